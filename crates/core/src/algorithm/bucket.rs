@@ -1,0 +1,324 @@
+//! Token bucket and leaky bucket as a meter: one bucket kept as one moment.
+//!
+//! The state is the *arrival time*: when the bucket would be full of permits (empty of water)
+//! again. Its distance from now is the *backlog*. A charge moves it forward by the time its cost
+//! takes; it passes while the backlog stays within the time the whole burst takes. This is the
+//! generic cell rate algorithm, in exact rationals.
+//!
+//! Bound: in any closed interval of length x, at most burst + ⌊rate × x⌋ are granted, counted at
+//! the moment of the grant.
+//!
+//! A charge with patience may be granted a place in the future, and a debit may leave debt. Both
+//! put the arrival time further ahead than a full burst, which otherwise only a clock that
+//! stepped back can do. So the state then also remembers when it was written, see [`Ahead`].
+//! While places in the future are taken, only the last of them can be credited: moving those
+//! behind it up would make two grants closer than the rate allows.
+//!
+//! Not here: the queue (`leaky_queue.rs`), whose grants are spaced one by one.
+
+use std::time::Duration;
+
+use super::{Change, MAX_AHEAD_US, Step};
+use crate::charge::{Op, Terms};
+use crate::decision::{Decision, Retry, Verdict};
+use crate::limit::{LimitError, OnChange};
+use crate::span::{Rate, Span, mul_div};
+use crate::{Quota, Timestamp};
+
+/// Permits refill steadily up to the burst; a charge passes while enough are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TokenBucket;
+
+/// Each charge pours its cost into a bucket that leaks at the rate. Within the burst it passes
+/// now, within the charge's patience it passes later, and beyond that it is refused.
+///
+/// The same arithmetic as [`TokenBucket`], seen from below; a kind of its own because rules and
+/// keys name it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LeakyMeter;
+
+/// The numbers of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The largest cost that can ever pass at once.
+    pub capacity: u64,
+    /// How long permits take.
+    pub rate: Rate,
+    /// How long the whole capacity takes.
+    pub full: Span,
+}
+
+/// When the bucket is full again, and how that came to be so far ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The arrival time, counted from the epoch.
+    pub arrival: Span,
+    /// Whether the arrival time is legitimately more than a full burst ahead.
+    pub ahead: Ahead,
+}
+
+/// Why an arrival time lies more than a full burst ahead, and since which write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// It does not; if it seems to, the clock stepped back.
+    No,
+    /// Debits left debt, last written at this moment.
+    Debt(Timestamp),
+    /// Grants in the future are taken, last written at this moment.
+    Waiting(Timestamp),
+}
+
+/// What is remembered of a key.
+pub type State = Bucket;
+
+/// The bucket as it shall be.
+pub type Edit = Bucket;
+
+impl Plan {
+    pub(super) fn new(quota: &Quota, capacity: u64) -> Self {
+        let rate = quota.rate();
+        Self { capacity, rate, full: rate.span(capacity) }
+    }
+
+    pub(super) fn backlog(&self, state: Option<&Bucket>, now: Timestamp) -> Span {
+        state.map_or(Span::ZERO, |b| self.rate.sub(b.arrival, Span::micros(now.as_micros())))
+    }
+
+    pub(super) fn remaining(&self, backlog: Span) -> u64 {
+        self.rate.permits(self.rate.sub(self.full, backlog))
+    }
+
+    /// The bucket with this backlog, or `None` when it would lie past the end of time.
+    pub(super) fn bucket(&self, backlog: Span, ahead: Ahead, now: Timestamp) -> Option<Bucket> {
+        let whole = now.as_micros().checked_add(backlog.whole)?;
+        let ahead = if backlog > self.full { ahead } else { Ahead::No };
+        Some(Bucket { arrival: Span { whole, part: backlog.part }, ahead })
+    }
+
+    pub(super) fn look(&self, verdict: Verdict, backlog: Span) -> Decision {
+        Decision::new(verdict, self.remaining(backlog), backlog.ceil())
+    }
+
+    /// Moves back what a clock that stepped back left ahead.
+    pub(super) fn settle(&self, state: &mut Bucket, now: Timestamp) -> bool {
+        let prior = *state;
+        if let Ahead::Debt(since) | Ahead::Waiting(since) = state.ahead {
+            let back = Span::micros(since.micros_since(now));
+            if back != Span::ZERO {
+                state.arrival = self.rate.sub(state.arrival, back);
+                state.ahead = state.ahead.at(now);
+            }
+        }
+        let furthest = self.rate.add(Span::micros(now.as_micros()), self.full);
+        if state.arrival <= furthest {
+            state.ahead = Ahead::No;
+        } else if state.ahead == Ahead::No {
+            state.arrival = furthest;
+        }
+        *state != prior
+    }
+
+    /// Adds what already happened, whether it fits or not.
+    pub(super) fn debit(
+        &self,
+        state: Option<&Bucket>,
+        cost: u64,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> (Decision, Option<Bucket>) {
+        let backlog = self.backlog(state, now);
+        let added = self.rate.span(cost);
+        if cost == 0 || added <= Span::micros(now.micros_since(at)) {
+            return (self.look(Verdict::Allow, backlog), None);
+        }
+        let most = self.rate.add(self.full, Span::micros(MAX_AHEAD_US)).max(backlog);
+        let debt = self.rate.add(backlog, added).min(most);
+        let ahead = match state.map(|b| b.ahead) {
+            Some(Ahead::Waiting(_)) => Ahead::Waiting(now),
+            _ => Ahead::Debt(now),
+        };
+        // Near the end of time a debit is cut short rather than lost.
+        let room = Span::micros(Timestamp::MAX.micros_since(now));
+        let debt = debt.min(room);
+        (self.look(Verdict::Allow, debt), self.bucket(debt, ahead, now))
+    }
+
+    /// Carries the backlog over as the change says. Rounds it down, by less than 1/denominator
+    /// of a microsecond, so that raising a limit takes no credit away.
+    fn convert(
+        state: Bucket,
+        from: &Self,
+        to: &Self,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<Bucket> {
+        let units = from.rate.units(from.backlog(Some(&state), now));
+        let (num, den) = (to.rate.micros(), from.rate.micros());
+        let one = std::num::NonZeroU64::MIN;
+        let units = match change {
+            Change::Revise(OnChange::Reset) => return None,
+            Change::Revise(OnChange::Keep) => mul_div(units, [num.get(), 1], [den, one]),
+            Change::Revise(OnChange::Scale) => {
+                let capacity = std::num::NonZeroU64::new(from.capacity).unwrap_or(one);
+                mul_div(units, [num.get(), to.capacity], [den, capacity])
+            }
+            Change::Adopt => {
+                mul_div(units, [to.rate.denominator().get(), 1], [from.rate.denominator(), one])
+            }
+        };
+        let mut backlog = to.rate.span_of_units(units);
+        if let Ahead::Waiting(_) = state.ahead {
+            // Grants already given cannot be recalled, so later ones must stay behind them.
+            backlog = backlog.max(Span::micros(from.backlog(Some(&state), now).ceil()));
+        }
+        let most = match state.ahead {
+            Ahead::No => to.full,
+            _ => to.rate.add(to.full, Span::micros(MAX_AHEAD_US)),
+        };
+        to.bucket(backlog.min(most), state.ahead.at(now), now)
+    }
+}
+
+impl Bucket {
+    #[inline]
+    pub(super) fn idle_at(&self) -> Option<Timestamp> {
+        let rounding = u64::from(self.arrival.part > 0);
+        self.arrival.whole.checked_add(rounding).map(Timestamp::from_micros)
+    }
+}
+
+impl Ahead {
+    pub(super) const fn at(self, now: Timestamp) -> Self {
+        match self {
+            Self::No => Self::No,
+            Self::Debt(_) => Self::Debt(now),
+            Self::Waiting(_) => Self::Waiting(now),
+        }
+    }
+}
+
+fn take(
+    plan: &Plan,
+    state: Option<&Bucket>,
+    cost: u64,
+    patience_us: u64,
+    now: Timestamp,
+) -> (Decision, Option<Bucket>) {
+    let backlog = plan.backlog(state, now);
+    if cost > plan.capacity {
+        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
+    }
+    let after = plan.rate.add(backlog, plan.rate.span(cost));
+    let wait = plan.rate.sub(after, plan.full).ceil();
+    if wait > patience_us {
+        let retry = Duration::from_micros(wait.saturating_sub(patience_us));
+        return (plan.look(Verdict::Deny(Retry::After(retry)), backlog), None);
+    }
+    let Some(bucket) = plan.bucket(after, Ahead::Waiting(now), now) else {
+        // Past the end of time nothing can be recorded, so nothing passes.
+        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
+    };
+    let verdict = match wait {
+        0 => Verdict::Allow,
+        wait => Verdict::Wait(Duration::from_micros(wait)),
+    };
+    (plan.look(verdict, after), Some(bucket))
+}
+
+/// What a charge is still worth: its cost less what has drained since; while grants in the
+/// future are taken, only the last of them can be given back.
+fn credit(plan: &Plan, state: &Bucket, cost: u64, at: Timestamp, now: Timestamp) -> Option<Bucket> {
+    let backlog = plan.backlog(Some(state), now);
+    let charged = plan.rate.span(cost);
+    let left = if let Ahead::Waiting(_) = state.ahead {
+        let last_grant = now.plus_micros(plan.rate.sub(backlog, plan.full).ceil());
+        if at != last_grant {
+            return None;
+        }
+        plan.rate.sub(backlog, charged)
+    } else {
+        let drained = Span::micros(now.micros_since(at));
+        plan.rate.sub(backlog, plan.rate.sub(charged, drained))
+    };
+    let ahead = state.ahead.at(now);
+    plan.bucket(left, ahead, now)
+}
+
+macro_rules! bucket_step {
+    ($name:ident) => {
+        impl Step for $name {
+            type Plan = Plan;
+            type State = Bucket;
+            type Edit = Bucket;
+
+            fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+                Ok(Plan::new(quota, quota.burst().get()))
+            }
+
+            #[inline]
+            fn settle(plan: &Plan, state: &mut Bucket, now: Timestamp) -> bool {
+                plan.settle(state, now)
+            }
+
+            #[inline]
+            fn decide(
+                plan: &Plan,
+                state: Option<&Bucket>,
+                terms: Terms,
+                now: Timestamp,
+            ) -> (Decision, Option<Bucket>) {
+                decide(plan, state, terms, now)
+            }
+
+            #[inline]
+            fn apply(plan: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
+                let _ = plan;
+                Some(edit)
+            }
+
+            fn convert(
+                state: Bucket,
+                from: &Plan,
+                to: &Plan,
+                change: Change,
+                now: Timestamp,
+            ) -> Option<Bucket> {
+                Plan::convert(state, from, to, change, now)
+            }
+
+            #[inline]
+            fn idle_at(_: &Plan, state: &Bucket) -> Option<Timestamp> {
+                state.idle_at()
+            }
+        }
+    };
+}
+
+bucket_step!(TokenBucket);
+bucket_step!(LeakyMeter);
+
+#[inline]
+fn decide(
+    plan: &Plan,
+    state: Option<&Bucket>,
+    terms: Terms,
+    now: Timestamp,
+) -> (Decision, Option<Bucket>) {
+    match terms.op {
+        Op::Take(0) | Op::Peek(0) => (plan.look(Verdict::Allow, plan.backlog(state, now)), None),
+        Op::Take(cost) => take(plan, state, cost, terms.patience_us, now),
+        Op::Peek(cost) => {
+            let (judged, _) = take(plan, state, cost, terms.patience_us, now);
+            (plan.look(judged.verdict, plan.backlog(state, now)), None)
+        }
+        Op::Debit { cost, at } => plan.debit(state, cost, at, now),
+        Op::Credit { cost, at } => {
+            let edit = state.and_then(|state| credit(plan, state, cost, at, now));
+            let left = plan.backlog(edit.as_ref().or(state), now);
+            (plan.look(Verdict::Allow, left), edit)
+        }
+        Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
+            (plan.look(Verdict::Deny(Retry::Never), plan.backlog(state, now)), None)
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Concurrency: so many holders at once, each for a lease.
+//!
+//! Bound: at most the count holds permits at any moment; what a dead holder held returns when
+//! its lease ends. The quota's period is the longest lease.
+//!
+//! Permits that are held are facts, not usage: no change of quota takes them away, not even
+//! `reset`. After a lowered count, new holders wait until enough have left.
+
+use std::time::Duration;
+
+use super::{Change, Step, refuse_own_burst};
+use crate::charge::{Holder, Op, Terms};
+use crate::decision::{Decision, Retry, Verdict};
+use crate::limit::{LimitError, LimitErrorKind};
+use crate::{Quota, Timestamp};
+
+/// At most the count at once, each for a lease of at most the period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Concurrency;
+
+impl Concurrency {
+    /// The largest count: holders are searched one by one.
+    pub const MAX_COUNT: u64 = 10_000;
+}
+
+/// The numbers of a concurrency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How many may hold at once.
+    pub capacity: u64,
+}
+
+/// Who holds, in the order in which their leases end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// When this was written: the clock has stepped back if it is earlier now.
+    written_at: Timestamp,
+    held: Vec<Hold>,
+}
+
+/// One permit, held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// By whom.
+    pub holder: Holder,
+    /// Until when, unless renewed.
+    pub until: Timestamp,
+}
+
+/// What is remembered of a key.
+pub type State = Holders;
+
+impl Holders {
+    /// Permits held at `now`, soonest to end first.
+    pub fn live(&self, now: Timestamp) -> &[Hold] {
+        let ended = self.held.partition_point(|hold| hold.until <= now);
+        self.held.get(ended..).unwrap_or(&[])
+    }
+}
+
+/// An edit of the holders: leases that ended are dropped first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The moment of the decision.
+    pub now: Timestamp,
+    /// Whose permit.
+    pub holder: Holder,
+    /// Until when it is held; `None` gives it back.
+    pub until: Option<Timestamp>,
+}
+
+impl Plan {
+    fn look(
+        &self,
+        verdict: Verdict,
+        held: u64,
+        last: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Decision {
+        let reset = last.map_or(0, |until| until.micros_since(now));
+        Decision::new(verdict, self.capacity.saturating_sub(held), reset)
+    }
+
+    /// When `cost` permits will be free, if nobody renews.
+    fn free(&self, live: &[Hold], cost: u64, now: Timestamp) -> Verdict {
+        let wanted = count(live).saturating_add(cost);
+        let Some(too_many) = wanted.checked_sub(self.capacity).filter(|n| *n > 0 && cost > 0)
+        else {
+            return Verdict::Allow;
+        };
+        if cost > self.capacity {
+            return Verdict::Deny(Retry::Never);
+        }
+        let last = usize::try_from(too_many.saturating_sub(1)).unwrap_or(usize::MAX);
+        let until = live.get(last).map_or(now, |hold| hold.until);
+        Verdict::Deny(Retry::After(Duration::from_micros(until.micros_since(now))))
+    }
+}
+
+fn count(live: &[Hold]) -> u64 {
+    u64::try_from(live.len()).unwrap_or(u64::MAX)
+}
+
+fn lease_end(lease: Duration, now: Timestamp) -> Option<Timestamp> {
+    // Rounded down to the microsecond: a permit must not outlive what its holder was told.
+    now.checked_add(lease)
+}
+
+impl Step for Concurrency {
+    type Plan = Plan;
+    type State = Holders;
+    type Edit = Edit;
+
+    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+        refuse_own_burst(quota, "concurrency")?;
+        let capacity = quota.count().get();
+        if capacity > Self::MAX_COUNT {
+            let reason = format!(
+                "concurrency remembers every holder, and {capacity} is above {}",
+                Self::MAX_COUNT
+            );
+            return Err(LimitError::new(LimitErrorKind::CountTooLarge, reason));
+        }
+        Ok(Plan { capacity })
+    }
+
+    fn settle(_: &Plan, state: &mut Holders, now: Timestamp) -> bool {
+        let back = state.written_at.micros_since(now);
+        if back > 0 {
+            for hold in &mut state.held {
+                hold.until = hold.until.minus_micros(back);
+            }
+            state.written_at = now;
+        }
+        back > 0
+    }
+
+    fn decide(
+        plan: &Plan,
+        state: Option<&Holders>,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (Decision, Option<Edit>) {
+        let live = state.map_or(&[][..], |state| state.live(now));
+        let mine = |holder: Holder| live.iter().any(|hold| hold.holder == holder);
+        let last = live.last().map(|hold| hold.until);
+        let hold = |holder, lease, held: u64| match lease_end(lease, now) {
+            Some(until) => {
+                let last = last.map_or(until, |last| last.max(until));
+                let decision = plan.look(Verdict::Allow, held, Some(last), now);
+                (decision, Some(Edit { now, holder, until: Some(until) }))
+            }
+            None => (plan.look(Verdict::Deny(Retry::Never), count(live), last, now), None),
+        };
+        match terms.op {
+            Op::Acquire { holder, lease } | Op::Renew { holder, lease } if mine(holder) => {
+                hold(holder, lease, count(live))
+            }
+            Op::Acquire { holder, lease } => match plan.free(live, 1, now) {
+                Verdict::Allow => hold(holder, lease, count(live).saturating_add(1)),
+                verdict => (plan.look(verdict, count(live), last, now), None),
+            },
+            Op::Release { holder } if mine(holder) => {
+                let others = live.iter().rev().find(|hold| hold.holder != holder);
+                let last = others.map(|hold| hold.until);
+                let held = count(live).saturating_sub(1);
+                let decision = plan.look(Verdict::Allow, held, last, now);
+                (decision, Some(Edit { now, holder, until: None }))
+            }
+            Op::Release { .. } => (plan.look(Verdict::Allow, count(live), last, now), None),
+            Op::Peek(cost) => (plan.look(plan.free(live, cost, now), count(live), last, now), None),
+            Op::Renew { .. } | Op::Take(_) | Op::Debit { .. } | Op::Credit { .. } => {
+                (plan.look(Verdict::Deny(Retry::Never), count(live), last, now), None)
+            }
+        }
+    }
+
+    fn apply(_: &Plan, state: Option<Holders>, edit: Edit) -> Option<Holders> {
+        let mut state = state.unwrap_or_default();
+        state.held.retain(|hold| hold.until > edit.now && hold.holder != edit.holder);
+        if let Some(until) = edit.until {
+            let place = state.held.partition_point(|hold| hold.until <= until);
+            state.held.insert(place, Hold { holder: edit.holder, until });
+        }
+        state.written_at = edit.now;
+        (!state.held.is_empty()).then_some(state)
+    }
+
+    fn convert(state: Holders, _: &Plan, _: &Plan, _: Change, _: Timestamp) -> Option<Holders> {
+        Some(state)
+    }
+
+    fn idle_at(_: &Plan, state: &Holders) -> Option<Timestamp> {
+        Some(state.held.last().map_or(Timestamp::EPOCH, |hold| hold.until))
+    }
+
+    fn heap_bytes(plan: &Plan) -> usize {
+        // A vector grows by doubling.
+        let most = usize::try_from(plan.capacity.max(4)).unwrap_or(usize::MAX);
+        most.saturating_mul(2).saturating_mul(size_of::<Hold>())
+    }
+}

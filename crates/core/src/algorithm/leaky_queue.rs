@@ -1,0 +1,154 @@
+//! Leaky bucket as a queue: departures evenly spaced, callers told their exact moment.
+//!
+//! The state is the next free departure, kept as in `bucket.rs`. A charge departs then (or now,
+//! when the line is empty) and occupies the time its cost takes. The burst is the number of
+//! places in the line behind whoever is departing: with a burst of Q, at most Q wait.
+//!
+//! Bound: departures i and i + n lie at least n / rate apart, rounded down to the microsecond;
+//! never more than Q wait.
+//!
+//! A departure that was granted cannot be recalled. So a credit frees a place only while it is
+//! the last one (`at` being its moment of departure), and a change of quota keeps the time line.
+
+use std::time::Duration;
+
+pub use super::bucket::Plan;
+use super::bucket::{Ahead, Bucket};
+use super::{Change, MAX_AHEAD_US, Step};
+use crate::charge::{Op, Terms};
+use crate::decision::{Decision, Retry, Verdict};
+use crate::limit::{LimitError, OnChange};
+use crate::span::{Span, mul_div};
+use crate::{Quota, Timestamp};
+
+/// Spaces departures evenly at the rate. The burst is the number of places in the queue.
+///
+/// Charges need patience to wait in line; without it they pass only when the line is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LeakyQueue;
+
+/// The next free departure.
+pub type State = Bucket;
+
+/// The departures as they shall be.
+pub type Edit = Bucket;
+
+impl Step for LeakyQueue {
+    type Plan = Plan;
+    type State = Bucket;
+    type Edit = Bucket;
+
+    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+        // The one departing takes a place as well.
+        Ok(Plan::new(quota, quota.burst().get().saturating_add(1)))
+    }
+
+    fn settle(plan: &Plan, state: &mut Bucket, now: Timestamp) -> bool {
+        plan.settle(state, now)
+    }
+
+    fn decide(
+        plan: &Plan,
+        state: Option<&Bucket>,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (Decision, Option<Bucket>) {
+        match terms.op {
+            Op::Take(0) | Op::Peek(0) => {
+                (plan.look(Verdict::Allow, plan.backlog(state, now)), None)
+            }
+            Op::Take(cost) => line_up(plan, state, cost, terms.patience_us, now),
+            Op::Peek(cost) => {
+                let (judged, _) = line_up(plan, state, cost, terms.patience_us, now);
+                (plan.look(judged.verdict, plan.backlog(state, now)), None)
+            }
+            Op::Debit { cost, at } => plan.debit(state, cost, at, now),
+            Op::Credit { cost, at } => {
+                let edit = state.and_then(|state| step_out(plan, state, cost, at, now));
+                let left = plan.backlog(edit.as_ref().or(state), now);
+                (plan.look(Verdict::Allow, left), edit)
+            }
+            Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
+                (plan.look(Verdict::Deny(Retry::Never), plan.backlog(state, now)), None)
+            }
+        }
+    }
+
+    fn apply(_: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
+        Some(edit)
+    }
+
+    fn convert(
+        state: Bucket,
+        from: &Plan,
+        to: &Plan,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<Bucket> {
+        if change == Change::Revise(OnChange::Reset) {
+            return None;
+        }
+        let backlog = from.backlog(Some(&state), now);
+        let one = std::num::NonZeroU64::MIN;
+        // Rounded up to keep behind every departure that was granted.
+        let units = mul_div(
+            u128::from(backlog.part),
+            [to.rate.denominator().get(), 1],
+            [from.rate.denominator(), one],
+        );
+        let part = to.rate.span_of_units(units.saturating_add(u128::from(backlog.part > 0)));
+        let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
+        let backlog = to.rate.add(Span::micros(backlog.whole), part).min(most);
+        to.bucket(backlog, Ahead::Waiting(now), now)
+    }
+
+    fn idle_at(_: &Plan, state: &Bucket) -> Option<Timestamp> {
+        state.idle_at()
+    }
+}
+
+fn line_up(
+    plan: &Plan,
+    state: Option<&Bucket>,
+    cost: u64,
+    patience_us: u64,
+    now: Timestamp,
+) -> (Decision, Option<Bucket>) {
+    let backlog = plan.backlog(state, now);
+    if cost > plan.capacity {
+        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
+    }
+    let after = plan.rate.add(backlog, plan.rate.span(cost));
+    let wait = backlog.ceil();
+    let until_room = plan.rate.sub(after, plan.full).ceil();
+    let retry = until_room.max(wait.saturating_sub(patience_us));
+    if retry > 0 {
+        let retry = Retry::After(Duration::from_micros(retry));
+        return (plan.look(Verdict::Deny(retry), backlog), None);
+    }
+    let Some(bucket) = plan.bucket(after, Ahead::No, now) else {
+        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
+    };
+    let verdict = match wait {
+        0 => Verdict::Allow,
+        wait => Verdict::Wait(Duration::from_micros(wait)),
+    };
+    (plan.look(verdict, after), Some(bucket))
+}
+
+/// Gives back the place that departs at `at`, if it is the last.
+fn step_out(
+    plan: &Plan,
+    state: &Bucket,
+    cost: u64,
+    at: Timestamp,
+    now: Timestamp,
+) -> Option<Bucket> {
+    let charged = plan.rate.span(cost);
+    let departure = plan.rate.sub(state.arrival, charged);
+    if cost == 0 || departure.ceil() != at.as_micros() {
+        return None;
+    }
+    let left = plan.rate.sub(plan.backlog(Some(state), now), charged);
+    plan.bucket(left, state.ahead.at(now), now)
+}

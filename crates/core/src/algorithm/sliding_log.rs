@@ -1,0 +1,335 @@
+//! Sliding log: every charge remembered until it leaves the window.
+//!
+//! Bound: exactly the count in any window (t − W, t]; nothing is refused that would fit.
+//!
+//! Entries carry the *cumulative* cost, so that usage is a difference and the entry whose
+//! leaving admits a cost is found by bisection. Charges of one instant share an entry. A debit is
+//! recorded at the moment it arrives, as entries only ever join at the end. A credit comes off
+//! the oldest live entries: they leave soonest, so this never gives back more than the charge
+//! itself was worth.
+//!
+//! Decisions need only a [`View`] of the log, so that a store that keeps the log elsewhere can
+//! answer from a few numbers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::fixed_window::scale;
+use super::{Change, Step, refuse_own_burst};
+use crate::charge::{Op, Terms};
+use crate::decision::{Decision, Retry, Verdict};
+use crate::limit::{LimitError, LimitErrorKind, OnChange};
+use crate::{Quota, Timestamp};
+
+/// Remembers every charge for one period: exact, at the price of memory per charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SlidingLog;
+
+impl SlidingLog {
+    /// The largest count: beyond it one key would occupy megabytes.
+    pub const MAX_COUNT: u64 = 100_000;
+}
+
+/// Totals beyond this are counted from zero again; a Redis script is exact up to 2^53.
+const MAX_TOTAL: u64 = 1 << 52;
+
+/// The most that debits may record at once; the oldest part of a larger debt is forgiven.
+const MAX_DEBT: u64 = 1 << 40;
+
+/// The numbers of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What any window holds.
+    pub capacity: u64,
+    /// How long an entry counts.
+    pub window_us: u64,
+}
+
+/// Charges in the order they came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// Cumulative cost that has left.
+    base: u64,
+    entries: VecDeque<Entry>,
+}
+
+/// What was charged at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When.
+    pub at: Timestamp,
+    /// Everything charged up to and including it.
+    pub total: u64,
+}
+
+/// What is remembered of a key.
+pub type State = Log;
+
+/// What a decision needs to know of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// What is charged within the window.
+    pub used: u64,
+    /// When the newest live entry was charged.
+    pub newest: Option<Timestamp>,
+    /// When the entry was charged whose leaving makes room for the cost in question.
+    pub blocking: Option<Timestamp>,
+}
+
+impl Log {
+    /// Entries that still count at `now`, oldest first, each with its own cost.
+    pub fn live(&self, window_us: u64, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
+        let first = self.first_live(window_us, now);
+        let mut before = self.total_before(first);
+        self.entries.range(first..).map(move |entry| {
+            let cost = entry.total.saturating_sub(before);
+            before = entry.total;
+            (entry.at, cost)
+        })
+    }
+
+    /// What a decision about `cost` needs to know.
+    pub fn view(&self, plan: &Plan, cost: u64, now: Timestamp) -> View {
+        let first = self.first_live(plan.window_us, now);
+        let base = self.total_before(first);
+        let Some(newest) = self.entries.back().filter(|_| first < self.entries.len()) else {
+            return View::default();
+        };
+        let used = newest.total.saturating_sub(base);
+        let too_many = used.saturating_add(cost).saturating_sub(plan.capacity);
+        let gone = base.saturating_add(too_many);
+        let index = self.entries.partition_point(|entry| entry.total < gone);
+        let blocking = if too_many == 0 { None } else { self.entries.get(index).map(|e| e.at) };
+        View { used, newest: Some(newest.at), blocking }
+    }
+
+    fn first_live(&self, window_us: u64, now: Timestamp) -> usize {
+        self.entries.partition_point(|entry| now.micros_since(entry.at) >= window_us)
+    }
+
+    fn total_before(&self, index: usize) -> u64 {
+        match index.checked_sub(1).and_then(|before| self.entries.get(before)) {
+            Some(entry) => entry.total,
+            None => self.base,
+        }
+    }
+
+    fn trim(&mut self, window_us: u64, now: Timestamp) {
+        let first = self.first_live(window_us, now);
+        self.base = self.total_before(first);
+        self.entries.drain(..first);
+    }
+
+    fn push(&mut self, cost: u64, now: Timestamp, most_entries: u64) {
+        let total = self.entries.back().map_or(self.base, |e| e.total);
+        if total.saturating_add(cost) > MAX_TOTAL {
+            self.rebase();
+        }
+        let total = self.entries.back().map_or(self.base, |e| e.total);
+        let used = total.saturating_sub(self.base);
+        let total = total.saturating_add(cost.min(MAX_DEBT.saturating_sub(used)));
+        let len = u64::try_from(self.entries.len()).unwrap_or(u64::MAX);
+        match self.entries.back_mut() {
+            // Only debits can make more entries than the count; the newest then stands for all.
+            Some(newest) if newest.at == now || len >= most_entries => {
+                *newest = Entry { at: now, total }
+            }
+            _ => {
+                self.grow(most_entries);
+                self.entries.push_back(Entry { at: now, total });
+            }
+        }
+    }
+
+    /// Doubles, but never beyond what the plan's [`Step::heap_bytes`] promised.
+    fn grow(&mut self, most_entries: u64) {
+        let len = self.entries.len();
+        if len == self.entries.capacity() {
+            let most = usize::try_from(most_entries).unwrap_or(usize::MAX);
+            let target = len.saturating_mul(2).clamp(4, most.max(4));
+            self.entries.reserve_exact(target.saturating_sub(len));
+        }
+    }
+
+    fn rebase(&mut self) {
+        for entry in &mut self.entries {
+            entry.total = entry.total.saturating_sub(self.base);
+        }
+        self.base = 0;
+    }
+
+    fn credit(&mut self, cost: u64) {
+        let newest = self.entries.back().map_or(self.base, |e| e.total);
+        self.base = self.base.saturating_add(cost).min(newest);
+        let gone = self.entries.partition_point(|entry| entry.total <= self.base);
+        self.entries.drain(..gone);
+    }
+}
+
+/// An edit of a log: entries that left are dropped first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The moment of the decision.
+    pub now: Timestamp,
+    /// What then happens.
+    pub action: Action,
+}
+
+/// What happens to a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A charge joins at the end.
+    Push(u64),
+    /// So much comes off the oldest entries.
+    Credit(u64),
+}
+
+impl Plan {
+    /// Decides from what is known of the log.
+    pub(crate) fn decide(
+        &self,
+        view: View,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (Decision, Option<Action>) {
+        let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));
+        let look = |verdict, used: u64, newest: Option<Timestamp>| {
+            let reset = newest.filter(|_| used > 0).map_or(0, until);
+            Decision::new(verdict, self.capacity.saturating_sub(used), reset)
+        };
+        let in_window = |at: Timestamp| now.micros_since(at) < self.window_us;
+        match terms.op {
+            Op::Take(0) | Op::Peek(0) => (look(Verdict::Allow, view.used, view.newest), None),
+            Op::Take(cost) | Op::Peek(cost) => {
+                let deny = match view.blocking {
+                    _ if cost > self.capacity => Some(Retry::Never),
+                    Some(at) => Some(Retry::After(Duration::from_micros(until(at)))),
+                    None => None,
+                };
+                if let Some(retry) = deny {
+                    return (look(Verdict::Deny(retry), view.used, view.newest), None);
+                }
+                if matches!(terms.op, Op::Peek(_)) {
+                    return (look(Verdict::Allow, view.used, view.newest), None);
+                }
+                let used = view.used.saturating_add(cost);
+                (look(Verdict::Allow, used, Some(now)), Some(Action::Push(cost)))
+            }
+            Op::Debit { cost, at } if cost > 0 && in_window(at) => {
+                let used = view.used.saturating_add(cost);
+                (look(Verdict::Allow, used, Some(now)), Some(Action::Push(cost)))
+            }
+            Op::Credit { cost, at } if cost > 0 && view.used > 0 && in_window(at) => {
+                let used = view.used.saturating_sub(cost);
+                (look(Verdict::Allow, used, view.newest), Some(Action::Credit(cost)))
+            }
+            Op::Debit { .. } | Op::Credit { .. } => {
+                (look(Verdict::Allow, view.used, view.newest), None)
+            }
+            Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
+                (look(Verdict::Deny(Retry::Never), view.used, view.newest), None)
+            }
+        }
+    }
+}
+
+impl Step for SlidingLog {
+    type Plan = Plan;
+    type State = Log;
+    type Edit = Edit;
+
+    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+        refuse_own_burst(quota, "sliding-log")?;
+        let capacity = quota.count().get();
+        if capacity > Self::MAX_COUNT {
+            let reason = format!(
+                "sliding-log remembers every charge, and {capacity} is above {}: use \
+                 sliding-window, or count in larger units",
+                Self::MAX_COUNT
+            );
+            return Err(LimitError::new(LimitErrorKind::CountTooLarge, reason));
+        }
+        Ok(Plan { capacity, window_us: quota.period_us().get() })
+    }
+
+    fn settle(_: &Plan, log: &mut Log, now: Timestamp) -> bool {
+        let on_time = log.entries.partition_point(|entry| entry.at <= now);
+        let ahead = on_time < log.entries.len();
+        if ahead {
+            // All that lies ahead counts as charged just now.
+            let total = log.entries.back().map_or(0, |newest| newest.total);
+            log.entries.truncate(on_time);
+            match log.entries.back_mut() {
+                Some(newest) if newest.at == now => newest.total = total,
+                _ => log.entries.push_back(Entry { at: now, total }),
+            }
+        }
+        ahead
+    }
+
+    fn decide(
+        plan: &Plan,
+        log: Option<&Log>,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (Decision, Option<Edit>) {
+        let cost = match terms.op {
+            Op::Take(cost) | Op::Peek(cost) => cost,
+            _ => 0,
+        };
+        let view = log.map_or_else(View::default, |log| log.view(plan, cost, now));
+        let (decision, action) = plan.decide(view, terms, now);
+        (decision, action.map(|action| Edit { now, action }))
+    }
+
+    fn apply(plan: &Plan, log: Option<Log>, edit: Edit) -> Option<Log> {
+        let mut log = log.unwrap_or_default();
+        log.trim(plan.window_us, edit.now);
+        match edit.action {
+            Action::Push(cost) => log.push(cost, edit.now, plan.capacity),
+            Action::Credit(cost) => log.credit(cost),
+        }
+        (!log.entries.is_empty()).then_some(log)
+    }
+
+    fn convert(
+        mut log: Log,
+        from: &Plan,
+        to: &Plan,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<Log> {
+        log.trim(from.window_us.min(to.window_us), now);
+        match change {
+            Change::Revise(OnChange::Reset) => return None,
+            Change::Revise(OnChange::Keep) | Change::Adopt => {}
+            Change::Revise(OnChange::Scale) => {
+                log.rebase();
+                for entry in &mut log.entries {
+                    entry.total = scale(entry.total, from.capacity, to.capacity);
+                }
+                let spent = log.entries.partition_point(|entry| entry.total == 0);
+                log.entries.drain(..spent);
+            }
+        }
+        let most = usize::try_from(to.capacity).unwrap_or(usize::MAX);
+        while log.entries.len() > most {
+            // Fewer entries than charges: the oldest two become one, at the later moment.
+            log.entries.pop_front();
+        }
+        log.entries.shrink_to(most);
+        (!log.entries.is_empty()).then_some(log)
+    }
+
+    fn idle_at(plan: &Plan, log: &Log) -> Option<Timestamp> {
+        match log.entries.back() {
+            Some(newest) => newest.at.checked_plus_micros(plan.window_us),
+            None => Some(Timestamp::EPOCH),
+        }
+    }
+
+    fn heap_bytes(plan: &Plan) -> usize {
+        let most = usize::try_from(plan.capacity.max(4)).unwrap_or(usize::MAX);
+        most.saturating_mul(size_of::<Entry>())
+    }
+}

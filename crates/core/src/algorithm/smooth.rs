@@ -1,0 +1,422 @@
+//! Smooth limiters: a steady rate with stored permits, by Guava's formulas.
+//!
+//! The state is the number of stored permits `x` and the moment `F` from which the next permit
+//! is free. Idle time after `F` is stored as permits, up to a maximum. A charge of n takes what
+//! it can from storage and the rest fresh at the stable interval; the time all that is worth
+//! moves `F` on.
+//!
+//! - *Bursty*: stored permits are free; the maximum is the quota's burst.
+//! - *Warming up*: stored permits cost **more** than fresh ones, up to the cold factor, because
+//!   an idle service is cold. An absent state is cold.
+//!
+//! Who pays, see [`Payment`]: by default the *next* caller waits for what this one took, so
+//! that a large charge after idling passes at once and leaves debt. Guava leaves that debt
+//! unbounded; here one charge takes at most `max_debt` permits.
+//!
+//! Bounds: after the stored permits are spent, the long-run rate is at most 1/(1/r − 3 µs), for
+//! rates up to 10⁴ per second (higher ones are refused): each of up to three terms of a price is
+//! truncated to whole microseconds, as Guava does. `F` is at most the last wait plus the price
+//! of `max_debt` permits ahead.
+//!
+//! This module alone computes in floating point. Its twin in Lua must perform the same
+//! operations in the same order: both use IEEE doubles, so they agree bit for bit.
+#![expect(
+    clippy::float_arithmetic,
+    clippy::as_conversions,
+    reason = "matches Guava's doubles; truncation by `as` saturates and is intended"
+)]
+
+use std::time::Duration;
+
+use super::{Change, MAX_AHEAD_US, Step, refuse_own_burst};
+use crate::charge::{Op, Terms};
+use crate::decision::{Decision, Retry, Verdict};
+use crate::limit::{LimitError, LimitErrorKind, OnChange};
+use crate::{Quota, Timestamp};
+
+/// A steady rate with stored permits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_core::{Limit, algorithm::Smooth};
+///
+/// Limit::new(Smooth::bursty(), "2 per 1s".parse()?)?;
+/// Limit::new(Smooth::warming_up(Duration::from_secs(4)), "2 per 1s".parse()?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Smooth {
+    warm_up_us: u64,
+    cold_factor: u8,
+    payment: Payment,
+    max_debt: u64,
+}
+
+/// Who waits for the time a charge is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Payment {
+    /// The next caller: this one passes as soon as the last one's debt is over.
+    #[default]
+    Next,
+    /// The caller itself: it passes when its own permits are earned.
+    Own,
+}
+
+impl Smooth {
+    /// How many bursts one charge may take in advance unless [`Smooth::with_max_debt`] says.
+    pub const DEFAULT_DEBT_BURSTS: u64 = 10;
+
+    /// Stored permits are free; the quota's burst is their maximum.
+    pub const fn bursty() -> Self {
+        Self { warm_up_us: 0, cold_factor: 3, payment: Payment::Next, max_debt: 0 }
+    }
+
+    /// Warms up over this time, from three times the stable interval.
+    ///
+    /// A period beyond [`Quota::MAX_PERIOD`] or of zero is refused by [`crate::Limit::new`].
+    pub fn warming_up(period: Duration) -> Self {
+        let warm_up_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX).max(1);
+        Self { warm_up_us, ..Self::bursty() }
+    }
+
+    /// How many stable intervals a permit takes when cold, 1 to 100; 3 unless said.
+    pub const fn with_cold_factor(mut self, factor: u8) -> Self {
+        self.cold_factor = factor;
+        self
+    }
+
+    /// Who waits for the time a charge is worth.
+    pub const fn with_payment(mut self, payment: Payment) -> Self {
+        self.payment = payment;
+        self
+    }
+
+    /// The most permits one charge may take when the next caller pays for it.
+    pub const fn with_max_debt(mut self, permits: u64) -> Self {
+        self.max_debt = permits;
+        self
+    }
+}
+
+/// The numbers of a smooth limiter. Times are microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// A permit's time at the stable rate, `s`.
+    pub stable: f64,
+    /// The most permits stored, `M`.
+    pub max_permits: f64,
+    /// Stored permits above this cost more than the stable interval, `T`.
+    pub threshold: f64,
+    /// How much more each further stored permit costs.
+    pub slope: f64,
+    /// Idle time that stores one permit.
+    pub cooldown: f64,
+    /// Whether stored permits cost anything.
+    pub warming: bool,
+    /// Who waits.
+    pub payment: Payment,
+    /// The most permits one charge may take in advance.
+    pub max_debt: u64,
+}
+
+/// Stored permits, and when the next one is free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tickets {
+    /// Stored permits, `x`.
+    pub stored: f64,
+    /// When the next permit is free, `F`.
+    pub free_at: Timestamp,
+    /// When this was written: the clock has stepped back if it is earlier now.
+    pub written_at: Timestamp,
+}
+
+/// What is remembered of a key.
+pub type State = Tickets;
+
+/// The tickets as they shall be.
+pub type Edit = Tickets;
+
+impl Tickets {
+    /// No stored permits, the next one free now: how Guava's bursty limiter begins.
+    pub const fn empty(now: Timestamp) -> Self {
+        Self { stored: 0.0, free_at: now, written_at: now }
+    }
+}
+
+impl Plan {
+    fn full(&self, now: Timestamp) -> Tickets {
+        Tickets { stored: self.max_permits, free_at: now, written_at: now }
+    }
+
+    /// Stores the idle time since `F` as permits.
+    fn resync(&self, state: Option<&Tickets>, now: Timestamp) -> Tickets {
+        let Some(state) = state else { return self.full(now) };
+        let idle = now.micros_since(state.free_at);
+        if idle == 0 {
+            return Tickets { written_at: now, ..*state };
+        }
+        let stored = self.max_permits.min(state.stored + idle as f64 / self.cooldown);
+        Tickets { stored, free_at: now, written_at: now }
+    }
+
+    /// What `k` of `x` stored permits cost: the area under the price curve.
+    fn stored_price(&self, x: f64, k: f64) -> u64 {
+        if !self.warming {
+            return 0;
+        }
+        let above = x - self.threshold;
+        let mut rest = k;
+        let mut micros = 0;
+        if above > 0.0 {
+            let taken = above.min(k);
+            let sum = self.price_at(above) + self.price_at(above - taken);
+            micros = (taken * sum / 2.0) as u64;
+            rest -= taken;
+        }
+        micros.saturating_add((self.stable * rest) as u64)
+    }
+
+    fn price_at(&self, above_threshold: f64) -> f64 {
+        self.stable + above_threshold * self.slope
+    }
+
+    /// What `cost` permits are worth now, and what is stored afterwards.
+    fn price(&self, tickets: &Tickets, cost: u64) -> (u64, f64) {
+        let n = cost as f64;
+        let from_storage = n.min(tickets.stored);
+        let fresh = n - from_storage;
+        let price = self.stored_price(tickets.stored, from_storage);
+        let price = price.saturating_add((fresh * self.stable) as u64);
+        (price, tickets.stored - from_storage)
+    }
+
+    fn charge(&self, tickets: &Tickets, cost: u64) -> Option<Tickets> {
+        let (price, stored) = self.price(tickets, cost);
+        let free_at = tickets.free_at.checked_plus_micros(price)?;
+        Some(Tickets { stored, free_at, ..*tickets })
+    }
+
+    fn look(&self, verdict: Verdict, state: Option<&Tickets>, now: Timestamp) -> Decision {
+        let tickets = self.resync(state, now);
+        let debt = tickets.free_at.micros_since(now);
+        let remaining = if debt > 0 { 0 } else { tickets.stored as u64 };
+        let refill = ((self.max_permits - tickets.stored) * self.cooldown).ceil() as u64;
+        Decision::new(verdict, remaining, debt.saturating_add(refill))
+    }
+
+    fn take(
+        &self,
+        state: Option<&Tickets>,
+        cost: u64,
+        patience_us: u64,
+        now: Timestamp,
+    ) -> (Verdict, Option<Tickets>) {
+        if self.payment == Payment::Next && cost > self.max_debt {
+            return (Verdict::Deny(Retry::Never), None);
+        }
+        let tickets = self.resync(state, now);
+        let Some(charged) = self.charge(&tickets, cost) else {
+            return (Verdict::Deny(Retry::Never), None);
+        };
+        let grant = match self.payment {
+            Payment::Next => tickets.free_at,
+            Payment::Own => charged.free_at,
+        };
+        let wait = grant.micros_since(now);
+        if wait <= patience_us {
+            let verdict = match wait {
+                0 => Verdict::Allow,
+                wait => Verdict::Wait(Duration::from_micros(wait)),
+            };
+            return (verdict, Some(charged));
+        }
+        let retry = match self.payment {
+            Payment::Next => Some(wait.saturating_sub(patience_us)),
+            Payment::Own => self.retry_own(&tickets, cost, patience_us, now),
+        };
+        let retry = retry.map_or(Retry::Never, |us| Retry::After(Duration::from_micros(us)));
+        (Verdict::Deny(retry), None)
+    }
+
+    /// How long until the caller's own wait fits its patience, or `None` if idling never makes
+    /// it: stored permits of a warming limiter only get dearer, those of a bursty one run out
+    /// at the maximum.
+    fn retry_own(
+        &self,
+        tickets: &Tickets,
+        cost: u64,
+        patience_us: u64,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let wait_at = |later: u64| {
+            let then = now.checked_plus_micros(later)?;
+            let tickets = self.resync(Some(tickets), then);
+            Some(self.charge(&tickets, cost)?.free_at.micros_since(then))
+        };
+        let fits = |later: u64| wait_at(later).is_some_and(|wait| wait <= patience_us);
+        // Until the debt is over the wait shrinks by a microsecond each microsecond.
+        let debt = tickets.free_at.micros_since(now);
+        if fits(debt) {
+            let wait = wait_at(0)?;
+            return Some(wait.saturating_sub(patience_us));
+        }
+        if self.warming {
+            return None;
+        }
+        // Then it shrinks as permits are stored: bisect, as rounding makes the edge ragged.
+        let refill = ((self.max_permits - tickets.stored) * self.cooldown).ceil() as u64;
+        let (mut refused, mut passes) = (debt, debt.saturating_add(refill).saturating_add(1));
+        if !fits(passes) {
+            return None;
+        }
+        while passes.saturating_sub(refused) > 1 {
+            let middle = refused.midpoint(passes);
+            if fits(middle) { passes = middle } else { refused = middle }
+        }
+        Some(passes)
+    }
+
+    /// Permits that have drained since `at` are worth nothing any more; the rest shorten the
+    /// debt first, at the stable price, and then go back into storage.
+    fn credit(&self, state: &Tickets, cost: u64, at: Timestamp, now: Timestamp) -> Tickets {
+        let tickets = self.resync(Some(state), now);
+        let drained = now.micros_since(at) as f64 / self.stable;
+        let worth = (cost as f64 - drained).max(0.0);
+        let debt = tickets.free_at.micros_since(now);
+        let repaid = debt.min((worth * self.stable) as u64);
+        let rest = (worth - repaid as f64 / self.stable).max(0.0);
+        let rest = if repaid < debt { 0.0 } else { rest };
+        Tickets {
+            stored: self.max_permits.min(tickets.stored + rest),
+            free_at: tickets.free_at.minus_micros(repaid),
+            written_at: now,
+        }
+    }
+
+    fn debit(
+        &self,
+        state: Option<&Tickets>,
+        cost: u64,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Option<Tickets> {
+        if cost == 0 || cost as f64 * self.stable <= now.micros_since(at) as f64 {
+            return None;
+        }
+        let tickets = self.resync(state, now);
+        let (price, stored) = self.price(&tickets, cost);
+        let latest = now.plus_micros(MAX_AHEAD_US).max(tickets.free_at);
+        let free_at = tickets.free_at.plus_micros(price).min(latest);
+        Some(Tickets { stored, free_at, written_at: now })
+    }
+}
+
+impl Step for Smooth {
+    type Plan = Plan;
+    type State = Tickets;
+    type Edit = Tickets;
+
+    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+        let (count, period) = (quota.count().get(), quota.period_us().get());
+        if count.saturating_mul(100) > period {
+            let reason = format!(
+                "smooth limiters truncate to microseconds and are only exact enough up to 10000 \
+                 per second, but `{quota}` is faster: use token-bucket"
+            );
+            return Err(LimitError::new(LimitErrorKind::TooFast, reason));
+        }
+        let fail = |reason| Err(LimitError::new(LimitErrorKind::Parameter, reason));
+        if self.cold_factor == 0 || self.cold_factor > 100 {
+            return fail(format!("a cold factor of {}: use 1 to 100", self.cold_factor));
+        }
+        if u128::from(self.warm_up_us) > Quota::MAX_PERIOD.as_micros() {
+            return fail("a warm-up above 365d".to_owned());
+        }
+        let debt = quota.burst().get().saturating_mul(Self::DEFAULT_DEBT_BURSTS);
+        let max_debt = if self.max_debt == 0 { debt } else { self.max_debt };
+        let cold = f64::from(self.cold_factor);
+        let stable = period as f64 / count as f64;
+        if max_debt as f64 * stable * cold > Quota::MAX_REFILL.as_micros() as f64 {
+            return fail(format!("a debt of {max_debt} permits would take more than ten years"));
+        }
+        let common = Plan {
+            stable,
+            max_permits: quota.burst().get() as f64,
+            threshold: 0.0,
+            slope: 0.0,
+            cooldown: stable,
+            warming: false,
+            payment: self.payment,
+            max_debt,
+        };
+        if self.warm_up_us == 0 {
+            return Ok(common);
+        }
+        refuse_own_burst(quota, "a warming-up limiter")?;
+        let warm_up = self.warm_up_us as f64;
+        let threshold = 0.5 * warm_up / stable;
+        let max_permits = threshold + 2.0 * warm_up / (stable + cold * stable);
+        let slope = (cold * stable - stable) / (max_permits - threshold);
+        let cooldown = warm_up / max_permits;
+        Ok(Plan { max_permits, threshold, slope, cooldown, warming: true, ..common })
+    }
+
+    fn settle(_: &Plan, state: &mut Tickets, now: Timestamp) -> bool {
+        let back = state.written_at.micros_since(now);
+        if back > 0 {
+            // What lay ahead of the write lies as far ahead of the earlier now.
+            *state =
+                Tickets { free_at: state.free_at.minus_micros(back), written_at: now, ..*state };
+        }
+        back > 0
+    }
+
+    fn decide(
+        plan: &Plan,
+        state: Option<&Tickets>,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (Decision, Option<Tickets>) {
+        let (verdict, edit) = match terms.op {
+            Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),
+            Op::Take(cost) => plan.take(state, cost, terms.patience_us, now),
+            Op::Peek(cost) => (plan.take(state, cost, terms.patience_us, now).0, None),
+            Op::Debit { cost, at } => (Verdict::Allow, plan.debit(state, cost, at, now)),
+            Op::Credit { cost, at } => {
+                (Verdict::Allow, state.map(|state| plan.credit(state, cost, at, now)))
+            }
+            Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
+                (Verdict::Deny(Retry::Never), None)
+            }
+        };
+        (plan.look(verdict, edit.as_ref().or(state), now), edit)
+    }
+
+    fn apply(_: &Plan, _: Option<Tickets>, edit: Tickets) -> Option<Tickets> {
+        Some(edit)
+    }
+
+    /// `F` stays: debt is priced at the rate under which it was made.
+    fn convert(
+        state: Tickets,
+        from: &Plan,
+        to: &Plan,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<Tickets> {
+        let tickets = from.resync(Some(&state), now);
+        let stored = match change {
+            Change::Revise(OnChange::Reset) => return None,
+            Change::Revise(OnChange::Keep) => to.max_permits - (from.max_permits - tickets.stored),
+            Change::Revise(OnChange::Scale) => tickets.stored * to.max_permits / from.max_permits,
+            Change::Adopt => tickets.stored,
+        };
+        Some(Tickets { stored: stored.clamp(0.0, to.max_permits), ..tickets })
+    }
+
+    fn idle_at(plan: &Plan, state: &Tickets) -> Option<Timestamp> {
+        let refill = ((plan.max_permits - state.stored) * plan.cooldown).ceil() as u64;
+        // Rounding may leave the last permit a hair short of the maximum.
+        state.free_at.checked_plus_micros(refill.saturating_add(1))
+    }
+}

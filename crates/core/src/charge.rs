@@ -1,0 +1,241 @@
+//! A charge: what is to happen to one counter, as data.
+//!
+//! The seam between decisions and stores. An embedded table executes a charge by calling the
+//! algorithm; another store may execute its twin elsewhere. Building a charge is where misuse
+//! ends: an operation that does not fit the limit's algorithm cannot be charged.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::algorithm::Algorithm;
+use crate::{Key, Limit, Timestamp};
+
+/// How many permits an operation is about. Zero asks without spending.
+pub type Cost = u64;
+
+/// Who holds a permit of a concurrency limit. Unique per permit, chosen by the caller at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder(pub u128);
+
+/// What is to happen to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Spend `cost` if it is there; a cost of 0 only asks.
+    Take(Cost),
+    /// Ask whether `cost` would pass; charges nothing.
+    Peek(Cost),
+    /// Spend `cost` whether it is there or not, for what already happened at `at`: a commit
+    /// above its reservation, or what was let through in an outage. May leave debt. Counts in
+    /// full, unless a charge made at `at` would have left the counter by now.
+    Debit {
+        /// How much.
+        cost: Cost,
+        /// When it happened.
+        at: Timestamp,
+    },
+    /// Give back what a charge is still worth: time has given back the rest already.
+    Credit {
+        /// How much was charged.
+        cost: Cost,
+        /// When: the moment of the decision, or of the grant if the charge had to wait.
+        at: Timestamp,
+    },
+    /// Hold one permit for `lease`. Idempotent: who holds it already renews it.
+    Acquire {
+        /// Who.
+        holder: Holder,
+        /// For how long, unless renewed.
+        lease: Duration,
+    },
+    /// Hold the permit for `lease` from now. Refused, for good, once it has ended.
+    Renew {
+        /// Who.
+        holder: Holder,
+        /// For how long from now.
+        lease: Duration,
+    },
+    /// Give the permit back. Idempotent.
+    Release {
+        /// Who.
+        holder: Holder,
+    },
+}
+
+impl Op {
+    /// The question that this operation answers when it may not charge.
+    pub(crate) const fn peeked(self) -> Self {
+        match self {
+            Self::Take(cost) | Self::Peek(cost) => Self::Peek(cost),
+            Self::Acquire { .. } => Self::Peek(1),
+            Self::Debit { .. }
+            | Self::Credit { .. }
+            | Self::Renew { .. }
+            | Self::Release { .. } => Self::Peek(0),
+        }
+    }
+}
+
+/// How a charge counts within its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// The request passes only if this charge does.
+    #[default]
+    Must,
+    /// The request passes if any one of its `AnyOf` charges does; those that refuse are not
+    /// charged.
+    AnyOf,
+}
+
+/// One operation on one counter under one limit.
+///
+/// ```
+/// use tollgate_core::{Charge, Key, Limit, Op, algorithm::TokenBucket};
+///
+/// let limit = Limit::new(TokenBucket, "100 per 1m burst 20".parse()?)?;
+/// let key = Key::new("user:42")?;
+///
+/// let charge = Charge::new(key, &limit, Op::Take(1))?;
+///
+/// assert_eq!(charge.op(), Op::Take(1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge<'a> {
+    key: Key<'a>,
+    limit: &'a Limit,
+    op: Op,
+    patience_us: u64,
+    need: Need,
+}
+
+impl<'a> Charge<'a> {
+    /// The longest a charge may wait for its grant: as long as the longest period.
+    pub const MAX_PATIENCE: Duration = crate::Quota::MAX_PERIOD;
+
+    /// Applies `op` to the counter of `key` under `limit`.
+    ///
+    /// # Errors
+    ///
+    /// When the operation does not fit the limit's algorithm (holders and leases belong to
+    /// concurrency limits, costs to all others), or the lease is zero or above the limit's
+    /// longest.
+    pub fn new(key: Key<'a>, limit: &'a Limit, op: Op) -> Result<Self, ChargeError> {
+        let concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));
+        match op {
+            Op::Peek(_) => {}
+            Op::Take(_) | Op::Debit { .. } | Op::Credit { .. } if concurrency => {
+                return Err(ChargeError::NeedsHolder);
+            }
+            Op::Take(_) | Op::Debit { .. } | Op::Credit { .. } => {}
+            Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } if !concurrency => {
+                return Err(ChargeError::NotConcurrency);
+            }
+            Op::Acquire { lease, .. } | Op::Renew { lease, .. } => {
+                let longest = limit.quota().period();
+                if lease < Duration::from_micros(1) || lease > longest {
+                    return Err(ChargeError::Lease { lease, longest });
+                }
+            }
+            Op::Release { .. } => {}
+        }
+        Ok(Self { key, limit, op, patience_us: 0, need: Need::Must })
+    }
+
+    /// Takes `cost` permits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Charge::new`]: when the limit counts holders.
+    pub fn take(key: Key<'a>, limit: &'a Limit, cost: Cost) -> Result<Self, ChargeError> {
+        Self::new(key, limit, Op::Take(cost))
+    }
+
+    /// Accepts a grant up to `patience` from now, at most [`Charge::MAX_PATIENCE`].
+    ///
+    /// Only limits that keep a time line can grant a place in the future: token bucket, leaky
+    /// bucket and smooth limiters. Windows, logs and concurrency refuse with the exact delay
+    /// instead, whatever the patience.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        let capped = patience.min(Self::MAX_PATIENCE);
+        self.patience_us = u64::try_from(capped.as_micros()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// Lets the request pass when another of its [`Need::AnyOf`] charges does.
+    pub const fn any_of(mut self) -> Self {
+        self.need = Need::AnyOf;
+        self
+    }
+
+    /// The counter's name.
+    pub const fn key(&self) -> Key<'a> {
+        self.key
+    }
+
+    /// The limit to judge by.
+    pub const fn limit(&self) -> &'a Limit {
+        self.limit
+    }
+
+    /// What is to happen.
+    pub const fn op(&self) -> Op {
+        self.op
+    }
+
+    /// How late a grant may be.
+    pub const fn patience(&self) -> Duration {
+        Duration::from_micros(self.patience_us)
+    }
+
+    /// How it counts within its request.
+    pub const fn need(&self) -> Need {
+        self.need
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms { op: self.op, patience_us: self.patience_us }
+    }
+}
+
+/// What an algorithm needs to know of a charge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) op: Op,
+    pub(crate) patience_us: u64,
+}
+
+/// Why a charge cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// A concurrency limit is acquired, renewed and released by a holder; it is not spent.
+    NeedsHolder,
+    /// Only a concurrency limit has holders.
+    NotConcurrency,
+    /// The lease is below 1 µs or above the limit's longest.
+    Lease {
+        /// The lease asked for.
+        lease: Duration,
+        /// The limit's longest.
+        longest: Duration,
+    },
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeedsHolder => write!(
+                f,
+                "a concurrency limit cannot be spent: acquire it with a holder and a lease"
+            ),
+            Self::NotConcurrency => {
+                write!(f, "only a concurrency limit has holders: take a cost instead")
+            }
+            Self::Lease { lease, longest } => {
+                write!(f, "the lease {lease:?} is not between 1µs and the limit's {longest:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ChargeError {}

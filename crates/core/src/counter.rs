@@ -1,0 +1,96 @@
+//! A counter: a state, and the limit it was counted under.
+//!
+//! When a rule changes while running, nodes hold different revisions of it for a while. A higher
+//! revision converts the counter once; a lower one is judged by the newer limit it finds. So two
+//! versions that alternate during a roll-out cannot refill each other.
+
+use crate::algorithm::{Change, Effect, State};
+use crate::{Charge, Decision, Limit, Timestamp};
+
+/// What a store remembers of a key, with the limit it was counted under.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counter {
+    state: State,
+    under: Limit,
+}
+
+impl Counter {
+    /// A counter that nothing was charged to yet.
+    pub const fn absent(limit: &Limit) -> Self {
+        Self { state: State::Absent, under: *limit }
+    }
+
+    /// A counter with this state, counted under this limit.
+    pub const fn new(state: State, under: &Limit) -> Self {
+        Self { state, under: *under }
+    }
+
+    /// What is remembered.
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What is remembered, without the limit.
+    pub fn into_state(self) -> State {
+        self.state
+    }
+
+    /// The limit that judges: after [`Counter::settle`], the charge's or a newer one.
+    pub const fn under(&self) -> &Limit {
+        &self.under
+    }
+
+    /// Makes the counter true for `now` and for a charge under `limit`; returns whether the
+    /// state changed, and so must be written even if the charge is refused.
+    pub fn settle(&mut self, limit: &Limit, now: Timestamp) -> bool {
+        let mut changed = self.under.settle(&mut self.state, now);
+        if matches!(self.state, State::Absent) {
+            self.under = *limit;
+            return changed;
+        }
+        if !self.under.counts_like(limit) && limit.revision() >= self.under.revision() {
+            let change = if limit.revision() > self.under.revision() {
+                Change::Revise(limit.on_change())
+            } else {
+                Change::Adopt
+            };
+            self.state = limit.convert(&self.under, std::mem::take(&mut self.state), change, now);
+            self.under = *limit;
+            changed = true;
+        }
+        changed
+    }
+
+    /// What `charge` would be answered, and the edit that makes it so; the counter must be
+    /// settled for it.
+    pub fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
+        self.under.decide(&self.state, charge, now)
+    }
+
+    /// Makes it so.
+    pub fn apply(&mut self, effect: Effect) {
+        self.under.apply(&mut self.state, effect);
+    }
+
+    /// Settles, decides, and applies unless refused.
+    ///
+    /// ```
+    /// use tollgate_core::{Charge, Counter, Key, Limit, Timestamp, Verdict, algorithm::TokenBucket};
+    ///
+    /// let limit = Limit::new(TokenBucket, "1 per 1s burst 10".parse()?)?;
+    /// let mut counter = Counter::absent(&limit);
+    /// let charge = Charge::take(Key::new("k")?, &limit, 10)?;
+    ///
+    /// assert_eq!(counter.charge(&charge, Timestamp::EPOCH).verdict, Verdict::Allow);
+    /// assert!(!counter.charge(&charge, Timestamp::EPOCH).passes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn charge(&mut self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        self.settle(charge.limit(), now);
+        let (decision, effect) = self.decide(charge, now);
+        if decision.passes() {
+            self.apply(effect);
+        }
+        decision
+    }
+}

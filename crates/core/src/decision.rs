@@ -1,0 +1,92 @@
+//! What a caller is told.
+//!
+//! A refusal is an answer, not an error. Waits and retries are rounded **up** to the
+//! microsecond: whoever comes back exactly then, alone on the key, passes.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+/// Whether a charge passes. Ordered from best to worst, so that the worst of several is their
+/// maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// Pass now. The charge is made.
+    Allow,
+    /// Pass after so long. The charge is made; the place is the caller's.
+    Wait(Duration),
+    /// Do not pass. Nothing is charged.
+    Deny(Retry),
+}
+
+impl Verdict {
+    /// Whether the charge is made, now or with a place in the future.
+    pub const fn passes(&self) -> bool {
+        !matches!(self, Self::Deny(_))
+    }
+}
+
+/// When asking again can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Retry {
+    /// Not before so long from now; exactly then, if nobody else charges the key meanwhile.
+    After(Duration),
+    /// However long one waits: the cost is above the capacity, or what was asked about is gone.
+    Never,
+}
+
+/// What the decision rests on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Basis {
+    /// The key's own counter.
+    #[default]
+    Counted,
+    /// The store had no room for the key: answered by the limit's `on-full`.
+    Overflow,
+}
+
+/// The answer to one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct Decision {
+    /// Whether it passes.
+    pub verdict: Verdict,
+    /// What could still be spent at once, after this charge if it was made. Rounded down.
+    pub remaining: u64,
+    /// How long until the full capacity is back, if nobody charges the key. Rounded up.
+    pub reset_after: Duration,
+    /// What the answer rests on.
+    pub basis: Basis,
+}
+
+impl Decision {
+    pub(crate) const fn new(verdict: Verdict, remaining: u64, reset_us: u64) -> Self {
+        let reset_after = Duration::from_micros(reset_us);
+        Self { verdict, remaining, reset_after, basis: Basis::Counted }
+    }
+
+    /// Whether the charge is made, now or with a place in the future.
+    pub const fn passes(&self) -> bool {
+        self.verdict.passes()
+    }
+}
+
+/// The answer to a request: one verdict over all its charges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Answer {
+    /// The worst verdict among the charges. On a refusal nothing at all was charged.
+    pub verdict: Verdict,
+    /// Which charge refuses, by its place in the request: the one with the longest retry.
+    pub refused_by: Option<usize>,
+    /// What each charge says, in the order of the request. In a refused request, charges that
+    /// would have passed are shown as they stand, uncharged.
+    pub decisions: SmallVec<[Decision; 4]>,
+}
+
+impl Answer {
+    /// Whether the request was charged, now or with a place in the future.
+    pub const fn passes(&self) -> bool {
+        self.verdict.passes()
+    }
+}

@@ -1,0 +1,202 @@
+//! A limit: a quota, what it means, and what happens at its edges.
+//!
+//! A [`Limit`] is built once, when a rule is loaded, and charged many times; everything that
+//! can be computed from it is computed then (its *plan*). Two limits are equal when what was
+//! declared is equal.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use crate::Quota;
+use crate::algorithm::{Algorithm, Plan};
+
+/// Which edit of a rule a limit comes from. Higher replaces lower.
+///
+/// Revision 0 means unversioned: a different quota at the same revision keeps the recorded
+/// times as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+/// What becomes of what was already used when a higher revision brings another quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnChange {
+    /// What was used stays used: 90 of 100 becomes 90 of 500.
+    #[default]
+    Keep,
+    /// The used share stays: 90 of 100 becomes 450 of 500.
+    Scale,
+    /// Start anew.
+    Reset,
+}
+
+/// What answers for a new key when a bounded store has no room for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFull {
+    /// All such keys under equal limits share one counter.
+    #[default]
+    Share,
+    /// Let it pass, uncounted.
+    Admit,
+    /// Do not let it pass.
+    Refuse,
+}
+
+/// A quota, the algorithm that gives it meaning, and its policies.
+///
+/// ```
+/// use tollgate_core::{Limit, LimitErrorKind, algorithm::{FixedWindow, SlidingLog}};
+///
+/// let limit = Limit::new(FixedWindow::default(), "5 per 10s".parse()?)?;
+/// assert_eq!(limit.to_string(), "5 per 10s (fixed-window)");
+///
+/// let huge = Limit::new(SlidingLog, "1_000_000 per 1h".parse()?);
+/// assert_eq!(huge.map_err(|e| e.kind()), Err(LimitErrorKind::CountTooLarge));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    algorithm: Algorithm,
+    quota: Quota,
+    revision: Revision,
+    on_change: OnChange,
+    on_full: OnFull,
+    plan: Plan,
+}
+
+impl Limit {
+    /// Gives `quota` the meaning of `algorithm`.
+    ///
+    /// # Errors
+    ///
+    /// When the algorithm cannot represent the quota exactly, with the reason and the way out.
+    pub fn new(algorithm: impl Into<Algorithm>, quota: Quota) -> Result<Self, LimitError> {
+        let algorithm = algorithm.into();
+        Ok(Self {
+            algorithm,
+            quota,
+            revision: Revision::default(),
+            on_change: OnChange::default(),
+            on_full: OnFull::default(),
+            plan: algorithm.plan(&quota)?,
+        })
+    }
+
+    /// The same limit as of this edit of its rule.
+    pub const fn with_revision(mut self, revision: Revision) -> Self {
+        self.revision = revision;
+        self
+    }
+
+    /// The same limit, converting older state this way.
+    pub const fn with_on_change(mut self, on_change: OnChange) -> Self {
+        self.on_change = on_change;
+        self
+    }
+
+    /// The same limit, answering this way when a store is full.
+    pub const fn with_on_full(mut self, on_full: OnFull) -> Self {
+        self.on_full = on_full;
+        self
+    }
+
+    /// What the quota means.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// How much is allowed in how much time.
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Which edit it comes from.
+    pub const fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// What becomes of older state.
+    pub const fn on_change(&self) -> OnChange {
+        self.on_change
+    }
+
+    /// What answers when a store is full.
+    pub const fn on_full(&self) -> OnFull {
+        self.on_full
+    }
+
+    /// The numbers computed from algorithm and quota.
+    pub const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether state counted under `other` can be judged by this limit as it is.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        self.revision == other.revision
+            && self.quota == other.quota
+            && self.algorithm == other.algorithm
+    }
+}
+
+impl PartialEq for Limit {
+    fn eq(&self, other: &Self) -> bool {
+        self.counts_like(other)
+            && self.on_change == other.on_change
+            && self.on_full == other.on_full
+    }
+}
+
+impl Eq for Limit {}
+
+impl Hash for Limit {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.algorithm.hash(state);
+        self.quota.hash(state);
+        self.revision.hash(state);
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.quota, self.algorithm)
+    }
+}
+
+/// Why an algorithm cannot represent a quota. [`LimitError::kind`] tells the cases apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitError {
+    kind: LimitErrorKind,
+    reason: String,
+}
+
+impl LimitError {
+    pub(crate) fn new(kind: LimitErrorKind, reason: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into() }
+    }
+
+    /// What cannot be represented.
+    pub const fn kind(&self) -> LimitErrorKind {
+        self.kind
+    }
+}
+
+/// What an algorithm cannot represent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitErrorKind {
+    /// The algorithm has no burst of its own.
+    Burst,
+    /// The algorithm remembers every charge or holder, and there would be too many.
+    CountTooLarge,
+    /// The rate is higher than the algorithm is exact for.
+    TooFast,
+    /// A parameter of the algorithm is out of range, or does not fit the quota's period.
+    Parameter,
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for LimitError {}

@@ -1,0 +1,205 @@
+//! A request: several charges, all or none.
+//!
+//! [`Request::judge`] is the one place where several decisions become one answer; every store
+//! uses it. Its verdict is the worst of the charges' (refuse, wait, allow). If it refuses,
+//! nothing is charged and the answer names who refuses. Charges on one counter see what their
+//! predecessors in the request would leave.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Effect;
+use crate::charge::Need;
+use crate::decision::{Answer, Decision, Verdict};
+use crate::{Charge, Counter, Timestamp};
+
+/// Charges that are made together or not at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a>(&'a [Charge<'a>]);
+
+impl<'a> Request<'a> {
+    /// The most charges of one request: five levels with a dozen limits each.
+    pub const MAX_CHARGES: usize = 64;
+
+    /// Makes these charges one request.
+    ///
+    /// # Errors
+    ///
+    /// When there are more than [`Request::MAX_CHARGES`]; when more than one has patience, as
+    /// two places in the future cannot be promised for the same moment; or when two charge one
+    /// counter under different limits.
+    pub fn new(charges: &'a [Charge<'a>]) -> Result<Self, RequestError> {
+        if charges.len() > Self::MAX_CHARGES {
+            return Err(RequestError::TooMany { charges: charges.len() });
+        }
+        let waiting = charges.iter().filter(|charge| !charge.patience().is_zero()).count();
+        if waiting > 1 {
+            return Err(RequestError::SeveralWait { charges: waiting });
+        }
+        for (i, later) in charges.iter().enumerate() {
+            if charges.iter().take(i).any(|earlier| conflict(earlier, later)) {
+                return Err(RequestError::TwoLimits { charge: i });
+            }
+        }
+        Ok(Self(charges))
+    }
+
+    /// The charges, in order.
+    pub const fn charges(&self) -> &'a [Charge<'a>] {
+        self.0
+    }
+
+    /// Decides the request over its counters and charges them unless it is refused.
+    ///
+    /// `place[i]` is the counter of charge `i`; charges on one key share one. A counter whose
+    /// charge names no place stands in for nothing and is passed over. Counters are settled
+    /// whatever the verdict.
+    pub fn judge(&self, counters: &mut [Counter], place: &[usize], now: Timestamp) -> Answer {
+        for (charge, at) in self.0.iter().zip(place) {
+            if let Some(counter) = counters.get_mut(*at) {
+                counter.settle(charge.limit(), now);
+            }
+        }
+        let (decisions, effects) = self.decide(counters, place, now);
+        let ruling = Ruling::over(self.0, &decisions);
+        let refused = !ruling.verdict.passes();
+        let mut answer = Answer {
+            verdict: ruling.verdict,
+            refused_by: refused.then_some(ruling.by).flatten(),
+            decisions,
+        };
+        let rows = self.0.iter().zip(place).zip(answer.decisions.iter_mut().zip(effects));
+        for ((charge, at), (decision, effect)) in rows {
+            let Some(counter) = counters.get_mut(*at) else { continue };
+            if !refused && ruling.charges(charge, decision) {
+                counter.apply(effect);
+            } else if decision.passes() {
+                *decision = counter.peek(charge, now);
+            }
+        }
+        answer
+    }
+
+    fn decide(
+        &self,
+        counters: &[Counter],
+        place: &[usize],
+        now: Timestamp,
+    ) -> (SmallVec<[Decision; 4]>, SmallVec<[Effect; 4]>) {
+        let mut decisions = SmallVec::new();
+        let mut effects: SmallVec<[Effect; 4]> = SmallVec::new();
+        for (i, (charge, at)) in self.0.iter().zip(place).enumerate() {
+            let Some(counter) = counters.get(*at) else { continue };
+            let earlier = place.iter().take(i).any(|other| other == at);
+            let (decision, effect) = if earlier {
+                // Rare, so a copy is fine: the counter as the charges before would leave it.
+                let mut copy = counter.clone();
+                for (other, effect) in place.iter().zip(&effects) {
+                    if other == at {
+                        copy.apply(effect.clone());
+                    }
+                }
+                copy.decide(charge, now)
+            } else {
+                counter.decide(charge, now)
+            };
+            effects.push(if decision.passes() { effect } else { Effect::None });
+            decisions.push(decision);
+        }
+        (decisions, effects)
+    }
+}
+
+/// Whether two charges meet on one counter and disagree about its limit.
+fn conflict(a: &Charge<'_>, b: &Charge<'_>) -> bool {
+    a.key() == b.key()
+        && a.limit() != b.limit()
+        && a.limit().algorithm().name() == b.limit().algorithm().name()
+}
+
+impl Counter {
+    /// What `charge` would be told if it may not charge.
+    fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        let mut terms = charge.terms();
+        terms.op = terms.op.peeked();
+        let (decision, _) = self.under().decide_terms(self.state(), terms, now);
+        decision
+    }
+}
+
+/// The verdict over a request, and which charge decides it.
+struct Ruling {
+    verdict: Verdict,
+    by: Option<usize>,
+    /// The best verdict within the group of which any one suffices.
+    any_of: Verdict,
+}
+
+impl Ruling {
+    fn over(charges: &[Charge<'_>], decisions: &[Decision]) -> Self {
+        let of = |need: Need| {
+            let rows = charges.iter().zip(decisions).enumerate();
+            rows.filter(move |(_, (charge, _))| charge.need() == need)
+                .map(|(i, (_, decision))| (decision.verdict, i))
+        };
+        let must = of(Need::Must).max_by_key(|(verdict, i)| (*verdict, std::cmp::Reverse(*i)));
+        let any_of = of(Need::AnyOf).min();
+        let worst = must.into_iter().chain(any_of).max_by_key(|(verdict, _)| *verdict);
+        Self {
+            verdict: worst.map_or(Verdict::Allow, |(verdict, _)| verdict),
+            by: worst.map(|(_, i)| i),
+            any_of: any_of.map_or(Verdict::Allow, |(verdict, _)| verdict),
+        }
+    }
+
+    /// Whether this charge is made in a request that passes: of a group, those that pass as
+    /// well as its best does.
+    fn charges(&self, charge: &Charge<'_>, decision: &Decision) -> bool {
+        match charge.need() {
+            Need::Must => true,
+            Need::AnyOf => decision.verdict <= self.any_of,
+        }
+    }
+}
+
+/// Why charges cannot be one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// More than [`Request::MAX_CHARGES`].
+    TooMany {
+        /// How many.
+        charges: usize,
+    },
+    /// More than one charge has patience.
+    SeveralWait {
+        /// How many.
+        charges: usize,
+    },
+    /// Two charges meet on one counter under different limits.
+    TwoLimits {
+        /// The later one.
+        charge: usize,
+    },
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany { charges } => {
+                write!(f, "{charges} charges in one request, above {}", Request::MAX_CHARGES)
+            }
+            Self::TwoLimits { charge } => write!(
+                f,
+                "charge {charge} has the key of an earlier one but another limit: name the \
+                 limit in the key"
+            ),
+            Self::SeveralWait { charges } => {
+                write!(f, "{charges} charges of one request have patience: at most one may wait")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}

@@ -1,0 +1,79 @@
+//! The seam to where counters are kept.
+
+use std::fmt;
+
+use crate::{Answer, Request};
+
+/// Keeps counters and executes requests on them, each all or none.
+///
+/// A store owns its clock and decides a whole batch at one moment. Every store must pass the
+/// suite of the `testing` feature.
+pub trait Store: Send + Sync {
+    /// Executes the requests in order; each sees what those before it charged.
+    ///
+    /// # Errors
+    ///
+    /// When the store could not answer in time or at all; the error says whether charges may
+    /// have happened.
+    fn charge(
+        &self,
+        batch: &[Request<'_>],
+    ) -> impl Future<Output = Result<Vec<Answer>, StoreError>> + Send;
+}
+
+/// Why a store did not answer. [`StoreError::kind`] tells what to do about it.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What a caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// No answer in time. The charge may or may not have happened.
+    Timeout,
+    /// The backend refused or is gone. Nothing was charged.
+    Unavailable,
+    /// The stored bytes are not ours.
+    Corrupt,
+}
+
+impl StoreError {
+    /// An error of this kind.
+    pub const fn new(kind: StoreErrorKind) -> Self {
+        Self { kind, source: None }
+    }
+
+    /// The same error with its cause.
+    pub fn with_source(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { source: Some(source.into()), ..self }
+    }
+
+    /// What a caller can do about it.
+    pub const fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            StoreErrorKind::Timeout => {
+                "the store did not answer in time; the charge may have happened"
+            }
+            StoreErrorKind::Unavailable => "the store is unavailable; nothing was charged",
+            StoreErrorKind::Corrupt => "the store holds bytes that are not ours",
+        })
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.source {
+            Some(source) => Some(&**source),
+            None => None,
+        }
+    }
+}

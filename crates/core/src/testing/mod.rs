@@ -1,0 +1,1 @@
+//! Oracles, a manual clock, histories, and the suite every store must pass.
