@@ -192,6 +192,15 @@ impl<'a> Charge<'a> {
         self.need
     }
 
+    /// The cost, if this is nothing but a take without patience.
+    #[inline]
+    pub const fn plain_cost(&self) -> Option<Cost> {
+        match self.op {
+            Op::Take(cost) if self.patience_us == 0 => Some(cost),
+            _ => None,
+        }
+    }
+
     pub(crate) const fn terms(&self) -> Terms {
         Terms { op: self.op, patience_us: self.patience_us }
     }

@@ -65,6 +65,11 @@ impl Decision {
         Self { verdict, remaining, reset_after, basis: Basis::Counted }
     }
 
+    /// The answer of a store that has no counter for the key.
+    pub const fn overflow(verdict: Verdict) -> Self {
+        Self { verdict, remaining: 0, reset_after: Duration::ZERO, basis: Basis::Overflow }
+    }
+
     /// Whether the charge is made, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         self.verdict.passes()

@@ -20,6 +20,8 @@
 //!
 //! No clock, no I/O, no locks: this crate could not read the time if it wanted to.
 
+#![forbid(unsafe_code)]
+
 pub mod algorithm;
 mod charge;
 mod counter;
@@ -41,7 +43,7 @@ pub use decision::{Answer, Basis, Decision, Retry, Verdict};
 pub use key::{Key, KeyError};
 pub use limit::{Limit, LimitError, LimitErrorKind, OnChange, OnFull, Revision};
 pub use quota::{ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError};
-pub use request::{Request, RequestError};
+pub use request::{Request, RequestError, Seat};
 pub use span::{Rate, Span};
 pub use store::{Store, StoreError, StoreErrorKind};
 pub use time::{Clock, Timestamp};

@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::Quota;
-use crate::algorithm::{Algorithm, Plan};
+use crate::algorithm::{Algorithm, Plan, bucket};
 
 /// Which edit of a rule a limit comes from. Higher replaces lower.
 ///
@@ -129,8 +129,19 @@ impl Limit {
         &self.plan
     }
 
-    /// Whether state counted under `other` can be judged by this limit as it is.
-    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+    /// The numbers of a token bucket or leaky meter, if this is one.
+    #[inline]
+    pub const fn bucket_plan(&self) -> Option<&bucket::Plan> {
+        match &self.plan {
+            Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => Some(plan),
+            _ => None,
+        }
+    }
+
+    /// Whether state counted under `other` can be judged by this limit as it is: same revision,
+    /// quota and algorithm.
+    #[inline]
+    pub fn counts_like(&self, other: &Self) -> bool {
         self.revision == other.revision
             && self.quota == other.quota
             && self.algorithm == other.algorithm

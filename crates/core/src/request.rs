@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
 use crate::charge::Need;
-use crate::decision::{Answer, Decision, Verdict};
+use crate::decision::{Answer, Decision, Retry, Verdict};
 use crate::{Charge, Counter, Timestamp};
 
 /// Charges that are made together or not at all.
@@ -52,26 +52,22 @@ impl<'a> Request<'a> {
 
     /// Decides the request over its counters and charges them unless it is refused.
     ///
-    /// `place[i]` is the counter of charge `i`; charges on one key share one. A counter whose
-    /// charge names no place stands in for nothing and is passed over. Counters are settled
-    /// whatever the verdict.
-    pub fn judge(&self, counters: &mut [Counter], place: &[usize], now: Timestamp) -> Answer {
-        for (charge, at) in self.0.iter().zip(place) {
-            if let Some(counter) = counters.get_mut(*at) {
+    /// `seats[i]` says where charge `i` is counted; charges on one key share a counter. Counters
+    /// are settled whatever the verdict.
+    pub fn judge(&self, counters: &mut [Counter], seats: &[Seat], now: Timestamp) -> Answer {
+        for (charge, seat) in self.0.iter().zip(seats) {
+            if let Some(counter) = seat.counter_mut(counters) {
                 counter.settle(charge.limit(), now);
             }
         }
-        let (decisions, effects) = self.decide(counters, place, now);
+        let (decisions, effects) = self.decide(counters, seats, now);
         let ruling = Ruling::over(self.0, &decisions);
         let refused = !ruling.verdict.passes();
-        let mut answer = Answer {
-            verdict: ruling.verdict,
-            refused_by: refused.then_some(ruling.by).flatten(),
-            decisions,
-        };
-        let rows = self.0.iter().zip(place).zip(answer.decisions.iter_mut().zip(effects));
-        for ((charge, at), (decision, effect)) in rows {
-            let Some(counter) = counters.get_mut(*at) else { continue };
+        let refused_by = ruling.by.filter(|_| refused);
+        let mut answer = Answer { verdict: ruling.verdict, refused_by, decisions };
+        let rows = self.0.iter().zip(seats).zip(answer.decisions.iter_mut().zip(effects));
+        for ((charge, seat), (decision, effect)) in rows {
+            let Some(counter) = seat.counter_mut(counters) else { continue };
             if !refused && ruling.charges(charge, decision) {
                 counter.apply(effect);
             } else if decision.passes() {
@@ -84,30 +80,60 @@ impl<'a> Request<'a> {
     fn decide(
         &self,
         counters: &[Counter],
-        place: &[usize],
+        seats: &[Seat],
         now: Timestamp,
     ) -> (SmallVec<[Decision; 4]>, SmallVec<[Effect; 4]>) {
         let mut decisions = SmallVec::new();
         let mut effects: SmallVec<[Effect; 4]> = SmallVec::new();
-        for (i, (charge, at)) in self.0.iter().zip(place).enumerate() {
-            let Some(counter) = counters.get(*at) else { continue };
-            let earlier = place.iter().take(i).any(|other| other == at);
-            let (decision, effect) = if earlier {
-                // Rare, so a copy is fine: the counter as the charges before would leave it.
-                let mut copy = counter.clone();
-                for (other, effect) in place.iter().zip(&effects) {
-                    if other == at {
+        for (i, (charge, seat)) in self.0.iter().zip(seats).enumerate() {
+            let (decision, effect) = match (seat, seat.counter(counters)) {
+                (_, Some(counter)) if !seats.iter().take(i).any(|other| other == seat) => {
+                    counter.decide(charge, now)
+                }
+                (_, Some(counter)) => {
+                    // Rare, so a copy is fine: the counter as the charges before would leave it.
+                    let mut copy = counter.clone();
+                    for (_, effect) in
+                        seats.iter().zip(&effects).filter(|(other, _)| *other == seat)
+                    {
                         copy.apply(effect.clone());
                     }
+                    copy.decide(charge, now)
                 }
-                copy.decide(charge, now)
-            } else {
-                counter.decide(charge, now)
+                (Seat::Fixed(verdict), None) => (Decision::overflow(*verdict), Effect::None),
+                (Seat::Counter(_), None) => {
+                    (Decision::overflow(Verdict::Deny(Retry::Never)), Effect::None)
+                }
             };
             effects.push(if decision.passes() { effect } else { Effect::None });
             decisions.push(decision);
         }
         (decisions, effects)
+    }
+}
+
+/// Where a charge is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// By this one of the counters.
+    Counter(usize),
+    /// Nowhere: the store has no room, and the limit's `on-full` says so.
+    Fixed(Verdict),
+}
+
+impl Seat {
+    fn counter<'c>(&self, counters: &'c [Counter]) -> Option<&'c Counter> {
+        match self {
+            Self::Counter(index) => counters.get(*index),
+            Self::Fixed(_) => None,
+        }
+    }
+
+    fn counter_mut<'c>(&self, counters: &'c mut [Counter]) -> Option<&'c mut Counter> {
+        match self {
+            Self::Counter(index) => counters.get_mut(*index),
+            Self::Fixed(_) => None,
+        }
     }
 }
 

@@ -6,8 +6,7 @@ use crate::{Answer, Request};
 
 /// Keeps counters and executes requests on them, each all or none.
 ///
-/// A store owns its clock and decides a whole batch at one moment. Every store must pass the
-/// suite of the `testing` feature.
+/// A store owns its clock. Every store must pass the suite of the `testing` feature.
 pub trait Store: Send + Sync {
     /// Executes the requests in order; each sees what those before it charged.
     ///

@@ -146,7 +146,8 @@ impl Step for Concurrency {
         let last = live.last().map(|hold| hold.until);
         let hold = |holder, lease, held: u64| match lease_end(lease, now) {
             Some(until) => {
-                let last = last.map_or(until, |last| last.max(until));
+                let others = live.iter().rev().find(|hold| hold.holder != holder);
+                let last = others.map_or(until, |hold| hold.until.max(until));
                 let decision = plan.look(Verdict::Allow, held, Some(last), now);
                 (decision, Some(Edit { now, holder, until: Some(until) }))
             }

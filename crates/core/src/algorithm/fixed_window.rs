@@ -4,6 +4,9 @@
 //! one period: all of it just before a boundary and all of it just after. That double burst is
 //! what a fixed window is; a sliding log or a bucket does not have it.
 //!
+//! A clock that steps back may add one count a step: what an ended window held is forgotten, and
+//! the step makes room for a stretch that sees three windows.
+//!
 //! A refused charge is not counted and opens no window. Debits may push the count above the
 //! limit; the window's end forgives them with the rest.
 
@@ -85,10 +88,7 @@ impl Plan {
     }
 
     fn add(&self, window: Option<&Window>, cost: u64, start: Timestamp) -> Window {
-        let used = window
-            .map_or(0, |w| w.used)
-            .saturating_add(cost)
-            .min(Quota::MAX_COUNT.saturating_mul(2));
+        let used = window.map_or(0, |w| w.used).saturating_add(cost).min(MAX_USED);
         Window { start: window.map_or(start, |w| w.start), used }
     }
 
@@ -137,12 +137,12 @@ impl Step for FixedWindow {
         })
     }
 
-    fn settle(plan: &Plan, window: &mut Window, now: Timestamp) -> bool {
-        // A window ahead of the clock began no later than the current one could.
-        let latest = plan.begin(now);
-        let ahead = window.start > latest;
+    fn settle(_: &Plan, window: &mut Window, now: Timestamp) -> bool {
+        // A window ahead of the clock began just now, aligned or not: moved to an aligned start
+        // it would end, and be refilled, each time the clock trembles at a boundary.
+        let ahead = window.start > now;
         if ahead {
-            window.start = latest;
+            window.start = now;
         }
         ahead
     }
@@ -193,7 +193,7 @@ impl Step for FixedWindow {
         };
         let start = match to.anchor {
             Anchor::FirstHit => window.start,
-            Anchor::Epoch => to.begin(now),
+            Anchor::Epoch => to.begin(now).max(window.start),
         };
         let window = Window { start, used };
         (used > 0 && to.is_live(&window, now)).then_some(window)
@@ -205,9 +205,13 @@ impl Step for FixedWindow {
     }
 }
 
+/// The most that debits can count up to: a sum of two of these is still exact everywhere.
+pub(super) const MAX_USED: u64 = Quota::MAX_COUNT * 2;
+
 /// `used × to / from`, rounded down so that raising a limit takes no credit away.
 pub(super) fn scale(used: u64, from: u64, to: u64) -> u64 {
     let one = std::num::NonZeroU64::MIN;
     let from = std::num::NonZeroU64::new(from).unwrap_or(one);
-    u64::try_from(mul_div(u128::from(used), [to, 1], [from, one])).unwrap_or(u64::MAX)
+    let scaled = u64::try_from(mul_div(u128::from(used), [to, 1], [from, one]));
+    scaled.unwrap_or(u64::MAX).min(MAX_USED)
 }

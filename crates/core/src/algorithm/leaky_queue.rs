@@ -7,6 +7,9 @@
 //! Bound: departures i and i + n lie at least n / rate apart, rounded down to the microsecond;
 //! never more than Q wait.
 //!
+//! A place is known by its microsecond of departure; above 10⁶ a second several share one, and
+//! are told apart no further.
+//!
 //! A departure that was granted cannot be recalled. So a credit frees a place only while it is
 //! the last one (`at` being its moment of departure), and a change of quota keeps the time line.
 
@@ -18,7 +21,7 @@ use super::{Change, MAX_AHEAD_US, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
-use crate::span::{Span, mul_div};
+use crate::span::Span;
 use crate::{Quota, Timestamp};
 
 /// Spaces departures evenly at the rate. The burst is the number of places in the queue.
@@ -89,14 +92,10 @@ impl Step for LeakyQueue {
             return None;
         }
         let backlog = from.backlog(Some(&state), now);
-        let one = std::num::NonZeroU64::MIN;
-        // Rounded up to keep behind every departure that was granted.
-        let units = mul_div(
-            u128::from(backlog.part),
-            [to.rate.denominator().get(), 1],
-            [from.rate.denominator(), one],
-        );
-        let part = to.rate.span_of_units(units.saturating_add(u128::from(backlog.part > 0)));
+        // The fraction, rounded up to keep behind every departure that was granted.
+        let (num, den) = (to.rate.denominator(), from.rate.denominator());
+        let product = u128::from(backlog.part).saturating_mul(u128::from(num.get()));
+        let part = to.rate.span_of_units(product.div_ceil(u128::from(den.get())));
         let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
         let backlog = to.rate.add(Span::micros(backlog.whole), part).min(most);
         to.bucket(backlog, Ahead::Waiting(now), now)
@@ -146,7 +145,7 @@ fn step_out(
 ) -> Option<Bucket> {
     let charged = plan.rate.span(cost);
     let departure = plan.rate.sub(state.arrival, charged);
-    if cost == 0 || departure.ceil() != at.as_micros() {
+    if cost == 0 || charged > state.arrival || departure.ceil() != at.as_micros() {
         return None;
     }
     let left = plan.rate.sub(plan.backlog(Some(state), now), charged);

@@ -120,6 +120,14 @@ macro_rules! algorithms {
                 match self { $(Self::$name(_) => $text,)+ }
             }
 
+            /// A number of its own, for fingerprints: counters of one key under different
+            /// algorithms are different counters.
+            pub const fn code(&self) -> u8 {
+                #[repr(u8)]
+                enum Code { $($name,)+ }
+                match self { $(Self::$name(_) => Code::$name as u8,)+ }
+            }
+
             pub(crate) fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
                 match self { $(Self::$name(params) => params.plan(quota).map(Plan::$name),)+ }
             }

@@ -121,24 +121,33 @@ impl Log {
     }
 
     fn push(&mut self, cost: u64, now: Timestamp, most_entries: u64) {
-        let total = self.entries.back().map_or(self.base, |e| e.total);
-        if total.saturating_add(cost) > MAX_TOTAL {
+        if self.newest_total().saturating_add(MAX_DEBT) > MAX_TOTAL {
             self.rebase();
         }
-        let total = self.entries.back().map_or(self.base, |e| e.total);
-        let used = total.saturating_sub(self.base);
-        let total = total.saturating_add(cost.min(MAX_DEBT.saturating_sub(used)));
+        let total = self.newest_total().saturating_add(cost.min(MAX_DEBT));
+        self.forgive(total.saturating_sub(MAX_DEBT));
         let len = u64::try_from(self.entries.len()).unwrap_or(u64::MAX);
         match self.entries.back_mut() {
             // Only debits can make more entries than the count; the newest then stands for all.
             Some(newest) if newest.at == now || len >= most_entries => {
-                *newest = Entry { at: now, total }
+                *newest = Entry { at: now, total };
             }
             _ => {
                 self.grow(most_entries);
                 self.entries.push_back(Entry { at: now, total });
             }
         }
+    }
+
+    fn newest_total(&self) -> u64 {
+        self.entries.back().map_or(self.base, |entry| entry.total)
+    }
+
+    /// Drops everything charged up to this total.
+    fn forgive(&mut self, total: u64) {
+        self.base = self.base.max(total);
+        let gone = self.entries.partition_point(|entry| entry.total <= self.base);
+        self.entries.drain(..gone);
     }
 
     /// Doubles, but never beyond what the plan's [`Step::heap_bytes`] promised.
@@ -159,10 +168,8 @@ impl Log {
     }
 
     fn credit(&mut self, cost: u64) {
-        let newest = self.entries.back().map_or(self.base, |e| e.total);
-        self.base = self.base.saturating_add(cost).min(newest);
-        let gone = self.entries.partition_point(|entry| entry.total <= self.base);
-        self.entries.drain(..gone);
+        let newest = self.newest_total();
+        self.forgive(self.base.saturating_add(cost).min(newest));
     }
 }
 
@@ -308,8 +315,12 @@ impl Step for SlidingLog {
                 for entry in &mut log.entries {
                     entry.total = scale(entry.total, from.capacity, to.capacity);
                 }
-                let spent = log.entries.partition_point(|entry| entry.total == 0);
-                log.entries.drain(..spent);
+                let mut before = 0;
+                log.entries.retain(|entry| {
+                    let costs = entry.total > before;
+                    before = entry.total;
+                    costs
+                });
             }
         }
         let most = usize::try_from(to.capacity).unwrap_or(usize::MAX);

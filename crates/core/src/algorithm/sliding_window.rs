@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use super::fixed_window::scale;
+use super::fixed_window::{MAX_USED, scale};
 use super::{Change, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
@@ -321,7 +321,7 @@ impl Step for SlidingWindow {
             credit = credit.saturating_sub(off);
         }
         if let Some(present) = panes.counts.first_mut() {
-            *present = present.saturating_add(edit.add).min(Quota::MAX_COUNT.saturating_mul(2));
+            *present = present.saturating_add(edit.add).min(MAX_USED);
         }
         panes.counts.iter().any(|count| *count > 0).then_some(panes)
     }

@@ -232,7 +232,7 @@ impl Plan {
         }
         let retry = match self.payment {
             Payment::Next => Some(wait.saturating_sub(patience_us)),
-            Payment::Own => self.retry_own(&tickets, cost, patience_us, now),
+            Payment::Own => self.retry_own(state, &tickets, cost, patience_us, now),
         };
         let retry = retry.map_or(Retry::Never, |us| Retry::After(Duration::from_micros(us)));
         (Verdict::Deny(retry), None)
@@ -243,6 +243,7 @@ impl Plan {
     /// at the maximum.
     fn retry_own(
         &self,
+        state: Option<&Tickets>,
         tickets: &Tickets,
         cost: u64,
         patience_us: u64,
@@ -250,7 +251,7 @@ impl Plan {
     ) -> Option<u64> {
         let wait_at = |later: u64| {
             let then = now.checked_plus_micros(later)?;
-            let tickets = self.resync(Some(tickets), then);
+            let tickets = self.resync(state, then);
             Some(self.charge(&tickets, cost)?.free_at.micros_since(then))
         };
         let fits = |later: u64| wait_at(later).is_some_and(|wait| wait <= patience_us);

@@ -1,1 +1,26 @@
-//! Oracles, a manual clock, histories, and the suite every store must pass.
+//! Oracles, a manual clock and histories: what decisions are judged by.
+//!
+//! An [`oracle::Oracle`] states what an algorithm promises, slowly and in exact arithmetic,
+//! without sharing a line with it; a [`History`] makes up traffic; a [`ManualClock`] tells
+//! whatever time a test wants. None of this is built unless the `testing` feature is on.
+//!
+//! An oracle follows the specification, never the implementation: when the two disagree, one
+//! of them has a bug, and it need not be the implementation.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::float_arithmetic,
+    clippy::expect_used,
+    reason = "a judge shall stop at an overflow, not saturate; tests check arithmetic"
+)]
+
+mod clock;
+pub mod history;
+pub mod oracle;
+mod ratio;
+mod rng;
+
+pub use clock::ManualClock;
+pub use history::History;
+pub use ratio::Ratio;
+pub use rng::Rng;

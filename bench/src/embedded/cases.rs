@@ -1,0 +1,174 @@
+//! The cases: which keys, how many threads.
+
+use std::hint::black_box;
+
+use crate::peers::{
+    Contender, Governor, GovernorDirect, GovernorThrice, OurSingle, Ours, ThreeRules, Throttlecrab,
+    Traffic,
+};
+use crate::report::{ROUNDS, Rounds, print, time};
+
+pub fn run(prefix: &str) {
+    for (traffic, name) in Traffic::ALL {
+        let wanted = |case: &str| case.starts_with(prefix);
+        let case = format!("one-limiter/1t/{name}");
+        if wanted(&case) {
+            let ours = OurSingle::new(traffic);
+            let peer = GovernorDirect::new(traffic);
+            duel(
+                &case,
+                1,
+                Keys { count: 1, operations: 4_000_000 },
+                &ours,
+                "governor-direct",
+                &peer,
+            );
+        }
+        for (keys, label) in [
+            (Keys { count: 1, operations: 2_000_000 }, "hot-key"),
+            (Keys { count: 1_000, operations: 2_000_000 }, "1000-keys"),
+            (Keys { count: 1_000_000, operations: 1_000_000 }, "1M-keys"),
+        ] {
+            for threads in [1, 2] {
+                let case = format!("{label}/{threads}t/{name}");
+                if wanted(&case) {
+                    let ours = Ours::new(traffic);
+                    duel(&case, threads, keys, &ours, "governor", &Governor::new(traffic));
+                    let crab = Throttlecrab::new(traffic);
+                    duel(&case, threads, keys, &Ours::new(traffic), "throttlecrab", &crab);
+                }
+            }
+        }
+        let case = format!("three-rules/1t/{name}");
+        if wanted(&case) {
+            three_rules(&case, traffic);
+        }
+    }
+}
+
+/// How many distinct keys, picked at random, and how often.
+#[derive(Clone, Copy)]
+struct Keys {
+    count: u64,
+    operations: u64,
+}
+
+fn duel(
+    case: &str,
+    threads: u64,
+    keys: Keys,
+    ours: &impl Contender,
+    name: &str,
+    peer: &impl Contender,
+) {
+    fill(keys, ours);
+    fill(keys, peer);
+    let (mut our_rounds, mut peer_rounds) = (Rounds::default(), Rounds::default());
+    for round in 0..ROUNDS {
+        our_rounds.add(time(threads, keys.operations, |thread| work(keys, round, thread, ours)));
+        peer_rounds.add(time(threads, keys.operations, |thread| work(keys, round, thread, peer)));
+    }
+    print(case, &our_rounds, name, &peer_rounds);
+}
+
+fn fill(keys: Keys, contender: &impl Contender) {
+    let mut key = KeyBuffer::default();
+    for i in 0..keys.count {
+        black_box(contender.check(key.set(i)));
+    }
+}
+
+fn work(keys: Keys, round: usize, thread: u64, contender: &impl Contender) {
+    let mut random = Random::new(round as u64 * 2 + thread);
+    let mut key = KeyBuffer::default();
+    if keys.count == 1 {
+        let key = key.set(0);
+        for _ in 0..keys.operations {
+            black_box(contender.check(black_box(key)));
+        }
+        return;
+    }
+    for _ in 0..keys.operations {
+        let i = random.below(keys.count);
+        black_box(contender.check(key.set(i)));
+    }
+}
+
+fn three_rules(case: &str, traffic: Traffic) {
+    const OPERATIONS: u64 = 500_000;
+    let ours = Ours::new(traffic);
+    let peer = GovernorThrice([(); 3].map(|()| Governor::new(traffic)));
+    let (mut our_rounds, mut peer_rounds) = (Rounds::default(), Rounds::default());
+    // One round to fill, uncounted.
+    for round in 0..=ROUNDS {
+        let ours = time(1, OPERATIONS, |_| three(&ours, round, OPERATIONS));
+        let peer = time(1, OPERATIONS, |_| three(&peer, round, OPERATIONS));
+        if round > 0 {
+            our_rounds.add(ours);
+            peer_rounds.add(peer);
+        }
+    }
+    print(case, &our_rounds, "governor-thrice-not-atomic", &peer_rounds);
+}
+
+fn three(contender: &impl ThreeRules, round: usize, operations: u64) {
+    let mut random = Random::new(round as u64);
+    let global = "global".to_owned();
+    let (mut address, mut user) = (KeyBuffer::named("ip:"), KeyBuffer::default());
+    for _ in 0..operations {
+        let (i, j) = (random.below(10_000), random.below(1_000_000));
+        black_box(contender.check(&global, address.set(i), user.set(j)));
+    }
+}
+
+/// A key written into one buffer again and again, as a server would from a request.
+pub struct KeyBuffer {
+    text: String,
+    prefix: usize,
+}
+
+impl Default for KeyBuffer {
+    fn default() -> Self {
+        Self::named("user:")
+    }
+}
+
+impl KeyBuffer {
+    fn named(prefix: &str) -> Self {
+        Self { text: prefix.to_owned(), prefix: prefix.len() }
+    }
+
+    pub fn set(&mut self, number: u64) -> &String {
+        self.text.truncate(self.prefix);
+        let mut digits = [0_u8; 20];
+        let mut rest = number;
+        let mut first = digits.len();
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.text.push_str(std::str::from_utf8(&digits[first..]).expect("digits"));
+        &self.text
+    }
+}
+
+/// xorshift64*, seeded apart.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let product = u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(bound);
+        (product >> 64) as u64
+    }
+}

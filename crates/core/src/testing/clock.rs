@@ -1,0 +1,70 @@
+//! A clock that stands still until told otherwise.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::{Clock, Timestamp};
+
+/// A clock set by hand. Clones tell the same time.
+///
+/// It may be stepped back, so it does not claim to be monotonic. Steps saturate at both ends of
+/// time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_core::{Clock, testing::ManualClock};
+///
+/// let clock = ManualClock::default();
+/// let before = clock.now();
+/// clock.clone().advance(Duration::from_secs(1));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that stands at `now`.
+    pub fn at(now: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(now.as_micros())))
+    }
+
+    /// Moves the clock to `now`, forth or back.
+    pub fn set(&self, now: Timestamp) {
+        self.0.store(now.as_micros(), Ordering::SeqCst);
+    }
+
+    /// Moves the clock forth; it stops at the end of time.
+    pub fn advance(&self, by: Duration) {
+        self.step(|now| now.saturating_add(micros(by)));
+    }
+
+    /// Moves the clock back, as a correction of a wall clock does; it stops at the epoch.
+    pub fn step_back(&self, by: Duration) {
+        self.step(|now| now.saturating_sub(micros(by)));
+    }
+
+    fn step(&self, to: impl Fn(u64) -> u64) {
+        let moved = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(to(now)));
+        debug_assert!(moved.is_ok(), "the closure never declines");
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Starts in November 2023, far from either end of time.
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::at(Timestamp::from_micros(1_700_000_000_000_000))
+    }
+}
+
+impl Clock for ManualClock {
+    const MONOTONIC: bool = false;
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}

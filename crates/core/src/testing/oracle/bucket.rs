@@ -1,0 +1,208 @@
+//! The token bucket, by definition: a level that rises at the rate up to the burst.
+//!
+//! The leaky meter is the same bucket seen from below.
+
+use super::{Expected, How, MAX_DEBT_US, misfit, retry};
+use crate::testing::Ratio;
+use crate::{Limit, OnChange, Op, Retry, Verdict};
+
+/// A level in exact permits, and when it was last looked at.
+#[derive(Clone, Debug)]
+pub struct BucketOracle {
+    burst: u64,
+    /// Permits per microsecond.
+    rate: Ratio,
+    /// The same in lowest terms: so many permits in so many microseconds.
+    permits: u64,
+    micros: u64,
+    level: Option<Level>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// What could be spent; negative while somebody waits or debt is left.
+    permits: Ratio,
+    /// When that was true.
+    seen: u64,
+    /// Why it is negative, and as of which write.
+    owed: Option<Owed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    since: u64,
+    permits: Ratio,
+    /// Whether a granted moment lies in the future, rather than plain debt.
+    waiting: bool,
+}
+
+impl BucketOracle {
+    pub(super) fn new(limit: &Limit) -> Self {
+        let quota = limit.quota();
+        let (count, period) = (quota.count().get(), super::us(quota.period()));
+        let rate = Ratio::new(count.into(), period.into());
+        let divisor = gcd(count, period);
+        Self {
+            burst: quota.burst().get(),
+            rate,
+            permits: count / divisor,
+            micros: period / divisor,
+            level: None,
+        }
+    }
+
+    fn full(&self) -> Ratio {
+        Ratio::int(self.burst)
+    }
+
+    fn earned(&self, micros: u64) -> Ratio {
+        self.rate * Ratio::int(micros)
+    }
+
+    /// Microseconds in which so many permits are earned.
+    fn takes(&self, permits: Ratio) -> Ratio {
+        permits * self.rate.inverse()
+    }
+
+    pub(super) const fn is_absent(&self) -> bool {
+        self.level.is_none()
+    }
+
+    pub(super) fn observe(&mut self, now: u64) {
+        let Some(mut level) = self.level else { return };
+        if now >= level.seen {
+            level.permits = level.permits + self.earned(now - level.seen);
+        } else {
+            let sunk = level.permits - self.earned(level.seen - now);
+            level.permits = match &mut level.owed {
+                // What was owed at the write is owed still, and no more than that.
+                Some(owed) if now < owed.since => {
+                    owed.since = now;
+                    owed.permits
+                }
+                Some(_) => sunk,
+                None => sunk.max(Ratio::ZERO),
+            };
+        }
+        level.seen = now;
+        level.owed = level.owed.filter(|_| level.permits < Ratio::ZERO);
+        self.level = (level.permits < self.full()).then_some(level);
+    }
+
+    fn level(&self) -> Ratio {
+        self.level.map_or(self.full(), |level| level.permits)
+    }
+
+    fn waits(&self) -> bool {
+        self.level.and_then(|level| level.owed).is_some_and(|owed| owed.waiting)
+    }
+
+    fn write(&mut self, permits: Ratio, waiting: bool, now: u64) {
+        let owed = (permits < Ratio::ZERO).then_some(Owed { since: now, permits, waiting });
+        self.level = Some(Level { permits, seen: now, owed });
+    }
+
+    /// How long until `cost` is there, checked at both sides of the edge.
+    fn wait(&self, cost: u64) -> u64 {
+        let missing = (Ratio::int(cost) - self.level()).max(Ratio::ZERO);
+        let wait = u64::try_from(self.takes(missing).ceil()).expect("a burst refills in years");
+        let there = |later| self.level() + self.earned(later) >= Ratio::int(cost);
+        assert!(there(wait) && (wait == 0 || !there(wait - 1)), "the first moment that passes");
+        wait
+    }
+
+    fn judge(&self, cost: u64, patience: u64) -> Verdict {
+        if cost == 0 {
+            return Verdict::Allow;
+        }
+        if cost > self.burst {
+            return Verdict::Deny(Retry::Never);
+        }
+        match self.wait(cost) {
+            0 => Verdict::Allow,
+            wait if wait <= patience => Verdict::Wait(super::micros(wait.into())),
+            wait => retry((wait - patience).into()),
+        }
+    }
+
+    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> Expected {
+        let mut verdict = Verdict::Allow;
+        match op {
+            Op::Peek(cost) => verdict = self.judge(cost, patience),
+            Op::Take(cost) => {
+                verdict = self.judge(cost, patience);
+                if verdict.passes() && cost > 0 {
+                    self.write(self.level() - Ratio::int(cost), true, now);
+                }
+            }
+            Op::Debit { cost, at } => self.debit(cost, at.as_micros(), now),
+            Op::Credit { cost, at } => self.credit(cost, at.as_micros(), now),
+            op => misfit(op),
+        }
+        let reset = self.takes(self.full() - self.level()).ceil();
+        Expected::exact(verdict, self.level().floor(), reset)
+    }
+
+    fn debit(&mut self, cost: u64, at: u64, now: u64) {
+        let cost = Ratio::int(cost);
+        if cost <= self.earned(now.saturating_sub(at)) {
+            return;
+        }
+        let lowest = (-self.earned(MAX_DEBT_US)).min(self.level());
+        self.write((self.level() - cost).max(lowest), self.waits(), now);
+    }
+
+    fn credit(&mut self, cost: u64, at: u64, now: u64) {
+        if self.level.is_none() {
+            return;
+        }
+        let cost = Ratio::int(cost);
+        if self.waits() {
+            let last_grant = i128::from(now) + self.takes(-self.level()).ceil();
+            if i128::from(at) == last_grant {
+                self.write((self.level() + cost).min(self.full()), true, now);
+            }
+            return;
+        }
+        let worth = (cost - self.earned(now.saturating_sub(at))).max(Ratio::ZERO);
+        self.write((self.level() + worth).min(self.full()), false, now);
+    }
+
+    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+        let from = std::mem::replace(self, Self::new(to));
+        let Some(level) = from.level else { return };
+        let used = from.full() - level.permits;
+        let time = from.takes(used);
+        // The time line is kept in steps of 1/permits µs, so what is used is kept in steps of
+        // 1/micros permits, rounded down.
+        let most = match level.owed {
+            None => self.full(),
+            Some(_) => self.full() + self.earned(MAX_DEBT_US),
+        };
+        let one = Ratio::int(1);
+        let used = match how {
+            How::Revise(OnChange::Reset) => return,
+            How::Revise(OnChange::Keep) => used.scaled(one, self.micros),
+            How::Revise(OnChange::Scale) => {
+                let grown = Ratio::new(self.burst.into(), from.burst.into());
+                used.scaled(grown, self.micros)
+            }
+            How::Adopt => time.scaled(one, self.permits).map(|time| time * self.rate),
+        };
+        let used = used.unwrap_or(most);
+        let used = match level.owed {
+            // Grants already given cannot be recalled: later ones stay behind them.
+            Some(owed) if owed.waiting => used.max(Ratio::int(time.ceil()) * self.rate),
+            _ => used,
+        };
+        let waiting = level.owed.is_some_and(|owed| owed.waiting);
+        self.write(self.full() - used.min(most), waiting, now);
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,92 @@
+//! How large a store may become.
+
+use tollgate_core::Clock;
+
+use crate::{EmbeddedStore, MonotonicClock};
+
+/// Sizes of an [`EmbeddedStore`]. Nothing is allocated before it is needed.
+///
+/// ```
+/// use tollgate_embedded::EmbeddedStore;
+///
+/// let store = EmbeddedStore::builder().max_keys(10_000).build();
+/// assert_eq!(store.stats().table_bytes, 0);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Builder {
+    max_keys: usize,
+    max_heap: Option<usize>,
+    shards: Option<usize>,
+}
+
+/// What a shard gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) shards: usize,
+    pub(crate) keys_per_shard: usize,
+    pub(crate) heap_per_shard: usize,
+}
+
+/// A shard larger than this would hold its lock for too long when it grows.
+const KEYS_PER_SHARD: usize = 16_384;
+
+/// Fewer shards than this would make threads wait for each other.
+const USUAL_SHARDS: usize = 64;
+
+/// A shard smaller than this would be full while others are half empty.
+const FEWEST_KEYS_PER_SHARD: usize = 256;
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { max_keys: 1_000_000, max_heap: None, shards: None }
+    }
+}
+
+impl Builder {
+    /// At most so many keys, about 45 bytes each; 1 000 000 unless said, at least 1.
+    ///
+    /// They are shared out evenly among the shards, so that the first shard is full when the
+    /// store holds a few per cent less.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys.max(1);
+        self
+    }
+
+    /// At most so many bytes for states that do not fit into a table: logs, panes, holders. Each
+    /// key counts with the most it can come to occupy. Unless said, 256 bytes a key and at least
+    /// 64 MiB.
+    pub fn max_heap(mut self, bytes: usize) -> Self {
+        self.max_heap = Some(bytes);
+        self
+    }
+
+    /// So many locks, rounded up to a power of two; chosen by the number of keys unless said.
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.shards = Some(shards.clamp(1, 1 << 20));
+        self
+    }
+
+    /// A store on the process's monotonic clock.
+    pub fn build(self) -> EmbeddedStore {
+        self.with_clock(MonotonicClock::new())
+    }
+
+    /// A store that tells the time by this clock.
+    pub fn with_clock<C: Clock>(self, clock: C) -> EmbeddedStore<C> {
+        EmbeddedStore::with_sizes(self.sizes(), clock)
+    }
+
+    fn sizes(&self) -> Sizes {
+        let chosen = self.max_keys.div_ceil(KEYS_PER_SHARD).max(USUAL_SHARDS);
+        let useful = self.max_keys.div_ceil(FEWEST_KEYS_PER_SHARD);
+        let shards = self.shards.unwrap_or(chosen.min(useful)).next_power_of_two();
+        let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(64 << 20));
+        Sizes {
+            shards,
+            // Rounded down, so that the store never holds more keys than was said.
+            keys_per_shard: self.max_keys.checked_div(shards).unwrap_or(0).max(1),
+            heap_per_shard: heap.checked_div(shards).unwrap_or(0),
+        }
+    }
+}

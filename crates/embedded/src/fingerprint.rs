@@ -1,0 +1,186 @@
+//! Keys as the table knows them: 128 bits of SipHash-1-3 under a secret of this process.
+//!
+//! The fingerprint stands for the key, so that the table stores no key and allocates for none.
+//! Two keys meet with probability 2⁻¹²⁸ a pair, and nobody who does not know the secret can
+//! look for such a pair or aim at one place in the table.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use tollgate_core::Charge;
+
+/// What stands for a key in the table. Never zero, so that zero can mean an empty slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    pub(crate) high: u64,
+    pub(crate) low: u64,
+}
+
+impl Fingerprint {
+    pub(crate) const NONE: Self = Self { high: 0, low: 0 };
+}
+
+/// The secrets of this process: one for each algorithm, as counters of one key under different
+/// algorithms are different counters.
+#[derive(Clone, Copy)]
+pub(crate) struct Secret {
+    keys: [(u64, u64); ALGORITHMS],
+}
+
+/// More than there are algorithms; codes beyond would share a secret, and that a test forbids.
+const ALGORITHMS: usize = 16;
+
+impl Secret {
+    /// Secrets from the operating system's randomness, as the standard library draws it.
+    pub(crate) fn random() -> Self {
+        let draw = || RandomState::new().build_hasher().finish();
+        Self { keys: std::array::from_fn(|_| (draw(), draw())) }
+    }
+
+    /// The fingerprint of a charge's counter.
+    #[inline]
+    pub(crate) fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
+        let code = usize::from(charge.limit().algorithm().code()) % ALGORITHMS;
+        let (k0, k1) = self.keys[code];
+        let found = Sip::new(k0, k1).finish(charge.key().as_bytes());
+        if found == Fingerprint::NONE { Fingerprint { high: 1, low: 0 } } else { found }
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// SipHash with one compression and three finalisation rounds, 128 bits out.
+struct Sip {
+    v: [u64; 4],
+}
+
+impl Sip {
+    #[inline]
+    const fn new(k0: u64, k1: u64) -> Self {
+        Self {
+            v: [
+                k0 ^ 0x736f_6d65_7073_6575,
+                k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
+                k0 ^ 0x6c79_6765_6e65_7261,
+                k1 ^ 0x7465_6462_7974_6573,
+            ],
+        }
+    }
+
+    #[inline]
+    const fn round(&mut self) {
+        let [mut v0, mut v1, mut v2, mut v3] = self.v;
+        v0 = v0.wrapping_add(v1);
+        v2 = v2.wrapping_add(v3);
+        v1 = v1.rotate_left(13) ^ v0;
+        v3 = v3.rotate_left(16) ^ v2;
+        v0 = v0.rotate_left(32);
+        v2 = v2.wrapping_add(v1);
+        v0 = v0.wrapping_add(v3);
+        v1 = v1.rotate_left(17) ^ v2;
+        v3 = v3.rotate_left(21) ^ v0;
+        v2 = v2.rotate_left(32);
+        self.v = [v0, v1, v2, v3];
+    }
+
+    #[inline]
+    const fn block(&mut self, word: u64) {
+        self.v[3] ^= word;
+        self.round();
+        self.v[0] ^= word;
+    }
+
+    /// Hashes the message.
+    #[inline]
+    fn finish(mut self, bytes: &[u8]) -> Fingerprint {
+        let (blocks, tail) = bytes.as_chunks::<8>();
+        for block in blocks {
+            self.block(u64::from_le_bytes(*block));
+        }
+        let length = u64::try_from(bytes.len()).unwrap_or(0);
+        self.block(load_tail(tail) | length.wrapping_shl(56));
+        self.v[2] ^= 0xee;
+        let low = self.digest();
+        self.v[1] ^= 0xdd;
+        let high = self.digest();
+        Fingerprint { high, low }
+    }
+
+    #[inline]
+    const fn digest(&mut self) -> u64 {
+        self.round();
+        self.round();
+        self.round();
+        self.v[0] ^ self.v[1] ^ self.v[2] ^ self.v[3]
+    }
+}
+
+/// Up to seven bytes, little-endian, without a loop.
+#[inline]
+fn load_tail(tail: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (tail.first_chunk::<4>(), tail.last_chunk::<4>()) {
+        // The two overlap where there are fewer than eight bytes, with the same bits.
+        let shift = u32::try_from(tail.len().wrapping_sub(4).wrapping_mul(8)).unwrap_or(0);
+        return u64::from(u32::from_le_bytes(*first))
+            | u64::from(u32::from_le_bytes(*last)).wrapping_shl(shift);
+    }
+    match *tail {
+        [a] => u64::from(a),
+        [a, b] => u64::from(u16::from_le_bytes([a, b])),
+        [a, b, c] => u64::from(u32::from_le_bytes([a, b, c, 0])),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use siphasher::sip128::{Hasher128, SipHasher13};
+    use tollgate_core::algorithm::{LeakyQueue, TokenBucket};
+    use tollgate_core::{Algorithm, Key, Limit};
+
+    use super::*;
+
+    #[test]
+    fn agrees_with_a_published_implementation_at_every_length() {
+        let limit = Limit::new(TokenBucket, "1 per 1s".parse().unwrap()).unwrap();
+        let secret = Secret::random();
+        let (k0, k1) = secret.keys[usize::from(limit.algorithm().code())];
+        let bytes: Vec<u8> = (0..=255).cycle().take(1024).collect();
+
+        for len in 1..=bytes.len() {
+            let key = Key::new(&bytes[..len]).unwrap();
+            let ours = secret.fingerprint(&Charge::take(key, &limit, 1).unwrap());
+
+            let mut theirs = SipHasher13::new_with_keys(k0, k1);
+            theirs.write(key.as_bytes());
+            let theirs = theirs.finish128();
+            assert_eq!((ours.low, ours.high), (theirs.h1, theirs.h2), "length {len}");
+        }
+    }
+
+    #[test]
+    fn one_key_under_two_algorithms_has_two_fingerprints() {
+        let quota = "1 per 1s".parse().unwrap();
+        let (bucket, queue) = (TokenBucket.into(), LeakyQueue.into());
+        let codes = [bucket, queue].map(|algorithm: Algorithm| algorithm.code());
+        let secret = Secret::random();
+        let prints = [bucket, queue].map(|algorithm| {
+            let limit = Limit::new(algorithm, quota).unwrap();
+            secret.fingerprint(&Charge::take(Key::new("k").unwrap(), &limit, 1).unwrap())
+        });
+
+        assert_ne!(prints[0], prints[1]);
+        assert!(codes.iter().all(|code| usize::from(*code) < ALGORITHMS));
+    }
+
+    #[test]
+    fn two_processes_do_not_share_a_secret() {
+        let (a, b) = (Secret::random(), Secret::random());
+
+        assert_ne!(a.keys, b.keys);
+        assert_eq!(format!("{a:?}"), "Secret(..)", "a secret must not reach a log");
+    }
+}

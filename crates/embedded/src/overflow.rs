@@ -1,0 +1,95 @@
+//! Counters shared by the keys for which there was no room.
+//!
+//! One per limit, whatever the key. Bounded: a limit for which even that has no room refuses.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate_core::{
+    Basis, Charge, Counter, Decision, Limit, OnFull, Op, Retry, State, Timestamp, Verdict,
+};
+
+/// The most limits that share counters at once. A rule set has fewer; clients that bring their
+/// own quotas must not grow it.
+const MAX_LIMITS: usize = 1024;
+
+/// Shared counters by limit.
+#[derive(Debug, Default)]
+pub(crate) struct Overflow {
+    counters: HashMap<Limit, State>,
+}
+
+impl Overflow {
+    /// Answers a charge whose key has no room; `until_room` is when asking again may help.
+    pub(crate) fn charge(
+        &mut self,
+        charge: &Charge<'_>,
+        until_room: Duration,
+        now: Timestamp,
+    ) -> Decision {
+        match self.seat(charge, until_room, now) {
+            Shared::Counter(mut counter) => {
+                let mut decision = counter.charge(charge, now);
+                decision.basis = Basis::Overflow;
+                self.put(charge.limit(), counter);
+                decision
+            }
+            Shared::Fixed(verdict) => Decision::overflow(verdict),
+        }
+    }
+
+    /// Where a charge whose key has no room is counted. A counter is taken out until
+    /// [`Overflow::put`] brings it back.
+    pub(crate) fn seat(
+        &mut self,
+        charge: &Charge<'_>,
+        until_room: Duration,
+        now: Timestamp,
+    ) -> Shared {
+        match charge.limit().on_full() {
+            OnFull::Admit => Shared::Fixed(Verdict::Allow),
+            OnFull::Refuse => Shared::Fixed(Verdict::Deny(Retry::After(until_room))),
+            OnFull::Share => {
+                if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
+                {
+                    self.drop_idle(now);
+                }
+                if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
+                {
+                    return Shared::Fixed(Verdict::Deny(Retry::After(until_room)));
+                }
+                let state = self.counters.get_mut(charge.limit()).map(std::mem::take);
+                Shared::Counter(Counter::new(state.unwrap_or_default(), charge.limit()))
+            }
+        }
+    }
+
+    pub(crate) fn put(&mut self, limit: &Limit, counter: Counter) {
+        match counter.into_state() {
+            State::Absent => {
+                self.counters.remove(limit);
+            }
+            state => {
+                self.counters.insert(*limit, state);
+            }
+        }
+    }
+
+    /// Whether a charge on a key without a counter concerns a permit that may be held here.
+    pub(crate) fn may_hold(&self, charge: &Charge<'_>) -> bool {
+        matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
+            && self.counters.contains_key(charge.limit())
+    }
+
+    fn drop_idle(&mut self, now: Timestamp) {
+        self.counters.retain(|limit, state| limit.idle_at(state).is_none_or(|idle| idle > now));
+    }
+}
+
+/// Where a charge is counted whose key has no room.
+pub(crate) enum Shared {
+    /// In the counter of its limit.
+    Counter(Counter),
+    /// Nowhere.
+    Fixed(Verdict),
+}

@@ -1,0 +1,142 @@
+//! Requests with several charges: all their shards locked, all their counters in hand.
+//!
+//! Counters are taken out of their shards, judged together by the core, and put back. A key
+//! without room is counted by the shared counter of its limit, so two such keys of one request
+//! may meet on one counter.
+
+use smallvec::SmallVec;
+use tollgate_core::{Answer, Basis, Charge, Clock, Counter, Limit, Op, Request, Seat, Timestamp};
+
+use crate::EmbeddedStore;
+use crate::fingerprint::Fingerprint;
+use crate::overflow::{Overflow, Shared};
+use crate::shard::Shard;
+use crate::sync::Guard;
+
+/// A request under way. Most have at most four charges; more go to the heap.
+pub(crate) struct Several<'s, C> {
+    store: &'s EmbeddedStore<C>,
+    prints: SmallVec<[Fingerprint; 4]>,
+    shards: SmallVec<[(usize, Guard<'s, Shard>); 4]>,
+    overflow: Option<Guard<'s, Overflow>>,
+    counters: SmallVec<[Counter; 4]>,
+    homes: SmallVec<[Home; 4]>,
+    seats: SmallVec<[Seat; 4]>,
+}
+
+/// Where a counter belongs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Home {
+    Shard(Fingerprint),
+    Overflow(Limit),
+}
+
+impl<'s, C: Clock> Several<'s, C> {
+    pub(crate) fn new(store: &'s EmbeddedStore<C>, request: &Request<'_>) -> Self {
+        let prints = request.charges().iter().map(|charge| store.fingerprint(charge)).collect();
+        Self {
+            store,
+            prints,
+            shards: SmallVec::new(),
+            overflow: None,
+            counters: SmallVec::new(),
+            homes: SmallVec::new(),
+            seats: SmallVec::new(),
+        }
+    }
+
+    pub(crate) fn charge(mut self, request: &Request<'_>) -> Answer {
+        let early = self.store.early();
+        self.lock_shards();
+        let now = self.store.moment(early, self.shards.iter_mut().map(|(_, shard)| &mut **shard));
+        for (i, charge) in request.charges().iter().enumerate() {
+            if let Some(print) = self.prints.get(i).copied() {
+                self.find_seat(charge, print, now);
+            }
+        }
+        let mut answer = request.judge(&mut self.counters, &self.seats, now);
+        for (decision, seat) in answer.decisions.iter_mut().zip(&self.seats) {
+            if let Seat::Counter(i) = seat
+                && let Some(Home::Overflow(_)) = self.homes.get(*i)
+            {
+                decision.basis = Basis::Overflow;
+            }
+        }
+        self.put_back();
+        answer
+    }
+
+    /// Locks every shard that is touched, once, in ascending order.
+    fn lock_shards(&mut self) {
+        let mut indices: SmallVec<[usize; 4]> =
+            self.prints.iter().map(|print| self.store.index(*print)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        self.shards = indices.into_iter().map(|i| (i, self.store.lock(i))).collect();
+    }
+
+    /// Finds where a charge is counted, and takes that counter in hand.
+    fn find_seat(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
+        if self.share_seat(Home::Shard(print)) {
+            return;
+        }
+        let index = self.store.index(print);
+        let Some((_, shard)) = self.shards.iter_mut().find(|(i, _)| *i == index) else { return };
+        if let Some(counter) = shard.take(print) {
+            return self.add(counter, Home::Shard(print));
+        }
+        let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
+            && self.overflow.get_or_insert_with(|| self.store.lock_overflow()).may_hold(charge);
+        if !held && shard.make_room(charge.limit(), now) {
+            return self.add(Counter::absent(charge.limit()), Home::Shard(print));
+        }
+        shard.tally.overflowed = shard.tally.overflowed.saturating_add(1);
+        let until_room = shard.until_room(now);
+        let home = Home::Overflow(*charge.limit());
+        if self.share_seat(home) {
+            return;
+        }
+        let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+        match overflow.seat(charge, until_room, now) {
+            Shared::Counter(counter) => self.add(counter, home),
+            Shared::Fixed(verdict) => self.seats.push(Seat::Fixed(verdict)),
+        }
+    }
+
+    /// Seats a charge at a counter that an earlier charge brought.
+    fn share_seat(&mut self, home: Home) -> bool {
+        let found = self.homes.iter().position(|other| *other == home);
+        if let Some(i) = found {
+            self.seats.push(Seat::Counter(i));
+        }
+        found.is_some()
+    }
+
+    fn add(&mut self, counter: Counter, home: Home) {
+        self.seats.push(Seat::Counter(self.counters.len()));
+        self.counters.push(counter);
+        self.homes.push(home);
+    }
+
+    fn put_back(&mut self) {
+        let counters = std::mem::take(&mut self.counters);
+        for (counter, home) in counters.into_iter().zip(&self.homes) {
+            match home {
+                Home::Shard(print) => {
+                    let index = self.store.index(*print);
+                    if let Some((_, shard)) = self.shards.iter_mut().find(|(i, _)| *i == index) {
+                        shard.put(*print, counter);
+                    }
+                }
+                Home::Overflow(limit) => {
+                    if let Some(overflow) = &mut self.overflow {
+                        overflow.put(limit, counter);
+                    }
+                }
+            }
+        }
+        for (_, shard) in &mut self.shards {
+            shard.end_reservations();
+        }
+    }
+}

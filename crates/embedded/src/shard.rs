@@ -1,0 +1,377 @@
+//! One shard of the store: a table, what spilled from it, and the limits its keys use.
+//!
+//! A shard is what one lock protects; nothing here locks. Room is found in this order: a free
+//! slot, the slot of an idle key (dropping it loses nothing), growth. Only then is the shard
+//! full, and no key that still counts is ever dropped.
+
+use tollgate_core::algorithm::bucket::Plain;
+use tollgate_core::{Charge, Counter, Decision, Effect, Limit, Span, State, Timestamp};
+
+use crate::fingerprint::Fingerprint;
+use crate::interned::Interned;
+use crate::slot::{LimitId, Slot};
+use crate::spill::Spill;
+use crate::table::{Room, Table};
+
+/// Counters by fingerprint, bounded.
+///
+/// The order of the fields matters: what every charge reads shares the first cache line with
+/// the lock, so that a shard two threads fight for moves between them in one piece.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Shard {
+    /// The latest moment anything was decided at.
+    latest: Timestamp,
+    table: Table,
+    limits: Interned,
+    spill: Spill,
+    /// The most that spilled states may come to occupy, if all grow as far as they can.
+    heap_promised: usize,
+    max_heap: usize,
+    /// Keys for which a request under way has found room.
+    reserved: usize,
+    pub(crate) tally: Tally,
+}
+
+/// What a shard counts about itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Charges answered by `on-full`.
+    pub(crate) overflowed: u64,
+    /// Idle keys dropped to make room.
+    pub(crate) reclaimed: u64,
+}
+
+/// What became of a charge.
+pub(crate) enum Outcome {
+    /// It was a plain take from a bucket under the charge's own limit.
+    Plain(Plain),
+    /// It was decided.
+    Decided(Decision),
+    /// The key has no counter, and there is no room for one.
+    Full,
+    /// The key has no counter, and the charge would not make one.
+    Absent(Decision),
+}
+
+impl Shard {
+    pub(crate) fn new(max_keys: usize, max_heap: usize) -> Self {
+        Self {
+            table: Table::new(max_keys),
+            limits: Interned::default(),
+            spill: Spill::default(),
+            heap_promised: 0,
+            max_heap,
+            reserved: 0,
+            latest: Timestamp::EPOCH,
+            tally: Tally::default(),
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) const fn table_bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    pub(crate) fn limits(&self) -> usize {
+        self.limits.len()
+    }
+
+    pub(crate) const fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    pub(crate) const fn set_latest(&mut self, now: Timestamp) {
+        self.latest = now;
+    }
+
+    /// Settles the race between reading a monotonic clock and taking the lock.
+    #[inline]
+    pub(crate) fn no_earlier(&mut self, now: Timestamp) -> Timestamp {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
+    /// Decides and makes a single charge.
+    #[inline]
+    pub(crate) fn charge(
+        &mut self,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Outcome {
+        let Some(place) = self.table.find(fingerprint) else {
+            return self.charge_absent(fingerprint, charge, now);
+        };
+        let slot = self.table.slot(place);
+        let Some(under) = self.limits.limit(slot.limit()) else { return Outcome::Full };
+        if let (Some(cost), Some(plan)) = (charge.plain_cost(), under.bucket_plan())
+            && let Some(mut arrival) = slot.arrival()
+            && under.counts_like(charge.limit())
+            && let Some(plain) = plan.take_plainly(&mut arrival, cost, now)
+            && let Some(new) = slot.with_arrival(arrival)
+        {
+            if let Plain::Pass(_) = plain {
+                self.table.set(place, new);
+            }
+            return Outcome::Plain(plain);
+        }
+        self.charge_generally(place, charge, now)
+    }
+
+    /// Any operation on a key that has a counter.
+    #[inline(never)]
+    fn charge_generally(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        let slot = self.table.slot(place);
+        let id = slot.limit();
+        let Some(under) = self.limits.limit(id) else { return Outcome::Full };
+        if let Some(mut state) = slot.state(under).filter(|_| under.counts_like(charge.limit())) {
+            let repaired = under.settle(&mut state, now);
+            let (decision, effect) = under.decide(&state, charge, now);
+            if decision.passes() {
+                under.apply(&mut state, effect);
+            } else if !repaired {
+                return Outcome::Decided(decision);
+            }
+            if let Some(new) = Slot::inline(slot.fingerprint, id, &state) {
+                self.table.set(place, new);
+                if new.word < slot.word {
+                    self.table.lower_bound(place, new.word);
+                }
+            } else {
+                self.put_at(place, Counter::new(state, charge.limit()));
+            }
+            return Outcome::Decided(decision);
+        }
+        let Some(mut counter) = self.take_at(place) else { return Outcome::Full };
+        let decision = counter.charge(charge, now);
+        self.put_at(place, counter);
+        Outcome::Decided(decision)
+    }
+
+    #[inline(never)]
+    fn charge_absent(
+        &mut self,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Outcome {
+        let limit = charge.limit();
+        let mut arrival = Span::ZERO;
+        if let (Some(cost), Some(plan)) = (charge.plain_cost(), limit.bucket_plan())
+            && let Some(plain) = plan.take_plainly(&mut arrival, cost, now)
+            && let Ok(part) = u32::try_from(arrival.part)
+            && self.make_room(limit, now)
+        {
+            self.reserved = 0;
+            let id = self.limits.acquire(limit);
+            let slot = Slot::new(fingerprint, id, arrival.whole, part);
+            self.table.insert(slot, arrival.whole);
+            return Outcome::Plain(plain);
+        }
+        let mut state = State::Absent;
+        let (decision, effect) = limit.decide(&state, charge, now);
+        if !decision.passes() || effect == Effect::None {
+            return Outcome::Absent(decision);
+        }
+        if !self.make_room(limit, now) {
+            return Outcome::Full;
+        }
+        self.reserved = 0;
+        limit.apply(&mut state, effect);
+        self.insert(fingerprint, Counter::new(state, limit));
+        Outcome::Decided(decision)
+    }
+
+    /// Finds room for one more key under this limit, besides those reserved; true if there is.
+    pub(crate) fn make_room(&mut self, limit: &Limit, now: Timestamp) -> bool {
+        let heap = heap_of(limit);
+        while self.heap_promised.saturating_add(heap) > self.max_heap {
+            if heap == 0 || !self.reclaim_one(now) {
+                return heap == 0 && self.make_slot(now);
+            }
+        }
+        self.make_slot(now)
+    }
+
+    fn make_slot(&mut self, now: Timestamp) -> bool {
+        let wanted = self.reserved.saturating_add(1);
+        let mut swept = false;
+        loop {
+            match self.table.room(wanted) {
+                Room::Yes => {
+                    self.reserved = wanted;
+                    return true;
+                }
+                // Each full sweep is paid for by the keys that came since the last one: it
+                // either frees an eighth of the table or lets it grow by a fifth.
+                Room::AfterGrowth if !swept && !self.table.is_small() => {
+                    let before = self.table.len();
+                    self.reclaim_all(now);
+                    let freed = before.saturating_sub(self.table.len());
+                    if freed < before / 8 {
+                        self.table.grow();
+                    }
+                    swept = true;
+                }
+                Room::AfterGrowth => self.table.grow(),
+                Room::Full => {
+                    if !self.reclaim_one(now) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets the reservations of a request that is done.
+    pub(crate) const fn end_reservations(&mut self) {
+        self.reserved = 0;
+    }
+
+    /// How long until a key may become idle and make room.
+    pub(crate) fn until_room(&self, now: Timestamp) -> std::time::Duration {
+        let soonest = Timestamp::from_micros(self.table.soonest_idle());
+        soonest.since(now).max(std::time::Duration::from_micros(1))
+    }
+
+    /// The counter of this fingerprint, taken out until [`Shard::put`] brings it back.
+    pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
+        let place = self.table.find(fingerprint)?;
+        self.take_at(place)
+    }
+
+    /// Brings a counter back, or brings a new one for which room was made.
+    pub(crate) fn put(&mut self, fingerprint: Fingerprint, counter: Counter) {
+        match self.table.find(fingerprint) {
+            Some(place) => self.put_at(place, counter),
+            None if matches!(counter.state(), State::Absent) => {}
+            None => self.insert(fingerprint, counter),
+        }
+    }
+
+    fn take_at(&mut self, place: usize) -> Option<Counter> {
+        let slot = self.table.slot(place);
+        let under = self.limits.limit(slot.limit())?;
+        let state = match slot.spill() {
+            Some(index) => self.spill.take(index),
+            None => slot.state(under).unwrap_or_default(),
+        };
+        Some(Counter::new(state, under))
+    }
+
+    fn put_at(&mut self, place: usize, counter: Counter) {
+        let old = self.table.slot(place);
+        if matches!(counter.state(), State::Absent) {
+            self.forget(&old);
+            self.table.remove(place);
+            return;
+        }
+        let id = match self.limits.limit(old.limit()) {
+            Some(under) if under == counter.under() => old.limit(),
+            _ => {
+                self.promise(counter.under());
+                let id = self.limits.acquire(counter.under());
+                self.release_limit(old.limit());
+                id
+            }
+        };
+        let idle = idle_moment(counter.under(), counter.state());
+        let new = match (Slot::inline(old.fingerprint, id, counter.state()), old.spill()) {
+            (Some(slot), None) => slot,
+            (Some(slot), Some(index)) => {
+                self.spill.remove(index);
+                slot
+            }
+            (None, Some(index)) => {
+                self.spill.put(index, counter.into_state());
+                Slot::spilled(old.fingerprint, id, index)
+            }
+            (None, None) => {
+                let index = self.spill.insert(counter.into_state());
+                Slot::spilled(old.fingerprint, id, index)
+            }
+        };
+        self.table.set(place, new);
+        self.table.lower_bound(place, idle);
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint, counter: Counter) {
+        self.promise(counter.under());
+        let id = self.limits.acquire(counter.under());
+        let idle = idle_moment(counter.under(), counter.state());
+        let slot = Slot::inline(fingerprint, id, counter.state()).unwrap_or_else(|| {
+            Slot::spilled(fingerprint, id, self.spill.insert(counter.into_state()))
+        });
+        self.table.insert(slot, idle);
+    }
+
+    fn promise(&mut self, limit: &Limit) {
+        self.heap_promised = self.heap_promised.saturating_add(heap_of(limit));
+    }
+
+    fn release_limit(&mut self, id: LimitId) {
+        let heap = self.limits.limit(id).map_or(0, heap_of);
+        self.heap_promised = self.heap_promised.saturating_sub(heap);
+        self.limits.release(id);
+    }
+
+    /// Takes leave of what belongs to a slot about to be removed.
+    fn forget(&mut self, slot: &Slot) {
+        if let Some(index) = slot.spill() {
+            self.spill.remove(index);
+        }
+        self.release_limit(slot.limit());
+    }
+
+    /// Drops idle keys until one is gone; false when there is none.
+    fn reclaim_one(&mut self, now: Timestamp) -> bool {
+        let before = self.table.len();
+        while self.table.len() == before {
+            let Some(segment) = self.table.candidate(now.as_micros()) else { return false };
+            self.sweep(segment, now);
+        }
+        true
+    }
+
+    fn reclaim_all(&mut self, now: Timestamp) {
+        for segment in 0..self.table.segments() {
+            if self.table.is_due(segment, now.as_micros()) {
+                self.sweep(segment, now);
+            }
+        }
+    }
+
+    fn sweep(&mut self, segment: usize, now: Timestamp) {
+        let mut gone = smallvec::SmallVec::<[Slot; 64]>::new();
+        let (limits, spill) = (&self.limits, &self.spill);
+        let idle = |slot: &Slot| {
+            limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
+                Some(index) => idle_moment(under, spill.state(index)),
+                None => idle_moment(under, &slot.state(under).unwrap_or_default()),
+            })
+        };
+        self.table.sweep(segment, now.as_micros(), idle, |slot| gone.push(*slot));
+        for slot in &gone {
+            self.forget(slot);
+        }
+        let reclaimed = u64::try_from(gone.len()).unwrap_or(u64::MAX);
+        self.tally.reclaimed = self.tally.reclaimed.saturating_add(reclaimed);
+    }
+}
+
+/// When a state becomes idle, as the table notes it: never, past the end of time.
+fn idle_moment(under: &Limit, state: &State) -> u64 {
+    under.idle_at(state).map_or(u64::MAX, Timestamp::as_micros)
+}
+
+/// What a key under this limit may come to occupy besides its slot.
+fn heap_of(limit: &Limit) -> usize {
+    match limit.heap_bytes() {
+        0 => 0,
+        bytes => bytes.saturating_add(size_of::<State>()),
+    }
+}

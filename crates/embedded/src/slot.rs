@@ -1,0 +1,115 @@
+//! What a slot means: a state in twelve bytes, or where it is kept.
+//!
+//! Buckets and fixed windows, as nearly all keys hold, fit into the slot itself. What does not
+//! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
+//! the shard's spill, and the slot says where.
+
+use tollgate_core::algorithm::bucket::{Ahead, Bucket};
+use tollgate_core::algorithm::fixed_window::Window;
+use tollgate_core::{Algorithm, Limit, Span, State, Timestamp};
+
+use crate::fingerprint::Fingerprint;
+
+/// One key's place in the table: half a cache line, and never across two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(32))]
+pub(crate) struct Slot {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) word: u64,
+    pub(crate) small: u32,
+    meta: u32,
+}
+
+/// The number of a limit within its shard. The highest bit of a slot's `meta` is not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitId(pub(crate) u32);
+
+const SPILLED: u32 = 1 << 31;
+
+impl Slot {
+    pub(crate) const EMPTY: Self =
+        Self { fingerprint: Fingerprint::NONE, word: 0, small: 0, meta: 0 };
+
+    /// A slot whose state is kept at `index` of the spill.
+    pub(crate) fn spilled(fingerprint: Fingerprint, limit: LimitId, index: usize) -> Self {
+        let word = u64::try_from(index).unwrap_or(u64::MAX);
+        Self { fingerprint, word, small: 0, meta: limit.0 | SPILLED }
+    }
+
+    /// A slot that holds the state, if it fits.
+    #[inline]
+    pub(crate) fn inline(fingerprint: Fingerprint, limit: LimitId, state: &State) -> Option<Self> {
+        let (word, part) = match state {
+            State::TokenBucket(Bucket { arrival, ahead: Ahead::No })
+            | State::LeakyMeter(Bucket { arrival, ahead: Ahead::No })
+            | State::LeakyQueue(Bucket { arrival, ahead: Ahead::No }) => {
+                (arrival.whole, arrival.part)
+            }
+            State::FixedWindow(Window { start, used }) => (start.as_micros(), *used),
+            _ => return None,
+        };
+        let small = u32::try_from(part).ok()?;
+        Some(Self::new(fingerprint, limit, word, small))
+    }
+
+    /// A slot that holds these twelve bytes of state.
+    #[inline]
+    pub(crate) const fn new(
+        fingerprint: Fingerprint,
+        limit: LimitId,
+        word: u64,
+        small: u32,
+    ) -> Self {
+        Self { fingerprint, word, small, meta: limit.0 }
+    }
+
+    /// The state, if it is held here.
+    #[inline]
+    pub(crate) fn state(&self, under: &Limit) -> Option<State> {
+        if self.spill().is_some() {
+            return None;
+        }
+        let part = u64::from(self.small);
+        let bucket = Bucket { arrival: Span { whole: self.word, part }, ahead: Ahead::No };
+        Some(match under.algorithm() {
+            Algorithm::TokenBucket(_) => State::TokenBucket(bucket),
+            Algorithm::LeakyMeter(_) => State::LeakyMeter(bucket),
+            Algorithm::LeakyQueue(_) => State::LeakyQueue(bucket),
+            Algorithm::FixedWindow(_) => {
+                State::FixedWindow(Window { start: Timestamp::from_micros(self.word), used: part })
+            }
+            // These never fit into a slot.
+            Algorithm::SlidingLog(_)
+            | Algorithm::SlidingWindow(_)
+            | Algorithm::Smooth(_)
+            | Algorithm::Concurrency(_) => State::Absent,
+        })
+    }
+
+    /// The arrival time of a bucket, if the slot holds its state. Only meaningful under a limit
+    /// that is a bucket.
+    #[inline]
+    pub(crate) fn arrival(&self) -> Option<Span> {
+        let held = self.meta & SPILLED == 0;
+        held.then(|| Span { whole: self.word, part: u64::from(self.small) })
+    }
+
+    /// The slot of the same bucket with another arrival time, if that fits.
+    #[inline]
+    pub(crate) fn with_arrival(&self, arrival: Span) -> Option<Self> {
+        let small = u32::try_from(arrival.part).ok()?;
+        Some(Self { word: arrival.whole, small, ..*self })
+    }
+
+    /// Where in the spill the state is kept, if it is not held here.
+    #[inline]
+    pub(crate) fn spill(&self) -> Option<usize> {
+        (self.meta & SPILLED != 0).then(|| usize::try_from(self.word).unwrap_or(usize::MAX))
+    }
+
+    /// The limit it was counted under.
+    #[inline]
+    pub(crate) const fn limit(&self) -> LimitId {
+        LimitId(self.meta & !SPILLED)
+    }
+}

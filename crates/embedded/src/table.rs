@@ -1,0 +1,254 @@
+//! The table: open addressing over fingerprints, one 32-byte slot a key.
+//!
+//! Linear probing from a home place; removal shifts followers back, so there are no
+//! tombstones. Capacities are not powers of two: the table grows by a fifth at 85 % full, so
+//! that even just after growing a key costs no more than about 45 bytes.
+//!
+//! Slots are grouped into *segments* of 64, each with a lower bound of the moments at which its
+//! keys become idle. That is how an idle key is found, or known not to exist, without looking at
+//! every slot. A bound may be too early (charges move a key's moment later and do not touch it),
+//! never too late.
+//!
+//! Not here: what a slot means (`slot.rs`), locks, limits.
+
+use crate::fingerprint::Fingerprint;
+use crate::slot::Slot;
+
+/// Slots per segment.
+const SEGMENT: usize = 64;
+
+/// A bound that no moment reaches: the segment is empty.
+const NEVER: u64 = u64::MAX;
+
+/// Slots by fingerprint.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    bounds: Vec<u64>,
+    len: usize,
+    max_len: usize,
+    /// Where the last search for idle keys ended.
+    hand: usize,
+}
+
+/// Whether there is a free place below the greatest load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There is.
+    Yes,
+    /// Only after growing.
+    AfterGrowth,
+    /// The table holds as many keys as it ever may.
+    Full,
+}
+
+impl Table {
+    pub(crate) const fn new(max_len: usize) -> Self {
+        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len, hand: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        let slots = self.slots.capacity().saturating_mul(size_of::<Slot>());
+        slots.saturating_add(self.bounds.capacity().saturating_mul(size_of::<u64>()))
+    }
+
+    /// The place of this fingerprint's slot.
+    #[inline]
+    pub(crate) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let mut place = self.home(fingerprint);
+        // The load leaves slots empty, so the search ends.
+        loop {
+            let slot = self.slots.get(place)?;
+            if slot.fingerprint == fingerprint {
+                return Some(place);
+            }
+            if slot.fingerprint == Fingerprint::NONE {
+                return None;
+            }
+            place = self.after(place);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, place: usize) -> Slot {
+        self.slots.get(place).copied().unwrap_or(Slot::EMPTY)
+    }
+
+    /// Replaces the slot at a place by one of the same fingerprint.
+    #[inline]
+    pub(crate) fn set(&mut self, place: usize, slot: Slot) {
+        if let Some(old) = self.slots.get_mut(place) {
+            *old = slot;
+        }
+    }
+
+    /// Notes that the key at `place` may become idle as early as `moment`.
+    pub(crate) fn lower_bound(&mut self, place: usize, moment: u64) {
+        if let Some(bound) = self.bounds.get_mut(place / SEGMENT) {
+            *bound = moment.min(*bound);
+        }
+    }
+
+    /// Whether `more` keys fit besides those that are here.
+    pub(crate) fn room(&self, more: usize) -> Room {
+        let wanted = self.len.saturating_add(more);
+        if wanted > self.max_len {
+            Room::Full
+        } else if wanted > max_load(self.slots.len()) {
+            Room::AfterGrowth
+        } else {
+            Room::Yes
+        }
+    }
+
+    /// Whether growing costs so little that looking for idle keys first is not worth it.
+    pub(crate) const fn is_small(&self) -> bool {
+        self.len < self.max_len / 8
+    }
+
+    /// Adds a slot whose fingerprint is not here. There must be [`Room::Yes`].
+    pub(crate) fn insert(&mut self, slot: Slot, idle_moment: u64) {
+        let mut place = self.home(slot.fingerprint);
+        while self.slots.get(place).is_some_and(|s| s.fingerprint != Fingerprint::NONE) {
+            place = self.after(place);
+        }
+        self.set(place, slot);
+        self.lower_bound(place, idle_moment);
+        self.len = self.len.saturating_add(1);
+    }
+
+    /// Empties a place and closes the gap behind it.
+    pub(crate) fn remove(&mut self, place: usize) {
+        let mut gap = place;
+        let mut next = self.after(gap);
+        loop {
+            let slot = self.slot(next);
+            if slot.fingerprint == Fingerprint::NONE || next == place {
+                break;
+            }
+            // A follower may move into the gap unless its home lies behind it.
+            let home = self.home(slot.fingerprint);
+            if self.distance(home, next) >= self.distance(gap, next) {
+                self.set(gap, slot);
+                let bound = self.bounds.get(next / SEGMENT).copied().unwrap_or(0);
+                self.lower_bound(gap, bound);
+                gap = next;
+            }
+            next = self.after(next);
+        }
+        self.set(gap, Slot::EMPTY);
+        self.len = self.len.saturating_sub(1);
+    }
+
+    /// Grows by a fifth, up to what the greatest number of keys needs.
+    pub(crate) fn grow(&mut self) {
+        let now = self.slots.len();
+        let most = slots_for(self.max_len);
+        let more = now.div_ceil(5).max(SEGMENT / 4);
+        let target = now.saturating_add(more).min(most);
+        let old = std::mem::replace(&mut self.slots, Vec::with_capacity(target));
+        let old_bounds = std::mem::take(&mut self.bounds);
+        self.slots.resize(target, Slot::EMPTY);
+        self.bounds = vec![NEVER; target.div_ceil(SEGMENT)];
+        self.len = 0;
+        self.hand = 0;
+        for (place, slot) in old.into_iter().enumerate() {
+            if slot.fingerprint != Fingerprint::NONE {
+                let bound = old_bounds.get(place / SEGMENT).copied().unwrap_or(0);
+                self.insert(slot, bound);
+            }
+        }
+    }
+
+    /// The earliest moment at which a key may become idle.
+    pub(crate) fn soonest_idle(&self) -> u64 {
+        self.bounds.iter().copied().min().unwrap_or(NEVER)
+    }
+
+    /// A segment that may hold an idle key at `now`, searching on from the last one found.
+    pub(crate) fn candidate(&mut self, now: u64) -> Option<usize> {
+        let (before, after) = self.bounds.split_at_checked(self.hand)?;
+        let is_due = |bound: &u64| *bound <= now;
+        let found = after.iter().position(is_due).map(|i| self.hand.wrapping_add(i));
+        let found = found.or_else(|| before.iter().position(is_due));
+        self.hand = found.unwrap_or(0);
+        found
+    }
+
+    /// Removes the idle keys of a segment and tightens its bound. `idle_moment` tells when a
+    /// slot's key becomes idle, `drop` takes leave of a slot that is removed.
+    pub(crate) fn sweep(
+        &mut self,
+        segment: usize,
+        now: u64,
+        mut idle_moment: impl FnMut(&Slot) -> u64,
+        mut drop: impl FnMut(&Slot),
+    ) {
+        let from = segment.saturating_mul(SEGMENT);
+        let to = from.saturating_add(SEGMENT).min(self.slots.len());
+        let mut place = from;
+        while place < to {
+            let slot = self.slot(place);
+            if slot.fingerprint != Fingerprint::NONE && idle_moment(&slot) <= now {
+                drop(&slot);
+                // The gap is filled from behind: look at the same place again.
+                self.remove(place);
+            } else {
+                place = place.saturating_add(1);
+            }
+        }
+        let rest = self.slots.get(from..to).unwrap_or(&[]);
+        let live = rest.iter().filter(|slot| slot.fingerprint != Fingerprint::NONE);
+        let bound = live.map(idle_moment).min().unwrap_or(NEVER);
+        if let Some(old) = self.bounds.get_mut(segment) {
+            *old = bound;
+        }
+    }
+
+    pub(crate) const fn segments(&self) -> usize {
+        self.bounds.len()
+    }
+
+    pub(crate) fn is_due(&self, segment: usize, now: u64) -> bool {
+        self.bounds.get(segment).is_some_and(|bound| *bound <= now)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.fingerprint != Fingerprint::NONE)
+    }
+
+    /// The fingerprint's place if nothing were in the way: its share of the table.
+    #[inline]
+    fn home(&self, fingerprint: Fingerprint) -> usize {
+        let slots = u128::try_from(self.slots.len()).unwrap_or(0);
+        let product = u128::from(fingerprint.high).wrapping_mul(slots);
+        usize::try_from(product >> 64).unwrap_or(0)
+    }
+
+    const fn after(&self, place: usize) -> usize {
+        let next = place.wrapping_add(1);
+        if next >= self.slots.len() { 0 } else { next }
+    }
+
+    const fn distance(&self, from: usize, to: usize) -> usize {
+        match to.checked_sub(from) {
+            Some(distance) => distance,
+            None => to.wrapping_add(self.slots.len()).wrapping_sub(from),
+        }
+    }
+}
+
+/// How many keys so many slots may hold: 85 %, always leaving one empty to end a search.
+const fn max_load(slots: usize) -> usize {
+    slots.saturating_mul(85) / 100
+}
+
+fn slots_for(keys: usize) -> usize {
+    keys.saturating_mul(100).div_ceil(85).saturating_add(1)
+}
