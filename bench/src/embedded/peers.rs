@@ -8,7 +8,7 @@ use governor::clock::QuantaClock;
 use governor::{
     DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter,
 };
-use throttlecrab::{AdaptiveStore, RateLimiter as CrabLimiter};
+use throttlecrab::{PeriodicStore, RateLimiter as CrabLimiter};
 use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::{Charge, Key, Limit, Quota, Request};
 use tollgate_embedded::{EmbeddedStore, Single};
@@ -98,14 +98,14 @@ impl Contender for Governor {
 
 /// Throttlecrab's library is for one thread; a lock makes it one for two.
 pub struct Throttlecrab {
-    limiter: Mutex<CrabLimiter<AdaptiveStore>>,
+    limiter: Mutex<CrabLimiter<PeriodicStore>>,
     clock: Quanta,
     traffic: Traffic,
 }
 
 impl Throttlecrab {
     pub fn new(traffic: Traffic) -> Self {
-        let limiter = Mutex::new(CrabLimiter::new(AdaptiveStore::new()));
+        let limiter = Mutex::new(CrabLimiter::new(PeriodicStore::with_capacity(4_000_000)));
         Self { limiter, clock: Quanta::new(), traffic }
     }
 }

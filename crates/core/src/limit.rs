@@ -60,6 +60,7 @@ pub struct Limit {
     revision: Revision,
     on_change: OnChange,
     on_full: OnFull,
+    code: u8,
     plan: Plan,
 }
 
@@ -77,6 +78,7 @@ impl Limit {
             revision: Revision::default(),
             on_change: OnChange::default(),
             on_full: OnFull::default(),
+            code: algorithm.code(),
             plan: algorithm.plan(&quota)?,
         })
     }
@@ -129,6 +131,12 @@ impl Limit {
         &self.plan
     }
 
+    /// The algorithm's [`Algorithm::code`], computed once.
+    #[inline]
+    pub const fn code(&self) -> u8 {
+        self.code
+    }
+
     /// The numbers of a token bucket or leaky meter, if this is one.
     #[inline]
     pub const fn bucket_plan(&self) -> Option<&bucket::Plan> {
@@ -144,7 +152,9 @@ impl Limit {
     pub fn counts_like(&self, other: &Self) -> bool {
         self.revision == other.revision
             && self.quota == other.quota
-            && self.algorithm == other.algorithm
+            && self.code == other.code
+            // Buckets, by far the most frequent, have no parameters to compare.
+            && (self.bucket_plan().is_some() || self.algorithm == other.algorithm)
     }
 }
 

@@ -39,7 +39,7 @@ impl Secret {
     /// The fingerprint of a charge's counter.
     #[inline]
     pub(crate) fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
-        let code = usize::from(charge.limit().algorithm().code()) % ALGORITHMS;
+        let code = usize::from(charge.limit().code()) % ALGORITHMS;
         let (k0, k1) = self.keys[code];
         let found = Sip::new(k0, k1).finish(charge.key().as_bytes());
         if found == Fingerprint::NONE { Fingerprint { high: 1, low: 0 } } else { found }

@@ -22,6 +22,11 @@ use crate::table::{Room, Table};
 pub(crate) struct Shard {
     /// The latest moment anything was decided at.
     latest: Timestamp,
+    /// The slot of a key charged twice in a row, here instead of in the table: a key that two
+    /// threads fight for then costs them one cache line, not two.
+    hot: Slot,
+    /// Where in the table the hot slot belongs, or the place last charged.
+    hot_place: usize,
     table: Table,
     limits: Interned,
     spill: Spill,
@@ -64,6 +69,8 @@ impl Shard {
             max_heap,
             reserved: 0,
             latest: Timestamp::EPOCH,
+            hot: Slot::EMPTY,
+            hot_place: usize::MAX,
             tally: Tally::default(),
         }
     }
@@ -103,23 +110,61 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
+        if self.hot.fingerprint == fingerprint
+            && let Some((plain, new)) = self.take_plainly(self.hot, charge, now)
+        {
+            self.hot = new;
+            return Outcome::Plain(plain);
+        }
         let Some(place) = self.table.find(fingerprint) else {
             return self.charge_absent(fingerprint, charge, now);
         };
         let slot = self.table.slot(place);
-        let Some(under) = self.limits.limit(slot.limit()) else { return Outcome::Full };
-        if let (Some(cost), Some(plan)) = (charge.plain_cost(), under.bucket_plan())
-            && let Some(mut arrival) = slot.arrival()
-            && under.counts_like(charge.limit())
-            && let Some(plain) = plan.take_plainly(&mut arrival, cost, now)
-            && let Some(new) = slot.with_arrival(arrival)
+        if self.hot.fingerprint != fingerprint
+            && let Some((plain, new)) = self.take_plainly(slot, charge, now)
         {
-            if let Plain::Pass(_) = plain {
-                self.table.set(place, new);
+            if self.hot_place == place {
+                self.cool_down();
+                self.hot = new;
+                self.hot_place = place;
+            } else {
+                if let Plain::Pass(_) = plain {
+                    self.table.set(place, new);
+                }
+                if self.hot.fingerprint == Fingerprint::NONE {
+                    self.hot_place = place;
+                }
             }
             return Outcome::Plain(plain);
         }
         self.charge_generally(place, charge, now)
+    }
+
+    /// Makes a plain take from the bucket that a slot holds; the slot as it then is.
+    #[inline]
+    fn take_plainly(
+        &self,
+        slot: Slot,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<(Plain, Slot)> {
+        let cost = charge.plain_cost()?;
+        let under = self.limits.limit(slot.limit())?;
+        let mut arrival = slot.arrival()?;
+        if !under.counts_like(charge.limit()) {
+            return None;
+        }
+        let plain = under.bucket_plan()?.take_plainly(&mut arrival, cost, now)?;
+        Some((plain, slot.with_arrival(arrival)?))
+    }
+
+    /// Puts the hot slot back into the table, where everything but a plain take looks for it.
+    fn cool_down(&mut self) {
+        if self.hot.fingerprint != Fingerprint::NONE {
+            self.table.set(self.hot_place, self.hot);
+            self.hot = Slot::EMPTY;
+        }
+        self.hot_place = usize::MAX;
     }
 
     /// Any operation on a key that has a counter.
@@ -159,6 +204,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
+        self.cool_down();
         let limit = charge.limit();
         let mut arrival = Span::ZERO;
         if let (Some(cost), Some(plan)) = (charge.plain_cost(), limit.bucket_plan())
@@ -240,6 +286,7 @@ impl Shard {
 
     /// The counter of this fingerprint, taken out until [`Shard::put`] brings it back.
     pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
+        self.cool_down();
         let place = self.table.find(fingerprint)?;
         self.take_at(place)
     }

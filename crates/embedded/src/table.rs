@@ -218,17 +218,13 @@ impl Table {
         self.bounds.get(segment).is_some_and(|bound| *bound <= now)
     }
 
-    #[cfg(test)]
-    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().filter(|slot| slot.fingerprint != Fingerprint::NONE)
-    }
-
-    /// The fingerprint's place if nothing were in the way: its share of the table.
+    /// The fingerprint's place if nothing were in the way: its share of the table, from the
+    /// first slot of a cache line on.
     #[inline]
     fn home(&self, fingerprint: Fingerprint) -> usize {
         let slots = u128::try_from(self.slots.len()).unwrap_or(0);
         let product = u128::from(fingerprint.high).wrapping_mul(slots);
-        usize::try_from(product >> 64).unwrap_or(0)
+        usize::try_from(product >> 64).unwrap_or(0) & !1
     }
 
     const fn after(&self, place: usize) -> usize {
