@@ -77,6 +77,13 @@ impl<'a> Request<'a> {
         answer
     }
 
+    /// The verdict over these decisions, one for each charge, and who refuses if it is a
+    /// refusal: the one whose retry is longest.
+    pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
+        let ruling = Ruling::over(self.0, decisions);
+        (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))
+    }
+
     fn decide(
         &self,
         counters: &[Counter],

@@ -5,23 +5,45 @@
 //! may meet on one counter.
 
 use smallvec::SmallVec;
-use tollgate_core::{Answer, Basis, Charge, Clock, Counter, Limit, Op, Request, Seat, Timestamp};
+use tollgate_core::algorithm::bucket::Plain;
+use tollgate_core::{
+    Answer, Basis, Charge, Clock, Counter, Decision, Limit, Need, Op, Request, Seat, Timestamp,
+};
 
 use crate::EmbeddedStore;
 use crate::fingerprint::Fingerprint;
 use crate::overflow::{Overflow, Shared};
 use crate::shard::Shard;
+use crate::slot::Slot;
 use crate::sync::Guard;
 
 /// A request under way. Most have at most four charges; more go to the heap.
 pub(crate) struct Several<'s, C> {
     store: &'s EmbeddedStore<C>,
     prints: SmallVec<[Fingerprint; 4]>,
-    shards: SmallVec<[(usize, Guard<'s, Shard>); 4]>,
+    shards: Guards<'s>,
     overflow: Option<Guard<'s, Overflow>>,
     counters: SmallVec<[Counter; 4]>,
     homes: SmallVec<[Home; 4]>,
     seats: SmallVec<[Seat; 4]>,
+}
+
+/// The guards of the shards a request touches, with their indices.
+type Guards<'s> = SmallVec<[(usize, Guard<'s, Shard>); 4]>;
+
+/// The locked shard of this index, and which of the guards is its own.
+fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> Option<(usize, &'g mut Shard)> {
+    let mut numbered = guards.iter_mut().enumerate();
+    numbered.find(|(_, (i, _))| *i == index).map(|(at, (_, shard))| (at, &mut **shard))
+}
+
+/// A plain take that is planned.
+struct Take {
+    /// Which of the guards.
+    at: usize,
+    place: usize,
+    slot: Slot,
+    plain: Plain,
 }
 
 /// Where a counter belongs.
@@ -49,6 +71,9 @@ impl<'s, C: Clock> Several<'s, C> {
         let early = self.store.early();
         self.lock_shards();
         let now = self.store.moment(early, self.shards.iter_mut().map(|(_, shard)| &mut **shard));
+        if let Some(answer) = self.charge_plainly(request, now) {
+            return answer;
+        }
         for (i, charge) in request.charges().iter().enumerate() {
             if let Some(print) = self.prints.get(i).copied() {
                 self.find_seat(charge, print, now);
@@ -66,6 +91,41 @@ impl<'s, C: Clock> Several<'s, C> {
         answer
     }
 
+    /// The way nearly every request goes: plain takes from different buckets that are all here.
+    /// `None`, and nothing done, if any of them is not that.
+    fn charge_plainly(&mut self, request: &Request<'_>, now: Timestamp) -> Option<Answer> {
+        let charges = request.charges();
+        let mut takes: SmallVec<[Take; 4]> = SmallVec::new();
+        for (i, (charge, print)) in charges.iter().zip(&self.prints).enumerate() {
+            if charge.need() != Need::Must || self.prints.iter().take(i).any(|p| p == print) {
+                return None;
+            }
+            let (at, shard) = find(&mut self.shards, self.store.index(*print))?;
+            shard.cool_down();
+            let (plain, place, slot) = shard.plan_plainly(*print, charge, now)?;
+            takes.push(Take { at, place, slot, plain });
+        }
+        let passes = takes.iter().all(|take| matches!(take.plain, Plain::Pass(_)));
+        for take in takes.iter().filter(|_| passes) {
+            if let Some((_, shard)) = self.shards.get_mut(take.at) {
+                shard.make_plainly(take.place, take.slot);
+            }
+        }
+        self.shards.clear();
+        let answer = |(charge, take): (&Charge<'_>, &Take)| {
+            let (plan, cost) = (charge.limit().bucket_plan()?, charge.plain_cost()?);
+            Some(if passes {
+                plan.answer_plainly(take.plain, cost)
+            } else {
+                plan.peek_plainly(take.plain, cost)
+            })
+        };
+        let decisions: SmallVec<[Decision; 4]> =
+            charges.iter().zip(&takes).filter_map(answer).collect();
+        let (verdict, refused_by) = request.rule(&decisions);
+        Some(Answer { verdict, refused_by, decisions })
+    }
+
     /// Locks every shard that is touched, once, in ascending order.
     fn lock_shards(&mut self) {
         let mut indices: SmallVec<[usize; 4]> =
@@ -81,7 +141,7 @@ impl<'s, C: Clock> Several<'s, C> {
             return;
         }
         let index = self.store.index(print);
-        let Some((_, shard)) = self.shards.iter_mut().find(|(i, _)| *i == index) else { return };
+        let Some((_, shard)) = find(&mut self.shards, index) else { return };
         if let Some(counter) = shard.take(print) {
             return self.add(counter, Home::Shard(print));
         }
@@ -124,7 +184,7 @@ impl<'s, C: Clock> Several<'s, C> {
             match home {
                 Home::Shard(print) => {
                     let index = self.store.index(*print);
-                    if let Some((_, shard)) = self.shards.iter_mut().find(|(i, _)| *i == index) {
+                    if let Some((_, shard)) = find(&mut self.shards, index) {
                         shard.put(*print, counter);
                     }
                 }

@@ -158,8 +158,26 @@ impl Shard {
         Some((plain, slot.with_arrival(arrival)?))
     }
 
+    /// A plain take from a bucket that is in the table, not yet made: where its slot is, and the
+    /// slot as it would then be. For a request that makes several or none.
+    pub(crate) fn plan_plainly(
+        &self,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<(Plain, usize, Slot)> {
+        let place = self.table.find(fingerprint)?;
+        let (plain, slot) = self.take_plainly(self.table.slot(place), charge, now)?;
+        Some((plain, place, slot))
+    }
+
+    /// Makes a take that [`Shard::plan_plainly`] planned. Nothing may come between the two.
+    pub(crate) fn make_plainly(&mut self, place: usize, slot: Slot) {
+        self.table.set(place, slot);
+    }
+
     /// Puts the hot slot back into the table, where everything but a plain take looks for it.
-    fn cool_down(&mut self) {
+    pub(crate) fn cool_down(&mut self) {
         if self.hot.fingerprint != Fingerprint::NONE {
             self.table.set(self.hot_place, self.hot);
             self.hot = Slot::EMPTY;
@@ -170,6 +188,7 @@ impl Shard {
     /// Any operation on a key that has a counter.
     #[inline(never)]
     fn charge_generally(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+        self.cool_down();
         let slot = self.table.slot(place);
         let id = slot.limit();
         let Some(under) = self.limits.limit(id) else { return Outcome::Full };
@@ -208,7 +227,7 @@ impl Shard {
         let limit = charge.limit();
         let mut arrival = Span::ZERO;
         if let (Some(cost), Some(plan)) = (charge.plain_cost(), limit.bucket_plan())
-            && let Some(plain) = plan.take_plainly(&mut arrival, cost, now)
+            && let Some(plain @ Plain::Pass(_)) = plan.take_plainly(&mut arrival, cost, now)
             && let Ok(part) = u32::try_from(arrival.part)
             && self.make_room(limit, now)
         {
@@ -397,7 +416,11 @@ impl Shard {
         let (limits, spill) = (&self.limits, &self.spill);
         let idle = |slot: &Slot| {
             limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
-                Some(index) => idle_moment(under, spill.state(index)),
+                // A state that a request under way has in hand is not idle.
+                Some(index) => match spill.state(index) {
+                    State::Absent => u64::MAX,
+                    state => idle_moment(under, state),
+                },
                 None => idle_moment(under, &slot.state(under).unwrap_or_default()),
             })
         };

@@ -267,6 +267,19 @@ impl Plan {
             }
         }
     }
+
+    /// What the caller of a plain take is told when another charge of its request refuses, so
+    /// that this one is not made.
+    #[inline]
+    pub fn peek_plainly(&self, plain: Plain, cost: u64) -> Decision {
+        match plain {
+            Plain::Pass(after) => {
+                let backlog = self.rate.sub(after, self.rate.span(cost));
+                self.look(Verdict::Allow, backlog)
+            }
+            Plain::Refuse(_) => self.answer_plainly(plain, cost),
+        }
+    }
 }
 
 /// What a charge is still worth: its cost less what has drained since; while grants in the

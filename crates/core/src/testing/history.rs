@@ -228,6 +228,11 @@ impl History {
         Turn { limit: *self.limit(), op, patience, now: Timestamp::from_micros(self.now) }
     }
 
+    /// Moves the history to a moment that others share.
+    pub fn move_to(&mut self, now: Timestamp) {
+        self.now = now.as_micros();
+    }
+
     /// Lets the history hear the answer to its last turn.
     pub fn hear(&mut self, decision: &Decision) {
         match decision.verdict {

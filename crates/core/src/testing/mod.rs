@@ -1,4 +1,4 @@
-//! Oracles, a manual clock and histories: what decisions are judged by.
+//! Oracles, a manual clock, histories, and the suite that every store must pass.
 //!
 //! An [`oracle::Oracle`] states what an algorithm promises, slowly and in exact arithmetic,
 //! without sharing a line with it; a [`History`] makes up traffic; a [`ManualClock`] tells
@@ -19,6 +19,7 @@ pub mod history;
 pub mod oracle;
 mod ratio;
 mod rng;
+pub mod suite;
 
 pub use clock::ManualClock;
 pub use history::History;

@@ -1,0 +1,45 @@
+# Everything here needs Rust (with rustfmt and clippy for `lint`) and a C compiler, nothing else.
+
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint lint-bench soak faults bench-embedded clean cargo-is-here
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: cargo-is-here ## Show each algorithm at work on the embedded store, in virtual time
+	$(CARGO) run --locked --release -p tollgate-embedded --example tour
+
+test: cargo-is-here ## Run all tests and doctests, then the loom models of the lock
+	$(CARGO) test --locked --all-features
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
+		$(CARGO) test --locked --release -p tollgate-embedded --test loom
+
+lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
+
+lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers
+	$(CARGO) clippy --locked -p tollgate-bench --all-targets -- -D warnings
+
+soak: cargo-is-here ## The large numbers: a hundred times the oracle's histories, and a flood of keys
+	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
+		--test oracle -- --nocapture
+	$(CARGO) run --locked --release -p tollgate-embedded --example flood
+
+faults: ## What needs real time or a latency bound
+	@echo "Nothing here needs real time yet: the embedded store has no network."
+
+bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
+	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded
+
+clean: cargo-is-here ## Remove what was built
+	$(CARGO) clean
+
+cargo-is-here:
+	@command -v $(CARGO) >/dev/null || { \
+		echo "cargo was not found. Install Rust 1.95 or newer from https://rustup.rs, and a C" >&2; \
+		echo "compiler as its linker (Debian and Ubuntu: apt install gcc libc6-dev)." >&2; \
+		exit 1; }
