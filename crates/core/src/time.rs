@@ -1,7 +1,7 @@
 //! Moments, and who may tell them.
 //!
 //! A [`Timestamp`] counts microseconds since the Unix epoch. Nothing in this crate reads a
-//! clock: a store does, once per batch, and passes the moment in. That is why whole histories
+//! clock: a store does, once per decision, and passes the moment in. That is why whole histories
 //! can be replayed in virtual time, and why every node behind one store agrees on the time.
 
 use std::fmt;

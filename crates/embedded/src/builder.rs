@@ -61,7 +61,8 @@ impl Builder {
         self
     }
 
-    /// So many locks, rounded up to a power of two; chosen by the number of keys unless said.
+    /// So many locks, rounded up to a power of two but never more than there may be keys; chosen
+    /// by the number of keys unless said.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards.clamp(1, 1 << 20));
         self
@@ -81,6 +82,9 @@ impl Builder {
         let chosen = self.max_keys.div_ceil(KEYS_PER_SHARD).max(USUAL_SHARDS);
         let useful = self.max_keys.div_ceil(FEWEST_KEYS_PER_SHARD);
         let shards = self.shards.unwrap_or(chosen.min(useful)).next_power_of_two();
+        // Every shard needs room for a key, or the store would hold more than was said.
+        let shards =
+            if shards > self.max_keys { previous_power_of_two(self.max_keys) } else { shards };
         let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(64 << 20));
         Sizes {
             shards,
@@ -88,5 +92,12 @@ impl Builder {
             keys_per_shard: self.max_keys.checked_div(shards).unwrap_or(0).max(1),
             heap_per_shard: heap.checked_div(shards).unwrap_or(0),
         }
+    }
+}
+
+const fn previous_power_of_two(n: usize) -> usize {
+    match n.checked_ilog2() {
+        Some(log) => 1_usize << log,
+        None => 1,
     }
 }

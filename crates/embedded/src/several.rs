@@ -147,7 +147,7 @@ impl<'s, C: Clock> Several<'s, C> {
         }
         let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
             && self.overflow.get_or_insert_with(|| self.store.lock_overflow()).may_hold(charge);
-        if !held && shard.make_room(charge.limit(), now) {
+        if !held && shard.make_room(print, charge.limit(), now) {
             return self.add(Counter::absent(charge.limit()), Home::Shard(print));
         }
         shard.tally.overflowed = shard.tally.overflowed.saturating_add(1);

@@ -229,7 +229,7 @@ impl Shard {
         if let (Some(cost), Some(plan)) = (charge.plain_cost(), limit.bucket_plan())
             && let Some(plain @ Plain::Pass(_)) = plan.take_plainly(&mut arrival, cost, now)
             && let Ok(part) = u32::try_from(arrival.part)
-            && self.make_room(limit, now)
+            && self.make_room(fingerprint, limit, now)
         {
             self.reserved = 0;
             let id = self.limits.acquire(limit);
@@ -242,7 +242,7 @@ impl Shard {
         if !decision.passes() || effect == Effect::None {
             return Outcome::Absent(decision);
         }
-        if !self.make_room(limit, now) {
+        if !self.make_room(fingerprint, limit, now) {
             return Outcome::Full;
         }
         self.reserved = 0;
@@ -252,17 +252,22 @@ impl Shard {
     }
 
     /// Finds room for one more key under this limit, besides those reserved; true if there is.
-    pub(crate) fn make_room(&mut self, limit: &Limit, now: Timestamp) -> bool {
+    pub(crate) fn make_room(
+        &mut self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        now: Timestamp,
+    ) -> bool {
         let heap = heap_of(limit);
         while self.heap_promised.saturating_add(heap) > self.max_heap {
-            if heap == 0 || !self.reclaim_one(now) {
-                return heap == 0 && self.make_slot(now);
+            if heap == 0 || !self.reclaim_one(fingerprint, now) {
+                return heap == 0 && self.make_slot(fingerprint, now);
             }
         }
-        self.make_slot(now)
+        self.make_slot(fingerprint, now)
     }
 
-    fn make_slot(&mut self, now: Timestamp) -> bool {
+    fn make_slot(&mut self, fingerprint: Fingerprint, now: Timestamp) -> bool {
         let wanted = self.reserved.saturating_add(1);
         let mut swept = false;
         loop {
@@ -284,7 +289,7 @@ impl Shard {
                 }
                 Room::AfterGrowth => self.table.grow(),
                 Room::Full => {
-                    if !self.reclaim_one(now) {
+                    if !self.reclaim_one(fingerprint, now) {
                         return false;
                     }
                 }
@@ -321,6 +326,7 @@ impl Shard {
 
     fn take_at(&mut self, place: usize) -> Option<Counter> {
         let slot = self.table.slot(place);
+        self.table.set(place, slot.held());
         let under = self.limits.limit(slot.limit())?;
         let state = match slot.spill() {
             Some(index) => self.spill.take(index),
@@ -393,11 +399,14 @@ impl Shard {
         self.release_limit(slot.limit());
     }
 
-    /// Drops idle keys until one is gone; false when there is none.
-    fn reclaim_one(&mut self, now: Timestamp) -> bool {
+    /// Drops idle keys, the nearest to a fingerprint's home first, until one is gone; false when
+    /// there is none.
+    fn reclaim_one(&mut self, fingerprint: Fingerprint, now: Timestamp) -> bool {
         let before = self.table.len();
         while self.table.len() == before {
-            let Some(segment) = self.table.candidate(now.as_micros()) else { return false };
+            let Some(segment) = self.table.candidate(now.as_micros(), fingerprint) else {
+                return false;
+            };
             self.sweep(segment, now);
         }
         true
@@ -417,10 +426,8 @@ impl Shard {
         let idle = |slot: &Slot| {
             limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
                 // A state that a request under way has in hand is not idle.
-                Some(index) => match spill.state(index) {
-                    State::Absent => u64::MAX,
-                    state => idle_moment(under, state),
-                },
+                _ if slot.is_held() => u64::MAX,
+                Some(index) => idle_moment(under, spill.state(index)),
                 None => idle_moment(under, &slot.state(under).unwrap_or_default()),
             })
         };

@@ -10,9 +10,9 @@ use tollgate_core::{Algorithm, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
 
-/// One key's place in the table: half a cache line, and never across two.
+/// One key's place in the table: half a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(align(32))]
+#[repr(C)]
 pub(crate) struct Slot {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) word: u64,
@@ -20,11 +20,16 @@ pub(crate) struct Slot {
     meta: u32,
 }
 
-/// The number of a limit within its shard. The highest bit of a slot's `meta` is not part of it.
+/// The number of a limit within its shard. The two highest bits of a slot's `meta` are not part
+/// of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitId(pub(crate) u32);
 
+/// The state is kept in the spill.
 const SPILLED: u32 = 1 << 31;
+
+/// The state is in the hands of a request under way.
+const HELD: u32 = 1 << 30;
 
 impl Slot {
     pub(crate) const EMPTY: Self =
@@ -110,6 +115,15 @@ impl Slot {
     /// The limit it was counted under.
     #[inline]
     pub(crate) const fn limit(&self) -> LimitId {
-        LimitId(self.meta & !SPILLED)
+        LimitId(self.meta & !(SPILLED | HELD))
+    }
+
+    /// The same slot while a request has its state in hand; whatever is put back is not held.
+    pub(crate) const fn held(self) -> Self {
+        Self { meta: self.meta | HELD, ..self }
+    }
+
+    pub(crate) const fn is_held(&self) -> bool {
+        self.meta & HELD != 0
     }
 }

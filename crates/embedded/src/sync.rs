@@ -11,8 +11,12 @@
 //!
 //! Not here: fairness, poisoning. Nothing panics while it holds a lock, and if it did, the lock
 //! would be released by the guard as on any other path.
-#![allow(unsafe_code, reason = "a lock hands out exclusive access; see the two comments below")]
+#![allow(
+    unsafe_code,
+    reason = "a lock hands out exclusive access; see the two comments marked SAFETY"
+)]
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
@@ -32,7 +36,9 @@ const LONGEST_PAUSE: u32 = 128;
 /// How often to pause before yielding the processor.
 const PAUSES: u32 = 16;
 
-/// A value that one thread at a time may touch.
+/// A value that one thread at a time may touch. The flag comes first, to share a cache line with
+/// the beginning of the value.
+#[repr(C)]
 pub(crate) struct Lock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
@@ -52,7 +58,7 @@ impl<T> Lock<T> {
         if !self.try_take() {
             self.wait();
         }
-        Guard { lock: self }
+        Guard { lock: self, access: PhantomData }
     }
 
     #[inline]
@@ -89,21 +95,37 @@ impl<T> std::fmt::Debug for Lock<T> {
 /// Exclusive access to a lock's value, until it is dropped.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// A guard may be shared between threads only if the value may.
+    access: PhantomData<&'a mut T>,
 }
 
+// SAFETY of both: a guard exists only between a successful `try_take` and the store in its
+// `drop`, so there is one at most, and what it lends lives no longer than the borrow of the guard
+// itself, shared or exclusive. The acquire of `try_take` sees all that was written before the
+// release. (Loom's cell checks the moment of each access, not how long the reference is kept.)
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        access(&self.lock.value)
+        #[cfg(not(loom))]
+        unsafe {
+            &*self.lock.value.get()
+        }
+        #[cfg(loom)]
+        self.lock.value.with(|value| unsafe { &*value })
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        access(&self.lock.value)
+        #[cfg(not(loom))]
+        unsafe {
+            &mut *self.lock.value.get()
+        }
+        #[cfg(loom)]
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
@@ -112,19 +134,4 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.lock.taken.store(false, Ordering::Release);
     }
-}
-
-/// Exclusive access to the value of a lock that the caller holds.
-#[inline]
-#[expect(clippy::mut_from_ref, reason = "only called by the one guard, which owns the access")]
-fn access<T>(value: &UnsafeCell<T>) -> &mut T {
-    // SAFETY: a guard exists only between a successful `try_take` and the store in its `drop`,
-    // so there is one at most; it lends the value no longer than itself is borrowed, mutably
-    // for `&mut`. The acquire of `try_take` sees all that was written before the release.
-    #[cfg(not(loom))]
-    unsafe {
-        &mut *value.get()
-    }
-    #[cfg(loom)]
-    value.with_mut(|value| unsafe { &mut *value })
 }

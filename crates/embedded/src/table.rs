@@ -24,13 +24,16 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table {
-    slots: Vec<Slot>,
+    slots: Vec<Aligned>,
     bounds: Vec<u64>,
     len: usize,
     max_len: usize,
-    /// Where the last search for idle keys ended.
-    hand: usize,
 }
+
+/// A slot that never lies across two cache lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Aligned(Slot);
 
 /// Whether there is a free place below the greatest load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ pub(crate) enum Room {
 
 impl Table {
     pub(crate) const fn new(max_len: usize) -> Self {
-        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len, hand: 0 }
+        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -53,7 +56,7 @@ impl Table {
     }
 
     pub(crate) const fn bytes(&self) -> usize {
-        let slots = self.slots.capacity().saturating_mul(size_of::<Slot>());
+        let slots = self.slots.capacity().saturating_mul(size_of::<Aligned>());
         slots.saturating_add(self.bounds.capacity().saturating_mul(size_of::<u64>()))
     }
 
@@ -63,7 +66,7 @@ impl Table {
         let mut place = self.home(fingerprint);
         // The load leaves slots empty, so the search ends.
         loop {
-            let slot = self.slots.get(place)?;
+            let Aligned(slot) = self.slots.get(place)?;
             if slot.fingerprint == fingerprint {
                 return Some(place);
             }
@@ -76,14 +79,14 @@ impl Table {
 
     #[inline]
     pub(crate) fn slot(&self, place: usize) -> Slot {
-        self.slots.get(place).copied().unwrap_or(Slot::EMPTY)
+        self.slots.get(place).map_or(Slot::EMPTY, |aligned| aligned.0)
     }
 
     /// Replaces the slot at a place by one of the same fingerprint.
     #[inline]
     pub(crate) fn set(&mut self, place: usize, slot: Slot) {
         if let Some(old) = self.slots.get_mut(place) {
-            *old = slot;
+            *old = Aligned(slot);
         }
     }
 
@@ -114,7 +117,7 @@ impl Table {
     /// Adds a slot whose fingerprint is not here. There must be [`Room::Yes`].
     pub(crate) fn insert(&mut self, slot: Slot, idle_moment: u64) {
         let mut place = self.home(slot.fingerprint);
-        while self.slots.get(place).is_some_and(|s| s.fingerprint != Fingerprint::NONE) {
+        while self.slot(place).fingerprint != Fingerprint::NONE {
             place = self.after(place);
         }
         self.set(place, slot);
@@ -153,11 +156,10 @@ impl Table {
         let target = now.saturating_add(more).min(most);
         let old = std::mem::replace(&mut self.slots, Vec::with_capacity(target));
         let old_bounds = std::mem::take(&mut self.bounds);
-        self.slots.resize(target, Slot::EMPTY);
+        self.slots.resize(target, Aligned(Slot::EMPTY));
         self.bounds = vec![NEVER; target.div_ceil(SEGMENT)];
         self.len = 0;
-        self.hand = 0;
-        for (place, slot) in old.into_iter().enumerate() {
+        for (place, Aligned(slot)) in old.into_iter().enumerate() {
             if slot.fingerprint != Fingerprint::NONE {
                 let bound = old_bounds.get(place / SEGMENT).copied().unwrap_or(0);
                 self.insert(slot, bound);
@@ -170,14 +172,16 @@ impl Table {
         self.bounds.iter().copied().min().unwrap_or(NEVER)
     }
 
-    /// A segment that may hold an idle key at `now`, searching on from the last one found.
-    pub(crate) fn candidate(&mut self, now: u64) -> Option<usize> {
-        let (before, after) = self.bounds.split_at_checked(self.hand)?;
+    /// A segment that may hold an idle key at `now`, the nearest from the fingerprint's home on.
+    ///
+    /// Near the home, because that is where room is needed: freeing places elsewhere, in the
+    /// order of the table say, would let runs of thousands of slots grow where it has not been.
+    pub(crate) fn candidate(&self, now: u64, fingerprint: Fingerprint) -> Option<usize> {
+        let home = self.home(fingerprint) / SEGMENT;
+        let (before, after) = self.bounds.split_at_checked(home)?;
         let is_due = |bound: &u64| *bound <= now;
-        let found = after.iter().position(is_due).map(|i| self.hand.wrapping_add(i));
-        let found = found.or_else(|| before.iter().position(is_due));
-        self.hand = found.unwrap_or(0);
-        found
+        let found = after.iter().position(is_due).map(|i| home.wrapping_add(i));
+        found.or_else(|| before.iter().position(is_due))
     }
 
     /// Removes the idle keys of a segment and tightens its bound. `idle_moment` tells when a
@@ -203,7 +207,10 @@ impl Table {
             }
         }
         let rest = self.slots.get(from..to).unwrap_or(&[]);
-        let live = rest.iter().filter(|slot| slot.fingerprint != Fingerprint::NONE);
+        let live = rest
+            .iter()
+            .map(|aligned| &aligned.0)
+            .filter(|slot| slot.fingerprint != Fingerprint::NONE);
         let bound = live.map(idle_moment).min().unwrap_or(NEVER);
         if let Some(old) = self.bounds.get_mut(segment) {
             *old = bound;
@@ -247,4 +254,100 @@ const fn max_load(slots: usize) -> usize {
 
 fn slots_for(keys: usize) -> usize {
     keys.saturating_mul(100).div_ceil(85).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tollgate_core::testing::Rng;
+
+    use super::*;
+    use crate::slot::LimitId;
+
+    fn slot(fingerprint: Fingerprint, idle: u64) -> Slot {
+        Slot::new(fingerprint, LimitId(0), idle, 0)
+    }
+
+    /// Few distinct homes, so that runs of neighbours grow long and wrap around the end.
+    fn fingerprint(rng: &mut Rng) -> Fingerprint {
+        Fingerprint { high: rng.below(64) << 58, low: rng.within(1, 40) }
+    }
+
+    #[test]
+    fn agrees_with_a_map_through_inserts_removals_growth_and_sweeps() {
+        let mut rng = Rng::new(7);
+        for _ in 0..20 {
+            let mut table = Table::new(500);
+            let mut map: HashMap<(u64, u64), u64> = HashMap::new();
+            for now in 0..20_000_u64 {
+                let print = fingerprint(&mut rng);
+                let name = (print.high, print.low);
+                match (rng.below(10), table.find(print)) {
+                    (0, _) => {
+                        if let Some(segment) = table.candidate(now, print) {
+                            table.sweep(
+                                segment,
+                                now,
+                                |slot| slot.word,
+                                |slot| {
+                                    let name = (slot.fingerprint.high, slot.fingerprint.low);
+                                    assert!(map.remove(&name).is_some_and(|idle| idle <= now));
+                                },
+                            );
+                        } else {
+                            assert!(map.values().all(|idle| *idle > now), "an idle key was missed");
+                        }
+                    }
+                    (1..4, Some(place)) => {
+                        table.remove(place);
+                        map.remove(&name);
+                    }
+                    (_, Some(place)) => {
+                        let later = table.slot(place).word + rng.below(50);
+                        table.set(place, slot(print, later));
+                        map.insert(name, later);
+                    }
+                    (_, None) => {
+                        while table.room(1) == Room::AfterGrowth {
+                            table.grow();
+                        }
+                        if table.room(1) == Room::Yes {
+                            let idle = now + rng.below(3_000);
+                            table.insert(slot(print, idle), idle);
+                            map.insert(name, idle);
+                        }
+                    }
+                }
+                assert_eq!(table.len(), map.len());
+                assert_eq!(
+                    table.find(print).map(|place| table.slot(place).word),
+                    map.get(&name).copied()
+                );
+            }
+            for (name, idle) in &map {
+                let place = table.find(Fingerprint { high: name.0, low: name.1 });
+                assert_eq!(place.map(|place| table.slot(place).word), Some(*idle));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_costs_less_than_48_bytes_even_just_after_growth() {
+        let mut table = Table::new(1_000_000);
+        let mut worst = 0;
+        let mut rng = Rng::new(1);
+        for keys in 1..=40_000 {
+            while table.room(1) == Room::AfterGrowth {
+                table.grow();
+            }
+            let print = Fingerprint { high: rng.any(), low: rng.any() | 1 };
+            table.insert(slot(print, 0), 0);
+            if keys > 1_000 {
+                worst = worst.max(table.bytes() * 10 / keys);
+            }
+        }
+
+        assert!(worst <= 480, "{worst} tenths of a byte");
+    }
 }

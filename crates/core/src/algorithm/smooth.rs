@@ -46,7 +46,8 @@ use crate::{Quota, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Smooth {
-    warm_up_us: u64,
+    /// `None` for a bursty limiter.
+    warm_up_us: Option<u64>,
     cold_factor: u8,
     payment: Payment,
     max_debt: u64,
@@ -68,15 +69,15 @@ impl Smooth {
 
     /// Stored permits are free; the quota's burst is their maximum.
     pub const fn bursty() -> Self {
-        Self { warm_up_us: 0, cold_factor: 3, payment: Payment::Next, max_debt: 0 }
+        Self { warm_up_us: None, cold_factor: 3, payment: Payment::Next, max_debt: 0 }
     }
 
     /// Warms up over this time, from three times the stable interval.
     ///
     /// A period beyond [`Quota::MAX_PERIOD`] or of zero is refused by [`crate::Limit::new`].
     pub fn warming_up(period: Duration) -> Self {
-        let warm_up_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX).max(1);
-        Self { warm_up_us, ..Self::bursty() }
+        let warm_up_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+        Self { warm_up_us: Some(warm_up_us), ..Self::bursty() }
     }
 
     /// How many stable intervals a permit takes when cold, 1 to 100; 3 unless said.
@@ -330,8 +331,9 @@ impl Step for Smooth {
         if self.cold_factor == 0 || self.cold_factor > 100 {
             return fail(format!("a cold factor of {}: use 1 to 100", self.cold_factor));
         }
-        if u128::from(self.warm_up_us) > Quota::MAX_PERIOD.as_micros() {
-            return fail("a warm-up above 365d".to_owned());
+        let longest = Quota::MAX_PERIOD.as_micros();
+        if self.warm_up_us.is_some_and(|us| us == 0 || u128::from(us) > longest) {
+            return fail("a warm-up of zero or above 365d".to_owned());
         }
         let debt = quota.burst().get().saturating_mul(Self::DEFAULT_DEBT_BURSTS);
         let max_debt = if self.max_debt == 0 { debt } else { self.max_debt };
@@ -350,11 +352,9 @@ impl Step for Smooth {
             payment: self.payment,
             max_debt,
         };
-        if self.warm_up_us == 0 {
-            return Ok(common);
-        }
+        let Some(warm_up_us) = self.warm_up_us else { return Ok(common) };
         refuse_own_burst(quota, "a warming-up limiter")?;
-        let warm_up = self.warm_up_us as f64;
+        let warm_up = warm_up_us as f64;
         let threshold = 0.5 * warm_up / stable;
         let max_permits = threshold + 2.0 * warm_up / (stable + cold * stable);
         let slope = (cold * stable - stable) / (max_permits - threshold);

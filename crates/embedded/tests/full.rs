@@ -1,0 +1,261 @@
+//! A store that is full: what is dropped, what is never dropped, and who answers instead.
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    reason = "a test that cannot go on shall stop"
+)]
+
+use std::time::Duration;
+
+use tollgate_core::testing::ManualClock;
+use tollgate_embedded::EmbeddedStore;
+use tollgate_embedded::core::algorithm::{Concurrency, SlidingLog, TokenBucket};
+use tollgate_embedded::core::{
+    Basis, Charge, Decision, Holder, Key, Limit, OnFull, Op, Quota, Request, Retry, Verdict,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Full {
+    store: EmbeddedStore<ManualClock>,
+    clock: ManualClock,
+}
+
+impl Full {
+    fn with_room_for(keys: usize) -> Self {
+        let clock = ManualClock::default();
+        let store = EmbeddedStore::builder().max_keys(keys).shards(4).with_clock(clock.clone());
+        Self { store, clock }
+    }
+
+    fn take(&self, key: &str, limit: &Limit) -> Decision {
+        self.op(key, limit, Op::Take(1))
+    }
+
+    fn op(&self, key: &str, limit: &Limit, op: Op) -> Decision {
+        self.store.charge_one(&Charge::new(Key::new(key).unwrap(), limit, op).unwrap())
+    }
+
+    /// Takes once from `count` distinct keys, and returns those that got a counter of their own.
+    fn flood(&self, name: &str, count: usize, limit: &Limit) -> Vec<String> {
+        let keys = (0..count).map(|i| format!("{name}:{i}"));
+        keys.filter(|key| self.take(key, limit).basis == Basis::Counted).collect()
+    }
+}
+
+fn one<'a>(key: &'a str, limit: &'a Limit) -> Charge<'a> {
+    Charge::take(Key::new(key).unwrap(), limit, 1).unwrap()
+}
+
+fn bucket(count: u64, per: Duration) -> Limit {
+    Limit::new(TokenBucket, Quota::new(count, per).unwrap()).unwrap()
+}
+
+// C35
+#[test]
+fn keys_that_refuse_are_never_forgotten_and_the_rest_share_one_counter() {
+    let full = Full::with_room_for(1_000);
+    let limit = bucket(1, HOUR);
+
+    let kept = full.flood("k", 20_000, &limit);
+
+    let stats = full.store.stats();
+    assert_eq!(stats.keys, 1_000, "every place is used");
+    assert_eq!(kept.len(), 1_000);
+    assert_eq!(stats.overflowed, 19_000, "every other charge is counted");
+    for key in &kept {
+        let decision = full.take(key, &limit);
+        assert_eq!(decision.basis, Basis::Counted);
+        assert!(!decision.passes(), "{key} was refusing");
+    }
+    let late = full.take("latecomer", &limit);
+    assert_eq!(late.basis, Basis::Overflow);
+    assert!(!late.passes(), "the shared counter let one of 19 000 through, and that was not it");
+}
+
+// C35, E36
+#[test]
+fn idle_keys_make_room_and_nobody_notices() {
+    let full = Full::with_room_for(1_000);
+    let limit = bucket(1, SECOND);
+
+    for wave in 0..30 {
+        let kept = full.flood(&format!("wave{wave}"), 800, &limit);
+        assert_eq!(kept.len(), 800, "wave {wave} finds room where the last one has become idle");
+        full.clock.advance(SECOND);
+    }
+
+    let stats = full.store.stats();
+    assert_eq!(stats.overflowed, 0);
+    assert!(stats.keys <= 1_000);
+    assert!(stats.reclaimed >= 24_000 - 1_000, "{stats:?}");
+}
+
+#[test]
+fn one_idle_key_is_found_among_thousands_that_are_not() {
+    let full = Full::with_room_for(4_000);
+    let (long, short) = (bucket(1, HOUR), bucket(1, SECOND));
+    let kept = full.flood("long", 3_000, &long);
+    let brief = full.flood("short", 20_000, &short);
+    assert_eq!(kept.len() + brief.len(), 4_000);
+    full.clock.advance(SECOND);
+
+    let fresh = full.flood("fresh", 100_000, &long);
+
+    assert_eq!(fresh.len(), brief.len(), "each idle key gives its place to exactly one");
+    assert!(kept.iter().all(|key| !full.take(key, &long).passes()));
+}
+
+#[test]
+fn a_limit_may_admit_or_refuse_what_has_no_room() {
+    let full = Full::with_room_for(100);
+    full.flood("k", 5_000, &bucket(1, HOUR));
+
+    let admit = full.take("a", &bucket(2, HOUR).with_on_full(OnFull::Admit));
+    let refuse = full.take("b", &bucket(2, HOUR).with_on_full(OnFull::Refuse));
+
+    assert_eq!((admit.verdict, admit.basis), (Verdict::Allow, Basis::Overflow));
+    assert_eq!(refuse.basis, Basis::Overflow);
+    assert_eq!(refuse.verdict, Verdict::Deny(Retry::After(HOUR)), "the first key leaves then");
+    assert_eq!(full.store.stats().keys, 100);
+}
+
+#[test]
+fn in_a_request_a_key_without_room_is_shared_and_all_or_none_still_holds() {
+    let full = Full::with_room_for(100);
+    let limit = bucket(3, HOUR);
+    let kept = full.flood("k", 5_000, &limit);
+    let drained = bucket(1, HOUR);
+    let _ = full.take("x", &drained);
+    let charge = |key, limit, cost| Charge::take(Key::new(key).unwrap(), limit, cost).unwrap();
+
+    let refused = [charge(kept[0].as_str(), &limit, 1), charge("y", &drained, 1)];
+    let refused = full.store.charge_request(&Request::new(&refused).unwrap());
+
+    assert_eq!(refused.refused_by, Some(1));
+    assert_eq!(refused.decisions[1].basis, Basis::Overflow, "{refused:?}");
+    let peek = full.op(&kept[0], &limit, Op::Peek(0));
+    assert_eq!(peek.remaining, 2, "the key with a counter was not charged");
+}
+
+#[test]
+fn a_permit_held_without_room_can_be_renewed_and_released() {
+    let full = Full::with_room_for(100);
+    full.flood("k", 5_000, &bucket(1, HOUR));
+    let limit = Limit::new(Concurrency, Quota::new(1, HOUR).unwrap()).unwrap();
+    let (me, you) = (Holder(1), Holder(2));
+    let acquire = |holder| Op::Acquire { holder, lease: SECOND };
+
+    assert!(full.op("mine", &limit, acquire(me)).passes());
+    assert!(!full.op("yours", &limit, acquire(you)).passes(), "one shared place");
+    assert!(full.op("mine", &limit, Op::Renew { holder: me, lease: SECOND }).passes());
+    assert!(full.op("mine", &limit, Op::Release { holder: me }).passes());
+    assert!(full.op("yours", &limit, acquire(you)).passes(), "given back");
+}
+
+#[test]
+fn logs_are_bounded_by_what_they_may_grow_to() {
+    let clock = ManualClock::default();
+    let builder = EmbeddedStore::builder().max_keys(1_000).shards(1).max_heap(100_000);
+    let store = builder.with_clock(clock.clone());
+    let limit = Limit::new(SlidingLog, Quota::new(100, SECOND).unwrap()).unwrap();
+    let take = |i: usize| {
+        let key = format!("log:{i}");
+        store.charge_one(&Charge::take(Key::new(&key).unwrap(), &limit, 1).unwrap()).basis
+    };
+
+    let counted = (0..500).filter(|i| take(*i) == Basis::Counted).count();
+
+    assert!((50..=62).contains(&counted), "100 entries of 16 bytes each, and no more: {counted}");
+    clock.advance(SECOND);
+    let counted = (500..1_000).filter(|i| take(*i) == Basis::Counted).count();
+    assert!((50..=62).contains(&counted), "what became idle made room: {counted}");
+}
+
+#[test]
+fn limits_nobody_uses_any_more_are_dropped() {
+    let full = Full::with_room_for(1_000);
+    for i in 1..5_000 {
+        let _ = full.take(&format!("k{i}"), &bucket(i, SECOND));
+        full.clock.advance(SECOND);
+    }
+
+    assert!(full.store.stats().limits <= 1_000, "one a key at the most");
+}
+
+#[test]
+fn a_request_that_makes_room_keeps_the_counters_it_has_in_hand() {
+    // A request takes its counters out of the table. Making room for another of its keys then
+    // once swept them away as idle, because what was taken out looked empty.
+    let clock = ManualClock::default();
+    let store = EmbeddedStore::builder().max_keys(8).shards(1).with_clock(clock.clone());
+    let log = Limit::new(SlidingLog, Quota::new(5, HOUR).unwrap()).unwrap();
+    let brief = bucket(1, SECOND);
+    let charge = |key: &'static str, limit| Charge::take(Key::new(key).unwrap(), limit, 1).unwrap();
+    let _ = store.charge_one(&charge("log", &log));
+    for key in ["a", "b", "c", "d", "e", "f", "g"] {
+        let _ = store.charge_one(&charge(key, &brief));
+    }
+    clock.advance(SECOND);
+
+    let both = [charge("log", &log), charge("new", &brief)];
+    let answer = store.charge_request(&Request::new(&both).unwrap());
+
+    assert!(answer.passes());
+    let peek = Charge::new(Key::new("log").unwrap(), &log, Op::Peek(0)).unwrap();
+    assert_eq!(store.charge_one(&peek).remaining, 3);
+}
+
+#[test]
+fn a_request_over_idle_and_new_keys_neither_hangs_nor_outgrows_the_store() {
+    // The counters in hand were idle, so making room for the new keys dropped their slots; they
+    // were then put back where no room had been kept, until no slot was empty and searches ran
+    // for ever.
+    for (max_keys, each) in [(2, 2), (256, 30)] {
+        let clock = ManualClock::default();
+        let store = EmbeddedStore::builder().max_keys(max_keys).shards(1).with_clock(clock.clone());
+        let limit = bucket(1, SECOND);
+        let keys: Vec<String> = (0..max_keys + each).map(|i| format!("k{i}")).collect();
+        for key in &keys[..max_keys] {
+            assert!(store.charge_one(&one(key, &limit)).passes());
+        }
+        clock.advance(SECOND);
+
+        let old_and_new: Vec<_> =
+            keys[..each].iter().chain(&keys[max_keys..]).map(|key| one(key, &limit)).collect();
+        let answer = store.charge_request(&Request::new(&old_and_new).unwrap());
+
+        assert!(store.stats().keys <= max_keys, "{:?}", store.stats());
+        assert_eq!(answer.decisions.len(), 2 * each);
+        let _ = store.charge_one(&one("another", &limit));
+    }
+}
+
+#[test]
+fn a_store_holds_no_more_keys_than_was_said_whatever_its_shards() {
+    for (max_keys, shards) in [(1, 64), (10, 64), (100, 3), (1_000, 1)] {
+        let clock = ManualClock::default();
+        let store = EmbeddedStore::builder().max_keys(max_keys).shards(shards).with_clock(clock);
+        let full = Full { store, clock: ManualClock::default() };
+
+        full.flood("k", 5_000, &bucket(1, HOUR));
+
+        let keys = full.store.stats().keys;
+        assert!(keys <= max_keys && keys * 2 > max_keys, "{keys} of {max_keys}");
+    }
+}
+
+#[test]
+fn anything_but_a_plain_take_finds_the_hot_key_as_it_is() {
+    // A key charged twice in a row is kept beside the lock. A peek once read the slot it had
+    // left behind in the table.
+    let full = Full::with_room_for(100);
+    let limit = bucket(10, HOUR);
+    for _ in 0..5 {
+        assert!(full.take("hot", &limit).passes());
+    }
+
+    assert_eq!(full.op("hot", &limit, Op::Peek(0)).remaining, 5);
+    assert_eq!(full.take("hot", &limit).remaining, 4);
+}
