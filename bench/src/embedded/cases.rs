@@ -84,19 +84,12 @@ fn fill(keys: Keys, contender: &impl Contender) {
 
 fn work(keys: Keys, round: usize, thread: u64, contender: &impl Contender) {
     let mut random = Random::new(round as u64 * 2 + thread);
-    let mut key = KeyBuffer::default();
-    if keys.count <= 1_000 {
-        // Few keys lie ready in the cache, as they would with whoever uses them all the time.
-        let ready: Vec<String> = (0..keys.count).map(|i| key.set(i).clone()).collect();
-        for _ in 0..keys.operations {
-            let i = random.below(keys.count) as usize;
-            black_box(contender.check(black_box(&ready[i])));
-        }
-        return;
-    }
+    let mut buffer = KeyBuffer::default();
+    let ready = buffer.ready(keys.count);
     for _ in 0..keys.operations {
         let i = random.below(keys.count);
-        black_box(contender.check(key.set(i)));
+        let key = ready.get(i as usize).unwrap_or_else(|| buffer.set(i));
+        black_box(contender.check(black_box(key)));
     }
 }
 
@@ -144,6 +137,13 @@ impl KeyBuffer {
         Self { text: prefix.to_owned(), prefix: prefix.len() }
     }
 
+    /// Few keys lie ready in the cache, as they would with whoever uses them all the time; of
+    /// many, none does.
+    pub fn ready(&mut self, count: u64) -> Vec<String> {
+        let few = if count <= 1_000 { count } else { 0 };
+        (0..few).map(|i| self.set(i).clone()).collect()
+    }
+
     pub fn set(&mut self, number: u64) -> &String {
         self.text.truncate(self.prefix);
         let mut digits = [0_u8; 20];
@@ -163,14 +163,14 @@ impl KeyBuffer {
 }
 
 /// xorshift64*, seeded apart.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

@@ -5,6 +5,7 @@
 
 mod cases;
 mod clock;
+mod floor;
 mod memory;
 mod peers;
 mod report;
@@ -14,9 +15,11 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         // The memory of each contender is measured in a process of its own.
         ["--memory", contender] => memory::measure(contender),
+        ["--only", "floor"] => floor::run(),
         ["--only", prefix] => cases::run(prefix),
         [] => {
             cases::run("");
+            floor::run();
             memory::run();
         }
         _ => {

@@ -28,7 +28,7 @@ pub fn run() {
 pub fn measure(contender: &str) {
     // The limit is one an hour, so that no key becomes idle meanwhile.
     let worst = match contender {
-        "ours" => worst(&Ours::new(Traffic::Refuse)),
+        "ours" => worst(&Ours::with_room_for(Traffic::Refuse, 4_000_000)),
         "governor" => worst(&Governor::new(Traffic::Refuse)),
         "throttlecrab" => worst(&Throttlecrab::new(Traffic::Refuse)),
         other => panic!("no contender {other}"),

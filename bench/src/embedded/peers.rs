@@ -1,4 +1,5 @@
 //! The contenders, behind one trait so that each is timed by the same loop.
+#![allow(clippy::ptr_arg, reason = "governor's keyed limiter takes a reference to the owned key")]
 
 use std::num::NonZeroU32;
 use std::sync::Mutex;
@@ -67,7 +68,11 @@ pub struct Ours {
 
 impl Ours {
     pub fn new(traffic: Traffic) -> Self {
-        let store = EmbeddedStore::builder().max_keys(4_000_000).with_clock(Quanta::new());
+        Self::with_room_for(traffic, 1_200_000)
+    }
+
+    pub fn with_room_for(traffic: Traffic, keys: usize) -> Self {
+        let store = EmbeddedStore::builder().max_keys(keys).with_clock(Quanta::new());
         Self { store, limit: traffic.limit() }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Sizes {
 }
 
 /// A shard larger than this would hold its lock for too long when it grows.
-const KEYS_PER_SHARD: usize = 16_384;
+const KEYS_PER_SHARD: usize = 32_768;
 
 /// Fewer shards than this would make threads wait for each other.
 const USUAL_SHARDS: usize = 64;

@@ -13,8 +13,7 @@ use tollgate_core::{
 use crate::EmbeddedStore;
 use crate::fingerprint::Fingerprint;
 use crate::overflow::{Overflow, Shared};
-use crate::shard::Shard;
-use crate::slot::Slot;
+use crate::shard::{Planned, Shard};
 use crate::sync::Guard;
 
 /// A request under way. Most have at most four charges; more go to the heap.
@@ -41,8 +40,8 @@ fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> Option<(usize, &'g mut 
 struct Take {
     /// Which of the guards.
     at: usize,
-    place: usize,
-    slot: Slot,
+    print: Fingerprint,
+    planned: Planned,
     plain: Plain,
 }
 
@@ -91,27 +90,26 @@ impl<'s, C: Clock> Several<'s, C> {
         answer
     }
 
-    /// The way nearly every request goes: plain takes from different buckets that are all here.
-    /// `None`, and nothing done, if any of them is not that.
+    /// The way nearly every request goes: plain takes from different buckets. `None`, and
+    /// nothing done, if any of them is not that.
     fn charge_plainly(&mut self, request: &Request<'_>, now: Timestamp) -> Option<Answer> {
         let charges = request.charges();
+        if !self.make_room(charges, now) {
+            return None;
+        }
         let mut takes: SmallVec<[Take; 4]> = SmallVec::new();
-        for (i, (charge, print)) in charges.iter().zip(&self.prints).enumerate() {
-            if charge.need() != Need::Must || self.prints.iter().take(i).any(|p| p == print) {
-                return None;
-            }
+        for (charge, print) in charges.iter().zip(&self.prints) {
             let (at, shard) = find(&mut self.shards, self.store.index(*print))?;
-            shard.cool_down();
-            let (plain, place, slot) = shard.plan_plainly(*print, charge, now)?;
-            takes.push(Take { at, place, slot, plain });
+            let (plain, planned) = shard.plan_plainly(*print, charge, now)?;
+            takes.push(Take { at, print: *print, planned, plain });
         }
         let passes = takes.iter().all(|take| matches!(take.plain, Plain::Pass(_)));
-        for take in takes.iter().filter(|_| passes) {
+        for (take, charge) in takes.iter().zip(charges).filter(|_| passes) {
             if let Some((_, shard)) = self.shards.get_mut(take.at) {
-                shard.make_plainly(take.place, take.slot);
+                shard.make_planned(take.print, charge.limit(), take.planned);
             }
         }
-        self.shards.clear();
+        self.unlock();
         let answer = |(charge, take): (&Charge<'_>, &Take)| {
             let (plan, cost) = (charge.limit().bucket_plan()?, charge.plain_cost()?);
             Some(if passes {
@@ -124,6 +122,69 @@ impl<'s, C: Clock> Several<'s, C> {
             charges.iter().zip(&takes).filter_map(answer).collect();
         let (verdict, refused_by) = request.rule(&decisions);
         Some(Answer { verdict, refused_by, decisions })
+    }
+
+    /// Makes room for the keys of plain takes that have no slot; false if there is none, or if
+    /// the charges are not all plain takes from different buckets. Keys that are found here may
+    /// be dropped by that if they are idle, and need room themselves then.
+    fn make_room(&mut self, charges: &[Charge<'_>], now: Timestamp) -> bool {
+        for (i, (charge, print)) in charges.iter().zip(&self.prints).enumerate() {
+            let plain = charge.plain_cost().is_some()
+                && charge.limit().bucket_plan().is_some()
+                && charge.need() == Need::Must;
+            if !plain || self.prints.iter().take(i).any(|other| other == print) {
+                return false;
+            }
+            let Some((_, shard)) = find(&mut self.shards, self.store.index(*print)) else {
+                return false;
+            };
+            shard.cool_down();
+        }
+        let mut absent = 0;
+        // Once more if making room dropped an idle key of this very request.
+        for _ in 0..2 {
+            let missing: SmallVec<[usize; 4]> = self.missing();
+            if missing.len() == absent {
+                return true;
+            }
+            self.end_reservations();
+            for i in &missing {
+                let (Some(charge), Some(print)) = (charges.get(*i), self.prints.get(*i)) else {
+                    return false;
+                };
+                let shard = find(&mut self.shards, self.store.index(*print));
+                if !shard.is_some_and(|(_, shard)| shard.make_room(*print, charge.limit(), now)) {
+                    self.end_reservations();
+                    return false;
+                }
+            }
+            absent = missing.len();
+        }
+        self.missing().len() == absent
+    }
+
+    /// Which of the keys have no slot.
+    fn missing(&mut self) -> SmallVec<[usize; 4]> {
+        let mut missing = SmallVec::new();
+        for (i, print) in self.prints.iter().enumerate() {
+            if let Some((_, shard)) = find(&mut self.shards, self.store.index(*print))
+                && !shard.has(*print)
+            {
+                missing.push(i);
+            }
+        }
+        missing
+    }
+
+    fn end_reservations(&mut self) {
+        for (_, shard) in &mut self.shards {
+            shard.end_reservations();
+        }
+    }
+
+    fn unlock(&mut self) {
+        self.end_reservations();
+        self.shards.clear();
     }
 
     /// Locks every shard that is touched, once, in ascending order.
@@ -195,8 +256,6 @@ impl<'s, C: Clock> Several<'s, C> {
                 }
             }
         }
-        for (_, shard) in &mut self.shards {
-            shard.end_reservations();
-        }
+        self.end_reservations();
     }
 }

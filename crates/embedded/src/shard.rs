@@ -47,6 +47,15 @@ pub(crate) struct Tally {
     pub(crate) reclaimed: u64,
 }
 
+/// A plain take that is planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Planned {
+    /// This place is to hold this slot.
+    Set(usize, Slot),
+    /// A new slot is to hold these twelve bytes.
+    Insert(u64, u32),
+}
+
 /// What became of a charge.
 pub(crate) enum Outcome {
     /// It was a plain take from a bucket under the charge's own limit.
@@ -158,22 +167,40 @@ impl Shard {
         Some((plain, slot.with_arrival(arrival)?))
     }
 
-    /// A plain take from a bucket that is in the table, not yet made: where its slot is, and the
-    /// slot as it would then be. For a request that makes several or none.
+    /// A plain take, not yet made, for a request that makes several or none: what would become
+    /// of it, and how the slot would then be. A key without a slot is planned for as full.
+    /// `None` if it is not that simple.
     pub(crate) fn plan_plainly(
         &self,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Option<(Plain, usize, Slot)> {
-        let place = self.table.find(fingerprint)?;
-        let (plain, slot) = self.take_plainly(self.table.slot(place), charge, now)?;
-        Some((plain, place, slot))
+    ) -> Option<(Plain, Planned)> {
+        if let Some(place) = self.table.find(fingerprint) {
+            let (plain, slot) = self.take_plainly(self.table.slot(place), charge, now)?;
+            return Some((plain, Planned::Set(place, slot)));
+        }
+        let (cost, plan) = (charge.plain_cost()?, charge.limit().bucket_plan()?);
+        let mut arrival = Span::ZERO;
+        let plain = plan.take_plainly(&mut arrival, cost, now)?;
+        let part = u32::try_from(arrival.part).ok()?;
+        Some((plain, Planned::Insert(arrival.whole, part)))
     }
 
-    /// Makes a take that [`Shard::plan_plainly`] planned. Nothing may come between the two.
-    pub(crate) fn make_plainly(&mut self, place: usize, slot: Slot) {
-        self.table.set(place, slot);
+    /// Makes what [`Shard::plan_plainly`] planned. Between the two, nothing but other such
+    /// plans may be made, and there must be room for every insert.
+    pub(crate) fn make_planned(&mut self, fingerprint: Fingerprint, limit: &Limit, plan: Planned) {
+        match plan {
+            Planned::Set(place, slot) => self.table.set(place, slot),
+            Planned::Insert(word, small) => {
+                let id = self.limits.acquire(limit);
+                self.table.insert(Slot::new(fingerprint, id, word, small), word);
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, fingerprint: Fingerprint) -> bool {
+        self.table.find(fingerprint).is_some()
     }
 
     /// Puts the hot slot back into the table, where everything but a plain take looks for it.
@@ -232,9 +259,7 @@ impl Shard {
             && self.make_room(fingerprint, limit, now)
         {
             self.reserved = 0;
-            let id = self.limits.acquire(limit);
-            let slot = Slot::new(fingerprint, id, arrival.whole, part);
-            self.table.insert(slot, arrival.whole);
+            self.make_planned(fingerprint, limit, Planned::Insert(arrival.whole, part));
             return Outcome::Plain(plain);
         }
         let mut state = State::Absent;
@@ -277,7 +302,7 @@ impl Shard {
                     return true;
                 }
                 // Each full sweep is paid for by the keys that came since the last one: it
-                // either frees an eighth of the table or lets it grow by a fifth.
+                // either frees an eighth of the table or lets it grow by a twelfth.
                 Room::AfterGrowth if !swept && !self.table.is_small() => {
                     let before = self.table.len();
                     self.reclaim_all(now);

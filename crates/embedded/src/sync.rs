@@ -26,9 +26,9 @@ use std::sync::atomic::Ordering;
 use std::{cell::UnsafeCell, sync::atomic::AtomicBool, thread};
 
 /// The first pause before looking again at a taken lock, in spin hints: long enough, at some
-/// 200 ns, for the holder to have several turns. Handing the lock's cache line back and forth at
+/// 400 ns, for the holder to have several turns. Handing the lock's cache line back and forth at
 /// every turn instead was measured at four times the cost a turn.
-const FIRST_PAUSE: u32 = 16;
+const FIRST_PAUSE: u32 = 32;
 
 /// The longest pause, one or two microseconds.
 const LONGEST_PAUSE: u32 = 128;

@@ -1,8 +1,8 @@
 //! The table: open addressing over fingerprints, one 32-byte slot a key.
 //!
 //! Linear probing from a home place; removal shifts followers back, so there are no
-//! tombstones. Capacities are not powers of two: the table grows by a fifth at 85 % full, so
-//! that even just after growing a key costs no more than about 45 bytes.
+//! tombstones. Capacities are not powers of two: the table grows by a twelfth at 85 % full, so
+//! that even just after growing a key costs no more than about 41 bytes.
 //!
 //! Slots are grouped into *segments* of 64, each with a lower bound of the moments at which its
 //! keys become idle. That is how an idle key is found, or known not to exist, without looking at
@@ -148,11 +148,11 @@ impl Table {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Grows by a fifth, up to what the greatest number of keys needs.
+    /// Grows by a twelfth, up to what the greatest number of keys needs.
     pub(crate) fn grow(&mut self) {
         let now = self.slots.len();
         let most = slots_for(self.max_len);
-        let more = now.div_ceil(5).max(SEGMENT / 4);
+        let more = now.div_ceil(12).max(SEGMENT / 4);
         let target = now.saturating_add(more).min(most);
         let old = std::mem::replace(&mut self.slots, Vec::with_capacity(target));
         let old_bounds = std::mem::take(&mut self.bounds);
