@@ -47,3 +47,10 @@ pub use request::{Request, RequestError, Seat};
 pub use span::{Rate, Span};
 pub use store::{Store, StoreError, StoreErrorKind};
 pub use time::{Clock, Timestamp};
+
+/// The program of the README, compiled and run with the doctests.
+#[cfg(doctest)]
+mod readme {
+    #[doc = include_str!("../README.md")]
+    struct Core;
+}

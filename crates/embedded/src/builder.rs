@@ -44,7 +44,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// At most so many keys, about 45 bytes each; 1 000 000 unless said, at least 1.
+    /// At most so many keys, up to 41 bytes each; 1 000 000 unless said, at least 1.
     ///
     /// They are shared out evenly among the shards, so that the first shard is full when the
     /// store holds a few per cent less.

@@ -5,7 +5,7 @@
 //! or needs one: keys that are full again are dropped when room is needed, on the path of the
 //! request that needs it, in constant amortised time.
 //!
-//! - **Bounded.** At most [`Builder::max_keys`] keys, about 45 bytes each. When no key is idle
+//! - **Bounded.** At most [`Builder::max_keys`] keys, up to 41 bytes each. When no key is idle
 //!   and there is no room, a new key is answered by its limit's `on-full`, flagged as
 //!   [`core::Basis::Overflow`] and counted in [`Stats::overflowed`]. No key that still counts
 //!   is ever dropped.
@@ -33,3 +33,13 @@ pub use clock::MonotonicClock;
 pub use single::Single;
 pub use store::{EmbeddedStore, Stats};
 pub use tollgate_core as core;
+
+/// The programs of the READMEs, compiled and run with the doctests.
+#[cfg(doctest)]
+mod readmes {
+    #[doc = include_str!("../README.md")]
+    struct Embedded;
+
+    #[doc = include_str!("../../../README.md")]
+    struct Repository;
+}
