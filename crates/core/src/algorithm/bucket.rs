@@ -324,12 +324,11 @@ macro_rules! bucket_step {
                 terms: Terms,
                 now: Timestamp,
             ) -> (Decision, Option<Bucket>) {
-                decide(plan, state, terms, now)
+                METER.decide(plan, state, terms, now)
             }
 
             #[inline]
-            fn apply(plan: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
-                let _ = plan;
+            fn apply(_: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
                 Some(edit)
             }
 
@@ -354,28 +353,45 @@ macro_rules! bucket_step {
 bucket_step!(TokenBucket);
 bucket_step!(LeakyMeter);
 
-#[inline]
-fn decide(
-    plan: &Plan,
-    state: Option<&Bucket>,
-    terms: Terms,
-    now: Timestamp,
-) -> (Decision, Option<Bucket>) {
-    match terms.op {
-        Op::Take(0) | Op::Peek(0) => (plan.look(Verdict::Allow, plan.backlog(state, now)), None),
-        Op::Take(cost) => take(plan, state, cost, terms.patience_us, now),
-        Op::Peek(cost) => {
-            let (judged, _) = take(plan, state, cost, terms.patience_us, now);
-            (plan.look(judged.verdict, plan.backlog(state, now)), None)
-        }
-        Op::Debit { cost, at } => plan.debit(state, cost, at, now),
-        Op::Credit { cost, at } => {
-            let edit = state.and_then(|state| credit(plan, state, cost, at, now));
-            let left = plan.backlog(edit.as_ref().or(state), now);
-            (plan.look(Verdict::Allow, left), edit)
-        }
-        Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-            (plan.look(Verdict::Deny(Retry::Never), plan.backlog(state, now)), None)
+/// What a kind of bucket does its own way.
+pub(super) struct Manner {
+    pub(super) take: Take,
+    pub(super) credit: Credit,
+}
+
+/// Charges a cost, with a patience in microseconds, at a moment.
+type Take = fn(&Plan, Option<&Bucket>, u64, u64, Timestamp) -> (Decision, Option<Bucket>);
+
+/// Gives back a cost that was charged at one moment, at another.
+type Credit = fn(&Plan, &Bucket, u64, Timestamp, Timestamp) -> Option<Bucket>;
+
+const METER: Manner = Manner { take, credit };
+
+impl Manner {
+    pub(super) fn decide(
+        &self,
+        plan: &Plan,
+        state: Option<&Bucket>,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (Decision, Option<Bucket>) {
+        let backlog = plan.backlog(state, now);
+        match terms.op {
+            Op::Take(0) | Op::Peek(0) => (plan.look(Verdict::Allow, backlog), None),
+            Op::Take(cost) => (self.take)(plan, state, cost, terms.patience_us, now),
+            Op::Peek(cost) => {
+                let (judged, _) = (self.take)(plan, state, cost, terms.patience_us, now);
+                (plan.look(judged.verdict, backlog), None)
+            }
+            Op::Debit { cost, at } => plan.debit(state, cost, at, now),
+            Op::Credit { cost, at } => {
+                let edit = state.and_then(|state| (self.credit)(plan, state, cost, at, now));
+                let left = plan.backlog(edit.as_ref().or(state), now);
+                (plan.look(Verdict::Allow, left), edit)
+            }
+            Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
+                (plan.look(Verdict::Deny(Retry::Never), backlog), None)
+            }
         }
     }
 }

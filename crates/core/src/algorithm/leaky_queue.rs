@@ -16,9 +16,9 @@
 use std::time::Duration;
 
 pub use super::bucket::Plan;
-use super::bucket::{Ahead, Bucket};
+use super::bucket::{Ahead, Bucket, Manner};
 use super::{Change, MAX_AHEAD_US, Step};
-use crate::charge::{Op, Terms};
+use crate::charge::Terms;
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
 use crate::span::Span;
@@ -35,6 +35,8 @@ pub type State = Bucket;
 
 /// The departures as they shall be.
 pub type Edit = Bucket;
+
+const QUEUE: Manner = Manner { take: line_up, credit: step_out };
 
 impl Step for LeakyQueue {
     type Plan = Plan;
@@ -56,25 +58,7 @@ impl Step for LeakyQueue {
         terms: Terms,
         now: Timestamp,
     ) -> (Decision, Option<Bucket>) {
-        match terms.op {
-            Op::Take(0) | Op::Peek(0) => {
-                (plan.look(Verdict::Allow, plan.backlog(state, now)), None)
-            }
-            Op::Take(cost) => line_up(plan, state, cost, terms.patience_us, now),
-            Op::Peek(cost) => {
-                let (judged, _) = line_up(plan, state, cost, terms.patience_us, now);
-                (plan.look(judged.verdict, plan.backlog(state, now)), None)
-            }
-            Op::Debit { cost, at } => plan.debit(state, cost, at, now),
-            Op::Credit { cost, at } => {
-                let edit = state.and_then(|state| step_out(plan, state, cost, at, now));
-                let left = plan.backlog(edit.as_ref().or(state), now);
-                (plan.look(Verdict::Allow, left), edit)
-            }
-            Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-                (plan.look(Verdict::Deny(Retry::Never), plan.backlog(state, now)), None)
-            }
-        }
+        QUEUE.decide(plan, state, terms, now)
     }
 
     fn apply(_: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
