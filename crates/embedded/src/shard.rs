@@ -25,16 +25,19 @@ pub(crate) struct Shard {
     /// The slot of a key charged twice in a row, here instead of in the table: a key that two
     /// threads fight for then costs them one cache line, not two.
     hot: Slot,
-    /// Where in the table the hot slot belongs, or the place last charged.
+    /// Where in the table the hot slot belongs.
     hot_place: usize,
+    /// The place of the table charged last, if that was the last charge of all.
+    last_place: usize,
     table: Table,
     limits: Interned,
     spill: Spill,
     /// The most that spilled states may come to occupy, if all grow as far as they can.
     heap_promised: usize,
     max_heap: usize,
-    /// Keys for which a request under way has found room.
+    /// Keys for which a request under way has found room, and what they may come to occupy.
     reserved: usize,
+    reserved_heap: usize,
     pub(crate) tally: Tally,
 }
 
@@ -80,6 +83,8 @@ impl Shard {
             latest: Timestamp::EPOCH,
             hot: Slot::EMPTY,
             hot_place: usize::MAX,
+            last_place: usize::MAX,
+            reserved_heap: 0,
             tally: Tally::default(),
         }
     }
@@ -123,6 +128,7 @@ impl Shard {
             && let Some((plain, new)) = self.take_plainly(self.hot, charge, now)
         {
             self.hot = new;
+            self.last_place = usize::MAX;
             return Outcome::Plain(plain);
         }
         let Some(place) = self.table.find(fingerprint) else {
@@ -132,17 +138,14 @@ impl Shard {
         if self.hot.fingerprint != fingerprint
             && let Some((plain, new)) = self.take_plainly(slot, charge, now)
         {
-            if self.hot_place == place {
+            if self.last_place == place {
                 self.cool_down();
-                self.hot = new;
-                self.hot_place = place;
+                (self.hot, self.hot_place) = (new, place);
             } else {
                 if let Plain::Pass(_) = plain {
                     self.table.set(place, new);
                 }
-                if self.hot.fingerprint == Fingerprint::NONE {
-                    self.hot_place = place;
-                }
+                self.last_place = place;
             }
             return Outcome::Plain(plain);
         }
@@ -209,7 +212,7 @@ impl Shard {
             self.table.set(self.hot_place, self.hot);
             self.hot = Slot::EMPTY;
         }
-        self.hot_place = usize::MAX;
+        self.last_place = usize::MAX;
     }
 
     /// Any operation on a key that has a counter.
@@ -258,7 +261,7 @@ impl Shard {
             && let Ok(part) = u32::try_from(arrival.part)
             && self.make_room(fingerprint, limit, now)
         {
-            self.reserved = 0;
+            self.end_reservations();
             self.make_planned(fingerprint, limit, Planned::Insert(arrival.whole, part));
             return Outcome::Plain(plain);
         }
@@ -270,7 +273,7 @@ impl Shard {
         if !self.make_room(fingerprint, limit, now) {
             return Outcome::Full;
         }
-        self.reserved = 0;
+        self.end_reservations();
         limit.apply(&mut state, effect);
         self.insert(fingerprint, Counter::new(state, limit));
         Outcome::Decided(decision)
@@ -284,12 +287,17 @@ impl Shard {
         now: Timestamp,
     ) -> bool {
         let heap = heap_of(limit);
-        while self.heap_promised.saturating_add(heap) > self.max_heap {
-            if heap == 0 || !self.reclaim_one(fingerprint, now) {
-                return heap == 0 && self.make_slot(fingerprint, now);
+        let wanted = self.reserved_heap.saturating_add(heap);
+        while heap > 0 && self.heap_promised.saturating_add(wanted) > self.max_heap {
+            if !self.reclaim_one(fingerprint, now) {
+                return false;
             }
         }
-        self.make_slot(fingerprint, now)
+        let found = self.make_slot(fingerprint, now);
+        if found {
+            self.reserved_heap = wanted;
+        }
+        found
     }
 
     fn make_slot(&mut self, fingerprint: Fingerprint, now: Timestamp) -> bool {
@@ -325,6 +333,7 @@ impl Shard {
     /// Forgets the reservations of a request that is done.
     pub(crate) const fn end_reservations(&mut self) {
         self.reserved = 0;
+        self.reserved_heap = 0;
     }
 
     /// How long until a key may become idle and make room.
