@@ -13,7 +13,7 @@ run: cargo-is-here ## Show each algorithm at work on the embedded store, in virt
 
 test: cargo-is-here ## Run all tests and doctests, then the loom models of the lock
 	$(CARGO) test --locked --all-features
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" \
 		$(CARGO) test --locked --release -p tollgate-embedded --test loom
 
 lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings are errors

@@ -51,7 +51,8 @@ pub enum Basis {
 pub struct Decision {
     /// Whether it passes.
     pub verdict: Verdict,
-    /// What could still be spent at once, after this charge if it was made. Rounded down.
+    /// What could still be spent at once, after this charge if it was made. Rounded down. Of a
+    /// smooth limiter, the permits it has stored: more may pass, and be paid for by the next.
     pub remaining: u64,
     /// How long until the full capacity is back, if nobody charges the key. Rounded up.
     pub reset_after: Duration,

@@ -10,7 +10,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
-use crate::charge::Need;
+use crate::charge::{Need, Op};
 use crate::decision::{Answer, Decision, Retry, Verdict};
 use crate::{Charge, Counter, Timestamp};
 
@@ -69,6 +69,8 @@ impl<'a> Request<'a> {
         for ((charge, seat), (decision, effect)) in rows {
             let Some(counter) = seat.counter_mut(counters) else { continue };
             if !refused && ruling.charges(charge, decision) {
+                // What an earlier charge of a group would have left is not what is there.
+                let effect = if ruling.has_group { counter.decide(charge, now).1 } else { effect };
                 counter.apply(effect);
             } else if decision.passes() {
                 *decision = counter.peek(charge, now);
@@ -82,6 +84,28 @@ impl<'a> Request<'a> {
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
         let ruling = Ruling::over(self.0, decisions);
         (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))
+    }
+
+    /// Takes of one counter that do not pass one after the other are told when they would pass
+    /// together.
+    fn together(
+        &self,
+        i: usize,
+        seats: &[Seat],
+        counter: &Counter,
+        alone: (Decision, Effect),
+        now: Timestamp,
+    ) -> (Decision, Effect) {
+        let Some(charge) = self.0.get(i).filter(|_| !alone.0.passes()) else { return alone };
+        let mates = self.0.iter().zip(seats).take(i.saturating_add(1));
+        let costs =
+            mates.filter(|(_, seat)| Some(*seat) == seats.get(i)).map(|(c, _)| c.plain_cost());
+        let Some(sum) = costs.reduce(|a, b| a?.checked_add(b?)).flatten() else { return alone };
+        let mut terms = charge.terms();
+        terms.op = Op::Peek(sum);
+        let (together, _) = counter.under().decide_terms(counter.state(), terms, now);
+        // In a queue one large task may pass where two small ones have to wait.
+        if together.verdict > alone.0.verdict { (together, Effect::None) } else { alone }
     }
 
     fn decide(
@@ -105,7 +129,7 @@ impl<'a> Request<'a> {
                     {
                         copy.apply(effect.clone());
                     }
-                    copy.decide(charge, now)
+                    self.together(i, seats, counter, copy.decide(charge, now), now)
                 }
                 (Seat::Fixed(verdict), None) => (Decision::overflow(*verdict), Effect::None),
                 (Seat::Counter(_), None) => {
@@ -167,6 +191,8 @@ struct Ruling {
     by: Option<usize>,
     /// The best verdict within the group of which any one suffices.
     any_of: Verdict,
+    /// Whether there is such a group.
+    has_group: bool,
 }
 
 impl Ruling {
@@ -183,6 +209,7 @@ impl Ruling {
             verdict: worst.map_or(Verdict::Allow, |(verdict, _)| verdict),
             by: worst.map(|(_, i)| i),
             any_of: any_of.map_or(Verdict::Allow, |(verdict, _)| verdict),
+            has_group: any_of.is_some(),
         }
     }
 

@@ -11,12 +11,12 @@ mod support;
 use std::time::Duration;
 
 use support::{SECOND, START, Subject, at, deny_after, limit};
-use tollgate_core::algorithm::{LeakyQueue, TokenBucket};
+use tollgate_core::algorithm::{Anchor, Concurrency, FixedWindow, LeakyQueue, TokenBucket};
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::{History, Rng};
 use tollgate_core::{
-    Answer, Charge, Counter, Decision, Key, Limit, OnChange, Op, Request, RequestError, Retry,
-    Revision, Seat, State, Timestamp, Verdict,
+    Answer, Charge, Counter, Decision, Holder, Key, Limit, OnChange, Op, Request, RequestError,
+    Retry, Revision, Seat, State, Timestamp, Verdict,
 };
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -250,8 +250,10 @@ fn charges_on_one_key_add_up() {
     assert_ne!(counter, Counter::absent(&bucket));
 
     let (answer, counter) = twice(3, 3);
-    assert_eq!((answer.verdict, answer.refused_by), (deny_after(SECOND), Some(1)));
+    let never = Verdict::Deny(Retry::Never);
+    assert_eq!((answer.verdict, answer.refused_by), (never, Some(1)), "six never fit into five");
     assert_eq!(counter, Counter::absent(&bucket), "all or none");
+    assert_eq!(answer.decisions[1].remaining, 5, "shown as it stands");
     assert_eq!(answer.decisions[0].remaining, 5, "shown as it stands");
 }
 
@@ -422,4 +424,92 @@ fn after_lowering_a_limit_the_new_bound_holds_at_once() {
             }
         }
     }
+}
+
+#[test]
+fn two_quotas_that_take_turns_on_one_key_refill_nothing() {
+    // The second quota's burst is a millisecond long. Cut back to that, the first one's hour was
+    // forgotten at every turn.
+    let (hourly, brief) =
+        (limit(TokenBucket, "10 per 1h"), limit(TokenBucket, "1000 per 1s burst 1"));
+    let key = Key::new("k").unwrap();
+    let mut counter = Counter::absent(&hourly);
+    let mut passed = 0;
+
+    for _ in 0..100 {
+        passed += (0..10)
+            .filter(|_| counter.charge(&Charge::take(key, &hourly, 1).unwrap(), at(START)).passes())
+            .count();
+        let _ = counter.charge(&Charge::new(key, &brief, Op::Peek(1)).unwrap(), at(START));
+    }
+
+    assert_eq!(passed, 10);
+}
+
+#[test]
+fn an_aligned_window_keeps_its_bound_when_its_period_changes() {
+    let aligned = FixedWindow { anchor: Anchor::Epoch };
+    let minute = limit(aligned, "10 per 1m").with_revision(Revision(1));
+    let hour = limit(aligned, "10 per 1h").with_revision(Revision(2));
+    let key = Key::new("k").unwrap();
+    let mut counter = Counter::absent(&minute);
+    let begin = START - START % (3_600 * SECOND);
+    let take = |counter: &mut Counter, limit: &Limit, now| {
+        counter.charge(&Charge::take(key, limit, 1).unwrap(), at(now)).passes()
+    };
+    assert!(take(&mut counter, &minute, begin + 3_599 * SECOND - 30 * SECOND));
+
+    let mut granted = Vec::new();
+    for second in 3_590..2 * 3_600 + 100 {
+        for _ in 0..12 {
+            let now = begin + second * SECOND;
+            if take(&mut counter, &hour, now) {
+                granted.push(now);
+            }
+        }
+    }
+
+    let most = granted
+        .iter()
+        .map(|end| granted.iter().filter(|at| *at <= end && end - **at < 3_600 * SECOND).count());
+    assert!(most.max().unwrap() <= 20, "twice the count in any hour");
+}
+
+#[test]
+fn an_older_revision_gets_no_longer_lease_than_the_newer_one_allows() {
+    let old = limit(Concurrency, "1 per 1h").with_revision(Revision(1));
+    let new = limit(Concurrency, "1 per 1s").with_revision(Revision(2));
+    let key = Key::new("k").unwrap();
+    let hold = |limit, lease| {
+        let lease = Duration::from_secs(lease);
+        Charge::new(key, limit, Op::Acquire { holder: Holder(1), lease }).unwrap()
+    };
+    let mut counter = Counter::absent(&new);
+    assert!(counter.charge(&hold(&new, 1), at(START)).passes());
+
+    let decision = counter.charge(&hold(&old, 3600), at(START));
+
+    assert!(decision.passes());
+    assert_eq!(decision.reset_after, Duration::from_secs(1));
+}
+
+#[test]
+fn a_member_of_a_group_that_is_not_charged_leaves_nothing_to_others_on_its_counter() {
+    let (ten, other) = (limit(TokenBucket, "1 per 1s burst 10"), limit(TokenBucket, "1 per 1s"));
+    let (k, o) = (Key::new("k").unwrap(), Key::new("o").unwrap());
+    let mut counters = [Counter::absent(&ten), Counter::absent(&other)];
+    assert!(counters[0].charge(&Charge::take(k, &ten, 5).unwrap(), at(START)).passes());
+    let debit = Op::Debit { cost: 1, at: at(START) };
+    let charges = [
+        Charge::take(k, &ten, 6).unwrap().with_patience(Duration::from_secs(60)).any_of(),
+        Charge::take(o, &other, 1).unwrap().any_of(),
+        Charge::new(k, &ten, debit).unwrap(),
+    ];
+
+    let answer =
+        Request::new(&charges).unwrap().judge(&mut counters, &seats(&[0, 1, 0]), at(START));
+
+    assert_eq!(answer.verdict, Verdict::Allow);
+    let peek = Charge::new(k, &ten, Op::Peek(0)).unwrap();
+    assert_eq!(counters[0].charge(&peek, at(START)).remaining, 4, "five and the debit");
 }

@@ -31,6 +31,9 @@ pub(crate) struct Sizes {
 /// A shard larger than this would hold its lock for too long when it grows.
 const KEYS_PER_SHARD: usize = 32_768;
 
+/// More shards than this would take megabytes before the first key.
+const MAX_SHARDS: usize = 1 << 16;
+
 /// Fewer shards than this would make threads wait for each other.
 const USUAL_SHARDS: usize = 64;
 
@@ -55,7 +58,8 @@ impl Builder {
 
     /// At most so many bytes for states that do not fit into a table: logs, panes, holders. Each
     /// key counts with the most it can come to occupy. Unless said, 256 bytes a key and at least
-    /// 64 MiB.
+    /// 256 MiB. It is shared out evenly among the shards: a limit whose state may outgrow a
+    /// shard's share gets no counter at all, and every key under it is answered by `on-full`.
     pub fn max_heap(mut self, bytes: usize) -> Self {
         self.max_heap = Some(bytes);
         self
@@ -64,7 +68,7 @@ impl Builder {
     /// So many locks, rounded up to a power of two but never more than there may be keys; chosen
     /// by the number of keys unless said.
     pub fn shards(mut self, shards: usize) -> Self {
-        self.shards = Some(shards.clamp(1, 1 << 20));
+        self.shards = Some(shards.clamp(1, MAX_SHARDS));
         self
     }
 
@@ -81,11 +85,11 @@ impl Builder {
     fn sizes(&self) -> Sizes {
         let chosen = self.max_keys.div_ceil(KEYS_PER_SHARD).max(USUAL_SHARDS);
         let useful = self.max_keys.div_ceil(FEWEST_KEYS_PER_SHARD);
-        let shards = self.shards.unwrap_or(chosen.min(useful)).next_power_of_two();
+        let shards = self.shards.unwrap_or(chosen.min(useful).min(MAX_SHARDS)).next_power_of_two();
         // Every shard needs room for a key, or the store would hold more than was said.
         let shards =
             if shards > self.max_keys { previous_power_of_two(self.max_keys) } else { shards };
-        let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(64 << 20));
+        let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(256 << 20));
         Sizes {
             shards,
             // Rounded down, so that the store never holds more keys than was said.

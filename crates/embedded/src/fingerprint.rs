@@ -145,8 +145,9 @@ mod tests {
     use std::hash::Hasher;
 
     use siphasher::sip128::{Hasher128, SipHasher13};
-    use tollgate_core::algorithm::{LeakyQueue, TokenBucket};
-    use tollgate_core::{Algorithm, Key, Limit};
+    use tollgate_core::algorithm::TokenBucket;
+    use tollgate_core::testing::{Rng, history::Kind};
+    use tollgate_core::{Key, Limit, Op};
 
     use super::*;
 
@@ -169,22 +170,30 @@ mod tests {
     }
 
     #[test]
-    fn one_key_under_two_algorithms_has_two_fingerprints() {
-        let quota = "1 per 1s".parse().unwrap();
-        let (bucket, queue) = (TokenBucket.into(), LeakyQueue.into());
-        let codes = [bucket, queue].map(|algorithm: Algorithm| algorithm.code());
+    fn one_key_has_another_fingerprint_under_every_algorithm() {
+        let mut rng = Rng::new(1);
         let secret = Secret::random();
-        let prints = [bucket, queue].map(|algorithm| {
-            let limit = Limit::new(algorithm, quota).unwrap();
-            secret.fingerprint(&Charge::take(Key::new("k").unwrap(), &limit, 1).unwrap())
-        });
+        let key = Key::new("k").unwrap();
+        let mut prints: Vec<(u8, u64)> = Kind::ALL
+            .iter()
+            .map(|kind| {
+                let limit = kind.limit(&mut rng);
+                assert!(usize::from(limit.code()) < ALGORITHMS, "{limit} has no secret of its own");
+                let print = secret.fingerprint(&Charge::new(key, &limit, Op::Peek(1)).unwrap());
+                (limit.code(), print.high)
+            })
+            .collect();
+        prints.sort_unstable();
+        prints.dedup();
 
-        assert_ne!(prints[0], prints[1]);
-        assert!(codes.iter().all(|code| usize::from(*code) < ALGORITHMS));
+        let mut halves: Vec<u64> = prints.iter().map(|(_, high)| *high).collect();
+        halves.sort_unstable();
+        halves.dedup();
+        assert_eq!(halves.len(), prints.len());
     }
 
     #[test]
-    fn two_processes_do_not_share_a_secret() {
+    fn two_stores_do_not_share_a_secret() {
         let (a, b) = (Secret::random(), Secret::random());
 
         assert_ne!(a.keys, b.keys);

@@ -3,7 +3,6 @@
 //! One per limit, whatever the key. Bounded: a limit for which even that has no room refuses.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use tollgate_core::{
     Basis, Charge, Counter, Decision, Limit, OnFull, Op, Retry, State, Timestamp, Verdict,
@@ -17,14 +16,23 @@ const MAX_LIMITS: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Overflow {
     counters: HashMap<Limit, State>,
+    /// The latest moment anything was decided at. Shards agree on the time only roughly, and
+    /// what looks like a clock that steps back would end leases early.
+    latest: Timestamp,
 }
 
 impl Overflow {
+    /// Settles the race between reading a monotonic clock and taking the lock.
+    pub(crate) fn no_earlier(&mut self, now: Timestamp) -> Timestamp {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
     /// Answers a charge whose key has no room; `until_room` is when asking again may help.
     pub(crate) fn charge(
         &mut self,
         charge: &Charge<'_>,
-        until_room: Duration,
+        until_room: Retry,
         now: Timestamp,
     ) -> Decision {
         match self.seat(charge, until_room, now) {
@@ -43,12 +51,16 @@ impl Overflow {
     pub(crate) fn seat(
         &mut self,
         charge: &Charge<'_>,
-        until_room: Duration,
+        until_room: Retry,
         now: Timestamp,
     ) -> Shared {
         match charge.limit().on_full() {
+            // What already happened cannot be refused.
+            OnFull::Refuse if matches!(charge.op(), Op::Debit { .. }) => {
+                Shared::Fixed(Verdict::Allow)
+            }
             OnFull::Admit => Shared::Fixed(Verdict::Allow),
-            OnFull::Refuse => Shared::Fixed(Verdict::Deny(Retry::After(until_room))),
+            OnFull::Refuse => Shared::Fixed(Verdict::Deny(until_room)),
             OnFull::Share => {
                 if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
                 {
@@ -56,7 +68,7 @@ impl Overflow {
                 }
                 if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
                 {
-                    return Shared::Fixed(Verdict::Deny(Retry::After(until_room)));
+                    return Shared::Fixed(Verdict::Deny(until_room));
                 }
                 let state = self.counters.get_mut(charge.limit()).map(std::mem::take);
                 Shared::Counter(Counter::new(state.unwrap_or_default(), charge.limit()))

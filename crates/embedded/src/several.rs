@@ -45,9 +45,20 @@ struct Take {
     plain: Plain,
 }
 
+/// Whether an operation on a key without a counter may make one.
+const fn leaves_a_trace(op: Op) -> bool {
+    match op {
+        Op::Take(cost) => cost > 0,
+        Op::Debit { .. } | Op::Acquire { .. } => true,
+        Op::Peek(_) | Op::Credit { .. } | Op::Renew { .. } | Op::Release { .. } => false,
+    }
+}
+
 /// Where a counter belongs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Home {
+    /// Nowhere: the key has no counter, and gets none by being asked about.
+    Nowhere,
     Shard(Fingerprint),
     Overflow(Limit),
 }
@@ -73,11 +84,13 @@ impl<'s, C: Clock> Several<'s, C> {
         if let Some(answer) = self.charge_plainly(request, now) {
             return answer;
         }
+        self.end_reservations();
         for (i, charge) in request.charges().iter().enumerate() {
             if let Some(print) = self.prints.get(i).copied() {
                 self.find_seat(charge, print, now);
             }
         }
+        let now = self.agree_with_overflow(now);
         let mut answer = request.judge(&mut self.counters, &self.seats, now);
         for (decision, seat) in answer.decisions.iter_mut().zip(&self.seats) {
             if let Seat::Counter(i) = seat
@@ -196,6 +209,16 @@ impl<'s, C: Clock> Several<'s, C> {
         self.shards = indices.into_iter().map(|i| (i, self.store.lock(i))).collect();
     }
 
+    /// The shared counters may have been charged at a later moment than these shards.
+    fn agree_with_overflow(&mut self, now: Timestamp) -> Timestamp {
+        let Some(overflow) = self.overflow.as_mut().filter(|_| C::MONOTONIC) else { return now };
+        let now = overflow.no_earlier(now);
+        for (_, shard) in &mut self.shards {
+            shard.set_latest(now);
+        }
+        now
+    }
+
     /// Finds where a charge is counted, and takes that counter in hand.
     fn find_seat(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
         if self.share_seat(Home::Shard(print)) {
@@ -208,6 +231,10 @@ impl<'s, C: Clock> Several<'s, C> {
         }
         let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
             && self.overflow.get_or_insert_with(|| self.store.lock_overflow()).may_hold(charge);
+        let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
+        if !held && alone && !leaves_a_trace(charge.op()) {
+            return self.add(Counter::absent(charge.limit()), Home::Nowhere);
+        }
         if !held && shard.make_room(print, charge.limit(), now) {
             return self.add(Counter::absent(charge.limit()), Home::Shard(print));
         }
@@ -243,6 +270,7 @@ impl<'s, C: Clock> Several<'s, C> {
         let counters = std::mem::take(&mut self.counters);
         for (counter, home) in counters.into_iter().zip(&self.homes) {
             match home {
+                Home::Nowhere => {}
                 Home::Shard(print) => {
                     let index = self.store.index(*print);
                     if let Some((_, shard)) = find(&mut self.shards, index) {

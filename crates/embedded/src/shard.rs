@@ -4,14 +4,16 @@
 //! slot, the slot of an idle key (dropping it loses nothing), growth. Only then is the shard
 //! full, and no key that still counts is ever dropped.
 
+use std::time::Duration;
+
 use tollgate_core::algorithm::bucket::Plain;
-use tollgate_core::{Charge, Counter, Decision, Effect, Limit, Span, State, Timestamp};
+use tollgate_core::{Charge, Counter, Decision, Effect, Limit, Retry, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
 use crate::interned::Interned;
 use crate::slot::{LimitId, Slot};
 use crate::spill::Spill;
-use crate::table::{Room, Table};
+use crate::table::{NEVER, Room, Table};
 
 /// Counters by fingerprint, bounded.
 ///
@@ -232,7 +234,7 @@ impl Shard {
             }
             if let Some(new) = Slot::inline(slot.fingerprint, id, &state) {
                 self.table.set(place, new);
-                if new.word < slot.word {
+                if new.word <= slot.word {
                     self.table.lower_bound(place, new.word);
                 }
             } else {
@@ -336,10 +338,15 @@ impl Shard {
         self.reserved_heap = 0;
     }
 
-    /// How long until a key may become idle and make room.
-    pub(crate) fn until_room(&self, now: Timestamp) -> std::time::Duration {
-        let soonest = Timestamp::from_micros(self.table.soonest_idle());
-        soonest.since(now).max(std::time::Duration::from_micros(1))
+    /// When a key may become idle and make room.
+    pub(crate) fn until_room(&self, now: Timestamp) -> Retry {
+        match self.table.soonest_idle() {
+            NEVER => Retry::Never,
+            soonest => {
+                let after = Timestamp::from_micros(soonest).since(now);
+                Retry::After(after.max(Duration::from_micros(1)))
+            }
+        }
     }
 
     /// The counter of this fingerprint, taken out until [`Shard::put`] brings it back.
@@ -460,7 +467,7 @@ impl Shard {
         let idle = |slot: &Slot| {
             limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
                 // A state that a request under way has in hand is not idle.
-                _ if slot.is_held() => u64::MAX,
+                _ if slot.is_held() => NEVER,
                 Some(index) => idle_moment(under, spill.state(index)),
                 None => idle_moment(under, &slot.state(under).unwrap_or_default()),
             })
@@ -476,7 +483,7 @@ impl Shard {
 
 /// When a state becomes idle, as the table notes it: never, past the end of time.
 fn idle_moment(under: &Limit, state: &State) -> u64 {
-    under.idle_at(state).map_or(u64::MAX, Timestamp::as_micros)
+    under.idle_at(state).map_or(NEVER, Timestamp::as_micros)
 }
 
 /// What a key under this limit may come to occupy besides its slot.

@@ -4,8 +4,6 @@
 //! in ascending order, so that two requests cannot wait for each other. The overflow counters
 //! come last in that order. Nothing else locks, sleeps, or runs in the background.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 use tollgate_core::{
     Answer, Charge, Clock, Decision, Op, Request, Retry, Store, StoreError, Timestamp, Verdict,
@@ -123,7 +121,9 @@ impl<C: Clock> EmbeddedStore<C> {
                 shard.tally.overflowed = shard.tally.overflowed.saturating_add(1);
                 let until_room = shard.until_room(now);
                 drop(shard);
-                self.overflow.lock().charge(charge, until_room, now)
+                let mut overflow = self.overflow.lock();
+                let now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };
+                overflow.charge(charge, until_room, now)
             }
         }
     }
@@ -161,7 +161,8 @@ impl<C: Clock> EmbeddedStore<C> {
         if !overflow.may_hold(charge) {
             return absent;
         }
-        overflow.charge(charge, Duration::ZERO, now)
+        let now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };
+        overflow.charge(charge, Retry::Never, now)
     }
 
     #[inline]
@@ -209,11 +210,7 @@ impl<C: Clock> EmbeddedStore<C> {
 }
 
 impl<C: Clock> Store for EmbeddedStore<C> {
-    fn charge(
-        &self,
-        batch: &[Request<'_>],
-    ) -> impl Future<Output = Result<Vec<Answer>, StoreError>> + Send {
-        let answers = batch.iter().map(|request| self.charge_request(request)).collect();
-        std::future::ready(Ok(answers))
+    async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        Ok(batch.iter().map(|request| self.charge_request(request)).collect())
     }
 }

@@ -17,8 +17,12 @@ use crate::slot::Slot;
 /// Slots per segment.
 const SEGMENT: usize = 64;
 
-/// A bound that no moment reaches: the segment is empty.
-const NEVER: u64 = u64::MAX;
+/// A bound that no moment reaches, not even the last: nothing becomes idle.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+fn is_due(bound: u64, now: u64) -> bool {
+    bound <= now && bound != NEVER
+}
 
 /// Slots by fingerprint.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Table {
     bounds: Vec<u64>,
     len: usize,
     max_len: usize,
+    /// A lower bound of all bounds, so that a full table turns keys away without looking.
+    soonest: u64,
 }
 
 /// A slot that never lies across two cache lines.
@@ -48,7 +54,7 @@ pub(crate) enum Room {
 
 impl Table {
     pub(crate) const fn new(max_len: usize) -> Self {
-        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len }
+        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len, soonest: NEVER }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -95,6 +101,7 @@ impl Table {
         if let Some(bound) = self.bounds.get_mut(place / SEGMENT) {
             *bound = moment.min(*bound);
         }
+        self.soonest = self.soonest.min(moment);
     }
 
     /// Whether `more` keys fit besides those that are here.
@@ -168,20 +175,27 @@ impl Table {
     }
 
     /// The earliest moment at which a key may become idle.
-    pub(crate) fn soonest_idle(&self) -> u64 {
-        self.bounds.iter().copied().min().unwrap_or(NEVER)
+    pub(crate) const fn soonest_idle(&self) -> u64 {
+        self.soonest
     }
 
     /// A segment that may hold an idle key at `now`, the nearest from the fingerprint's home on.
     ///
     /// Near the home, because that is where room is needed: freeing places elsewhere, in the
     /// order of the table say, would let runs of thousands of slots grow where it has not been.
-    pub(crate) fn candidate(&self, now: u64, fingerprint: Fingerprint) -> Option<usize> {
+    pub(crate) fn candidate(&mut self, now: u64, fingerprint: Fingerprint) -> Option<usize> {
+        if !is_due(self.soonest, now) {
+            return None;
+        }
         let home = self.home(fingerprint) / SEGMENT;
         let (before, after) = self.bounds.split_at_checked(home)?;
-        let is_due = |bound: &u64| *bound <= now;
-        let found = after.iter().position(is_due).map(|i| home.wrapping_add(i));
-        found.or_else(|| before.iter().position(is_due))
+        let due = |bound: &u64| is_due(*bound, now);
+        let found = after.iter().position(due).map(|i| home.wrapping_add(i));
+        let found = found.or_else(|| before.iter().position(due));
+        if found.is_none() {
+            self.soonest = self.bounds.iter().copied().min().unwrap_or(NEVER);
+        }
+        found
     }
 
     /// Removes the idle keys of a segment and tightens its bound. `idle_moment` tells when a
@@ -198,7 +212,7 @@ impl Table {
         let mut place = from;
         while place < to {
             let slot = self.slot(place);
-            if slot.fingerprint != Fingerprint::NONE && idle_moment(&slot) <= now {
+            if slot.fingerprint != Fingerprint::NONE && is_due(idle_moment(&slot), now) {
                 drop(&slot);
                 // The gap is filled from behind: look at the same place again.
                 self.remove(place);
@@ -222,7 +236,7 @@ impl Table {
     }
 
     pub(crate) fn is_due(&self, segment: usize, now: u64) -> bool {
-        self.bounds.get(segment).is_some_and(|bound| *bound <= now)
+        self.bounds.get(segment).is_some_and(|bound| is_due(*bound, now))
     }
 
     /// The fingerprint's place if nothing were in the way: its share of the table, from the

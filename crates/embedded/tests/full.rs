@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tollgate_core::testing::ManualClock;
 use tollgate_embedded::EmbeddedStore;
-use tollgate_embedded::core::algorithm::{Concurrency, SlidingLog, TokenBucket};
+use tollgate_embedded::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate_embedded::core::{
-    Basis, Charge, Decision, Holder, Key, Limit, OnFull, Op, Quota, Request, Retry, Verdict,
+    Basis, Charge, Clock, Decision, Holder, Key, Limit, OnFull, Op, Quota, Request, Retry,
+    Timestamp, Verdict,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -258,4 +259,98 @@ fn anything_but_a_plain_take_finds_the_hot_key_as_it_is() {
 
     assert_eq!(full.op("hot", &limit, Op::Peek(0)).remaining, 5);
     assert_eq!(full.take("hot", &limit).remaining, 4);
+}
+
+#[test]
+fn at_the_end_of_time_nothing_hangs_and_nothing_that_counts_is_dropped() {
+    // "Never idle" was written as the last moment, which the clock can reach.
+    let clock = ManualClock::at(Timestamp::MAX);
+    let store = EmbeddedStore::builder().max_keys(1).shards(1).with_clock(clock.clone());
+    let full = Full { store, clock };
+    let window = Limit::new(FixedWindow::default(), Quota::new(1, HOUR).unwrap()).unwrap();
+    assert!(full.take("a", &window).passes());
+    assert!(!full.take("a", &window).passes());
+
+    let other = full.take("b", &window);
+
+    assert_eq!(other.basis, Basis::Overflow);
+    assert!(!full.take("a", &window).passes(), "still counted");
+    let names: Vec<String> = (0..8).map(|i| format!("n{i}")).collect();
+    let charges: Vec<_> = names.iter().map(|key| one(key, &window)).collect();
+    let _ = full.store.charge_request(&Request::new(&charges).unwrap());
+}
+
+#[test]
+fn a_request_off_the_plain_path_does_not_reserve_its_room_twice() {
+    let full = Full::with_room_for(8);
+    let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(full.clock.clone());
+    let limit = bucket(1, HOUR).with_on_full(OnFull::Admit);
+    let asked = Charge::take(Key::new("b").unwrap(), &limit, 0).unwrap();
+
+    let answer = store.charge_request(&Request::new(&[one("a", &limit), asked]).unwrap());
+
+    assert_eq!(answer.decisions[0].basis, Basis::Counted, "there was room");
+    assert!(!store.charge_one(&one("a", &limit)).passes(), "and it was counted");
+}
+
+/// A clock that calls itself monotonic and is read before the lock: readings of different
+/// threads may then arrive in another order than they were made.
+#[derive(Clone, Default)]
+struct Overtaken(ManualClock);
+
+impl Clock for Overtaken {
+    const MONOTONIC: bool = true;
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+#[test]
+fn readings_that_arrive_out_of_order_do_not_shorten_a_shared_lease() {
+    let clock = Overtaken::default();
+    let store = EmbeddedStore::builder().max_keys(4).shards(4).with_clock(clock.clone());
+    for i in 0..1_000 {
+        let _ = store.charge_one(&one(&format!("fill{i}"), &bucket(1, HOUR)));
+    }
+    let limit = Limit::new(Concurrency, Quota::new(1, HOUR).unwrap()).unwrap();
+    let acquire = |i: u32, holder: u128| {
+        let key = format!("k{i}");
+        let op = Op::Acquire { holder: Holder(holder), lease: 60 * SECOND };
+        store.charge_one(&Charge::new(Key::new(&key).unwrap(), &limit, op).unwrap()).passes()
+    };
+    assert!(acquire(0, 1));
+
+    // Each key's shard sees its own readings in order; the shared counter sees them all.
+    for i in 1..100 {
+        clock.0.step_back(SECOND);
+        assert!(!acquire(i, 2));
+        clock.0.advance(SECOND);
+    }
+
+    clock.0.advance(59 * SECOND);
+    assert!(!acquire(100, 2), "the lease has a second to go");
+}
+
+#[test]
+fn a_credit_for_a_key_that_was_never_charged_gives_nothing_to_those_that_share() {
+    let full = Full::with_room_for(100);
+    let limit = bucket(10, HOUR);
+    full.flood("k", 5_000, &limit);
+    let shared = (0..20).filter(|i| full.take(&format!("s{i}"), &limit).passes()).count();
+    assert_eq!(shared, 0, "the flood has used up the shared counter");
+    let at = full.clock.now();
+    let credit =
+        |key| Charge::new(Key::new(key).unwrap(), &limit, Op::Credit { cost: 9, at }).unwrap();
+
+    let _ = full.store.charge_request(&Request::new(&[credit("x"), credit("y")]).unwrap());
+
+    assert!(!full.take("z", &limit).passes());
+}
+
+#[test]
+fn the_largest_store_is_built_without_allocating_for_it() {
+    let store = EmbeddedStore::builder().max_keys(usize::MAX).build();
+
+    assert!(store.charge_one(&one("k", &bucket(1, HOUR))).passes());
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tollgate_core::testing::ManualClock;
 use tollgate_embedded::EmbeddedStore;
 use tollgate_embedded::core::algorithm::{Concurrency, TokenBucket};
-use tollgate_embedded::core::{Charge, Holder, Key, Limit, Op, Quota, Request};
+use tollgate_embedded::core::{Charge, Clock, Holder, Key, Limit, Op, Quota, Request, Timestamp};
 
 fn limit(count: u64) -> Limit {
     let quota = Quota::new(count, Duration::from_secs(3600)).unwrap();
@@ -119,5 +119,42 @@ fn two_holders_never_share_the_last_place() {
         let held = threads.into_iter().map(|t| t.join().unwrap()).filter(|held| *held).count();
 
         assert_eq!(held, 1);
+    });
+}
+
+/// A clock that is read before the lock is taken.
+#[derive(Clone, Copy)]
+struct Steady;
+
+impl Clock for Steady {
+    const MONOTONIC: bool = true;
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000)
+    }
+}
+
+#[test]
+fn a_full_store_on_a_clock_read_before_the_lock_shares_one_counter_exactly() {
+    loom::model(|| {
+        let store = EmbeddedStore::builder().max_keys(1).shards(1).with_clock(Steady);
+        let store = Arc::new(store);
+        assert!(store.charge_one(&take("first", &limit(1))).passes());
+        let threads: Vec<_> = [["a", "b"], ["b", "a"]]
+            .into_iter()
+            .map(|keys| {
+                let store = Arc::clone(&store);
+                thread::spawn(move || {
+                    let limit = limit(3);
+                    let charges = keys.map(|key| take(key, &limit));
+                    store.charge_request(&Request::new(&charges).unwrap()).passes()
+                })
+            })
+            .collect();
+
+        let passed =
+            threads.into_iter().map(|t| t.join().unwrap()).filter(|passed| *passed).count();
+
+        assert_eq!(passed, 1, "three shared permits are one request of two");
     });
 }

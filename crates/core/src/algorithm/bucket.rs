@@ -162,9 +162,7 @@ impl Plan {
                 let capacity = std::num::NonZeroU64::new(from.capacity).unwrap_or(one);
                 mul_div(units, [num.get(), to.capacity], [den, capacity])
             }
-            Change::Adopt => {
-                mul_div(units, [to.rate.denominator().get(), 1], [from.rate.denominator(), one])
-            }
+            Change::Adopt => return Self::adopt(state, from, to, now),
         };
         let mut backlog = to.rate.span_of_units(units);
         if let Ahead::Waiting(_) = state.ahead {
@@ -176,6 +174,24 @@ impl Plan {
             _ => to.rate.add(to.full, Span::micros(MAX_AHEAD_US)),
         };
         to.bucket(backlog.min(most), state.ahead.at(now), now)
+    }
+}
+
+impl Plan {
+    /// Keeps the arrival time as it is, its fraction rounded up. It may then lie further ahead
+    /// than the other quota would put it, and stays there: cut back, two quotas that take turns
+    /// on one key would refill each other.
+    pub(super) fn adopt(state: Bucket, from: &Self, to: &Self, now: Timestamp) -> Option<Bucket> {
+        let backlog = from.backlog(Some(&state), now);
+        let (num, den) = (to.rate.denominator(), from.rate.denominator());
+        let product = u128::from(backlog.part).saturating_mul(u128::from(num.get()));
+        let part = to.rate.span_of_units(product.div_ceil(u128::from(den.get())));
+        let backlog = to.rate.add(Span::micros(backlog.whole), part);
+        let ahead = match state.ahead {
+            Ahead::No => Ahead::Debt(now),
+            ahead => ahead.at(now),
+        };
+        to.bucket(backlog, ahead, now)
     }
 }
 

@@ -28,6 +28,8 @@ impl Concurrency {
 pub struct Plan {
     /// How many may hold at once.
     pub capacity: u64,
+    /// The longest lease, also for a charge that an older revision allowed more.
+    pub longest_us: u64,
 }
 
 /// Who holds, in the order in which their leases end.
@@ -121,7 +123,7 @@ impl Step for Concurrency {
             );
             return Err(LimitError::new(LimitErrorKind::CountTooLarge, reason));
         }
-        Ok(Plan { capacity })
+        Ok(Plan { capacity, longest_us: quota.period_us().get() })
     }
 
     fn settle(_: &Plan, state: &mut Holders, now: Timestamp) -> bool {
@@ -144,7 +146,8 @@ impl Step for Concurrency {
         let live = state.map_or(&[][..], |state| state.live(now));
         let mine = |holder: Holder| live.iter().any(|hold| hold.holder == holder);
         let last = live.last().map(|hold| hold.until);
-        let hold = |holder, lease, held: u64| match lease_end(lease, now) {
+        let longest = Duration::from_micros(plan.longest_us);
+        let hold = |holder, lease: Duration, held: u64| match lease_end(lease.min(longest), now) {
             Some(until) => {
                 let others = live.iter().rev().find(|hold| hold.holder != holder);
                 let last = others.map_or(until, |hold| hold.until.max(until));

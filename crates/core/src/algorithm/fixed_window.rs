@@ -193,7 +193,7 @@ impl Step for FixedWindow {
         };
         let start = match to.anchor {
             Anchor::FirstHit => window.start,
-            Anchor::Epoch => to.begin(now).max(window.start),
+            Anchor::Epoch => to.begin(now),
         };
         let window = Window { start, used };
         (used > 0 && to.is_live(&window, now)).then_some(window)

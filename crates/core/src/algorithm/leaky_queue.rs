@@ -75,14 +75,10 @@ impl Step for LeakyQueue {
         if change == Change::Revise(OnChange::Reset) {
             return None;
         }
-        let backlog = from.backlog(Some(&state), now);
-        // The fraction, rounded up to keep behind every departure that was granted.
-        let (num, den) = (to.rate.denominator(), from.rate.denominator());
-        let product = u128::from(backlog.part).saturating_mul(u128::from(num.get()));
-        let part = to.rate.span_of_units(product.div_ceil(u128::from(den.get())));
+        let kept = Plan::adopt(state, from, to, now)?;
         let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
-        let backlog = to.rate.add(Span::micros(backlog.whole), part).min(most);
-        to.bucket(backlog, Ahead::Waiting(now), now)
+        let backlog = to.backlog(Some(&kept), now).min(most);
+        to.bucket(backlog, kept.ahead, now)
     }
 
     fn idle_at(_: &Plan, state: &Bucket) -> Option<Timestamp> {

@@ -187,7 +187,15 @@ impl BucketOracle {
                 let grown = Ratio::new(self.burst.into(), from.burst.into());
                 used.scaled(grown, self.micros)
             }
-            How::Adopt => time.scaled(one, self.permits).map(|time| time * self.rate),
+            How::Adopt => {
+                // The moment of being full again stays, its fraction rounded up, however far
+                // ahead that is for the other quota.
+                let floor = time.scaled(one, self.permits).expect("a time that fits");
+                let step = if floor == time { 0 } else { 1 };
+                let time = floor + Ratio::new(step, self.permits.into());
+                let waiting = level.owed.is_some_and(|owed| owed.waiting);
+                return self.write(self.full() - time * self.rate, waiting, now);
+            }
         };
         let used = used.unwrap_or(most);
         let used = match level.owed {

@@ -7,6 +7,8 @@ use crate::{Holder, Limit, Op, Retry, Verdict};
 #[derive(Clone, Debug)]
 pub struct ConcurrencyOracle {
     count: u64,
+    /// The longest lease.
+    longest: u64,
     /// When anything was last acquired, renewed or released.
     written: u64,
     held: Vec<(Holder, u64)>,
@@ -14,7 +16,9 @@ pub struct ConcurrencyOracle {
 
 impl ConcurrencyOracle {
     pub(super) fn new(limit: &Limit) -> Self {
-        Self { count: limit.quota().count().get(), written: 0, held: Vec::new() }
+        let quota = limit.quota();
+        let (count, longest) = (quota.count().get(), super::us(quota.period()));
+        Self { count, longest, written: 0, held: Vec::new() }
     }
 
     pub(super) const fn is_absent(&self) -> bool {
@@ -62,12 +66,12 @@ impl ConcurrencyOracle {
             Op::Acquire { holder, lease } => {
                 let verdict = if holds(holder) { Verdict::Allow } else { self.judge(1, now) };
                 if verdict.passes() {
-                    self.write(holder, Some(now + super::us(lease)), now);
+                    self.write(holder, Some(now + super::us(lease).min(self.longest)), now);
                 }
                 verdict
             }
             Op::Renew { holder, lease } if holds(holder) => {
-                self.write(holder, Some(now + super::us(lease)), now);
+                self.write(holder, Some(now + super::us(lease).min(self.longest)), now);
                 Verdict::Allow
             }
             Op::Renew { .. } => Verdict::Deny(Retry::Never),
@@ -87,5 +91,6 @@ impl ConcurrencyOracle {
     /// Permits that are held are facts: no change takes them away.
     pub(super) fn change(&mut self, to: &Limit, _how: How, _now: u64) {
         self.count = to.quota().count().get();
+        self.longest = super::us(to.quota().period());
     }
 }

@@ -113,7 +113,7 @@ impl FixedWindowOracle {
         // A first-hit window keeps its beginning; an aligned one is the one `now` lies in.
         let start = match self.anchor {
             Anchor::FirstHit => window.start,
-            Anchor::Epoch => self.start_of(now).max(window.start),
+            Anchor::Epoch => self.start_of(now),
         };
         self.window = (used > 0 && now < start + self.period).then_some(Window { start, used });
     }
