@@ -313,23 +313,26 @@ fn readings_that_arrive_out_of_order_do_not_shorten_a_shared_lease() {
     for i in 0..1_000 {
         let _ = store.charge_one(&one(&format!("fill{i}"), &bucket(1, HOUR)));
     }
-    let limit = Limit::new(Concurrency, Quota::new(1, HOUR).unwrap()).unwrap();
-    let acquire = |i: u32, holder: u128| {
+    let limit = Limit::new(Concurrency, Quota::new(2, HOUR).unwrap()).unwrap();
+    let ask = |i: u32, op| {
         let key = format!("k{i}");
-        let op = Op::Acquire { holder: Holder(holder), lease: 60 * SECOND };
         store.charge_one(&Charge::new(Key::new(&key).unwrap(), &limit, op).unwrap()).passes()
     };
-    assert!(acquire(0, 1));
+    let acquire = |holder| Op::Acquire { holder: Holder(holder), lease: 60 * SECOND };
+    assert!(ask(0, acquire(1)));
 
-    // Each key's shard sees its own readings in order; the shared counter sees them all.
-    for i in 1..100 {
-        clock.0.step_back(SECOND);
-        assert!(!acquire(i, 2));
+    // A reading made before another's arrives after it, in a shard that has not seen the other.
+    for i in 0..20 {
         clock.0.advance(SECOND);
+        assert!(ask(2 * i, acquire(2)));
+        clock.0.step_back(SECOND / 2);
+        assert!(ask(2 * i + 1, Op::Release { holder: Holder(2) }));
+        clock.0.advance(SECOND / 2);
     }
 
-    clock.0.advance(59 * SECOND);
-    assert!(!acquire(100, 2), "the lease has a second to go");
+    clock.0.advance(39 * SECOND);
+    assert!(ask(100, acquire(3)));
+    assert!(!ask(101, acquire(4)), "the first lease has a second to go");
 }
 
 #[test]
