@@ -50,6 +50,24 @@ impl Kind {
         Self::Concurrency,
     ];
 
+    /// The kind of an algorithm. Exhaustive, so that an algorithm without histories does not
+    /// compile.
+    pub const fn of(algorithm: &Algorithm) -> Self {
+        match algorithm {
+            Algorithm::FixedWindow(_) => Self::FixedWindow,
+            Algorithm::SlidingLog(_) => Self::SlidingLog,
+            Algorithm::SlidingWindow(window) => match window.estimate {
+                Estimate::Conservative => Self::Conservative,
+                Estimate::Weighted => Self::Weighted,
+            },
+            Algorithm::TokenBucket(_) => Self::TokenBucket,
+            Algorithm::LeakyMeter(_) => Self::LeakyMeter,
+            Algorithm::LeakyQueue(_) => Self::LeakyQueue,
+            Algorithm::Smooth(_) => Self::Smooth,
+            Algorithm::Concurrency(_) => Self::Concurrency,
+        }
+    }
+
     /// An algorithm of this kind with random parameters.
     pub fn algorithm(self, rng: &mut Rng) -> Algorithm {
         let panes = rng.pick(&[1, 1, 2, 3, 4, 10, 60, 64]);
@@ -365,4 +383,19 @@ impl History {
 
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_draws_limits_of_its_own_kind() {
+        let mut rng = Rng::new(1);
+        for kind in Kind::ALL {
+            for _ in 0..100 {
+                assert_eq!(Kind::of(&kind.limit(&mut rng).algorithm()), kind);
+            }
+        }
+    }
 }
