@@ -24,6 +24,7 @@ pub struct Builder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) shards: usize,
+    pub(crate) booths: usize,
     pub(crate) keys_per_shard: usize,
     pub(crate) heap_per_shard: usize,
 }
@@ -36,6 +37,9 @@ const MAX_SHARDS: usize = 1 << 16;
 
 /// Fewer shards than this would make threads wait for each other.
 const USUAL_SHARDS: usize = 64;
+
+/// Keys that may have a booth at a time, 64 bytes each: a quarter of a megabyte in all.
+const USUAL_BOOTHS: usize = 4096;
 
 /// A shard smaller than this would be full while others are half empty.
 const FEWEST_KEYS_PER_SHARD: usize = 256;
@@ -90,8 +94,11 @@ impl Builder {
         let shards =
             if shards > self.max_keys { previous_power_of_two(self.max_keys) } else { shards };
         let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(256 << 20));
+        // Loom explores few; elsewhere no more than there may be keys.
+        let booths = if cfg!(loom) { 1 } else { USUAL_BOOTHS.min(self.max_keys) };
         Sizes {
             shards,
+            booths: booths.next_power_of_two().max(shards),
             // Rounded down, so that the store never holds more keys than was said.
             keys_per_shard: self.max_keys.checked_div(shards).unwrap_or(0).max(1),
             heap_per_shard: heap.checked_div(shards).unwrap_or(0),

@@ -4,6 +4,7 @@
 //! room: a client that brings its own quotas cannot fill the memory with them beyond one a key.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tollgate_core::Limit;
 
@@ -21,13 +22,19 @@ pub(crate) struct Interned {
 
 #[derive(Debug)]
 struct Counted {
-    limit: Limit,
+    limit: Arc<Limit>,
     uses: u32,
 }
 
 impl Interned {
     #[inline]
     pub(crate) fn limit(&self, id: LimitId) -> Option<&Limit> {
+        self.shared(id).map(|limit| &**limit)
+    }
+
+    /// The same, to be kept.
+    #[inline]
+    pub(crate) fn shared(&self, id: LimitId) -> Option<&Arc<Limit>> {
         let index = usize::try_from(id.0).unwrap_or(usize::MAX);
         self.limits.get(index).map(|counted| &counted.limit)
     }
@@ -45,7 +52,7 @@ impl Interned {
             self.count(id, used_once_more);
             return id;
         }
-        let counted = Counted { limit: *limit, uses: 1 };
+        let counted = Counted { limit: Arc::new(*limit), uses: 1 };
         let number = match self.free.pop() {
             Some(number) => {
                 let index = usize::try_from(number).unwrap_or(usize::MAX);

@@ -14,6 +14,7 @@
 //! - **Atomic.** A request locks all it touches, in one order. There is no tokio here, so that
 //!   loom can check that.
 
+mod booth;
 mod builder;
 mod clock;
 mod fingerprint;

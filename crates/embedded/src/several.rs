@@ -80,6 +80,7 @@ impl<'s, C: Clock> Several<'s, C> {
     pub(crate) fn charge(mut self, request: &Request<'_>) -> Answer {
         let early = self.store.early();
         self.lock_shards();
+        self.call_back();
         let now = self.store.moment(early, self.shards.iter_mut().map(|(_, shard)| &mut **shard));
         if let Some(answer) = self.charge_plainly(request, now) {
             return answer;
@@ -148,10 +149,6 @@ impl<'s, C: Clock> Several<'s, C> {
             if !plain || self.prints.iter().take(i).any(|other| other == print) {
                 return false;
             }
-            let Some((_, shard)) = find(&mut self.shards, self.store.index(*print)) else {
-                return false;
-            };
-            shard.cool_down();
         }
         let mut absent = 0;
         // Once more if making room dropped an idle key of this very request.
@@ -207,6 +204,39 @@ impl<'s, C: Clock> Several<'s, C> {
         indices.sort_unstable();
         indices.dedup();
         self.shards = indices.into_iter().map(|i| (i, self.store.lock(i))).collect();
+    }
+
+    /// Calls back the slots that are at booths: those of this request, and where room may be
+    /// short, all.
+    fn call_back(&mut self) {
+        let keys = self.prints.len();
+        let short: SmallVec<[usize; 4]> = self
+            .shards
+            .iter()
+            .filter_map(|(i, shard)| shard.misses_lent(keys).then_some(*i))
+            .collect();
+        let lent = |print: &Fingerprint| {
+            let index = self.store.index(*print);
+            self.shards.iter().any(|(i, shard)| *i == index && shard.has_lent(*print))
+        };
+        if short.is_empty() && !self.prints.iter().any(lent) {
+            return;
+        }
+        // Booths come before shards, and while they are held no slot is lent again.
+        self.shards.clear();
+        for shard in short {
+            self.store.call_all_back(shard);
+        }
+        let booths = self.store.lock_booths(&self.prints);
+        self.lock_shards();
+        for (print, mut booth) in booths {
+            let index = self.store.index(print);
+            if let Some((_, shard)) = find(&mut self.shards, index)
+                && let Some((slot, latest)) = booth.vacate()
+            {
+                shard.take_back(slot, latest);
+            }
+        }
     }
 
     /// The shared counters may have been charged at a later moment than these shards.

@@ -4,6 +4,7 @@
 //! slot, the slot of an idle key (dropping it loses nothing), growth. Only then is the shard
 //! full, and no key that still counts is ever dropped.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::algorithm::bucket::Plain;
@@ -24,14 +25,11 @@ use crate::table::{NEVER, Room, Table};
 pub(crate) struct Shard {
     /// The latest moment anything was decided at.
     latest: Timestamp,
-    /// The slot of a key charged twice in a row, here instead of in the table: a key that two
-    /// threads fight for then costs them one cache line, not two.
-    hot: Slot,
-    /// Where in the table the hot slot belongs.
-    hot_place: usize,
     /// The place of the table charged last, if that was the last charge of all.
     last_place: usize,
     table: Table,
+    /// How many slots are at booths.
+    lent: usize,
     limits: Interned,
     spill: Spill,
     /// The most that spilled states may come to occupy, if all grow as far as they can.
@@ -65,6 +63,10 @@ pub(crate) enum Planned {
 pub(crate) enum Outcome {
     /// It was a plain take from a bucket under the charge's own limit.
     Plain(Plain),
+    /// The same, and the charge before was on this key as well.
+    Again(Plain),
+    /// Nothing: the slot is at a booth and has to be called back.
+    Lent,
     /// It was decided.
     Decided(Decision),
     /// The key has no counter, and there is no room for one.
@@ -83,8 +85,7 @@ impl Shard {
             max_heap,
             reserved: 0,
             latest: Timestamp::EPOCH,
-            hot: Slot::EMPTY,
-            hot_place: usize::MAX,
+            lent: 0,
             last_place: usize::MAX,
             reserved_heap: 0,
             tally: Tally::default(),
@@ -126,35 +127,26 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
-        if self.hot.fingerprint == fingerprint
-            && let Some((plain, new)) = self.take_plainly(self.hot, charge, now)
-        {
-            self.hot = new;
-            self.last_place = usize::MAX;
-            return Outcome::Plain(plain);
-        }
         let Some(place) = self.table.find(fingerprint) else {
             return self.charge_absent(fingerprint, charge, now);
         };
         let slot = self.table.slot(place);
-        if self.hot.fingerprint != fingerprint
-            && let Some((plain, new)) = self.take_plainly(slot, charge, now)
-        {
-            if self.last_place == place {
-                self.cool_down();
-                (self.hot, self.hot_place) = (new, place);
-            } else {
-                if let Plain::Pass(_) = plain {
-                    self.table.set(place, new);
-                }
-                self.last_place = place;
+        if let Some((plain, new)) = self.take_plainly(slot, charge, now) {
+            if let Plain::Pass(_) = plain {
+                self.table.set(place, new);
             }
+            if self.last_place == place {
+                return Outcome::Again(plain);
+            }
+            self.last_place = place;
             return Outcome::Plain(plain);
+        }
+        if slot.is_lent() {
+            return Outcome::Lent;
         }
         self.charge_generally(place, charge, now)
     }
 
-    /// Makes a plain take from the bucket that a slot holds; the slot as it then is.
     #[inline]
     fn take_plainly(
         &self,
@@ -162,14 +154,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Option<(Plain, Slot)> {
-        let cost = charge.plain_cost()?;
-        let under = self.limits.limit(slot.limit())?;
-        let mut arrival = slot.arrival()?;
-        if !under.counts_like(charge.limit()) {
-            return None;
-        }
-        let plain = under.bucket_plan()?.take_plainly(&mut arrival, cost, now)?;
-        Some((plain, slot.with_arrival(arrival)?))
+        slot.take_plainly(self.limits.limit(slot.limit())?, charge, now)
     }
 
     /// A plain take, not yet made, for a request that makes several or none: what would become
@@ -208,19 +193,41 @@ impl Shard {
         self.table.find(fingerprint).is_some()
     }
 
-    /// Puts the hot slot back into the table, where everything but a plain take looks for it.
-    pub(crate) fn cool_down(&mut self) {
-        if self.hot.fingerprint != Fingerprint::NONE {
-            self.table.set(self.hot_place, self.hot);
-            self.hot = Slot::EMPTY;
+    /// Lends the slot charged last to a booth: the slot, and the limit it counts under.
+    pub(crate) fn lend(&mut self) -> Option<(Slot, Arc<Limit>)> {
+        let place = self.last_place;
+        let slot = self.table.slot(place);
+        let limit = Arc::clone(self.limits.shared(slot.limit())?);
+        self.table.set(place, slot.lent());
+        self.lent = self.lent.saturating_add(1);
+        Some((slot, limit))
+    }
+
+    /// Takes back a slot that was lent, and charged last at `latest`.
+    pub(crate) fn take_back(&mut self, slot: Slot, latest: Timestamp) {
+        if let Some(place) = self.table.find(slot.fingerprint) {
+            self.table.set(place, slot);
+            // While it was away it was left out of its segment's bound.
+            self.table.lower_bound(place, slot.word);
+            self.lent = self.lent.saturating_sub(1);
         }
-        self.last_place = usize::MAX;
+        self.latest = self.latest.max(latest);
+    }
+
+    pub(crate) fn has_lent(&self, fingerprint: Fingerprint) -> bool {
+        self.lent > 0
+            && self.table.find(fingerprint).is_some_and(|place| self.table.slot(place).is_lent())
+    }
+
+    /// Whether one of so many new keys may find no room while idle ones are at booths.
+    pub(crate) fn misses_lent(&self, keys: usize) -> bool {
+        self.lent > 0 && self.table.room(keys) == Room::Full
     }
 
     /// Any operation on a key that has a counter.
     #[inline(never)]
     fn charge_generally(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> Outcome {
-        self.cool_down();
+        self.last_place = usize::MAX;
         let slot = self.table.slot(place);
         let id = slot.limit();
         let Some(under) = self.limits.limit(id) else { return Outcome::Full };
@@ -255,7 +262,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Outcome {
-        self.cool_down();
+        self.last_place = usize::MAX;
         let limit = charge.limit();
         let mut arrival = Span::ZERO;
         if let (Some(cost), Some(plan)) = (charge.plain_cost(), limit.bucket_plan())
@@ -351,7 +358,6 @@ impl Shard {
 
     /// The counter of this fingerprint, taken out until [`Shard::put`] brings it back.
     pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
-        self.cool_down();
         let place = self.table.find(fingerprint)?;
         self.take_at(place)
     }
@@ -466,8 +472,8 @@ impl Shard {
         let (limits, spill) = (&self.limits, &self.spill);
         let idle = |slot: &Slot| {
             limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
-                // A state that a request under way has in hand is not idle.
-                _ if slot.is_held() => NEVER,
+                // A state that a request under way has in hand, or a booth, is not idle.
+                _ if slot.is_away() => NEVER,
                 Some(index) => idle_moment(under, spill.state(index)),
                 None => idle_moment(under, &slot.state(under).unwrap_or_default()),
             })

@@ -4,14 +4,14 @@
 //! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
 //! the shard's spill, and the slot says where.
 
-use tollgate_core::algorithm::bucket::{Ahead, Bucket};
+use tollgate_core::algorithm::bucket::{Ahead, Bucket, Plain};
 use tollgate_core::algorithm::fixed_window::Window;
-use tollgate_core::{Algorithm, Limit, Span, State, Timestamp};
+use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
 
 /// One key's place in the table: half a cache line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Slot {
     pub(crate) fingerprint: Fingerprint,
@@ -20,8 +20,8 @@ pub(crate) struct Slot {
     meta: u32,
 }
 
-/// The number of a limit within its shard. The two highest bits of a slot's `meta` are not part
-/// of it.
+/// The number of a limit within its shard. The three highest bits of a slot's `meta` are not
+/// part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitId(pub(crate) u32);
 
@@ -30,6 +30,9 @@ const SPILLED: u32 = 1 << 31;
 
 /// The state is in the hands of a request under way.
 const HELD: u32 = 1 << 30;
+
+/// The state is at a booth.
+const LENT: u32 = 1 << 29;
 
 impl Slot {
     pub(crate) const EMPTY: Self =
@@ -95,8 +98,26 @@ impl Slot {
     /// that is a bucket.
     #[inline]
     pub(crate) fn arrival(&self) -> Option<Span> {
-        let held = self.meta & SPILLED == 0;
-        held.then(|| Span { whole: self.word, part: u64::from(self.small) })
+        let here = self.meta & (SPILLED | LENT) == 0;
+        here.then(|| Span { whole: self.word, part: u64::from(self.small) })
+    }
+
+    /// Makes a plain take from the bucket that the slot holds: what becomes of it, and the slot
+    /// as it then is. `None` if it is not that simple.
+    #[inline]
+    pub(crate) fn take_plainly(
+        self,
+        under: &Limit,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<(Plain, Self)> {
+        let cost = charge.plain_cost()?;
+        let mut arrival = self.arrival()?;
+        if !under.counts_like(charge.limit()) {
+            return None;
+        }
+        let plain = under.bucket_plan()?.take_plainly(&mut arrival, cost, now)?;
+        Some((plain, self.with_arrival(arrival)?))
     }
 
     /// The slot of the same bucket with another arrival time, if that fits.
@@ -115,7 +136,7 @@ impl Slot {
     /// The limit it was counted under.
     #[inline]
     pub(crate) const fn limit(&self) -> LimitId {
-        LimitId(self.meta & !(SPILLED | HELD))
+        LimitId(self.meta & !(SPILLED | HELD | LENT))
     }
 
     /// The same slot while a request has its state in hand; whatever is put back is not held.
@@ -123,7 +144,17 @@ impl Slot {
         Self { meta: self.meta | HELD, ..self }
     }
 
-    pub(crate) const fn is_held(&self) -> bool {
-        self.meta & HELD != 0
+    /// The same slot while its state is at a booth.
+    pub(crate) const fn lent(self) -> Self {
+        Self { meta: self.meta | LENT, ..self }
+    }
+
+    pub(crate) const fn is_lent(&self) -> bool {
+        self.meta & LENT != 0
+    }
+
+    /// Whether the state is elsewhere: in the hands of a request, or at a booth.
+    pub(crate) const fn is_away(&self) -> bool {
+        self.meta & (HELD | LENT) != 0
     }
 }

@@ -1,15 +1,18 @@
 //! The store: shards behind locks.
 //!
-//! A charge locks the one shard its key belongs to; a request with several locks all it touches,
-//! in ascending order, so that two requests cannot wait for each other. The overflow counters
-//! come last in that order. Nothing else locks, sleeps, or runs in the background.
+//! A charge locks its key's booth if it has one, else the shard its key belongs to; a request with
+//! several charges locks all shards it touches, in ascending order, so that two requests cannot
+//! wait for each other. Booths come first in that order, the overflow counters last. Nothing else
+//! locks, sleeps, or runs in the background.
 
 use smallvec::SmallVec;
+use tollgate_core::algorithm::bucket::Plain;
 use tollgate_core::{
     Answer, Charge, Clock, Decision, Op, Request, Retry, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::MonotonicClock;
+use crate::booth::{Booths, Locked};
 use crate::builder::{Builder, Sizes};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::overflow::Overflow;
@@ -36,15 +39,16 @@ pub struct EmbeddedStore<C = MonotonicClock> {
     clock: C,
     secret: Secret,
     /// A power of two of them, so that the mask picks one.
-    shards: Box<[Locked]>,
+    shards: Box<[Padded]>,
     mask: u64,
+    booths: Booths,
     overflow: Lock<Overflow>,
 }
 
 /// A shard on cache lines of its own, so that neighbours do not slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Locked(Lock<Shard>);
+struct Padded(Lock<Shard>);
 
 /// What a store says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,12 +86,13 @@ impl Default for EmbeddedStore {
 
 impl<C: Clock> EmbeddedStore<C> {
     pub(crate) fn with_sizes(sizes: Sizes, clock: C) -> Self {
-        let shard = || Locked(Lock::new(Shard::new(sizes.keys_per_shard, sizes.heap_per_shard)));
+        let shard = || Padded(Lock::new(Shard::new(sizes.keys_per_shard, sizes.heap_per_shard)));
         Self {
             clock,
             secret: Secret::random(),
             shards: (0..sizes.shards).map(|_| shard()).collect(),
             mask: u64::try_from(sizes.shards.saturating_sub(1)).unwrap_or(0),
+            booths: Booths::new(sizes.booths),
             overflow: Lock::new(Overflow::default()),
         }
     }
@@ -98,32 +103,125 @@ impl<C: Clock> EmbeddedStore<C> {
         let fingerprint = self.fingerprint(charge);
         // A monotonic clock is read before the lock, in parallel with whoever holds it.
         let early = self.early();
+        if let Some(plain) = self.charge_at_booth(fingerprint, charge, early) {
+            return answer_plainly(plain, charge);
+        }
         let mut shard = self.lock(self.index(fingerprint));
-        let now = match early {
-            Some(early) => shard.no_earlier(early),
-            None => self.clock.now(),
-        };
+        let now = self.moment_in(&mut shard, early);
         match shard.charge(fingerprint, charge, now) {
             Outcome::Plain(plain) => {
                 drop(shard);
-                // The counter's limit counts like the charge's, so either gives the answer.
-                match (charge.limit().bucket_plan(), charge.plain_cost()) {
-                    (Some(plan), Some(cost)) => plan.answer_plainly(plain, cost),
-                    _ => Decision::overflow(Verdict::Deny(Retry::Never)),
-                }
+                answer_plainly(plain, charge)
             }
+            Outcome::Again(plain) => {
+                self.lend(&mut shard, fingerprint);
+                drop(shard);
+                answer_plainly(plain, charge)
+            }
+            outcome => self.conclude(outcome, shard, fingerprint, charge, now),
+        }
+    }
+
+    /// Answers a charge that is more than a plain take.
+    #[inline(never)]
+    fn conclude<'s>(
+        &'s self,
+        mut outcome: Outcome,
+        mut shard: Guard<'s, Shard>,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        mut now: Timestamp,
+    ) -> Decision {
+        let short_of_room = matches!(outcome, Outcome::Full) && shard.misses_lent(1);
+        if short_of_room || matches!(outcome, Outcome::Lent) {
+            drop(shard);
+            if short_of_room {
+                self.call_all_back(self.index(fingerprint));
+            }
+            shard = self.call_back(fingerprint);
+            now = self.moment_in(&mut shard, C::MONOTONIC.then_some(now));
+            outcome = shard.charge(fingerprint, charge, now);
+        }
+        match outcome {
+            Outcome::Plain(plain) | Outcome::Again(plain) => answer_plainly(plain, charge),
             Outcome::Decided(decision) => decision,
             Outcome::Absent(decision) => match charge.op() {
                 Op::Renew { .. } | Op::Release { .. } => self.held_elsewhere(charge, now, decision),
                 _ => decision,
             },
-            Outcome::Full => {
+            // No longer lent: it was called back, and the shard is locked since.
+            Outcome::Full | Outcome::Lent => {
                 shard.tally.overflowed = shard.tally.overflowed.saturating_add(1);
                 let until_room = shard.until_room(now);
                 drop(shard);
                 let mut overflow = self.overflow.lock();
                 let now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };
                 overflow.charge(charge, until_room, now)
+            }
+        }
+    }
+
+    /// A plain take at the key's booth, if it has one.
+    #[inline]
+    fn charge_at_booth(
+        &self,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        early: Option<Timestamp>,
+    ) -> Option<Plain> {
+        let mut booth = self.booths.serving(fingerprint)?;
+        let now = match early {
+            Some(early) => booth.no_earlier(early),
+            None => self.clock.now(),
+        };
+        booth.take_plainly(charge, now)
+    }
+
+    /// Gives the key charged last a booth, if nobody is at it.
+    #[inline(never)]
+    fn lend(&self, shard: &mut Shard, fingerprint: Fingerprint) {
+        if let Some(mut booth) = self.booths.try_lock(self.booths.index(fingerprint)) {
+            if let Some((slot, latest)) = booth.vacate() {
+                shard.take_back(slot, latest);
+            }
+            if let Some((slot, limit)) = shard.lend() {
+                booth.serve(slot, limit, shard.latest());
+            }
+        }
+    }
+
+    /// The shard of a key, locked, with the key's slot back in it.
+    #[inline(never)]
+    fn call_back(&self, fingerprint: Fingerprint) -> Guard<'_, Shard> {
+        let mut booth = self.booths.lock(self.booths.index(fingerprint));
+        let mut shard = self.lock(self.index(fingerprint));
+        if let Some((slot, latest)) = booth.as_mut().and_then(Locked::vacate) {
+            shard.take_back(slot, latest);
+        }
+        shard
+    }
+
+    /// The booths of these keys, locked in ascending order, each with a key that has it.
+    pub(crate) fn lock_booths(
+        &self,
+        prints: &[Fingerprint],
+    ) -> SmallVec<[(Fingerprint, Locked<'_>); 4]> {
+        let mut prints: SmallVec<[Fingerprint; 4]> = SmallVec::from_slice(prints);
+        prints.sort_unstable_by_key(|print| self.booths.index(*print));
+        prints.dedup_by_key(|print| self.booths.index(*print));
+        prints
+            .into_iter()
+            .filter_map(|print| Some((print, self.booths.lock(self.booths.index(print))?)))
+            .collect()
+    }
+
+    /// Calls back every slot that a shard has lent, so that it finds those that are idle.
+    #[inline(never)]
+    pub(crate) fn call_all_back(&self, shard: usize) {
+        for index in (shard..self.booths.count()).step_by(self.shards.len()) {
+            let mut booth = self.booths.lock(index);
+            if let Some((slot, latest)) = booth.as_mut().and_then(Locked::vacate) {
+                self.lock(shard).take_back(slot, latest);
             }
         }
     }
@@ -191,6 +289,15 @@ impl<C: Clock> EmbeddedStore<C> {
         C::MONOTONIC.then(|| self.clock.now())
     }
 
+    /// The moment of a decision in one locked shard.
+    #[inline]
+    fn moment_in(&self, shard: &mut Shard, early: Option<Timestamp>) -> Timestamp {
+        match early {
+            Some(early) => shard.no_earlier(early),
+            None => self.clock.now(),
+        }
+    }
+
     /// The moment of a decision on locked shards: never before the last one made there, unless
     /// the clock itself may step back.
     #[inline]
@@ -206,6 +313,15 @@ impl<C: Clock> EmbeddedStore<C> {
             shard.set_latest(now);
         }
         now
+    }
+}
+
+/// The counter's limit counts like the charge's, so either gives the answer.
+#[inline]
+fn answer_plainly(plain: Plain, charge: &Charge<'_>) -> Decision {
+    match (charge.limit().bucket_plan(), charge.plain_cost()) {
+        (Some(plan), Some(cost)) => plan.answer_plainly(plain, cost),
+        _ => Decision::overflow(Verdict::Deny(Retry::Never)),
     }
 }
 

@@ -21,9 +21,14 @@ use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
 use loom::{cell::UnsafeCell, sync::atomic::AtomicBool, thread};
-use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 use std::{cell::UnsafeCell, sync::atomic::AtomicBool, thread};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::AtomicU64;
+pub(crate) use std::sync::atomic::Ordering;
 
 /// The first pause before looking again at a taken lock, in spin hints: long enough, at some
 /// 400 ns, for the holder to have several turns. Handing the lock's cache line back and forth at
@@ -59,6 +64,12 @@ impl<T> Lock<T> {
             self.wait();
         }
         Guard { lock: self, access: PhantomData }
+    }
+
+    /// Access, unless somebody else has it.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Not `then_some`: a guard made for nothing would release another's lock.
+        self.try_take().then(|| Guard { lock: self, access: PhantomData })
     }
 
     #[inline]

@@ -248,9 +248,8 @@ fn a_store_holds_no_more_keys_than_was_said_whatever_its_shards() {
 }
 
 #[test]
-fn anything_but_a_plain_take_finds_the_hot_key_as_it_is() {
-    // A key charged twice in a row is kept beside the lock. A peek once read the slot it had
-    // left behind in the table.
+fn anything_but_a_plain_take_finds_a_key_at_its_booth_as_it_is() {
+    // A key charged twice in a row gets a booth; the slot it left behind in the table is stale.
     let full = Full::with_room_for(100);
     let limit = bucket(10, HOUR);
     for _ in 0..5 {
@@ -259,6 +258,32 @@ fn anything_but_a_plain_take_finds_the_hot_key_as_it_is() {
 
     assert_eq!(full.op("hot", &limit, Op::Peek(0)).remaining, 5);
     assert_eq!(full.take("hot", &limit).remaining, 4);
+}
+
+#[test]
+fn an_idle_key_at_its_booth_makes_room_for_a_new_one() {
+    for several in [false, true] {
+        let clock = ManualClock::default();
+        let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(clock.clone());
+        let full = Full { store, clock };
+        let limit = bucket(10, SECOND);
+        for key in ["a", "b"] {
+            for _ in 0..3 {
+                assert!(full.take(key, &limit).passes());
+            }
+        }
+        full.clock.advance(SECOND);
+
+        let basis = if several {
+            let charges = [one("new", &limit), one("newer", &limit)];
+            full.store.charge_request(&Request::new(&charges).unwrap()).decisions[1].basis
+        } else {
+            full.take("new", &limit).basis
+        };
+
+        assert_eq!(basis, Basis::Counted);
+        assert!(full.store.stats().reclaimed > 0);
+    }
 }
 
 #[test]

@@ -158,3 +158,28 @@ fn a_full_store_on_a_clock_read_before_the_lock_shares_one_counter_exactly() {
         assert_eq!(passed, 1, "three shared permits are one request of two");
     });
 }
+
+#[test]
+fn two_keys_that_share_a_booth_are_each_counted_exactly() {
+    loom::model(|| {
+        let store = store(1);
+        let limit = limit(10);
+        let _ = store.charge_one(&take("a", &limit));
+        let other = Arc::clone(&store);
+        let thread = thread::spawn(move || {
+            assert!(other.charge_one(&take("a", &limit)).passes());
+            assert!(other.charge_one(&take("a", &limit)).passes());
+        });
+        assert!(store.charge_one(&take("b", &limit)).passes());
+        assert!(store.charge_one(&take("b", &limit)).passes());
+        let both = [take("a", &limit), take("b", &limit)];
+        assert!(store.charge_request(&Request::new(&both).unwrap()).passes());
+
+        thread.join().unwrap();
+
+        for (key, left) in [("a", 6), ("b", 7)] {
+            let peek = Charge::new(Key::new(key).unwrap(), &limit, Op::Peek(0)).unwrap();
+            assert_eq!(store.charge_one(&peek).remaining, left, "{key}");
+        }
+    });
+}

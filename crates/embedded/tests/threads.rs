@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tollgate_core::testing::Rng;
 use tollgate_embedded::EmbeddedStore;
 use tollgate_embedded::core::algorithm::TokenBucket;
 use tollgate_embedded::core::{Charge, Key, Limit, Op, Quota, Request};
@@ -75,5 +76,48 @@ fn requests_over_crossing_keys_charge_all_or_none() {
         let peek = Charge::new(Key::new(key).unwrap(), limit, Op::Peek(0)).unwrap();
         let spent = limit.quota().burst().get() - store.charge_one(&peek).remaining;
         assert_eq!(spent, counts[i].load(Ordering::Relaxed), "{key}: what passed is what is spent");
+    }
+}
+
+#[test]
+fn keys_that_come_to_booths_and_are_called_back_lose_nothing() {
+    // Four keys on at most four booths: they take turns there, and requests call them back.
+    let store = EmbeddedStore::builder().max_keys(4).shards(1).build();
+    let limit = Limit::new(TokenBucket, Quota::new(1_000_000, YEAR).unwrap()).unwrap();
+    let keys = ["a", "b", "c", "d"];
+    let counts = keys.map(|_| AtomicU64::new(0));
+
+    std::thread::scope(|scope| {
+        for seed in 0..4_u64 {
+            let (store, limit, counts) = (&store, &limit, &counts);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                for _ in 0..20_000 {
+                    let (x, y) = (usize::try_from(rng.below(4)).unwrap(), 3);
+                    let charge = |k: usize| Charge::take(Key::new(keys[k]).unwrap(), limit, 1);
+                    match rng.below(8) {
+                        0 if x != y => {
+                            let charges = [charge(x).unwrap(), charge(y).unwrap()];
+                            let request = Request::new(&charges).unwrap();
+                            assert!(store.charge_request(&request).passes());
+                            counts[x].fetch_add(1, Ordering::Relaxed);
+                            counts[y].fetch_add(1, Ordering::Relaxed);
+                        }
+                        _ => {
+                            for _ in 0..=rng.below(4) {
+                                assert!(store.charge_one(&charge(x).unwrap()).passes());
+                                counts[x].fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+
+    for (key, count) in keys.iter().zip(&counts) {
+        let peek = Charge::new(Key::new(key).unwrap(), &limit, Op::Peek(0)).unwrap();
+        let spent = 1_000_000 - store.charge_one(&peek).remaining;
+        assert_eq!(spent, count.load(Ordering::Relaxed), "{key}: what passed is what is spent");
     }
 }
