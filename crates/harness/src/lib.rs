@@ -1,0 +1,35 @@
+//! Real Redis servers for tests and benchmarks, what time they believe it is, and the network
+//! they are reached through.
+//!
+//! - [`RedisServer`] is a `redis-server` process, stopped, killed and restarted at will.
+//! - [`ServerClock`] is the time such servers read, moved by the test.
+//! - [`FaultProxy`] stands between a client and a server and delays, loses, cuts or corrupts.
+//! - [`Client`] asks a server what it really holds, without the client crate under test.
+//!
+//! Linux only. Nothing here skips: without `redis-server`, or without a C compiler for the clock,
+//! the caller gets an error that says what to install.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod process;
+mod proxy;
+mod resp;
+mod scratch;
+mod server;
+#[cfg(feature = "tls")]
+mod tls;
+
+pub use crate::clock::ServerClock;
+pub use crate::proxy::{Direction, Fault, FaultProxy, Traffic};
+pub use crate::resp::{Client, Reply};
+pub use crate::server::{RedisServer, RedisServerBuilder, StartError};
+#[cfg(feature = "tls")]
+pub use crate::tls::TlsSide;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A test that panicked while it held a lock must not hide behind the panics of the others.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

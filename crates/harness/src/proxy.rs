@@ -1,0 +1,286 @@
+//! A TCP proxy that does to connections what networks do.
+//!
+//! Two threads per connection, one for each direction, and one that accepts. What a fault does to
+//! bytes is in `pump.rs`; here are the connections, and how they end.
+
+mod pump;
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+
+use self::pump::{End, Pump};
+use crate::lock;
+use crate::scratch::Port;
+
+/// How long a server may take to accept a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a thread that waits for something else looks whether the connection is over.
+const TICK: Duration = Duration::from_millis(50);
+
+/// One of the two ways through a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Requests.
+    ToServer,
+    /// Replies.
+    ToClient,
+}
+
+/// What happens to the bytes of one direction. The other direction is not touched, unless the
+/// connection ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    Pass,
+    /// Each byte arrives this much later. Bytes in flight do not wait for one another.
+    Latency(Duration),
+    /// Bytes vanish, and so does the end of the connection: the other side sees it open. Towards
+    /// the client only, commands are executed and their replies lost.
+    BlackHole,
+    /// The next byte resets the connection (RST) on both sides.
+    Reset,
+    /// So many more bytes of each connection pass, then it is closed on both sides. Zero closes
+    /// at the next byte.
+    CutAfter(usize),
+    /// Bytes arrive in pieces of so many, at least one, with a short pause between them.
+    Slice(usize),
+    /// Every bit is inverted.
+    Corrupt,
+}
+
+/// What went one way since the proxy was started, over all connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that came in and met the fault of their time.
+    pub received: usize,
+    /// Bytes that were passed on.
+    pub delivered: usize,
+    /// Pieces they were passed on in.
+    pub pieces: usize,
+}
+
+/// A proxy on a port of 127.0.0.1 before a server that may be up or not.
+///
+/// While the server is down, a connection is accepted and then reset;
+/// [`refuse_new`](Self::refuse_new) refuses it outright. Dropping the proxy closes every connection.
+#[derive(Debug)]
+pub struct FaultProxy {
+    shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
+    door: Mutex<Option<JoinHandle<()>>>,
+    port: Port,
+}
+
+impl FaultProxy {
+    /// A proxy before `server` that passes everything.
+    pub fn start(server: SocketAddr) -> io::Result<Self> {
+        let port = Port::free()?;
+        // Bound by number, so that the kernel leaves us the port while we refuse.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
+        let shared = Shared {
+            server,
+            lanes: [Lane::default(), Lane::default()],
+            accepted: AtomicUsize::new(0),
+            open: Mutex::new(Some(Vec::new())),
+        };
+        let proxy = Self {
+            shared: Arc::new(shared),
+            listener: Arc::new(listener),
+            door: Mutex::new(None),
+            port,
+        };
+        *lock(&proxy.door) = Some(proxy.open_door());
+        Ok(proxy)
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.number()).into()
+    }
+
+    /// `redis://127.0.0.1:port`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// Does `fault` to every byte that arrives from now on, on open connections and on new ones.
+    /// What is already delayed stays due when it was.
+    pub fn set(&self, direction: Direction, fault: Fault) {
+        let mut current = lock(&self.shared.lane(direction).fault);
+        *current = (current.0.wrapping_add(1), fault);
+    }
+
+    /// Refuses connections from now on, as if nobody listened. Open ones go on.
+    pub fn refuse_new(&self) -> io::Result<()> {
+        if let Some(door) = lock(&self.door).take() {
+            rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both)?;
+            let _ = door.join();
+        }
+        Ok(())
+    }
+
+    /// Accepts connections again, on the same port.
+    pub fn accept_new(&self) -> io::Result<()> {
+        let mut door = lock(&self.door);
+        if door.is_none() {
+            rustix::net::listen(&*self.listener, 128)?;
+            *door = Some(self.open_door());
+        }
+        Ok(())
+    }
+
+    /// Resets every open connection now, without waiting for a byte.
+    pub fn reset_open(&self) {
+        for connection in lock(&self.shared.open).iter().flatten().filter_map(Weak::upgrade) {
+            connection.reset();
+        }
+    }
+
+    /// Connections accepted since the start.
+    pub fn connections(&self) -> usize {
+        self.shared.accepted.load(SeqCst)
+    }
+
+    /// What went in this direction.
+    pub fn traffic(&self, direction: Direction) -> Traffic {
+        let lane = self.shared.lane(direction);
+        Traffic {
+            received: lane.received.load(SeqCst),
+            delivered: lane.delivered.load(SeqCst),
+            pieces: lane.pieces.load(SeqCst),
+        }
+    }
+
+    fn open_door(&self) -> JoinHandle<()> {
+        let (listener, shared) = (Arc::clone(&self.listener), Arc::clone(&self.shared));
+        thread::spawn(move || {
+            loop {
+                match listener.accept() {
+                    Ok((client, _)) => {
+                        shared.accepted.fetch_add(1, SeqCst);
+                        let shared = Arc::clone(&shared);
+                        thread::spawn(move || shared.connect(client));
+                    }
+                    // No longer listening: `refuse_new` shut it down.
+                    Err(error) if error.kind() == ErrorKind::InvalidInput => return,
+                    // Out of descriptors, say. It must not become a busy loop.
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        })
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        let _ = self.refuse_new();
+        // Taken, so that whoever is still connecting to the server finds the proxy gone.
+        let open = lock(&self.shared.open).take();
+        for connection in open.iter().flatten().filter_map(Weak::upgrade) {
+            connection.close();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: SocketAddr,
+    lanes: [Lane; 2],
+    accepted: AtomicUsize,
+    /// `None` when the proxy is gone.
+    open: Mutex<Option<Vec<Weak<Connection>>>>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// The fault, and a number that changes whenever it is set.
+    fault: Mutex<(u64, Fault)>,
+    received: AtomicUsize,
+    delivered: AtomicUsize,
+    pieces: AtomicUsize,
+}
+
+impl Shared {
+    fn lane(&self, direction: Direction) -> &Lane {
+        let [to_server, to_client] = &self.lanes;
+        match direction {
+            Direction::ToServer => to_server,
+            Direction::ToClient => to_client,
+        }
+    }
+
+    fn connect(self: &Arc<Self>, client: TcpStream) {
+        let Ok(server) = TcpStream::connect_timeout(&self.server, CONNECT_PATIENCE) else {
+            let _ = set_socket_linger(&client, Some(Duration::ZERO));
+            return;
+        };
+        for stream in [&client, &server] {
+            let _ = stream.set_nodelay(true);
+            let _ = stream.set_write_timeout(Some(TICK));
+        }
+        let connection = Arc::new(Connection { client, server, over: AtomicBool::new(false) });
+        {
+            let mut open = lock(&self.open);
+            let Some(open) = open.as_mut() else { return };
+            open.retain(|other| other.strong_count() > 0);
+            open.push(Arc::downgrade(&connection));
+        }
+        let (shared, replies) = (Arc::clone(self), Arc::clone(&connection));
+        thread::spawn(move || replies.pump(&shared, Direction::ToClient));
+        connection.pump(self, Direction::ToServer);
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    over: AtomicBool,
+}
+
+impl Connection {
+    fn pump(&self, shared: &Shared, direction: Direction) {
+        let (from, to) = match direction {
+            Direction::ToServer => (&self.client, &self.server),
+            Direction::ToClient => (&self.server, &self.client),
+        };
+        let lane = shared.lane(direction);
+        let end = Pump::new(from, to, lane, &self.over).run();
+        if lock(&lane.fault).1 == Fault::BlackHole {
+            return;
+        }
+        match end {
+            // After a reset of ours this is no end to pass on: it would arrive before the RST.
+            Ok(End::Eof) if self.over.load(SeqCst) => {}
+            Ok(End::Eof) => drop(to.shutdown(Shutdown::Write)),
+            Ok(End::Close) => self.close(),
+            // An error on one side reaches the other as one.
+            Ok(End::Reset) | Err(_) => self.reset(),
+        }
+    }
+
+    fn close(&self) {
+        if !self.over.swap(true, SeqCst) {
+            let _ = self.client.shutdown(Shutdown::Both);
+            let _ = self.server.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// With no time to linger, closing a socket resets it. Both pumps let go of it when their
+    /// reads end, which shutting down the reading side does without a word to the peer.
+    fn reset(&self) {
+        if !self.over.swap(true, SeqCst) {
+            for stream in [&self.client, &self.server] {
+                let _ = set_socket_linger(stream, Some(Duration::ZERO));
+                let _ = stream.shutdown(Shutdown::Read);
+            }
+        }
+    }
+}
