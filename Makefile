@@ -1,9 +1,10 @@
-# Everything here needs Rust (with rustfmt and clippy for `lint`) and a C compiler, nothing else.
+# Everything here needs Rust (with rustfmt and clippy for `lint`) and a C compiler; `test` also
+# needs redis-server, which it installs where it is root on Debian or Ubuntu.
 
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lint-bench soak faults bench-embedded clean cargo-is-here
+.PHONY: help run test lint lint-bench soak faults bench-embedded clean cargo-is-here redis-is-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,7 +12,7 @@ help: ## Say what there is
 run: cargo-is-here ## Show each algorithm at work on the embedded store, in virtual time
 	$(CARGO) run --locked --release -p tollgate-embedded --example tour
 
-test: cargo-is-here ## Run all tests and doctests, then the loom models of the lock
+test: cargo-is-here redis-is-here ## Run all tests and doctests, then the loom models of the lock
 	$(CARGO) test --locked --all-features
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" \
 		$(CARGO) test --locked --release -p tollgate-embedded --test loom
@@ -43,3 +44,6 @@ cargo-is-here:
 		echo "cargo was not found. Install Rust 1.95 or newer from https://rustup.rs, and a C" >&2; \
 		echo "compiler as its linker (Debian and Ubuntu: apt install gcc libc6-dev)." >&2; \
 		exit 1; }
+
+redis-is-here:
+	@.ci/redis-is-here
