@@ -16,7 +16,10 @@ use crate::{Charge, Counter, Timestamp};
 
 /// Charges that are made together or not at all.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a>(&'a [Charge<'a>]);
+pub struct Request<'a> {
+    charges: &'a [Charge<'a>],
+    partition: Option<&'a [u8]>,
+}
 
 impl<'a> Request<'a> {
     /// The most charges of one request: five levels with a dozen limits each.
@@ -42,12 +45,26 @@ impl<'a> Request<'a> {
                 return Err(RequestError::TwoLimits { charge: i });
             }
         }
-        Ok(Self(charges))
+        Ok(Self { charges, partition: None })
+    }
+
+    /// The same request within a partition: what all its counters have in common, such as a
+    /// tenant. A store spread over several machines keeps a partition's counters on one of them,
+    /// so that the request is decided there at once. The partition is part of a counter's name
+    /// wherever that matters: a counter must always be charged within the same one.
+    pub const fn within(mut self, partition: &'a [u8]) -> Self {
+        self.partition = Some(partition);
+        self
     }
 
     /// The charges, in order.
     pub const fn charges(&self) -> &'a [Charge<'a>] {
-        self.0
+        self.charges
+    }
+
+    /// What all its counters have in common, if anything.
+    pub const fn partition(&self) -> Option<&'a [u8]> {
+        self.partition
     }
 
     /// Decides the request over its counters and charges them unless it is refused.
@@ -55,17 +72,17 @@ impl<'a> Request<'a> {
     /// `seats[i]` says where charge `i` is counted; charges on one key share a counter. Counters
     /// are settled whatever the verdict.
     pub fn judge(&self, counters: &mut [Counter], seats: &[Seat], now: Timestamp) -> Answer {
-        for (charge, seat) in self.0.iter().zip(seats) {
+        for (charge, seat) in self.charges.iter().zip(seats) {
             if let Some(counter) = seat.counter_mut(counters) {
                 counter.settle(charge.limit(), now);
             }
         }
         let (decisions, effects) = self.decide(counters, seats, now);
-        let ruling = Ruling::over(self.0, &decisions);
+        let ruling = Ruling::over(self.charges, &decisions);
         let refused = !ruling.verdict.passes();
         let refused_by = ruling.by.filter(|_| refused);
         let mut answer = Answer { verdict: ruling.verdict, refused_by, decisions };
-        let rows = self.0.iter().zip(seats).zip(answer.decisions.iter_mut().zip(effects));
+        let rows = self.charges.iter().zip(seats).zip(answer.decisions.iter_mut().zip(effects));
         for ((charge, seat), (decision, effect)) in rows {
             let Some(counter) = seat.counter_mut(counters) else { continue };
             if !refused && ruling.charges(charge, decision) {
@@ -82,7 +99,7 @@ impl<'a> Request<'a> {
     /// The verdict over these decisions, one for each charge, and who refuses if it is a
     /// refusal: the one whose retry is longest.
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
-        let ruling = Ruling::over(self.0, decisions);
+        let ruling = Ruling::over(self.charges, decisions);
         (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))
     }
 
@@ -96,8 +113,8 @@ impl<'a> Request<'a> {
         alone: (Decision, Effect),
         now: Timestamp,
     ) -> (Decision, Effect) {
-        let Some(charge) = self.0.get(i).filter(|_| !alone.0.passes()) else { return alone };
-        let mates = self.0.iter().zip(seats).take(i.saturating_add(1));
+        let Some(charge) = self.charges.get(i).filter(|_| !alone.0.passes()) else { return alone };
+        let mates = self.charges.iter().zip(seats).take(i.saturating_add(1));
         let costs =
             mates.filter(|(_, seat)| Some(*seat) == seats.get(i)).map(|(c, _)| c.plain_cost());
         let Some(sum) = costs.reduce(|a, b| a?.checked_add(b?)).flatten() else { return alone };
@@ -116,7 +133,7 @@ impl<'a> Request<'a> {
     ) -> (SmallVec<[Decision; 4]>, SmallVec<[Effect; 4]>) {
         let mut decisions = SmallVec::new();
         let mut effects: SmallVec<[Effect; 4]> = SmallVec::new();
-        for (i, (charge, seat)) in self.0.iter().zip(seats).enumerate() {
+        for (i, (charge, seat)) in self.charges.iter().zip(seats).enumerate() {
             let (decision, effect) = match (seat, seat.counter(counters)) {
                 (_, Some(counter)) if !seats.iter().take(i).any(|other| other == seat) => {
                     counter.decide(charge, now)

@@ -77,6 +77,43 @@ pub struct View {
 }
 
 impl Log {
+    /// A log of entries in the order they came, before which `base` was charged. `None` if
+    /// moments or totals do not rise, or total more than a log ever records.
+    pub fn from_entries(base: u64, entries: impl IntoIterator<Item = Entry>) -> Option<Self> {
+        let entries: VecDeque<Entry> = entries.into_iter().collect();
+        let mut before: Option<Entry> = None;
+        for entry in &entries {
+            let rises = entry.total > before.map_or(base, |b| b.total)
+                && before.is_none_or(|b| entry.at > b.at);
+            if !rises || entry.total > MAX_TOTAL {
+                return None;
+            }
+            before = Some(*entry);
+        }
+        Some(Self { base, entries })
+    }
+
+    /// A log that a decision about this cost sees as `view`; for stores that keep the log
+    /// elsewhere. Nothing else about it is true.
+    pub fn as_seen(plan: &Plan, view: View, cost: u64) -> Self {
+        let Some(newest) = view.newest else { return Self::default() };
+        let gone = view.used.saturating_add(cost).saturating_sub(plan.capacity);
+        let before = view.blocking.filter(|at| *at < newest);
+        let entries = before.map(|at| Entry { at, total: gone.min(view.used) });
+        let entries = entries.into_iter().chain([Entry { at: newest, total: view.used }]);
+        Self { base: 0, entries: entries.collect() }
+    }
+
+    /// What was charged before the entries that are kept.
+    pub const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The entries that are kept, oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.entries.iter().copied()
+    }
+
     /// Entries that still count at `now`, oldest first, each with its own cost.
     pub fn live(&self, window_us: u64, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
         let first = self.first_live(window_us, now);

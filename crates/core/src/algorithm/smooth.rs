@@ -97,6 +97,29 @@ impl Smooth {
         self.max_debt = permits;
         self
     }
+
+    /// How long it warms up; `None` if it is bursty.
+    pub fn warm_up(&self) -> Option<Duration> {
+        self.warm_up_us.map(Duration::from_micros)
+    }
+
+    /// How many stable intervals a permit takes when cold.
+    pub const fn cold_factor(&self) -> u8 {
+        self.cold_factor
+    }
+
+    /// Who waits for the time a charge is worth.
+    pub const fn payment(&self) -> Payment {
+        self.payment
+    }
+
+    /// The most permits one charge may take in advance, if said.
+    pub const fn max_debt(&self) -> Option<u64> {
+        match self.max_debt {
+            0 => None,
+            permits => Some(permits),
+        }
+    }
 }
 
 /// The numbers of a smooth limiter. Times are microseconds.

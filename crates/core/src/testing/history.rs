@@ -185,8 +185,9 @@ pub struct History {
     granted: u64,
 }
 
-/// Histories end here, so that sums of times stay within an oracle's fractions.
-const LAST_MOMENT: u64 = 1 << 53;
+/// Histories end here, in the year 2112, so that sums of times stay within an oracle's fractions
+/// and are exact in the doubles of a Redis script.
+const LAST_MOMENT: u64 = 1 << 52;
 
 impl History {
     /// A history of this kind.
