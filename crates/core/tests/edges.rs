@@ -10,6 +10,7 @@ mod support;
 use std::time::Duration;
 
 use support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros};
+use tollgate_core::algorithm::fixed_window::MAX_USED;
 use tollgate_core::algorithm::{
     Algorithm, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
     SlidingWindow, Smooth, TokenBucket,
@@ -18,7 +19,7 @@ use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::Kind;
 use tollgate_core::{
     Charge, ChargeError, Holder, Key, KeyError, Limit, LimitErrorKind, OnChange, Op, Quota,
-    Revision, Timestamp, Verdict,
+    Revision, State, Timestamp, Verdict,
 };
 
 /// Moments where arithmetic breaks: both ends, beyond 2^53, the year 2262 of signed nanoseconds.
@@ -362,4 +363,43 @@ fn a_log_at_its_cap_of_debt_forgives_the_oldest_part() {
 
     let when_the_first_has_left = subject.peek(1, START + 10 * SECOND);
     assert_eq!(when_the_first_has_left.verdict, deny_after(5 * SECOND));
+}
+
+// A clock that stepped back gathers all that lies ahead in the present pane. The sum was not
+// capped: it left what doubles count exactly, and the next debit *lowered* it to the cap.
+#[test]
+fn a_pane_never_counts_above_the_cap_of_debt() {
+    let mut subject = Subject::new(&limit(SlidingWindow::conservative(), "5 per 10s"));
+    let most = |subject: &Subject| match subject.counter.state() {
+        State::SlidingWindow(panes) => panes.counts.iter().max().copied(),
+        _ => None,
+    };
+    let last = START + 9 * SECOND;
+    for now in (START..=last).step_by(500_000) {
+        let debit = Op::Debit { cost: u64::MAX, at: at(now) };
+        assert!(subject.charge(debit, 0, now).passes());
+    }
+    assert_eq!(most(&subject), Some(MAX_USED));
+    let mut edited = subject.clone();
+    edited.limit = limit(SlidingWindow::weighted(), "5 per 10s").with_revision(Revision(1));
+
+    assert!(subject.peek(0, START).passes());
+    assert!(edited.peek(0, last).passes());
+
+    assert_eq!(most(&subject), Some(MAX_USED), "ten panes that became one");
+    assert_eq!(most(&edited), Some(MAX_USED), "ten panes under a limit that has two");
+}
+
+// A debit is counted as 10^15 at most, but a credit of the same cost took off all there was.
+#[test]
+fn a_window_gives_back_no_more_than_it_counted() {
+    let mut subject = Subject::new(&limit(SlidingWindow::conservative(), "5 per 10s"));
+    let both = [Op::Debit { cost: u64::MAX, at: at(START) }, Op::Debit { cost: 3, at: at(START) }];
+    for debit in both {
+        assert!(subject.charge(debit, 0, START).passes());
+    }
+
+    let after = subject.charge(Op::Credit { cost: u64::MAX, at: at(START) }, 0, START);
+
+    assert_eq!(after.remaining, 2);
 }

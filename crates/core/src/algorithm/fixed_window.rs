@@ -205,8 +205,9 @@ impl Step for FixedWindow {
     }
 }
 
-/// The most that debits can count up to: a sum of two of these is still exact everywhere.
-pub(super) const MAX_USED: u64 = Quota::MAX_COUNT * 2;
+/// The most that one window, or one pane of a sliding window, can count up to by debits: a sum of
+/// two of these is still exact everywhere.
+pub const MAX_USED: u64 = Quota::MAX_COUNT * 2;
 
 /// `used × to / from`, rounded down so that raising a limit takes no credit away.
 pub(super) fn scale(used: u64, from: u64, to: u64) -> u64 {

@@ -81,7 +81,8 @@ pub struct Plan {
 pub struct Panes {
     /// The number of the newest pane, counted from the epoch.
     pub newest: u64,
-    /// What was charged in it and in the panes before it: n + 1 counts.
+    /// What was charged in it and in the panes before it: n + 1 counts, each at most
+    /// [`MAX_USED`].
     pub counts: Box<[u64]>,
 }
 
@@ -268,7 +269,7 @@ impl Step for SlidingWindow {
         let kept = panes.counts.len().saturating_sub(ahead);
         panes.counts.iter_mut().skip(kept).for_each(|count| *count = 0);
         if let Some(first) = panes.counts.first_mut() {
-            *first = first.saturating_add(moved);
+            *first = first.saturating_add(moved).min(MAX_USED);
         }
         panes.newest = present;
         true
@@ -292,7 +293,8 @@ impl Step for SlidingWindow {
                 view.add = cost;
             }
             Op::Debit { cost, at } if in_window(at) => view.add = cost.min(Quota::MAX_COUNT),
-            Op::Credit { cost, at } if in_window(at) => view.credit = cost,
+            // No charge was counted as more, whatever its caller thinks.
+            Op::Credit { cost, at } if in_window(at) => view.credit = cost.min(Quota::MAX_COUNT),
             Op::Debit { .. } | Op::Credit { .. } => {}
             Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
                 return (plan.look(Verdict::Deny(Retry::Never), &view), None);
@@ -352,7 +354,7 @@ impl Step for SlidingWindow {
             let age = present.saturating_sub(to.pane(now.minus_micros(ends_ago)));
             let slot = usize::try_from(age).ok().and_then(|age| counts.get_mut(age));
             if let Some(slot) = slot {
-                *slot = slot.saturating_add(scaled(count));
+                *slot = slot.saturating_add(scaled(count)).min(MAX_USED);
             }
         }
         let used = counts.iter().any(|count| *count > 0);

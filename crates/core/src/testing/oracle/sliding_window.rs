@@ -49,10 +49,11 @@ impl SlidingWindowOracle {
     /// remembered. Single panes that left are only forgotten at the next write.
     pub(super) fn observe(&mut self, now: u64) {
         let present = now / self.width;
-        for entry in &mut self.charges {
-            if entry.at / self.width > present {
-                entry.at = now;
+        if self.charges.iter().any(|entry| entry.at / self.width > present) {
+            for entry in &mut self.charges {
+                entry.at = if entry.at / self.width > present { now } else { entry.at };
             }
+            self.cap(present);
         }
         if !self.charges.iter().any(|entry| self.age(entry.at, now).is_some()) {
             self.charges.clear();
@@ -107,13 +108,17 @@ impl SlidingWindowOracle {
     fn push(&mut self, cost: u64, now: u64) {
         self.forget(now);
         self.charges.push(Entry { at: now, cost });
-        // One pane holds at most twice the largest count.
+        self.cap(now / self.width);
+        self.forget(now);
+    }
+
+    /// One pane holds at most twice the largest count.
+    fn cap(&mut self, pane: u64) {
         let mut room = 2 * Quota::MAX_COUNT;
-        for entry in self.charges.iter_mut().filter(|e| e.at / self.width == now / self.width) {
+        for entry in self.charges.iter_mut().filter(|e| e.at / self.width == pane) {
             entry.cost = entry.cost.min(room);
             room -= entry.cost;
         }
-        self.forget(now);
     }
 
     fn credit(&mut self, mut cost: u64, now: u64) {
@@ -142,7 +147,9 @@ impl SlidingWindowOracle {
             Op::Debit { cost, at } if recent(at) && cost > 0 => {
                 self.push(cost.min(Quota::MAX_COUNT), now);
             }
-            Op::Credit { cost, at } if recent(at) && cost > 0 => self.credit(cost, now),
+            Op::Credit { cost, at } if recent(at) && cost > 0 => {
+                self.credit(cost.min(Quota::MAX_COUNT), now);
+            }
             Op::Debit { .. } | Op::Credit { .. } => {}
             op => misfit(op),
         }
@@ -173,6 +180,7 @@ impl SlidingWindowOracle {
             // All of a pane may have been charged at its very end.
             let at = ((pane + 1) * from.width - 1).min(now);
             self.charges.push(Entry { at, cost });
+            self.cap(at / self.width);
         }
         self.forget(now);
     }
