@@ -53,6 +53,21 @@ pub struct Hold {
 pub type State = Holders;
 
 impl Holders {
+    /// What a store kept: permits in the order in which their leases end. `None` in any other.
+    pub fn restored(written_at: Timestamp, held: Vec<Hold>) -> Option<Self> {
+        held.is_sorted_by_key(|hold| hold.until).then_some(Self { written_at, held })
+    }
+
+    /// When this was written.
+    pub const fn written_at(&self) -> Timestamp {
+        self.written_at
+    }
+
+    /// Every permit remembered, soonest to end first; those at the front may have ended.
+    pub fn held(&self) -> &[Hold] {
+        &self.held
+    }
+
     /// Permits held at `now`, soonest to end first.
     pub fn live(&self, now: Timestamp) -> &[Hold] {
         let ended = self.held.partition_point(|hold| hold.until <= now);
