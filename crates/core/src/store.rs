@@ -1,6 +1,7 @@
 //! The seam to where counters are kept.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::{Answer, Request};
 
@@ -21,10 +22,12 @@ pub trait Store: Send + Sync {
 }
 
 /// Why a store did not answer. [`StoreError::kind`] tells what to do about it.
-#[derive(Debug)]
+///
+/// It can be cloned, as one failure may be the answer to many callers.
+#[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 /// What a caller can do about it.
@@ -47,7 +50,12 @@ impl StoreError {
 
     /// The same error with its cause.
     pub fn with_source(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { source: Some(source.into()), ..self }
+        Self { source: Some(Arc::from(source.into())), ..self }
+    }
+
+    /// The same failure where something has already been charged.
+    pub fn after_a_charge(self) -> Self {
+        Self { kind: StoreErrorKind::Timeout, ..self }
     }
 
     /// What a caller can do about it.

@@ -54,7 +54,8 @@ impl Timestamp {
         self.0.checked_add(micros).map(Self)
     }
 
-    pub(crate) const fn micros_since(self, earlier: Self) -> u64 {
+    /// Microseconds since an earlier moment; zero if it is not earlier.
+    pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 

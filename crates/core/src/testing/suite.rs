@@ -22,6 +22,10 @@ pub trait Subject {
 
     /// Sets the store's clock.
     fn set_time(&self, now: Timestamp);
+
+    /// Looks whether the store holds this counter of a key that was just charged at `now`, and
+    /// panics if not. A store into which a test cannot look need not.
+    fn holds(&self, _key: Key<'_>, _counter: &Counter, _now: Timestamp) {}
 }
 
 /// Runs every check. `steps` is the number of batches replayed.
@@ -51,11 +55,13 @@ pub struct Model {
 }
 
 impl Model {
+    /// The counter of a charge that was executed.
+    pub fn counter(&self, charge: &Charge<'_>) -> Option<&Counter> {
+        self.counters.get(&name(charge))
+    }
+
     /// Executes one request.
     pub fn charge(&mut self, request: &Request<'_>, now: Timestamp) -> Answer {
-        let name = |charge: &Charge<'_>| {
-            (charge.key().as_bytes().to_vec(), charge.limit().algorithm().code())
-        };
         let mut names: Vec<_> = request.charges().iter().map(name).collect();
         names.sort();
         names.dedup();
@@ -77,6 +83,10 @@ impl Model {
         self.counters.extend(names.into_iter().zip(counters));
         answer
     }
+}
+
+fn name(charge: &Charge<'_>) -> (Vec<u8>, u8) {
+    (charge.key().as_bytes().to_vec(), charge.limit().algorithm().code())
 }
 
 /// Replays random histories through the store and through a plain map of counters. E31
@@ -120,6 +130,9 @@ pub fn replay(subject: &impl Subject, clockwork: Clockwork, edits: Edits, seed: 
                     players.iter_mut().find(|p| p.key.as_bytes() == charge.key().as_bytes());
                 player.expect("a player's key").history.hear(decision);
             }
+        }
+        for charge in requests.iter().flat_map(|request| request.charges()) {
+            subject.holds(charge.key(), model.counter(charge).expect("charged"), now);
         }
     }
 }

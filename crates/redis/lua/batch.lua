@@ -1,0 +1,273 @@
+-- The batch: reads every key, decides every request in order, writes every changed key once.
+--
+-- KEYS     the counters: strings first, then logs
+-- ARGV[1]  not_after: microseconds of server time from which nothing is to be charged; 0 if unknown
+-- ARGV[2]  the batch's id; empty if it is never sent again
+-- ARGV[3]  `<I2I2I2` numbers of string keys, limits and terms; the limits (`I1I1` code and length of
+--          tag, tag, plan); the terms (`I2I1` limit and operation, `dddddd` cost, its span, patience,
+--          moment, lease, and 16 bytes of holder); an operation above 15 is judged by the limit that
+--          its counter was found under, which is not the charge's own: only while that is so
+-- ARGV[4]  the requests: for each `I1` charges and a flag (128: dump its logs), for each charge
+--          `I2I2` key and term; a term above 32767 is one of a group of which any suffices
+-- ARGV[5…] conversions, three each: the number of a key, what is expected there (of a log: tag and
+--          fingerprint), and what that means under another limit (of a log: `I8I1` milliseconds to
+--          live and length of tag, tag, dump); nothing if it means nothing
+--
+-- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
+-- counted under another limit); how many foreign values were found; the views or dumps of logs, in
+-- order; then what each key held before: a string, or for a log of another
+-- limit `I1` length of tag, tag, fingerprint and dump, and nothing for one that is under the limit of
+-- its charge; an empty string if the counter from which a charge borrows its limit is gone.
+--
+-- Nothing is written before all is decided, and then only by commands that cannot fail. The
+-- exception is a conversion, which replaces what was read by what it means under another limit.
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+local reply_key
+if ARGV[2] ~= '' then
+  reply_key = string.match(KEYS[1], '^tg:{[^}]*}:') .. 'reply:' .. ARGV[2]
+  local known = call('GET', reply_key)
+  if known then return cmsgpack.unpack(known) end
+end
+local not_after = tonumber(ARGV[1])
+if not_after > 0 and now > not_after then return { 'late' } end
+
+local packed = ARGV[3]
+local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed)
+local limits, terms = {}, {}
+for i = 1, limit_count do
+  local code, length
+  code, length, position = unpack_('<I1I1', packed, position)
+  local limit = { step = steps[code], tag = sub_(packed, position, position + length - 1) }
+  limit.plan, position = limit.step.plan(packed, position + length)
+  limits[i] = limit
+end
+for i = 1, term_count do
+  local limit, op, cost, w, p, patience, at, lease, holder
+  limit, op, cost, w, p, patience, at, lease, holder, position =
+    unpack_('<I2I1ddddddc16', packed, position)
+  limit = limits[limit]
+  local borrowed = op > 15
+  if borrowed then op = op - 16 end
+  terms[i] = {
+    limit = limit, op = op, cost = cost, w = w, p = p, patience = patience, at = at, lease = lease,
+    holder = holder, borrowed = borrowed,
+    plainly = op == 1 and cost > 0 and patience == 0 and not borrowed and limit.step.take,
+  }
+end
+
+-- Per key: what it held; the limit its state is under, nil before the key is looked at; the state,
+-- nil if absent; whether it must be written; whether it has just become idle; whether a request
+-- before was left undecided on it.
+local prior, under, states, dirty, spent, blocked = {}, {}, {}, {}, {}, {}
+local poisoned = 0
+
+if string_keys > 0 then
+  prior = call('MGET', unpack(KEYS, 1, string_keys))
+end
+local values = {}
+for i = 1, string_keys do values[i] = prior[i] end
+
+local log = steps[1]
+
+for i = 5, #ARGV, 3 do
+  local key, expected, new = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  if key <= string_keys then
+    if values[key] == expected then
+      values[key], dirty[key] = new ~= '' and new, true
+    end
+  else
+    local name = KEYS[key]
+    local tag = log.tag(name)
+    if tag and tag .. log.fingerprint(name) == expected then
+      if new == '' then
+        call('DEL', name)
+      else
+        -- It must not be without a time to live, whatever becomes of the request.
+        local px, length = unpack_('<I8I1', new)
+        log.replace(name, sub_(new, 10, length + 9), sub_(new, length + 10))
+        call('PEXPIRE', name, px)
+      end
+    end
+  end
+end
+
+-- Makes the state of a key ready for a charge under this limit; false if it is under another.
+local function load(i, limit)
+  local step, tag = limit.step, limit.tag
+  if spent[i] then states[i], spent[i] = nil, nil end
+  if under[i] then
+    -- Looked at before in this batch, and absent: it may come under any limit.
+    if states[i] ~= nil then return false end
+    under[i] = limit
+    return true
+  end
+  if i > string_keys then
+    local found = log.tag(KEYS[i])
+    if found == nil then
+      poisoned, dirty[i], under[i] = poisoned + 1, true, limit
+      return true
+    elseif found and found ~= tag then
+      prior[i] = pack('<I1', #found) .. found .. log.fingerprint(KEYS[i]) .. log.dump_all(KEYS[i])
+      return false
+    elseif found then
+      local state, foreign = log.open(KEYS[i], limit.plan, now)
+      if foreign then poisoned = poisoned + 1 end
+      states[i], dirty[i] = state, dirty[i] or not state or state.dirty
+    end
+    under[i] = limit
+    return true
+  end
+  local value = values[i]
+  if value then
+    if sub_(value, 1, #tag) ~= tag then return false end
+    local state = step.decode(limit.plan, value, #tag + 1)
+    if state then
+      local changed
+      state, changed = step.settle(limit.plan, state, now)
+      if changed then dirty[i] = true end
+    else
+      poisoned, dirty[i] = poisoned + 1, true
+    end
+    states[i] = state
+  end
+  under[i] = limit
+  return true
+end
+
+local program = ARGV[4]
+local views = {}
+
+-- Puts a new state in the place of a key's. One that was given back all it had counts until the
+-- next request looks at it, as it does in the core.
+local function commit(key, limit, new)
+  states[key], dirty[key] = new, true
+  spent[key] = new ~= nil and limit.step.idle(limit.plan, new) <= now or nil
+end
+
+local function see(i, t, state, dumps)
+  if dumps then
+    local dump = log.dump(t.limit.plan, state, now)
+    views[#views + 1] = pack('<I4', #dump) .. dump
+  else
+    local cost = 0
+    if t.op <= 2 then cost = t.cost end
+    views[#views + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, cost, now))
+  end
+end
+
+-- A request of several charges, all or none. `first` is where its charges begin in the program.
+local function charge_several(count, first, dumps)
+  local keys, charges, group = {}, {}, {}
+  local decidable, position = true, first
+  for c = 1, count do
+    local key, term
+    key, term, position = unpack_('<I2I2', program, position)
+    if term > 32767 then term, group[c] = term - 32768, true end
+    keys[c], charges[c] = key, terms[term]
+    local limit = charges[c].limit
+    if blocked[key] or ((under[key] ~= limit or spent[key]) and not load(key, limit)) then
+      decidable = false
+    elseif charges[c].borrowed and states[key] == nil then
+      decidable, prior[key] = false, prior[key] or ''
+    end
+  end
+  if not decidable then
+    for c = 1, count do blocked[keys[c]] = true end
+    return 'u'
+  end
+  local waits, scratch, touched = {}, {}, {}
+  local best, has_group, refused = false, false, false
+  for c = 1, count do
+    local key, t = keys[c], charges[c]
+    local state = states[key]
+    if touched[key] then state = scratch[key] end
+    if t.limit.step.is_log then see(key, t, state, dumps) end
+    local wait, changed, new = t.limit.step.decide(t.limit.plan, state, t, now)
+    waits[c] = wait
+    if wait and changed then touched[key], scratch[key] = true, new end
+    if group[c] then
+      has_group = true
+      if wait and (not best or wait < best) then best = wait end
+    elseif not wait then
+      refused = true
+    end
+  end
+  if refused or (has_group and not best) then return 'd' end
+  if not has_group then
+    for key in pairs(touched) do commit(key, under[key], scratch[key]) end
+    return 'p'
+  end
+  -- What an earlier charge of a group would have left is not what is there.
+  for c = 1, count do
+    local key, t = keys[c], charges[c]
+    if not group[c] or (waits[c] and waits[c] <= best) then
+      local _, changed, new = t.limit.step.decide(t.limit.plan, states[key], t, now)
+      if changed then commit(key, t.limit, new) end
+    end
+  end
+  return 'p'
+end
+
+local letters, length, at = {}, #program, 1
+local r = 0
+while at <= length do
+  r = r + 1
+  local count, key, term = unpack_('<I1I2I2', program, at)
+  if count == 1 then
+    at = at + 5
+    local t = terms[term]
+    local limit = t and t.limit
+    if t and t.plainly and not blocked[key]
+      and ((under[key] == limit and not spent[key]) or load(key, limit)) then
+      local state = states[key]
+      if limit.step.is_log then see(key, t, state) end
+      local wait, new = t.plainly(limit.plan, state, t, now)
+      if wait then
+        states[key], dirty[key], spent[key], letters[r] = new, true, nil, 'p'
+      else
+        letters[r] = 'd'
+      end
+    else
+      letters[r] = charge_several(1, at - 4)
+    end
+  else
+    local dumps = count > 127
+    if dumps then count = count - 128 end
+    letters[r] = charge_several(count, at + 1, dumps)
+    at = at + 1 + 4 * count
+  end
+end
+
+for i in pairs(dirty) do
+  if dirty[i] then
+    local key, state, limit = KEYS[i], states[i], under[i]
+    -- A string that was converted for a request that stayed undecided is left as it was.
+    if limit and state == nil then
+      call('DEL', key)
+    elseif limit and i > string_keys then
+      log.write(key, limit.plan, limit.tag, state, now)
+    elseif limit then
+      local value = limit.tag .. limit.step.encode(state)
+      local px = ttl(limit.step.idle(limit.plan, state), now)
+      if prior[i] then
+        call('SET', key, value, 'PX', px)
+      elseif not call('SET', key, value, 'PX', px, 'NX') then
+        -- There is something, and it is not a string.
+        poisoned = poisoned + 1
+        call('SET', key, value, 'PX', px)
+      end
+    end
+  end
+end
+
+local reply = { fmt('%.0f', now), concat(letters), fmt('%.0f', poisoned), concat(views) }
+for i = 1, #KEYS do reply[i + 4] = prior[i] or false end
+if reply_key then
+  -- Whoever sends the batch again does so before not_after.
+  local px = not_after > 0 and ttl(not_after, now) or 0
+  call('SET', reply_key, cmsgpack.pack(reply), 'PX', px + 1000)
+end
+return reply

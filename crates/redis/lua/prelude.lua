@@ -1,0 +1,17 @@
+-- What every step uses. Scripts are one chunk: all that follows is local to it.
+
+local call, pcall_ = redis.call, redis.pcall
+local pack, unpack_ = struct.pack, struct.unpack
+local fmt, sub_ = string.format, string.sub
+local concat, floor = table.concat, math.floor
+
+-- Doubles are exact up to here; no time, count or total that we write lies above.
+local MAX_EXACT = 9007199254740992
+
+-- How long a key lives that is idle from `idle` on: never shorter than that.
+local function ttl(idle, now)
+  return floor((idle - now) / 1000) + 1
+end
+
+-- The algorithms, by their number; each file below adds one.
+local steps = {}

@@ -1,0 +1,176 @@
+//! The arguments of the script: what `lua/batch.lua` says it reads.
+
+use std::collections::HashMap;
+
+use tollgate_core::{Limit, Need, Op};
+
+use super::owned::OwnedCharge;
+use super::{Batch, Conversion};
+use crate::layout;
+use crate::link::Call;
+
+/// Collects what the requests of a batch have in common, each thing once.
+#[derive(Default)]
+pub(super) struct Writer<'b> {
+    strings: Numbered<'b>,
+    logs: Numbered<'b>,
+    limits: Vec<&'b Limit>,
+    limit_numbers: HashMap<SameTag<'b>, u16>,
+    terms: HashMap<Terms, u16>,
+    packed_terms: Vec<u8>,
+    /// The last terms asked for, which are nearly always the next.
+    last: Option<(Terms, u16)>,
+}
+
+/// What distinguishes one charge's terms from another's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Terms {
+    limit: u16,
+    op: Op,
+    patience_us: u64,
+    /// Judged by another limit than its own.
+    borrowed: bool,
+}
+
+/// A limit, equal to whatever has the same tag.
+#[derive(Clone, Copy, Hash)]
+struct SameTag<'b>(&'b Limit);
+
+impl PartialEq for SameTag<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.counts_like(other.0)
+    }
+}
+
+impl Eq for SameTag<'_> {}
+
+/// Names in the order they came, each with its number from 1 on.
+#[derive(Default)]
+struct Numbered<'b> {
+    names: Vec<&'b [u8]>,
+    numbers: HashMap<&'b [u8], u16>,
+}
+
+impl<'b> Numbered<'b> {
+    fn number(&mut self, name: &'b [u8]) -> u16 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        self.names.push(name);
+        let number = u16::try_from(self.names.len()).unwrap_or(u16::MAX);
+        self.numbers.insert(name, number);
+        number
+    }
+}
+
+/// The bit of a term's number that puts the charge into the group of which any suffices.
+const ANY_OF: u16 = 1 << 15;
+
+/// The bit of the number of charges that asks for dumps of logs instead of views.
+const DUMPS: u8 = 1 << 7;
+
+/// The bit of an operation that is judged by another limit than its own.
+const BORROWED: u8 = 1 << 4;
+
+impl<'b> Writer<'b> {
+    pub(super) fn write(mut self, batch: &'b Batch) -> Call {
+        for charge in batch.requests.iter().flat_map(|pending| &pending.request.charges) {
+            if !charge.is_log() {
+                self.strings.number(&charge.name);
+            }
+        }
+        let mut program = Vec::with_capacity(batch.requests.len().saturating_mul(5));
+        for pending in &batch.requests {
+            let charges = &pending.request.charges;
+            let dumps = if pending.request.shares_a_log() { DUMPS } else { 0 };
+            program.push(u8::try_from(charges.len()).unwrap_or(0) | dumps);
+            for charge in charges {
+                let key = self.key(&charge.name, charge.is_log());
+                let term = self.term(charge);
+                let group = if charge.need == Need::AnyOf { ANY_OF } else { 0 };
+                program.extend_from_slice(&key.to_le_bytes());
+                program.extend_from_slice(&(term | group).to_le_bytes());
+            }
+        }
+        let mut args = vec![self.header(), program];
+        for conversion in &batch.conversions {
+            self.convert(conversion, &mut args);
+        }
+        let names = self.strings.names.iter().chain(&self.logs.names);
+        Call { keys: names.map(|name| name.to_vec()).collect(), args }
+    }
+
+    /// The number of a key: logs come after all strings.
+    fn key(&mut self, name: &'b [u8], is_log: bool) -> u16 {
+        if is_log {
+            let before = u16::try_from(self.strings.names.len()).unwrap_or(u16::MAX);
+            self.logs.number(name).saturating_add(before)
+        } else {
+            self.strings.number(name)
+        }
+    }
+
+    fn limit(&mut self, limit: &'b Limit) -> u16 {
+        if let Some(number) = self.limit_numbers.get(&SameTag(limit)) {
+            return *number;
+        }
+        self.limits.push(limit);
+        let number = u16::try_from(self.limits.len()).unwrap_or(u16::MAX);
+        self.limit_numbers.insert(SameTag(limit), number);
+        number
+    }
+
+    fn term(&mut self, charge: &'b OwnedCharge) -> u16 {
+        let (limit, op, patience_us) = (charge.judge(), charge.op, charge.patience_us);
+        let borrowed = charge.judged_by.is_some();
+        if let Some((last, term)) = self.last
+            && (last.op, last.patience_us, last.borrowed) == (op, patience_us, borrowed)
+            && let Some(known) = self.limits.get(usize::from(last.limit).saturating_sub(1))
+            && known.counts_like(limit)
+        {
+            return term;
+        }
+        let terms = Terms { limit: self.limit(limit), op, patience_us, borrowed };
+        let next = u16::try_from(self.terms.len().saturating_add(1)).unwrap_or(u16::MAX);
+        let term = *self.terms.entry(terms).or_insert_with(|| {
+            self.packed_terms.extend_from_slice(&terms.limit.to_le_bytes());
+            let flag = if borrowed { BORROWED } else { 0 };
+            layout::pack_terms(limit, op, patience_us, flag, &mut self.packed_terms);
+            next
+        });
+        self.last = Some((terms, term));
+        term
+    }
+
+    fn header(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.packed_terms.len().saturating_add(128));
+        for count in [self.strings.names.len(), self.limits.len(), self.terms.len()] {
+            out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
+        }
+        for limit in &self.limits {
+            let start = out.len();
+            out.extend_from_slice(&[limit.code(), 0]);
+            layout::write_tag(limit, &mut out);
+            let tag = out.len().saturating_sub(start).saturating_sub(2);
+            if let Some(length) = out.get_mut(start.saturating_add(1)) {
+                *length = u8::try_from(tag).unwrap_or(u8::MAX);
+            }
+            layout::pack_plan(limit.plan(), &mut out);
+        }
+        out.extend_from_slice(&self.packed_terms);
+        out
+    }
+
+    fn convert(&self, conversion: &Conversion, args: &mut Vec<Vec<u8>>) {
+        let log = || {
+            let before = u16::try_from(self.strings.names.len()).ok()?;
+            self.logs.numbers.get(&*conversion.name)?.checked_add(before)
+        };
+        let number = self.strings.numbers.get(&*conversion.name).copied().or_else(log);
+        if let Some(number) = number {
+            args.push(number.to_string().into_bytes());
+            args.push(conversion.expected.clone());
+            args.push(conversion.new.clone());
+        }
+    }
+}

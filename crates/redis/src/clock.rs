@@ -1,0 +1,16 @@
+//! The only place of this crate that reads a clock, and it is the monotonic one.
+//!
+//! Deadlines, the breaker and the age of what was last heard are measured with it. Decisions are
+//! not: their time is the server's, read in the script.
+
+pub(crate) use tokio::time::Instant;
+
+/// The present moment of tokio's clock, which a test may pause.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Whole microseconds, saturating.
+pub(crate) fn micros(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

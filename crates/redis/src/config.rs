@@ -1,0 +1,282 @@
+//! How Redis is reached, and how patient a caller is.
+
+mod url;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::ConnectError;
+
+/// More connections than this cannot be meant: one carries some hundred thousand calls a second.
+const MAX_CONNECTIONS: usize = 64;
+/// A call holds a batch in memory; this many are gigabytes.
+const MAX_IN_FLIGHT: usize = 1 << 16;
+/// Shorter ones are below the resolution of the timer.
+const MIN_DEADLINE: Duration = Duration::from_millis(1);
+
+/// How Redis is reached, and how patient a caller is. Only the URL has no default.
+///
+/// Its `Debug` shows no password.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_redis::Config;
+///
+/// let config = Config::new("redis://tollgate:secret@127.0.0.1:6379/2")?
+///     .deadline(Duration::from_millis(50));
+///
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<(), tollgate_redis::ConnectError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Config {
+    pub(crate) address: Address,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) db: u32,
+    pub(crate) tls: TlsFiles,
+    pub(crate) deadline: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) connections: usize,
+    pub(crate) max_in_flight: usize,
+    pub(crate) breaker: BreakerSettings,
+    pub(crate) retry: Retry,
+}
+
+impl Config {
+    /// Reaches Redis at this address:
+    ///
+    /// - `redis://[user][:password]@host[:port][/db]`,
+    /// - `rediss://…`, the same over TLS (feature `tls`),
+    /// - `unix:///path` or `redis+unix:///path`, with `?db=`, `?user=` and `?pass=`.
+    ///
+    /// The name of the user and the password are percent-encoded. `valkey://` and `valkeys://` are
+    /// accepted as well.
+    ///
+    /// # Errors
+    ///
+    /// When the URL is none of these. The message names the part that is wrong and never repeats
+    /// the URL, which may hold a password.
+    pub fn new(url: &str) -> Result<Self, ConnectError> {
+        let parts = url::parse(url)?;
+        Ok(Self {
+            address: parts.address,
+            user: parts.user,
+            password: parts.password.map(Secret),
+            db: parts.db,
+            tls: TlsFiles::default(),
+            deadline: Duration::from_millis(20),
+            connect_timeout: Duration::from_secs(1),
+            connections: 1,
+            max_in_flight: 128,
+            breaker: BreakerSettings::default(),
+            retry: Retry::Never,
+        })
+    }
+
+    /// The ACL user to log in as, in place of one in the URL. Without one, Redis's `default`.
+    pub fn user(mut self, name: impl Into<String>) -> Self {
+        self.user = Some(name.into());
+        self
+    }
+
+    /// The password, in place of one in the URL: a URL tends to end up in logs and process lists.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(Secret(password.into()));
+        self
+    }
+
+    /// The number of the database, 0 unless the URL says otherwise.
+    pub const fn db(mut self, number: u32) -> Self {
+        self.db = number;
+        self
+    }
+
+    /// Trusts the authorities of this PEM file, and only those, instead of the system's.
+    pub fn tls_ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.ca = Some(path.into());
+        self
+    }
+
+    /// Presents this certificate, as a server with `tls-auth-clients yes` demands. Both files are
+    /// PEM; the first may hold a chain.
+    pub fn tls_client_files(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        self.tls.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// How long one decision may take before its caller is answered without Redis; 20 ms unless
+    /// set, 1 ms at least.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline.max(MIN_DEADLINE);
+        self
+    }
+
+    /// How long one attempt to connect and log in may take; 1 s unless set. Callers never wait for
+    /// it: without a connection they are answered at once.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout.max(MIN_DEADLINE);
+        self
+    }
+
+    /// How many connections to keep open; 1 unless set, brought into 1 to 64. One is enough unless
+    /// encryption or the kernel, rather than Redis, is what a single connection waits for.
+    pub fn connections(mut self, count: usize) -> Self {
+        self.connections = count.clamp(1, MAX_CONNECTIONS);
+        self
+    }
+
+    /// How many calls may wait for Redis at a time; 128 unless set, brought into 1 to 65 536. One
+    /// more is refused at once, uncharged.
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
+        self.max_in_flight = calls.clamp(1, MAX_IN_FLIGHT);
+        self
+    }
+
+    /// When to stop asking a Redis that does not answer, and how often to look after it.
+    pub fn breaker(mut self, settings: BreakerSettings) -> Self {
+        self.breaker = settings;
+        self
+    }
+
+    /// What to do with a call whose connection was lost; [`Retry::Never`] unless set.
+    pub const fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+}
+
+/// What to do with a call whose connection was lost after it may have been written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retry {
+    /// Tell the caller that it may have happened.
+    #[default]
+    Never,
+    /// Send it once more, if a connection is back before the deadline. The script recognises a call
+    /// it has executed and repeats its answer, so nothing is charged twice; this costs Redis one
+    /// more key per batch.
+    Once,
+}
+
+/// When to stop asking a Redis that does not answer, and how often to look after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct BreakerSettings {
+    pub(crate) failures: u32,
+    pub(crate) span: Duration,
+    pub(crate) probe: RangeInclusive<Duration>,
+}
+
+impl BreakerSettings {
+    /// How many calls in a row must fail; 3 unless set, 1 at least.
+    pub fn failures(mut self, count: u32) -> Self {
+        self.failures = count.max(1);
+        self
+    }
+
+    /// How much time must lie between the first and the last of these failures; 50 ms unless set. A
+    /// hiccup that fails a hundred calls at once is shorter than that.
+    pub const fn span(mut self, span: Duration) -> Self {
+        self.span = span;
+        self
+    }
+
+    /// The pause between two probes is drawn evenly from this range; 50 to 200 ms unless set.
+    /// Being drawn, the probes of a fleet do not arrive together.
+    pub fn probe(mut self, shortest: Duration, longest: Duration) -> Self {
+        let shortest = shortest.max(MIN_DEADLINE);
+        self.probe = shortest..=longest.max(shortest);
+        self
+    }
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            span: Duration::from_millis(50),
+            probe: Duration::from_millis(50)..=Duration::from_millis(200),
+        }
+    }
+}
+
+/// Where Redis listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Tcp { host: String, port: u16 },
+    Tls { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Tls { host, port } => write!(f, "{host}:{port} (TLS)"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TlsFiles {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
+}
+
+/// A password. It has no `Display`, and its `Debug` shows nothing of it, not even its length.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_the_user_and_no_password() {
+        for config in [
+            Config::new("redis://alice:hush%21@localhost").unwrap(),
+            Config::new("unix:///run/redis.sock?user=alice&pass=hush!").unwrap(),
+            Config::new("redis://localhost").unwrap().user("alice").password("hush!"),
+        ] {
+            let shown = format!("{config:?} {config:#?}");
+
+            assert_eq!(config.password.as_ref().map(Secret::expose), Some("hush!"));
+            assert!(shown.contains("alice"), "{shown}");
+            assert!(!shown.contains("hush"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn settings_out_of_bounds_are_brought_in() {
+        let config = Config::new("redis://localhost").unwrap();
+
+        let low = config.clone().connections(0).max_in_flight(0).deadline(Duration::ZERO);
+        let high = config.connections(usize::MAX).max_in_flight(usize::MAX);
+
+        assert_eq!((low.connections, low.max_in_flight), (1, 1));
+        assert_eq!(low.deadline, MIN_DEADLINE);
+        assert_eq!((high.connections, high.max_in_flight), (MAX_CONNECTIONS, MAX_IN_FLIGHT));
+        let breaker = BreakerSettings::default().failures(0).probe(Duration::ZERO, Duration::ZERO);
+        assert_eq!((breaker.failures, breaker.probe), (1, MIN_DEADLINE..=MIN_DEADLINE));
+    }
+}

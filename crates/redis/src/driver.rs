@@ -1,0 +1,199 @@
+//! From many callers to few runs of the script.
+//!
+//! A caller puts its requests into a queue and waits. As soon as a *flight* is free, whatever has
+//! queued by then becomes one batch: nobody waits for company, and company comes by itself while
+//! others are under way. A job is never torn apart, so its requests are decided in order.
+//!
+//! Not here: connections, deadlines, failures (`link.rs`); what a batch is (`batch/`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tollgate_core::{Answer, StoreError, StoreErrorKind};
+
+use crate::batch::{Batch, Owned, Tally};
+use crate::clock::{self, Instant};
+use crate::error::Cause;
+use crate::link::Link;
+
+/// What one caller asks, and where to tell it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) requests: SmallVec<[Owned; 1]>,
+    pub(crate) deadline: Instant,
+    pub(crate) tell: oneshot::Sender<Outcome>,
+}
+
+/// What one caller is told.
+pub(crate) type Outcome = Result<SmallVec<[Answer; 1]>, StoreError>;
+
+/// Charges in one run of the script: about a millisecond of Redis's time when every key is another.
+pub(crate) const MAX_CHARGES: usize = 256;
+
+/// Runs under way at a time: while Redis works on one, the next is on its way.
+const FLIGHTS: usize = 3;
+
+/// Jobs that may wait. A caller that finds the queue full is told so at once.
+const MAX_QUEUE: usize = 1 << 15;
+
+/// The queue and what runs behind it. Ends when the last handle to the queue is dropped.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    queue: mpsc::Sender<Job>,
+    counts: Arc<Counts>,
+}
+
+/// What was counted since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) runs: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) poisoned: AtomicU64,
+    pub(crate) mismatches: AtomicU64,
+    pub(crate) converted: AtomicU64,
+}
+
+impl Driver {
+    pub(crate) fn start(link: Arc<Link>) -> Self {
+        let (queue, jobs) = mpsc::channel(MAX_QUEUE);
+        let counts = Arc::new(Counts::default());
+        tokio::spawn(drive(link, jobs, Arc::clone(&counts)));
+        Self { queue, counts }
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Puts a job into the queue.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), StoreError> {
+        self.queue.try_send(job).map_err(|_| Cause::TooManyInFlight.unavailable())
+    }
+}
+
+async fn drive(link: Arc<Link>, mut jobs: mpsc::Receiver<Job>, counts: Arc<Counts>) {
+    let flights = Arc::new(Semaphore::new(FLIGHTS));
+    while let Ok(flight) = Arc::clone(&flights).acquire_owned().await {
+        let Some(first) = jobs.recv().await else { return };
+        let aboard = board(first, &mut jobs);
+        tokio::spawn(fly(Arc::clone(&link), aboard, flight, Arc::clone(&counts)));
+    }
+}
+
+/// Takes what has queued, up to a batch.
+fn board(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+    let charges = |job: &Job| job.requests.iter().map(Owned::len).sum::<usize>();
+    let mut sum = charges(&first);
+    let mut aboard = vec![first];
+    while sum < MAX_CHARGES {
+        match jobs.try_recv() {
+            Ok(job) => {
+                sum = sum.saturating_add(charges(&job));
+                aboard.push(job);
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+        }
+    }
+    aboard
+}
+
+/// A caller that waits for the answers to its requests.
+struct Waiting {
+    tell: oneshot::Sender<Outcome>,
+    answers: SmallVec<[Option<Answer>; 1]>,
+    missing: usize,
+}
+
+/// Runs a batch until every request is decided, and tells each caller as soon as all of its own
+/// are.
+async fn fly(
+    link: Arc<Link>,
+    jobs: Vec<Job>,
+    _flight: OwnedSemaphorePermit,
+    counts: Arc<Counts>,
+) {
+    let now = clock::now();
+    let mut deadline = None;
+    let mut waiting: Vec<Option<Waiting>> = Vec::with_capacity(jobs.len());
+    let mut owners: Vec<(usize, usize)> = Vec::with_capacity(jobs.len());
+    let mut requests = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        // A caller that has given up is not charged for it.
+        if job.tell.is_closed() {
+            continue;
+        }
+        if job.deadline <= now {
+            let _ = job.tell.send(Err(Cause::DeadlinePassed.unavailable()));
+            continue;
+        }
+        deadline = Some(deadline.map_or(job.deadline, |first: Instant| first.min(job.deadline)));
+        let missing = job.requests.len();
+        owners.extend((0..missing).map(|i| (waiting.len(), i)));
+        requests.extend(job.requests);
+        let answers = smallvec::smallvec![None; missing];
+        waiting.push(Some(Waiting { tell: job.tell, answers, missing }));
+    }
+    let Some(deadline) = deadline else { return };
+    counts.requests.fetch_add(u64::try_from(requests.len()).unwrap_or(0), Ordering::Relaxed);
+    let mut batch = Batch::new(requests);
+    while !batch.is_done() {
+        counts.runs.fetch_add(1, Ordering::Relaxed);
+        let told = match link.run(batch.call(), deadline).await {
+            Ok(reply) => batch
+                .answer(&reply, |place, answer| tell(&mut waiting, &owners, place, answer))
+                .map_err(|_| StoreError::new(StoreErrorKind::Corrupt)),
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(tally) => counts.add(tally),
+            Err(error) => return fail(waiting, &error),
+        }
+    }
+}
+
+fn tell(
+    waiting: &mut [Option<Waiting>],
+    owners: &[(usize, usize)],
+    place: usize,
+    answer: Answer,
+) {
+    let Some((job, i)) = owners.get(place) else { return };
+    let Some(slot) = waiting.get_mut(*job) else { return };
+    let Some(caller) = slot else { return };
+    if let Some(place) = caller.answers.get_mut(*i) {
+        *place = Some(answer);
+        caller.missing = caller.missing.saturating_sub(1);
+    }
+    if caller.missing == 0
+        && let Some(caller) = slot.take()
+    {
+        // Whoever no longer listens was charged all the same.
+        let _ = caller.tell.send(Ok(caller.answers.into_iter().flatten().collect()));
+    }
+}
+
+fn fail(waiting: Vec<Option<Waiting>>, error: &StoreError) {
+    for caller in waiting.into_iter().flatten() {
+        let partly = caller.missing < caller.answers.len();
+        let error = error.clone();
+        let error = if partly { error.after_a_charge() } else { error };
+        let _ = caller.tell.send(Err(error));
+    }
+}
+
+impl Counts {
+    fn add(&self, tally: Tally) {
+        for (count, more) in [
+            (&self.poisoned, tally.poisoned),
+            (&self.mismatches, tally.mismatches),
+            (&self.converted, tally.converted),
+        ] {
+            if more > 0 {
+                count.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+    }
+}

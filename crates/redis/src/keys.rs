@@ -1,0 +1,153 @@
+//! Names of counters in Redis: `tg:{lane}:1:algorithm:key`.
+//!
+//! The *lane* is one of 64 short words in braces, so that Redis Cluster keeps all keys of a lane on
+//! one node. It follows from the request's partition, or else from the key itself, by a hash that
+//! never changes. Then come the version of the layout and the number of the algorithm, as counters
+//! of one key under different algorithms are different counters. The key is the rest, byte for
+//! byte: nothing in it can be taken for something else, so two keys never share a name.
+//!
+//! Changing anything here moves every counter: it needs another version.
+
+use tollgate_core::{Key, Limit};
+
+/// What every name begins with; `docs/keys.md` and the ACL lines say it too.
+const PREFIX: &[u8] = b"tg:{";
+
+/// The version of the layout of names and of what they hold.
+pub(crate) const VERSION: u8 = 1;
+
+/// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: lane i
+/// lies in the middle of the i-th of 64 equal ranges.
+pub(crate) const LANES: [&str; 64] = [
+    "53t", "j3j", "if5", "kec", "574", "74b", "akm", "6bk",
+    "96a", "frw", "0ip", "oin", "d1i", "38o", "0m0", "2nf",
+    "he6", "box", "40w", "c9q", "hav", "7ah", "447", "67a",
+    "1js", "fcu", "0xr", "gqt", "1n3", "3me", "e2j", "gu4",
+    "712", "52d", "cmk", "4dm", "75r", "h5l", "7av", "ice",
+    "3y7", "1za", "2k6", "8ax", "wu7", "931", "2ov", "8e8",
+    "7d8", "5gn", "621", "41g", "jc0", "qkn", "66q", "i6o",
+    "3h5", "1kc", "2z4", "0yb", "3lu", "des", "o94", "802",
+];
+
+/// The longest name: prefix, lane, version, algorithm, key.
+pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
+
+/// The name of the counter of `key` under `limit`, within `partition`.
+pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit, out: &mut Vec<u8>) {
+    let key = key.as_bytes();
+    out.reserve(key.len().saturating_add(16));
+    out.extend_from_slice(PREFIX);
+    out.extend_from_slice(lane(partition.unwrap_or(key)).as_bytes());
+    out.extend_from_slice(b"}:");
+    out.push(b'0'.saturating_add(VERSION));
+    out.push(b':');
+    let code = limit.code();
+    if code >= 10 {
+        out.push(b'0'.saturating_add(code / 10));
+    }
+    out.push(b'0'.saturating_add(code % 10));
+    out.push(b':');
+    out.extend_from_slice(key);
+}
+
+/// The number of the algorithm and the key that a name stands for; `None` if it is not a name of
+/// this version.
+pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let (lane, rest) = rest.split_at_checked(3)?;
+    if !LANES.iter().any(|known| known.as_bytes() == lane) {
+        return None;
+    }
+    let rest = rest.strip_prefix(b"}:1:")?;
+    let colon = rest.iter().position(|byte| *byte == b':')?;
+    let (code, key) = rest.split_at_checked(colon)?;
+    let code = std::str::from_utf8(code).ok()?.parse().ok()?;
+    let (_, key) = key.split_first()?;
+    (!key.is_empty()).then_some((code, key))
+}
+
+/// The lane of what a partition, or a key without one, is called: FNV-1a, then two rounds of
+/// mixing, as its high bits alone hardly depend on short keys. It needs no secret: whoever aims at
+/// one lane gains nothing by it.
+fn lane(bytes: &[u8]) -> &'static str {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    let lane = usize::try_from(mixed >> 58).unwrap_or(0);
+    LANES.get(lane).copied().unwrap_or("000")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use tollgate_core::testing::{Rng, history::Kind};
+
+    use super::*;
+
+    fn named(partition: Option<&[u8]>, key: &[u8], limit: &Limit) -> Vec<u8> {
+        let mut out = Vec::new();
+        name(partition, Key::new(key).unwrap(), limit, &mut out);
+        out
+    }
+
+    fn slot(tag: &[u8]) -> u16 {
+        let crc = tag.iter().fold(0_u16, |crc, byte| {
+            (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+            })
+        });
+        crc % 16_384
+    }
+
+    // E38
+    #[test]
+    fn no_two_counters_share_a_name_and_every_name_tells_its_counter() {
+        let mut rng = Rng::new(38);
+        let limits: Vec<Limit> = Kind::ALL.iter().map(|kind| kind.limit(&mut rng)).collect();
+        let mut seen: HashMap<Vec<u8>, (Vec<u8>, u8)> = HashMap::new();
+        for _ in 0..200_000 {
+            // Few distinct bytes, among them all that a name uses itself.
+            let len = rng.within(1, 12);
+            let key: Vec<u8> = (0..len).map(|_| rng.pick(b"tg:{}10\0\xff\r")).collect();
+            let limit = rng.pick(&limits);
+
+            let name = named(None, &key, &limit);
+
+            assert_eq!(parse(&name), Some((limit.code(), &key[..])));
+            assert!(name.len() <= MAX_NAME);
+            let counter = (key, limit.code());
+            assert_eq!(*seen.entry(name).or_insert_with(|| counter.clone()), counter);
+        }
+    }
+
+    #[test]
+    fn a_partition_keeps_all_its_keys_in_one_slot() {
+        let mut rng = Rng::new(1);
+        let limit = Kind::TokenBucket.limit(&mut rng);
+        let tag = |name: &[u8]| name[4..7].to_vec();
+        let one: HashSet<_> =
+            (0..1_000).map(|i| tag(&named(Some(b"tenant"), &[1, i as u8, 7], &limit))).collect();
+        let many: HashSet<_> =
+            (0..10_000).map(|i| tag(&named(None, format!("k{i}").as_bytes(), &limit))).collect();
+
+        assert_eq!(one.len(), 1);
+        assert_eq!(many.len(), 64, "keys without one use every lane");
+    }
+
+    #[test]
+    fn lanes_spread_evenly_over_the_slots_of_a_cluster() {
+        for (i, lane) in LANES.iter().enumerate() {
+            assert_eq!(usize::from(slot(lane.as_bytes()) / 256), i, "{lane}");
+        }
+    }
+
+    #[test]
+    fn foreign_names_are_not_ours() {
+        for foreign in ["", "tg:{", "tg:{zzz}:1:3:k", "tg:{000}:2:3:k", "tg:{000}:1:3:", "tg:{000}:1:x:k"] {
+            assert_eq!(parse(foreign.as_bytes()), None, "{foreign}");
+        }
+    }
+}

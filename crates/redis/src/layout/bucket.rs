@@ -1,0 +1,43 @@
+//! Buckets and queues: `lua/bucket.lua`.
+
+use tollgate_core::algorithm::bucket::{Ahead, Bucket, Plan};
+use tollgate_core::{Span, Timestamp};
+
+use super::{double, take_exact};
+
+pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+    for number in
+        [plan.capacity, plan.rate.denominator().get(), plan.full.whole, plan.full.part]
+    {
+        double(number, out);
+    }
+}
+
+pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
+    out.extend_from_slice(&bucket.arrival.whole.to_le_bytes());
+    out.extend_from_slice(&bucket.arrival.part.to_le_bytes());
+    let (code, since) = match bucket.ahead {
+        Ahead::No => return,
+        Ahead::Debt(since) => (1, since),
+        Ahead::Waiting(since) => (2, since),
+    };
+    out.push(code);
+    out.extend_from_slice(&since.as_micros().to_le_bytes());
+}
+
+pub(super) fn decode(plan: &Plan, mut bytes: &[u8]) -> Option<Bucket> {
+    let whole = take_exact(&mut bytes)?;
+    let part = take_exact(&mut bytes).filter(|part| *part < plan.rate.denominator().get())?;
+    let ahead = match bytes.split_first() {
+        None => Ahead::No,
+        Some((code, mut rest)) => {
+            let since = Timestamp::from_micros(take_exact(&mut rest)?);
+            match (code, rest) {
+                (1, []) => Ahead::Debt(since),
+                (2, []) => Ahead::Waiting(since),
+                _ => return None,
+            }
+        }
+    };
+    Some(Bucket { arrival: Span { whole, part }, ahead })
+}

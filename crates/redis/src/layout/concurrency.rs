@@ -1,0 +1,57 @@
+//! Concurrency: when this was written, then 24 bytes a permit, the holder and until when, soonest
+//! to end first.
+//!
+//! `lua/concurrency.lua` is the same in Lua: change them together.
+
+use tollgate_core::algorithm::Concurrency;
+use tollgate_core::algorithm::concurrency::{Hold, Holders, Plan, State};
+use tollgate_core::{Holder, Timestamp};
+
+/// Moments from here on are not exact in a script.
+const MAX_EXACT: u64 = 1 << 53;
+
+/// Capacity and longest lease.
+pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+    out.extend_from_slice(&plan.capacity.to_le_bytes());
+    out.extend_from_slice(&plan.longest_us.to_le_bytes());
+}
+
+/// A holder, in a permit and in the terms of a charge.
+pub(crate) const fn holder(holder: Holder) -> [u8; 16] {
+    holder.0.to_le_bytes()
+}
+
+/// Appends the state.
+pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
+    out.extend_from_slice(&state.written_at().as_micros().to_le_bytes());
+    for hold in state.held() {
+        out.extend_from_slice(&holder(hold.holder));
+        out.extend_from_slice(&hold.until.as_micros().to_le_bytes());
+    }
+}
+
+/// The state, unless nobody or too many hold, their leases are out of order, or a moment is
+/// inexact.
+///
+/// The plan does not matter: after its count was lowered more may hold than it allows.
+pub(crate) fn decode(_: &Plan, bytes: &[u8]) -> Option<State> {
+    let (written_at, bytes) = bytes.split_first_chunk()?;
+    let (permits, []) = bytes.as_chunks::<24>() else { return None };
+    let count = u64::try_from(permits.len()).ok()?;
+    if !(1..=Concurrency::MAX_COUNT).contains(&count) {
+        return None;
+    }
+    let held = permits.iter().map(permit).collect::<Option<Vec<_>>>()?;
+    Holders::restored(moment(*written_at)?, held)
+}
+
+fn permit(bytes: &[u8; 24]) -> Option<Hold> {
+    let (holder, until) = bytes.split_first_chunk()?;
+    let holder = Holder(u128::from_le_bytes(*holder));
+    Some(Hold { holder, until: moment(until.try_into().ok()?)? })
+}
+
+fn moment(bytes: [u8; 8]) -> Option<Timestamp> {
+    let micros = u64::from_le_bytes(bytes);
+    (micros < MAX_EXACT).then_some(Timestamp::from_micros(micros))
+}

@@ -1,0 +1,24 @@
+//! Fixed windows: `lua/fixed_window.lua`.
+
+use tollgate_core::Timestamp;
+use tollgate_core::algorithm::fixed_window::{MAX_USED, Plan, Window};
+use tollgate_core::algorithm::Anchor;
+
+use super::{double, take_exact};
+
+pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+    double(plan.capacity, out);
+    double(plan.window_us, out);
+    double(u64::from(plan.anchor == Anchor::Epoch), out);
+}
+
+pub(super) fn encode(window: &Window, out: &mut Vec<u8>) {
+    out.extend_from_slice(&window.start.as_micros().to_le_bytes());
+    out.extend_from_slice(&window.used.to_le_bytes());
+}
+
+pub(super) fn decode(mut bytes: &[u8]) -> Option<Window> {
+    let start = Timestamp::from_micros(take_exact(&mut bytes)?);
+    let used = take_exact(&mut bytes).filter(|used| (1..=MAX_USED).contains(used))?;
+    bytes.is_empty().then_some(Window { start, used })
+}

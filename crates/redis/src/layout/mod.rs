@@ -1,0 +1,120 @@
+//! What is stored: a tag that tells the limit, then the state, both in bytes.
+//!
+//! Lua reads and writes states and compares tags; it never looks into one. Rust reads and writes
+//! both: states to answer callers, tags when a counter was counted under another limit. So a state
+//! has two writers that must agree byte for byte, `encode` here and the step of the same name in
+//! `lua/`; the replay test compares them.
+//!
+//! The layout is described in `docs/keys.md`; changing it needs another version in `keys.rs`.
+
+mod bucket;
+mod concurrency;
+mod fixed_window;
+mod sliding_log;
+mod sliding_window;
+mod smooth;
+mod tag;
+#[cfg(test)]
+mod twins;
+
+use tollgate_core::{Holder, Limit, Op, Plan, Span, State};
+
+pub(crate) use sliding_log::{dump, read_dump, read_view};
+pub(crate) use tag::{read_tag, write_tag};
+
+/// Doubles are exact up to here; nothing that is sent or stored lies above.
+pub(crate) const MAX_EXACT: u64 = 1 << 53;
+
+/// The state that these bytes hold under this limit, if they hold one.
+pub(crate) fn decode(limit: &Limit, bytes: &[u8]) -> Option<State> {
+    match limit.plan() {
+        Plan::FixedWindow(_) => fixed_window::decode(bytes).map(State::FixedWindow),
+        Plan::SlidingLog(_) => None,
+        Plan::SlidingWindow(plan) => {
+            sliding_window::decode(plan, bytes).map(State::SlidingWindow)
+        }
+        Plan::TokenBucket(plan) => bucket::decode(plan, bytes).map(State::TokenBucket),
+        Plan::LeakyMeter(plan) => bucket::decode(plan, bytes).map(State::LeakyMeter),
+        Plan::LeakyQueue(plan) => bucket::decode(plan, bytes).map(State::LeakyQueue),
+        Plan::Smooth(plan) => smooth::decode(plan, bytes).map(State::Smooth),
+        Plan::Concurrency(plan) => concurrency::decode(plan, bytes).map(State::Concurrency),
+    }
+}
+
+/// Writes a state as Lua would; nothing for one that is absent, or a log.
+pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
+    match state {
+        State::Absent | State::SlidingLog(_) => {}
+        State::FixedWindow(window) => fixed_window::encode(window, out),
+        State::SlidingWindow(panes) => sliding_window::encode(panes, out),
+        State::TokenBucket(state) | State::LeakyMeter(state) | State::LeakyQueue(state) => {
+            bucket::encode(state, out);
+        }
+        State::Smooth(tickets) => smooth::encode(tickets, out),
+        State::Concurrency(holders) => concurrency::encode(holders, out),
+    }
+}
+
+/// Writes the numbers that the step in Lua computes with.
+pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+    match plan {
+        Plan::FixedWindow(plan) => fixed_window::pack_plan(plan, out),
+        Plan::SlidingLog(plan) => sliding_log::pack_plan(plan, out),
+        Plan::SlidingWindow(plan) => sliding_window::pack_plan(plan, out),
+        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) | Plan::LeakyQueue(plan) => {
+            bucket::pack_plan(plan, out);
+        }
+        Plan::Smooth(plan) => smooth::pack_plan(plan, out),
+        Plan::Concurrency(plan) => concurrency::pack_plan(plan, out),
+    }
+}
+
+/// Whoever holds nothing.
+const NOBODY: Holder = Holder(0);
+
+/// Writes the terms of a charge: the operation, and every number that an operation may have. What
+/// a double cannot hold is cut to [`MAX_EXACT`], which every step treats as it would treat more.
+pub(crate) fn pack_terms(limit: &Limit, op: Op, patience_us: u64, flag: u8, out: &mut Vec<u8>) {
+    let (code, cost, at, lease, holder) = match op {
+        Op::Take(cost) => (1, cost, 0, 0, NOBODY),
+        Op::Peek(cost) => (2, cost, 0, 0, NOBODY),
+        Op::Debit { cost, at } => (3, cost, at.as_micros(), 0, NOBODY),
+        Op::Credit { cost, at } => (4, cost, at.as_micros(), 0, NOBODY),
+        Op::Acquire { holder, lease } => (5_u8, 1, 0, micros(lease), holder),
+        Op::Renew { holder, lease } => (6, 1, 0, micros(lease), holder),
+        Op::Release { holder } => (7, 1, 0, 0, holder),
+    };
+    let span = match limit.plan() {
+        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) | Plan::LeakyQueue(plan) => {
+            plan.rate.span(cost)
+        }
+        _ => Span::ZERO,
+    };
+    out.push(code | flag);
+    for number in [cost, span.whole, span.part, patience_us, at, lease] {
+        double(number, out);
+    }
+    out.extend_from_slice(&concurrency::holder(holder));
+}
+
+fn micros(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Writes a whole number as a double.
+#[expect(clippy::as_conversions, reason = "exact up to 2^53, and cut there")]
+fn double(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(number.min(MAX_EXACT) as f64).to_le_bytes());
+}
+
+/// Takes a little-endian number off the front.
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    let (first, rest) = bytes.split_first_chunk::<8>()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*first))
+}
+
+/// The same, of a number that Lua could have written.
+fn take_exact(bytes: &mut &[u8]) -> Option<u64> {
+    take_u64(bytes).filter(|number| *number <= MAX_EXACT)
+}

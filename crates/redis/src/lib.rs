@@ -1,0 +1,28 @@
+//! Tollgate's store in Redis.
+//!
+//! One script decides a batch of requests atomically; this crate batches, sends and answers.
+//! [`Config`] says how Redis is reached and how long a caller waits for it.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod breaker;
+mod chance;
+mod checks;
+mod clock;
+mod config;
+mod driver;
+mod error;
+pub mod keys;
+mod layout;
+mod link;
+#[cfg(test)]
+mod replay;
+mod script;
+mod store;
+
+pub use crate::checks::Warning;
+pub use crate::config::{BreakerSettings, Config, Retry};
+pub use crate::error::{ConnectError, ConnectErrorKind};
+pub use crate::store::{RedisStore, Stats};
+pub use tollgate_core as core;

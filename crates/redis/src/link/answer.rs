@@ -1,0 +1,147 @@
+//! What comes back: a reply, or one of the ways not to give one.
+
+use redis::{ServerError, Value};
+use tollgate_core::StoreError;
+
+use crate::error::Cause;
+
+/// What the script returned: the server's time, then a bulk string or nil per value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) now: u64,
+    pub(crate) values: Vec<Option<Vec<u8>>>,
+}
+
+/// An answer of Redis to a run of the script.
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer {
+    Reply(Reply),
+    /// The script saw that its time had passed, and did nothing.
+    Late,
+    /// Redis does not know the script by its SHA.
+    NoScript,
+    /// Redis, or the script, refused.
+    Refusal(Refusal),
+    /// Well-formed, and not what the script returns: an answer to another question. Nothing that
+    /// follows on this connection can be trusted.
+    Foreign,
+}
+
+impl Answer {
+    pub(super) fn read(value: Value) -> Self {
+        let items = match value {
+            Value::Array(items) => items,
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => return Self::NoScript,
+            Value::ServerError(error) => return Self::Refusal(Refusal::new(&error)),
+            _ => return Self::Foreign,
+        };
+        let mut items = items.into_iter();
+        let now = match items.next() {
+            Some(Value::SimpleString(status)) if status == "late" => return Self::Late,
+            Some(Value::BulkString(status)) if status == b"late" => return Self::Late,
+            Some(Value::BulkString(digits)) => {
+                std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok())
+            }
+            _ => None,
+        };
+        let values = items
+            .map(|item| match item {
+                Value::BulkString(bytes) => Some(Some(bytes)),
+                Value::Nil => Some(None),
+                _ => None,
+            })
+            .collect::<Option<Vec<_>>>();
+        match (now, values) {
+            (Some(now), Some(values)) => Self::Reply(Reply { now, values }),
+            _ => Self::Foreign,
+        }
+    }
+}
+
+/// An error that Redis answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    code: String,
+    detail: String,
+}
+
+impl Refusal {
+    pub(super) fn new(error: &ServerError) -> Self {
+        Self {
+            code: error.code().to_owned(),
+            detail: error.details().unwrap_or_default().to_owned(),
+        }
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub(super) fn code(&self) -> &str {
+        &self.code
+    }
+
+    /// Whether Redis answers everybody like this until it is done with something else.
+    pub(super) fn is_indisposed(&self) -> bool {
+        matches!(&*self.code, "BUSY" | "LOADING" | "MASTERDOWN")
+    }
+
+    /// Nothing was charged, whatever the code:
+    ///
+    /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like are said in place of running the script.
+    /// - OOM, READONLY, MISCONF and NOREPLICAS may be said to the script's first write, but to no
+    ///   later one: Redis lets a script that has written go on.
+    /// - Any other error comes from the script. It writes in a last phase, with commands that cannot
+    ///   fail, so it had not come to that. An ACL user who may use only some of these commands would
+    ///   be the exception, which is what the check at the start is for.
+    ///
+    /// WRONGTYPE alone says more: the key is somebody else's.
+    pub(super) fn into_error(self) -> StoreError {
+        let foreign = self.code == "WRONGTYPE";
+        let cause = Cause::Answer { code: self.code, detail: self.detail };
+        if foreign { cause.corrupt() } else { cause.unavailable() }
+    }
+
+    pub(super) fn into_cause(self) -> Cause {
+        Cause::Answer { code: self.code, detail: self.detail }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn the_time_and_then_the_values() {
+        let value = Value::Array(vec![bulk("1700000000000001"), bulk("x"), Value::Nil]);
+        let reply = Reply { now: 1_700_000_000_000_001, values: vec![Some(b"x".into()), None] };
+        assert_eq!(Answer::read(value), Answer::Reply(reply));
+    }
+
+    #[test]
+    fn late_is_a_status_or_a_string() {
+        let status = Value::SimpleString("late".to_owned());
+        assert_eq!(Answer::read(Value::Array(vec![status])), Answer::Late);
+        assert_eq!(Answer::read(Value::Array(vec![bulk("late")])), Answer::Late);
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_foreign() {
+        for value in [
+            Value::Nil,
+            Value::Int(1),
+            Value::SimpleString("PONG".to_owned()),
+            Value::Array(vec![]),
+            Value::Array(vec![bulk("-1")]),
+            Value::Array(vec![bulk("18446744073709551616")]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![bulk("1"), Value::Array(vec![])]),
+        ] {
+            assert_eq!(Answer::read(value.clone()), Answer::Foreign, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What is sent: a script with its keys and arguments, packed once into one command.
+
+use std::fmt::Write;
+
+use redis::Cmd;
+
+/// A script and the name Redis knows it by.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) text: &'static str,
+    /// The SHA-1 of the text, in hexadecimal.
+    pub(crate) sha: String,
+}
+
+impl Script {
+    pub(crate) fn new(text: &'static str) -> Self {
+        Self { text, sha: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+/// One run of the script: `KEYS` and, from `ARGV[3]` on, `ARGV`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) args: Vec<Vec<u8>>,
+}
+
+/// What the link puts before a call's own arguments.
+#[derive(Clone, Debug)]
+pub(super) struct Preamble {
+    /// `ARGV[1]`: the server's time in microseconds after which the call must do nothing; zero for
+    /// never, while that time is not known.
+    pub(super) not_after: u64,
+    /// `ARGV[2]`: under which the script keeps its reply, or nothing when the call is sent only once.
+    pub(super) id: String,
+}
+
+/// How the script is named in a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    BySha,
+    ByText,
+}
+
+impl Call {
+    pub(super) fn pack(&self, script: &Script, form: Form, preamble: &Preamble) -> Cmd {
+        let (command, body) = match form {
+            Form::BySha => ("EVALSHA", script.sha.as_str()),
+            Form::ByText => ("EVAL", script.text),
+        };
+        let mut number = String::with_capacity(20);
+        let own = self.keys.iter().chain(&self.args);
+        let size = own
+            .clone()
+            .fold(body.len().saturating_add(96), |sum, part| sum.saturating_add(part.len()));
+        let count = self.keys.len().saturating_add(self.args.len()).saturating_add(5);
+        let mut cmd = Cmd::with_capacity(count, size);
+
+        cmd.arg(command).arg(body).arg(decimal(&mut number, self.keys.len()));
+        for key in &self.keys {
+            cmd.arg(key.as_slice());
+        }
+        cmd.arg(decimal(&mut number, preamble.not_after)).arg(preamble.id.as_str());
+        for arg in &self.args {
+            cmd.arg(arg.as_slice());
+        }
+        cmd
+    }
+}
+
+fn decimal(buffer: &mut String, number: impl std::fmt::Display) -> &str {
+    buffer.clear();
+    let _ = write!(buffer, "{number}"); // Writing to a string cannot fail.
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_one_command_with_the_preamble_before_its_arguments() {
+        let script = Script::new("return 1");
+        let call = Call { keys: vec![b"a".into(), b"".into()], args: vec![b"\xff\r\n".into()] };
+        let preamble = Preamble { not_after: u64::MAX, id: "i".to_owned() };
+
+        let packed = call.pack(&script, Form::BySha, &preamble).get_packed_command();
+
+        let expected: &[u8] = b"*8\r\n$7\r\nEVALSHA\r\n$40\r\n\
+            e0e1f9fabfc9d4800c877a703b823ac0578ff8db\r\n$1\r\n2\r\n$1\r\na\r\n$0\r\n\r\n\
+            $20\r\n18446744073709551615\r\n$1\r\ni\r\n$3\r\n\xff\r\n\r\n";
+        assert_eq!(packed, expected, "{}", packed.escape_ascii());
+    }
+
+    #[test]
+    fn the_text_takes_the_place_of_its_sha() {
+        let script = Script::new("return 1");
+        let preamble = Preamble { not_after: 0, id: String::new() };
+
+        let packed = Call::default().pack(&script, Form::ByText, &preamble).get_packed_command();
+
+        let expected: &[u8] =
+            b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n$1\r\n0\r\n$0\r\n\r\n";
+        assert_eq!(packed, expected, "{}", packed.escape_ascii());
+    }
+}

@@ -1,0 +1,219 @@
+//! From an address to a connection that has answered.
+//!
+//! The sockets are opened here, not by the client crate: so the end of a connection is seen at
+//! once rather than by the next caller, TLS uses the provider this crate was built with, and
+//! every wait is one of ours.
+
+#[cfg(feature = "tls")]
+mod tls;
+
+use std::io;
+use std::pin::Pin;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::answer::Refusal;
+use super::wire::{Gone, Pulse, Wire};
+use crate::config::{Address, Config, Secret};
+use crate::error::{ConnectError, ConnectErrorKind};
+
+/// What is needed to connect, read and checked once.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    config: Config,
+    #[cfg(feature = "tls")]
+    tls: Option<tls::Connector>,
+}
+
+/// A connection that has answered a `PING`, the task that drives it, and the server's time if it
+/// tells.
+pub(super) struct Dialled {
+    pub(super) wire: Wire,
+    pub(super) driver: JoinSet<()>,
+    pub(super) now: Option<u64>,
+}
+
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Dialer {
+    /// # Errors
+    ///
+    /// When a certificate cannot be read or used.
+    pub(super) fn new(config: &Config) -> Result<Self, ConnectError> {
+        Ok(Self {
+            #[cfg(feature = "tls")]
+            tls: match &config.address {
+                Address::Tls { host, .. } => Some(tls::Connector::new(host, &config.tls)?),
+                Address::Tcp { .. } | Address::Unix(_) => None,
+            },
+            config: config.clone(),
+        })
+    }
+
+    /// One attempt, over within the connect timeout.
+    pub(super) async fn dial(&self) -> Result<Dialled, ConnectError> {
+        let address = &self.config.address;
+        let attempt = async {
+            let (connection, driver) = self.open().await?;
+            let mut driving = JoinSet::new();
+            driving.spawn(driver);
+            self.greet(Wire::new(connection), driving).await
+        };
+        timeout(self.config.connect_timeout, attempt).await.unwrap_or_else(|_| {
+            Err(ConnectError::unreachable(format!("redis at {address} does not answer")))
+        })
+    }
+
+    async fn open(&self) -> Result<(MultiplexedConnection, Driver), ConnectError> {
+        let cannot = |error: io::Error| {
+            let address = &self.config.address;
+            ConnectError::unreachable(format!("cannot connect to redis at {address}"))
+                .with_source(error)
+        };
+        match &self.config.address {
+            Address::Unix(path) => {
+                self.multiplex(UnixStream::connect(path).await.map_err(cannot)?).await
+            }
+            Address::Tcp { host, port } => {
+                self.multiplex(self.tcp(host, *port).await.map_err(cannot)?).await
+            }
+            #[cfg(feature = "tls")]
+            Address::Tls { host, port } => {
+                let stream = self.tcp(host, *port).await.map_err(cannot)?;
+                let Some(tls) = &self.tls else {
+                    return Err(ConnectError::settings("TLS was not prepared"));
+                };
+                self.multiplex(tls.connect(stream).await.map_err(cannot)?).await
+            }
+            #[cfg(not(feature = "tls"))]
+            Address::Tls { .. } => {
+                Err(ConnectError::settings("this build lacks the feature `tls`"))
+            }
+        }
+    }
+
+    /// Tries each address of a name in turn, and gives each its share of the time, so that a
+    /// silent one does not use up all of it.
+    async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
+        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let share = self.config.connect_timeout.checked_div(count).unwrap_or_default();
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    // Nagle would hold back a batch until the one before it is acknowledged.
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
+
+    async fn multiplex<S>(&self, stream: S) -> Result<(MultiplexedConnection, Driver), ConnectError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        // The client's own timeouts (500 ms for an answer) are off: every caller has a deadline.
+        // Its queue takes all calls that may be in flight, and a few PINGs, without waiting.
+        let settings = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None)
+            .set_pipeline_buffer_size(self.config.max_in_flight.saturating_add(8));
+        // Nothing is left for it to say: `greet` logs in, and tells apart what it would call a
+        // wrong password, such as a server with too many clients.
+        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&silent, stream, settings)
+                .await
+                .map_err(|error| ConnectError::unreachable("redis hung up").with_source(error))?;
+        Ok((connection, Box::pin(driver)))
+    }
+
+    /// Logs in, and waits for a sign of life: a stopped server accepts connections too.
+    async fn greet(&self, wire: Wire, driver: JoinSet<()>) -> Result<Dialled, ConnectError> {
+        let address = &self.config.address;
+        let gone = |Gone| {
+            ConnectError::unreachable(format!(
+                "redis at {address} hung up, or something else is listening there"
+            ))
+        };
+        if let Some(auth) = self.auth() {
+            self.expect_ok(wire.ask(&auth).await.map_err(gone)?)?;
+        }
+        if self.config.db != 0 {
+            let mut select = redis::cmd("SELECT");
+            select.arg(self.config.db);
+            self.expect_ok(wire.ask(&select).await.map_err(gone)?)?;
+        }
+        if let Pulse::Refused(refusal) = wire.ping().await.map_err(gone)? {
+            return Err(self.refused(refusal));
+        }
+        // A server that does not tell its time is used without `not_after`; the checks complain.
+        let now = wire.time().await.map_err(gone)?.ok();
+        Ok(Dialled { wire, driver, now })
+    }
+
+    fn auth(&self) -> Option<redis::Cmd> {
+        let Config { user, password, .. } = &self.config;
+        if user.is_none() && password.is_none() {
+            return None;
+        }
+        let mut auth = redis::cmd("AUTH");
+        if let Some(user) = user {
+            auth.arg(user);
+        }
+        // For a user without a password (`nopass`) any will do, but one must be given.
+        auth.arg(password.as_ref().map_or("", Secret::expose));
+        Some(auth)
+    }
+
+    fn expect_ok(&self, value: Value) -> Result<(), ConnectError> {
+        match value {
+            Value::Okay => Ok(()),
+            Value::ServerError(error) => Err(self.refused(Refusal::new(&error))),
+            _ => Err(ConnectError::unreachable(format!(
+                "what listens at {} does not speak like redis",
+                self.config.address
+            ))),
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> ConnectError {
+        let Config { address, user, db, .. } = &self.config;
+        let user = user.as_deref().unwrap_or("default");
+        let cause = refusal.clone().into_cause();
+        let error = match refusal.code() {
+            "WRONGPASS" => ConnectError::new(
+                ConnectErrorKind::Authentication,
+                format!("redis at {address} does not accept the password of user {user:?}"),
+            ),
+            "NOAUTH" => ConnectError::new(
+                ConnectErrorKind::Authentication,
+                format!("redis at {address} wants a password, and none is configured"),
+            ),
+            // Only AUTH and SELECT are answered like this, and both by what was configured.
+            "ERR" if refusal.detail().contains("AUTH") => ConnectError::new(
+                ConnectErrorKind::Authentication,
+                format!("redis at {address} has no password for user {user:?}"),
+            ),
+            "ERR" if refusal.detail().contains("DB index") => {
+                ConnectError::settings(format!("redis at {address} has no database {db}"))
+            }
+            "NOPERM" => ConnectError::new(
+                ConnectErrorKind::Authentication,
+                format!("redis at {address} does not let user {user:?} select database {db}"),
+            ),
+            _ => ConnectError::unreachable(format!("redis at {address} is not ready")),
+        };
+        error.with_source(cause)
+    }
+}

@@ -1,0 +1,69 @@
+//! What time it is at the server, as far as this side knows.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{Instant, micros};
+
+/// The server's time as it was last seen, carried on by the monotonic clock.
+///
+/// The last sighting wins, also when it lies before the one before it: a server's clock may step
+/// back, and another server may have taken its place.
+#[derive(Debug, Default)]
+pub(crate) struct ServerTime(Mutex<Option<Sighting>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    micros: u64,
+    at: Instant,
+}
+
+impl ServerTime {
+    /// The server said that it was `micros` after the epoch, in an answer that arrived at `at`.
+    pub(crate) fn learn(&self, micros: u64, at: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sighting { micros, at });
+    }
+
+    /// The server's time `ahead` of `now`, or zero when nothing is known of it.
+    ///
+    /// Behind the truth by no more than the reply that was seen took to arrive.
+    pub(crate) fn ahead(&self, now: Instant, ahead: Duration) -> u64 {
+        let sighting = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sighting.map_or(0, |Sighting { micros: seen, at }| {
+            let elapsed = now.saturating_duration_since(at);
+            seen.saturating_add(micros(elapsed.saturating_add(ahead)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn nothing_seen_is_zero() {
+        assert_eq!(ServerTime::default().ahead(clock::now(), MS), 0);
+    }
+
+    #[test]
+    fn the_last_sighting_is_carried_on() {
+        let (time, now) = (ServerTime::default(), clock::now());
+
+        time.learn(5_000, now);
+        assert_eq!(time.ahead(now + 3 * MS, 40 * MS), 48_000);
+
+        time.learn(1_000, now + 3 * MS);
+        assert_eq!(time.ahead(now + 3 * MS, MS), 2_000, "a clock that stepped back is followed");
+        assert_eq!(time.ahead(now, MS), 2_000, "a sighting of the future has no age yet");
+    }
+
+    #[test]
+    fn the_end_of_time_saturates() {
+        let (time, now) = (ServerTime::default(), clock::now());
+        time.learn(u64::MAX - 1, now);
+        assert_eq!(time.ahead(now, Duration::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,169 @@
+//! The store: what callers see.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tollgate_core::{Answer, Request, Store, StoreError, StoreErrorKind, Verdict};
+
+use crate::batch::Owned;
+use crate::driver::{Driver, Job, MAX_CHARGES};
+use crate::link::Link;
+use crate::script::SCRIPT;
+use crate::{Config, ConnectError, clock};
+
+/// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
+///
+/// Each request is decided atomically there, by the server's clock. Requests of many tasks share
+/// round trips; see `docs/bounds.md` for what happens when Redis does not answer.
+///
+/// ```no_run
+/// use tollgate_redis::{Config, RedisStore};
+/// use tollgate_redis::core::{Charge, Key, Limit, Request, Store, algorithm::TokenBucket};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect(Config::new("redis://127.0.0.1:6379")?).await?;
+/// let limit = Limit::new(TokenBucket, "100 per 1m burst 20".parse()?)?;
+/// let charges = [Charge::take(Key::new("user:42")?, &limit, 1)?];
+///
+/// let answers = store.charge(&[Request::new(&charges)?]).await?;
+///
+/// println!("{} left", answers[0].decisions[0].remaining);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    driver: Driver,
+    config: Config,
+}
+
+/// What a store says of itself. The counts run since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Runs of the script.
+    pub runs: u64,
+    /// Requests that were sent in them.
+    pub requests: u64,
+    /// Stored values that were not ours, each repaired.
+    pub poisoned: u64,
+    /// Requests about which the script and this crate disagreed: always zero, or there is a bug.
+    pub twin_mismatches: u64,
+    /// Counters carried over to another edit of their rule.
+    pub converted: u64,
+    /// Connections that are up.
+    pub connected: usize,
+    /// Connections made beyond the first of each.
+    pub reconnects: u64,
+    /// Whether calls fail at once because Redis does not answer.
+    pub breaker_open: bool,
+    /// How often that began.
+    pub breaker_opens: u64,
+    /// Calls that were sent and not answered in time.
+    pub timeouts: u64,
+    /// Calls whose connection ended before the reply.
+    pub lost: u64,
+    /// Calls sent once more after that.
+    pub retried: u64,
+    /// Calls that had to bring the script's text.
+    pub noscript: u64,
+    /// Calls that reached Redis too late and were dropped there, uncharged.
+    pub dropped_late: u64,
+    /// Calls refused because too many were under way.
+    pub rejected: u64,
+}
+
+impl RedisStore {
+    /// Connects. A server that cannot be reached is no error: the store keeps trying, and says
+    /// [`StoreErrorKind::Unavailable`] until it succeeds.
+    ///
+    /// Must be called within a tokio runtime, on which the store then lives.
+    ///
+    /// # Errors
+    ///
+    /// When a person has to change something: the URL, the credentials, the server's version.
+    pub async fn connect(config: Config) -> Result<Self, ConnectError> {
+        let link = Arc::new(Link::connect(&config, SCRIPT).await?);
+        let driver = Driver::start(Arc::clone(&link));
+        Ok(Self { link, driver, config })
+    }
+
+    /// What the store says of itself.
+    pub fn stats(&self) -> Stats {
+        let (health, counts) = (self.link.health(), self.driver.counts());
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            runs: count(&counts.runs),
+            requests: count(&counts.requests),
+            poisoned: count(&counts.poisoned),
+            twin_mismatches: count(&counts.mismatches),
+            converted: count(&counts.converted),
+            connected: health.connected,
+            reconnects: health.reconnects,
+            breaker_open: health.breaker_open,
+            breaker_opens: health.breaker_opens,
+            timeouts: health.timeouts,
+            lost: health.lost,
+            retried: health.retried,
+            noscript: health.noscript,
+            dropped_late: health.dropped_late,
+            rejected: health.rejected,
+        }
+    }
+
+    async fn charge_chunk(
+        &self,
+        requests: SmallVec<[Owned; 1]>,
+    ) -> Result<SmallVec<[Answer; 1]>, StoreError> {
+        let (tell, told) = oneshot::channel();
+        let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
+        self.driver.submit(Job { requests, deadline, tell })?;
+        // The driver always answers, unless its runtime is shut down.
+        told.await.unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Timeout)))
+    }
+}
+
+impl Store for RedisStore {
+    async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut buffer = Vec::new();
+        let mut rest = batch;
+        while !rest.is_empty() {
+            // Larger batches go in parts, one after the other, so that order holds.
+            let mut charges = 0_usize;
+            let fits = |request: &&Request<'_>| {
+                charges = charges.saturating_add(request.charges().len());
+                charges <= MAX_CHARGES
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (part, later) = rest.split_at(count.min(rest.len()));
+            rest = later;
+            // A request without charges passes, and concerns no counter.
+            let sent = part.iter().filter(|request| !request.charges().is_empty());
+            let requests: SmallVec<[Owned; 1]> =
+                sent.map(|request| Owned::new(request, &mut buffer)).collect();
+            let mut told = match requests.is_empty() {
+                true => SmallVec::new(),
+                false => match self.charge_chunk(requests).await {
+                    Ok(told) => told,
+                    Err(error) if answers.is_empty() => return Err(error),
+                    Err(error) => return Err(error.after_a_charge()),
+                },
+            }
+            .into_iter();
+            for request in part {
+                let answer = if request.charges().is_empty() {
+                    let decisions = SmallVec::new();
+                    Some(Answer { verdict: Verdict::Allow, refused_by: None, decisions })
+                } else {
+                    told.next()
+                };
+                answers.push(answer.ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt))?);
+            }
+        }
+        Ok(answers)
+    }
+}
