@@ -15,7 +15,8 @@
 --
 -- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
 -- counted under another limit); how many foreign values were found; the views or dumps of logs, in
--- order; then what each key held before: a string, or for a log of another
+-- order; the lengths of what follows, `I4` each, 4294967295 for nothing; and in one string what each
+-- key held before: a string, or for a log of another
 -- limit `I1` length of tag, tag, fingerprint and dump, and nothing for one that is under the limit of
 -- its charge; an empty string if the counter from which a charge borrows its limit is gone.
 --
@@ -68,7 +69,14 @@ if string_keys > 0 then
   prior = call('MGET', unpack(KEYS, 1, string_keys))
 end
 local values = {}
-for i = 1, string_keys do values[i] = prior[i] end
+for i = 1, string_keys do
+  local value = prior[i]
+  if value and #value > MAX_VALUE then
+    -- Nothing of ours is that long, and nobody shall have it sent to and fro.
+    poisoned, dirty[i], prior[i], value = poisoned + 1, true, '', false
+  end
+  values[i] = value
+end
 
 local log = steps[1]
 
@@ -263,8 +271,19 @@ for i in pairs(dirty) do
   end
 end
 
-local reply = { fmt('%.0f', now), concat(letters), fmt('%.0f', poisoned), concat(views) }
-for i = 1, #KEYS do reply[i + 4] = prior[i] or false end
+local lengths = {}
+for i = 1, #KEYS do
+  local value = prior[i]
+  if value then
+    lengths[i] = #value
+  else
+    lengths[i], prior[i] = 4294967295, ''
+  end
+end
+local reply = {
+  fmt('%.0f', now), concat(letters), fmt('%.0f', poisoned), concat(views),
+  pack('<' .. string.rep('I4', #KEYS), unpack(lengths)), concat(prior),
+}
 if reply_key then
   -- Whoever sends the batch again does so before not_after.
   local px = not_after > 0 and ttl(not_after, now) or 0

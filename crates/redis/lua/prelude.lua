@@ -8,6 +8,9 @@ local concat, floor = table.concat, math.floor
 -- Doubles are exact up to here; no time, count or total that we write lies above.
 local MAX_EXACT = 9007199254740992
 
+-- The longest state: ten thousand holders, and a tag.
+local MAX_VALUE = 240512
+
 -- How long a key lives that is idle from `idle` on: never shorter than that.
 local function ttl(idle, now)
   return floor((idle - now) / 1000) + 1

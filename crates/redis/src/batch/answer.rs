@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 
 use super::owned::{Owned, OwnedCharge};
-use super::{Batch, Conversion, Garbled, Pending, Tally};
+use super::{Batch, Conversion, Garbled, Pending, Sent, Tally};
 use crate::layout;
 use crate::link::Reply;
 
@@ -26,32 +26,39 @@ impl Batch {
     ) -> Result<Tally, Garbled> {
         let part = |i: usize| reply.values.get(i).and_then(Option::as_deref).ok_or(Garbled);
         let (letters, poisoned, views) = (part(0)?, part(1)?, part(2)?);
+        let prior = Prior::read(part(3)?, part(4)?)?;
         let poisoned = std::str::from_utf8(poisoned).ok().and_then(|n| n.parse().ok());
         let mut tally = Tally { poisoned: poisoned.ok_or(Garbled)?, ..Tally::default() };
         if letters.len() != self.requests.len() {
             return Err(Garbled);
         }
-        let prior = reply.values.get(3..).unwrap_or(&[]);
         let now = Timestamp::from_micros(reply.now);
-        let mut bench = Bench::new(self, prior, views, now)?;
+        let sent = std::mem::take(&mut self.sent);
+        if prior.0.len() != sent.keys {
+            return Err(Garbled);
+        }
+        let mut bench = Bench::new(self, &sent, prior, views, now)?;
+        let mut numbers = sent.charges.as_slice();
         let mut left = Vec::new();
         for (pending, letter) in std::mem::take(&mut self.requests).into_iter().zip(letters) {
+            let (own, rest) = numbers.split_at_checked(pending.request.len()).ok_or(Garbled)?;
+            numbers = rest;
             match letter {
                 b'p' | b'd' => {
-                    let answer = bench.judge(&pending.request).ok_or(Garbled)?;
+                    let answer = bench.judge(&pending.request, own).ok_or(Garbled)?;
                     let passed = *letter == b'p';
                     tally.mismatches =
                         tally.mismatches.saturating_add(u64::from(answer.passes() != passed));
                     tell(pending.place, as_charged(answer, passed));
                 }
-                b'u' => left.push(pending),
+                b'u' => left.push((pending, own)),
                 _ => return Err(Garbled),
             }
         }
         self.conversions.clear();
         let mut under = HashMap::new();
-        for pending in left {
-            self.prepare(pending, &bench, &mut under, &mut tally);
+        for (pending, own) in left {
+            self.prepare(pending, own, &bench, &mut under, &mut tally);
         }
         Ok(tally)
     }
@@ -62,23 +69,25 @@ impl Batch {
     fn prepare(
         &mut self,
         mut pending: Pending,
+        numbers: &[(u16, u16)],
         bench: &Bench<'_>,
-        under: &mut HashMap<Box<[u8]>, Limit>,
+        under: &mut HashMap<u16, Limit>,
         tally: &mut Tally,
     ) {
-        for charge in &mut pending.request.charges {
-            if !under.contains_key(&charge.name) {
-                let Some(found) = bench.found(charge).filter(|found| !found.is_empty()) else {
+        for (charge, (key, _)) in pending.request.charges.iter_mut().zip(numbers) {
+            if !under.contains_key(key) {
+                let found = bench.prior.of(*key);
+                let Some(found) = found.filter(|found| !found.is_empty()) else {
                     // Of a log under the limit that judges this charge nothing is said: stay.
-                    if !charge.is_log() || bench.found(charge).is_some() {
+                    if !charge.is_log() || found.is_some() {
                         charge.judged_by = None;
                     }
                     continue;
                 };
                 let limit = self.adapt(charge, found, bench.now, tally);
-                under.insert(charge.name.clone(), limit);
+                under.insert(*key, limit);
             }
-            let found_under = under.get(&charge.name);
+            let found_under = under.get(key);
             charge.judged_by = found_under
                 .filter(|under| under.revision() > charge.limit().revision())
                 .map(|under| Box::new(*under));
@@ -179,10 +188,36 @@ fn converted(mut counter: Counter, limit: &Limit, now: Timestamp) -> Vec<u8> {
     out
 }
 
+/// What each key held before, in the order of the call.
+struct Prior<'r>(Vec<Option<&'r [u8]>>);
+
+impl<'r> Prior<'r> {
+    fn read(lengths: &[u8], mut values: &'r [u8]) -> Result<Self, Garbled> {
+        let (lengths, []) = lengths.as_chunks::<4>() else { return Err(Garbled) };
+        let mut prior = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let length = u32::from_le_bytes(*length);
+            if length == u32::MAX {
+                prior.push(None);
+                continue;
+            }
+            let length = usize::try_from(length).map_err(|_| Garbled)?;
+            let (value, rest) = values.split_at_checked(length).ok_or(Garbled)?;
+            prior.push(Some(value));
+            values = rest;
+        }
+        if values.is_empty() { Ok(Self(prior)) } else { Err(Garbled) }
+    }
+
+    /// Of the key with this number.
+    fn of(&self, number: u16) -> Option<&'r [u8]> {
+        self.0.get(usize::from(number).checked_sub(1)?).copied().flatten()
+    }
+}
+
 /// The counters of a batch, as its requests change them one after the other.
 struct Bench<'r> {
-    numbers: HashMap<Box<[u8]>, usize>,
-    found: Vec<Option<&'r [u8]>>,
+    prior: Prior<'r>,
     counters: Vec<Counter>,
     views: &'r [u8],
     now: Timestamp,
@@ -191,67 +226,58 @@ struct Bench<'r> {
 impl<'r> Bench<'r> {
     fn new(
         batch: &Batch,
-        prior: &'r [Option<Vec<u8>>],
+        sent: &Sent,
+        prior: Prior<'r>,
         views: &'r [u8],
         now: Timestamp,
     ) -> Result<Self, Garbled> {
-        let mut bench = Self {
-            numbers: HashMap::with_capacity(prior.len()),
-            found: prior.iter().map(Option::as_deref).collect(),
-            counters: Vec::with_capacity(prior.len()),
-            views,
-            now,
-        };
-        let charges = || batch.requests.iter().flat_map(|pending| &pending.request.charges);
-        let mut tag = Vec::new();
-        // In the order in which the call numbered them: strings, then logs.
-        for is_log in [false, true] {
-            for charge in charges().filter(|charge| charge.is_log() == is_log) {
-                if bench.numbers.contains_key(&charge.name) {
-                    continue;
-                }
-                let number = bench.counters.len();
-                let mut found = *bench.found.get(number).ok_or(Garbled)?;
-                let conversion = batch.conversions.iter().find(|c| c.name == charge.name);
-                if let Some(conversion) = conversion.filter(|c| found == Some(&c.expected)) {
-                    found = Some(&conversion.new).map(Vec::as_slice);
-                }
-                tag.clear();
-                layout::write_tag(charge.judge(), &mut tag);
-                let state = found
-                    .and_then(|value| value.strip_prefix(tag.as_slice()))
-                    .and_then(|state| layout::decode(charge.judge(), state));
-                bench.counters.push(Counter::new(state.unwrap_or_default(), charge.judge()));
-                bench.numbers.insert(charge.name.clone(), number);
+        let mut counters: Vec<Option<Counter>> = vec![None; sent.keys];
+        let charges = batch.requests.iter().flat_map(|pending| &pending.request.charges);
+        for (charge, (key, limit)) in charges.zip(&sent.charges) {
+            let index = usize::from(*key).saturating_sub(1);
+            let counter = counters.get_mut(index).ok_or(Garbled)?;
+            if counter.is_some() {
+                continue;
             }
+            let mut found = prior.of(*key);
+            let mut conversions = batch.conversions.iter();
+            let conversion = conversions.find(|c| c.name == charge.name);
+            if let Some(conversion) = conversion.filter(|c| found == Some(&c.expected)) {
+                found = Some(&conversion.new).map(Vec::as_slice);
+            }
+            let tag = sent.tags.get(usize::from(*limit).saturating_sub(1)).ok_or(Garbled)?;
+            let state = found
+                .and_then(|value| value.strip_prefix(&**tag))
+                .and_then(|state| layout::decode(charge.judge(), state));
+            *counter = Some(Counter::new(state.unwrap_or_default(), charge.judge()));
         }
-        Ok(bench)
-    }
-
-    /// What a key held, before any conversion.
-    fn found(&self, charge: &OwnedCharge) -> Option<&'r [u8]> {
-        self.found.get(*self.numbers.get(&charge.name)?).copied().flatten()
+        let counters = counters.into_iter().collect::<Option<Vec<_>>>().ok_or(Garbled)?;
+        Ok(Self { prior, counters, views, now })
     }
 
     /// Decides a request once more, as Lua did.
-    fn judge(&mut self, request: &Owned) -> Option<Answer> {
-        let dumps = request.shares_a_log();
-        let mut seats: SmallVec<[Seat; 4]> = SmallVec::new();
-        for charge in &request.charges {
-            let number = *self.numbers.get(&charge.name)?;
-            if charge.is_log() {
-                let first = !seats.contains(&Seat::Counter(number));
-                self.see(number, charge, dumps, first)?;
-            }
-            seats.push(Seat::Counter(number));
-        }
-        if let ([charge], [Seat::Counter(number)]) = (&request.charges[..], &seats[..])
+    fn judge(&mut self, request: &Owned, numbers: &[(u16, u16)]) -> Option<Answer> {
+        if let ([charge], [(key, _)]) = (&request.charges[..], numbers)
             && charge.need == Need::Must
         {
-            let decision = self.counters.get_mut(*number)?.charge(&charge.charge()?, self.now);
+            let index = usize::from(*key).checked_sub(1)?;
+            if charge.is_log() {
+                self.see(index, charge, false, true)?;
+            }
+            let decision = self.counters.get_mut(index)?.charge(&charge.charge()?, self.now);
             let refused_by = (!decision.passes()).then_some(0);
             let decisions = SmallVec::from_slice(&[decision]);
             return Some(Answer { verdict: decision.verdict, refused_by, decisions });
+        }
+        let dumps = request.shares_a_log();
+        let mut seats: SmallVec<[Seat; 4]> = SmallVec::new();
+        for (charge, (key, _)) in request.charges.iter().zip(numbers) {
+            let index = usize::from(*key).checked_sub(1)?;
+            if charge.is_log() {
+                let first = !seats.contains(&Seat::Counter(index));
+                self.see(index, charge, dumps, first)?;
+            }
+            seats.push(Seat::Counter(index));
         }
         let charges = request.charges();
         let request = Request::new(&charges).ok()?;

@@ -1,11 +1,15 @@
 //! The arguments of the script: what `lua/batch.lua` says it reads.
+//!
+//! The maps here live for one batch and hold a few hundred entries at most, so a fast hash will do.
 
 use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
 
 use tollgate_core::{Limit, Need, Op};
 
 use super::owned::OwnedCharge;
-use super::{Batch, Conversion};
+use super::{Batch, Conversion, Sent};
 use crate::layout;
 use crate::link::Call;
 
@@ -15,8 +19,8 @@ pub(super) struct Writer<'b> {
     strings: Numbered<'b>,
     logs: Numbered<'b>,
     limits: Vec<&'b Limit>,
-    limit_numbers: HashMap<SameTag<'b>, u16>,
-    terms: HashMap<Terms, u16>,
+    limit_numbers: HashMap<SameTag<'b>, u16, RandomState>,
+    terms: HashMap<Terms, u16, RandomState>,
     packed_terms: Vec<u8>,
     /// The last terms asked for, which are nearly always the next.
     last: Option<(Terms, u16)>,
@@ -48,7 +52,7 @@ impl Eq for SameTag<'_> {}
 #[derive(Default)]
 struct Numbered<'b> {
     names: Vec<&'b [u8]>,
-    numbers: HashMap<&'b [u8], u16>,
+    numbers: HashMap<&'b [u8], u16, RandomState>,
 }
 
 impl<'b> Numbered<'b> {
@@ -73,31 +77,35 @@ const DUMPS: u8 = 1 << 7;
 const BORROWED: u8 = 1 << 4;
 
 impl<'b> Writer<'b> {
-    pub(super) fn write(mut self, batch: &'b Batch) -> Call {
+    pub(super) fn write(mut self, batch: &'b Batch) -> (Call, Sent) {
         for charge in batch.requests.iter().flat_map(|pending| &pending.request.charges) {
             if !charge.is_log() {
                 self.strings.number(&charge.name);
             }
         }
         let mut program = Vec::with_capacity(batch.requests.len().saturating_mul(5));
+        let mut sent = Sent::default();
         for pending in &batch.requests {
             let charges = &pending.request.charges;
             let dumps = if pending.request.shares_a_log() { DUMPS } else { 0 };
             program.push(u8::try_from(charges.len()).unwrap_or(0) | dumps);
             for charge in charges {
                 let key = self.key(&charge.name, charge.is_log());
-                let term = self.term(charge);
+                let (term, limit) = self.term(charge);
+                sent.charges.push((key, limit));
                 let group = if charge.need == Need::AnyOf { ANY_OF } else { 0 };
                 program.extend_from_slice(&key.to_le_bytes());
                 program.extend_from_slice(&(term | group).to_le_bytes());
             }
         }
-        let mut args = vec![self.header(), program];
+        let mut args = vec![self.header(&mut sent), program];
         for conversion in &batch.conversions {
             self.convert(conversion, &mut args);
         }
         let names = self.strings.names.iter().chain(&self.logs.names);
-        Call { keys: names.map(|name| name.to_vec()).collect(), args }
+        let keys: Vec<Vec<u8>> = names.map(|name| name.to_vec()).collect();
+        sent.keys = keys.len();
+        (Call { keys, args }, sent)
     }
 
     /// The number of a key: logs come after all strings.
@@ -120,7 +128,8 @@ impl<'b> Writer<'b> {
         number
     }
 
-    fn term(&mut self, charge: &'b OwnedCharge) -> u16 {
+    /// The number of its terms, and of the limit that judges it.
+    fn term(&mut self, charge: &'b OwnedCharge) -> (u16, u16) {
         let (limit, op, patience_us) = (charge.judge(), charge.op, charge.patience_us);
         let borrowed = charge.judged_by.is_some();
         if let Some((last, term)) = self.last
@@ -128,7 +137,7 @@ impl<'b> Writer<'b> {
             && let Some(known) = self.limits.get(usize::from(last.limit).saturating_sub(1))
             && known.counts_like(limit)
         {
-            return term;
+            return (term, last.limit);
         }
         let terms = Terms { limit: self.limit(limit), op, patience_us, borrowed };
         let next = u16::try_from(self.terms.len().saturating_add(1)).unwrap_or(u16::MAX);
@@ -139,10 +148,10 @@ impl<'b> Writer<'b> {
             next
         });
         self.last = Some((terms, term));
-        term
+        (term, terms.limit)
     }
 
-    fn header(&self) -> Vec<u8> {
+    fn header(&self, sent: &mut Sent) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.packed_terms.len().saturating_add(128));
         for count in [self.strings.names.len(), self.limits.len(), self.terms.len()] {
             out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
@@ -151,10 +160,11 @@ impl<'b> Writer<'b> {
             let start = out.len();
             out.extend_from_slice(&[limit.code(), 0]);
             layout::write_tag(limit, &mut out);
-            let tag = out.len().saturating_sub(start).saturating_sub(2);
+            let tag: Box<[u8]> = out.get(start.saturating_add(2)..).unwrap_or(&[]).into();
             if let Some(length) = out.get_mut(start.saturating_add(1)) {
-                *length = u8::try_from(tag).unwrap_or(u8::MAX);
+                *length = u8::try_from(tag.len()).unwrap_or(u8::MAX);
             }
+            sent.tags.push(tag);
             layout::pack_plan(limit.plan(), &mut out);
         }
         out.extend_from_slice(&self.packed_terms);

@@ -22,6 +22,16 @@ use crate::link::Call;
 pub(crate) struct Batch {
     requests: Vec<Pending>,
     conversions: Vec<Conversion>,
+    sent: Sent,
+}
+
+/// How the last call numbered things, from 1 on: for each charge, in order, its key and the limit
+/// that judges it; how many keys there are; and the tag of each limit.
+#[derive(Debug, Default)]
+struct Sent {
+    charges: Vec<(u16, u16)>,
+    keys: usize,
+    tags: Vec<Box<[u8]>>,
 }
 
 /// A request that is not answered yet, and its place among those that were sent.
@@ -61,7 +71,7 @@ impl Batch {
         let pending = |(place, request)| Pending { place, request };
         Self {
             requests: requests.into_iter().enumerate().map(pending).collect(),
-            conversions: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -71,7 +81,9 @@ impl Batch {
     }
 
     /// The arguments of the script's next run.
-    pub(crate) fn call(&self) -> Call {
-        call::Writer::default().write(self)
+    pub(crate) fn call(&mut self) -> Call {
+        let (call, sent) = call::Writer::default().write(self);
+        self.sent = sent;
+        call
     }
 }

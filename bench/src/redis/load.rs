@@ -1,0 +1,130 @@
+//! Many tasks that ask one after the other, and what became of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Tasks that ask at the same time.
+pub const TASKS: u64 = 1024;
+
+/// How long a round lasts.
+const ROUND: Duration = Duration::from_millis(1500);
+
+/// What a round measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    pub per_second: f64,
+    /// The share that passed.
+    pub admitted: f64,
+    /// Processor time of this process, microseconds a decision.
+    pub cpu_us: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+}
+
+/// What each task does again and again: asks, and says whether it passed.
+pub trait Ask: Clone + Send + Sync + 'static {
+    fn ask(&self, random: &mut Random) -> impl Future<Output = bool> + Send;
+}
+
+/// As fast as `tasks` tasks can, each asking as soon as it was answered.
+pub async fn flat_out(asker: &impl Ask, tasks: u64) -> Round {
+    round(asker, tasks, None).await
+}
+
+/// So many a second, whatever the answers take; latencies count from when each was due.
+pub async fn paced(asker: &impl Ask, per_second: f64) -> Round {
+    round(asker, TASKS, Some(Duration::from_secs_f64(TASKS as f64 / per_second))).await
+}
+
+async fn round(asker: &impl Ask, tasks: u64, pace: Option<Duration>) -> Round {
+    let stop = Arc::new(AtomicBool::new(false));
+    let counting = Arc::new(AtomicBool::new(false));
+    let passed = Arc::new(AtomicU64::new(0));
+    let handles: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (asker, stop) = (asker.clone(), Arc::clone(&stop));
+            let (counting, passed) = (Arc::clone(&counting), Arc::clone(&passed));
+            tokio::spawn(async move {
+                let mut random = Random::new(task);
+                let mut took = Vec::new();
+                let mut admitted = 0;
+                let mut due = Instant::now() + pace.unwrap_or_default().mul_f64(random.unit());
+                while !stop.load(Ordering::Relaxed) {
+                    if let Some(pace) = pace {
+                        tokio::time::sleep_until(due.into()).await;
+                        due += pace;
+                    }
+                    // Timing every ask would cost as much as half of one.
+                    let start = match pace {
+                        Some(pace) => Some(due - pace),
+                        None => (random.below(16) == 0).then(Instant::now),
+                    };
+                    let passes = asker.ask(&mut random).await;
+                    if counting.load(Ordering::Relaxed) {
+                        admitted += u64::from(passes);
+                        took.push(start.map(|start| start.elapsed()));
+                    }
+                }
+                passed.fetch_add(admitted, Ordering::Relaxed);
+                took
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (start, cpu) = (Instant::now(), cpu_time());
+    counting.store(true, Ordering::Relaxed);
+    tokio::time::sleep(ROUND).await;
+    counting.store(false, Ordering::Relaxed);
+    let (took, cpu) = (start.elapsed(), cpu_time() - cpu);
+    stop.store(true, Ordering::Relaxed);
+    let mut count = 0_u64;
+    let mut latencies = Vec::new();
+    for handle in handles {
+        let times = handle.await.expect("no task panics");
+        count += times.len() as u64;
+        latencies.extend(times.into_iter().flatten());
+    }
+    latencies.sort_unstable();
+    let at = |share: f64| {
+        let index = (latencies.len() as f64 * share) as usize;
+        latencies.get(index).map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+    };
+    Round {
+        per_second: count as f64 / took.as_secs_f64(),
+        admitted: passed.load(Ordering::Relaxed) as f64 / count.max(1) as f64,
+        cpu_us: cpu.as_secs_f64() * 1e6 / count.max(1) as f64,
+        p50_ms: at(0.5),
+        p99_ms: at(0.99),
+    }
+}
+
+/// Processor time that this process has used, to the hundredth of a second.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().expect("a name").split_whitespace().collect();
+    let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// xorshift64*, seeded apart.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let product = u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(bound);
+        (product >> 64) as u64
+    }
+
+    pub fn unit(&mut self) -> f64 {
+        self.below(1 << 53) as f64 / (1_u64 << 53) as f64
+    }
+}
