@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::algorithm::{SlidingLog, TokenBucket};
 use tollgate_core::{Limit, Quota};
-use tollgate_harness::RedisServer;
+use tollgate_harness::{RedisServer, Reply};
 
 use crate::load::{Round, TASKS, flat_out, paced};
 use crate::peers::{IncrExpire, Keys, OneScript, Ours, redis_benchmark};
@@ -26,7 +26,7 @@ pub async fn run(server: &RedisServer, only: &str) {
         let (mut sets, mut gets, mut slow_sets, mut slow_gets) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            mine.push(flat_out(&ours, TASKS).await);
+            mine.push(round(server, &ours, TASKS).await);
             evals.push(flat_out(&eval, TASKS).await);
             incrs.push(flat_out(&incr, TASKS).await);
             let set = ["SET", "bench:__rand_int__", "0123456789abcdef", "PX", "60000"];
@@ -56,13 +56,13 @@ pub async fn run(server: &RedisServer, only: &str) {
     if wanted("hot") {
         let ours = Ours::connect(server, "h", [(Keys::Uniform(1), bucket(10_000_000))]).await;
         let eval = OneScript::connect(server, Keys::Uniform(1)).await;
-        duel("hot", &ours, &eval, 8 * TASKS).await;
+        duel(server, "hot", &ours, &eval, 8 * TASKS).await;
     }
     if wanted("zipf") {
         let keys = Keys::zipf(MILLION, 1.1);
         let ours = Ours::connect(server, "z", [(keys.clone(), bucket(100_000))]).await;
         let eval = OneScript::connect(server, keys).await;
-        duel("zipf", &ours, &eval, TASKS).await;
+        duel(server, "zipf", &ours, &eval, TASKS).await;
     }
     if wanted("three-rules") {
         let rules = [
@@ -73,7 +73,7 @@ pub async fn run(server: &RedisServer, only: &str) {
         let ours = Ours::connect(server, "t", rules).await;
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            rounds.push(flat_out(&ours, TASKS).await);
+            rounds.push(round(server, &ours, TASKS).await);
         }
         let (rate, _) = show("three-rules", rounds);
         if let Some(one_rule) = one_rule {
@@ -85,14 +85,30 @@ pub async fn run(server: &RedisServer, only: &str) {
         let log = Limit::new(SlidingLog, Quota::new(100, Duration::from_secs(1)).unwrap()).unwrap();
         let ours = Ours::connect(server, "l", [(Keys::Uniform(10_000), log)]).await;
         let eval = OneScript::connect(server, Keys::Uniform(10_000)).await;
-        duel("log", &ours, &eval, TASKS).await;
+        duel(server, "log", &ours, &eval, TASKS).await;
     }
 }
 
-async fn duel(case: &str, ours: &Ours, peer: &OneScript, tasks: u64) {
+/// A round of ours, and what the script took of Redis's time for each request.
+async fn round(server: &RedisServer, ours: &Ours, tasks: u64) -> Round {
+    server.command(&[b"CONFIG", b"RESETSTAT"]).unwrap();
+    let before = ours.store.stats().requests;
+    let mut round = flat_out(ours, tasks).await;
+    let requests = ours.store.stats().requests - before;
+    let Reply::Bulk(stats) = server.command(&[b"INFO", b"commandstats"]).unwrap() else {
+        panic!("INFO is a string")
+    };
+    let stats = String::from_utf8(stats).unwrap();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+    let micros = line.split("usec=").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    round.server_us = Some(micros.parse::<f64>().unwrap() / requests as f64);
+    round
+}
+
+async fn duel(server: &RedisServer, case: &str, ours: &Ours, peer: &OneScript, tasks: u64) {
     let (mut mine, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        mine.push(flat_out(ours, tasks).await);
+        mine.push(round(server, ours, tasks).await);
         theirs.push(flat_out(peer, TASKS).await);
     }
     let rate = show(case, mine).0;
@@ -129,8 +145,13 @@ fn show(case: &str, mut rounds: Vec<Round>) -> (f64, Round) {
     let (least, most) = (rounds[0].per_second, rounds[rounds.len() - 1].per_second);
     println!(
         "round={case} per-second={:.0} spread={least:.0}..{most:.0} admitted={:.2} cpu-us={:.2} \
-         p50-ms={:.2} p99-ms={:.2}",
-        round.per_second, round.admitted, round.cpu_us, round.p50_ms, round.p99_ms
+         p50-ms={:.2} p99-ms={:.2}{}",
+        round.per_second,
+        round.admitted,
+        round.cpu_us,
+        round.p50_ms,
+        round.p99_ms,
+        round.server_us.map_or_else(String::new, |us| format!(" server-us={us:.2}")),
     );
     (round.per_second, round)
 }
@@ -143,4 +164,3 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]
 }
-

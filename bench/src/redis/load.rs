@@ -20,6 +20,8 @@ pub struct Round {
     pub cpu_us: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
+    /// Redis's own time, microseconds a decision, where it was asked.
+    pub server_us: Option<f64>,
 }
 
 /// What each task does again and again: asks, and says whether it passed.
@@ -96,14 +98,14 @@ async fn round(asker: &impl Ask, tasks: u64, pace: Option<Duration>) -> Round {
         cpu_us: cpu.as_secs_f64() * 1e6 / count.max(1) as f64,
         p50_ms: at(0.5),
         p99_ms: at(0.99),
+        server_us: None,
     }
 }
 
 /// Processor time that this process has used, to the hundredth of a second.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-    let fields: Vec<&str> =
-        stat.rsplit(')').next().expect("a name").split_whitespace().collect();
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
     let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum();
     Duration::from_millis(ticks * 10)
 }

@@ -68,18 +68,53 @@ impl Ours {
 
 impl Ask for Ours {
     async fn ask(&self, random: &mut Random) -> bool {
-        let names: [String; 3] = std::array::from_fn(|i| match self.limits.get(i) {
-            Some((keys, _)) => format!("{}:{i}:{}", self.name, keys.pick(random)),
-            None => String::new(),
-        });
+        let mut names = [Name::default(); 3];
+        for (i, (name, (keys, _))) in names.iter_mut().zip(&*self.limits).enumerate() {
+            *name = Name::new(self.name, i, keys.pick(random));
+        }
         let charge = |i: usize| {
-            let (_, limit) = &self.limits[i.min(self.limits.len() - 1)];
-            Charge::take(Key::new(&names[i.min(self.limits.len() - 1)]).unwrap(), limit, 1).unwrap()
+            let key = Key::new(names[i].bytes()).unwrap();
+            Charge::take(key, &self.limits[i].1, 1).unwrap()
         };
-        let charges = [charge(0), charge(1), charge(2)];
-        let request = Request::new(&charges[..self.limits.len()]).unwrap();
-        let answers = self.store.charge(&[request]).await.unwrap();
-        answers[0].passes()
+        let answers = match self.limits.len() {
+            1 => self.store.charge(&[Request::new(&[charge(0)]).unwrap()]).await,
+            _ => {
+                let charges = [charge(0), charge(1), charge(2)];
+                self.store.charge(&[Request::new(&charges).unwrap()]).await
+            }
+        };
+        answers.unwrap()[0].passes()
+    }
+}
+
+/// A key written without allocating: what is measured is the store.
+#[derive(Clone, Copy, Default)]
+struct Name {
+    text: [u8; 24],
+    from: usize,
+}
+
+impl Name {
+    fn new(case: &str, rule: usize, mut number: u64) -> Self {
+        let mut name = Self { text: [0; 24], from: 24 };
+        let mut put = |byte: u8| {
+            name.from -= 1;
+            name.text[name.from] = byte;
+        };
+        loop {
+            put(b'0' + (number % 10) as u8);
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        put(b'0' + rule as u8);
+        case.bytes().rev().for_each(put);
+        name
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.text[self.from..]
     }
 }
 

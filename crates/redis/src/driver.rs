@@ -28,7 +28,7 @@ pub(crate) struct Job {
 }
 
 /// What one caller is told.
-pub(crate) type Outcome = Result<SmallVec<[Answer; 1]>, StoreError>;
+pub(crate) type Outcome = Result<Vec<Answer>, StoreError>;
 
 /// Charges in one run of the script: about a millisecond of Redis's time when every key is another.
 pub(crate) const MAX_CHARGES: usize = 256;
@@ -103,18 +103,14 @@ fn board(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
 /// A caller that waits for the answers to its requests.
 struct Waiting {
     tell: oneshot::Sender<Outcome>,
-    answers: SmallVec<[Option<Answer>; 1]>,
-    missing: usize,
+    requests: usize,
+    /// Those that are there, with their places.
+    answers: Vec<(usize, Answer)>,
 }
 
 /// Runs a batch until every request is decided, and tells each caller as soon as all of its own
 /// are.
-async fn fly(
-    link: Arc<Link>,
-    jobs: Vec<Job>,
-    _flight: OwnedSemaphorePermit,
-    counts: Arc<Counts>,
-) {
+async fn fly(link: Arc<Link>, jobs: Vec<Job>, _flight: OwnedSemaphorePermit, counts: Arc<Counts>) {
     let now = clock::now();
     let mut deadline = None;
     let mut waiting: Vec<Option<Waiting>> = Vec::with_capacity(jobs.len());
@@ -130,11 +126,10 @@ async fn fly(
             continue;
         }
         deadline = Some(deadline.map_or(job.deadline, |first: Instant| first.min(job.deadline)));
-        let missing = job.requests.len();
-        owners.extend((0..missing).map(|i| (waiting.len(), i)));
+        let count = job.requests.len();
+        owners.extend((0..count).map(|i| (waiting.len(), i)));
         requests.extend(job.requests);
-        let answers = smallvec::smallvec![None; missing];
-        waiting.push(Some(Waiting { tell: job.tell, answers, missing }));
+        waiting.push(Some(Waiting { tell: job.tell, requests: count, answers: Vec::new() }));
     }
     let Some(deadline) = deadline else { return };
     counts.requests.fetch_add(u64::try_from(requests.len()).unwrap_or(0), Ordering::Relaxed);
@@ -154,30 +149,29 @@ async fn fly(
     }
 }
 
-fn tell(
-    waiting: &mut [Option<Waiting>],
-    owners: &[(usize, usize)],
-    place: usize,
-    answer: Answer,
-) {
+fn tell(waiting: &mut [Option<Waiting>], owners: &[(usize, usize)], place: usize, answer: Answer) {
     let Some((job, i)) = owners.get(place) else { return };
     let Some(slot) = waiting.get_mut(*job) else { return };
     let Some(caller) = slot else { return };
-    if let Some(place) = caller.answers.get_mut(*i) {
-        *place = Some(answer);
-        caller.missing = caller.missing.saturating_sub(1);
-    }
-    if caller.missing == 0
-        && let Some(caller) = slot.take()
-    {
-        // Whoever no longer listens was charged all the same.
-        let _ = caller.tell.send(Ok(caller.answers.into_iter().flatten().collect()));
+    if caller.requests > 1 {
+        caller.answers.push((*i, answer));
+        if caller.answers.len() == caller.requests
+            && let Some(mut caller) = slot.take()
+        {
+            // A request that was decided in a later run comes later here.
+            caller.answers.sort_unstable_by_key(|(i, _)| *i);
+            let answers = caller.answers.into_iter().map(|(_, answer)| answer).collect();
+            // Whoever no longer listens was charged all the same.
+            let _ = caller.tell.send(Ok(answers));
+        }
+    } else if let Some(caller) = slot.take() {
+        let _ = caller.tell.send(Ok(vec![answer]));
     }
 }
 
 fn fail(waiting: Vec<Option<Waiting>>, error: &StoreError) {
     for caller in waiting.into_iter().flatten() {
-        let partly = caller.missing < caller.answers.len();
+        let partly = !caller.answers.is_empty();
         let error = error.clone();
         let error = if partly { error.after_a_charge() } else { error };
         let _ = caller.tell.send(Err(error));

@@ -19,14 +19,11 @@ pub(crate) const VERSION: u8 = 1;
 /// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: lane i
 /// lies in the middle of the i-th of 64 equal ranges.
 pub(crate) const LANES: [&str; 64] = [
-    "53t", "j3j", "if5", "kec", "574", "74b", "akm", "6bk",
-    "96a", "frw", "0ip", "oin", "d1i", "38o", "0m0", "2nf",
-    "he6", "box", "40w", "c9q", "hav", "7ah", "447", "67a",
-    "1js", "fcu", "0xr", "gqt", "1n3", "3me", "e2j", "gu4",
-    "712", "52d", "cmk", "4dm", "75r", "h5l", "7av", "ice",
-    "3y7", "1za", "2k6", "8ax", "wu7", "931", "2ov", "8e8",
-    "7d8", "5gn", "621", "41g", "jc0", "qkn", "66q", "i6o",
-    "3h5", "1kc", "2z4", "0yb", "3lu", "des", "o94", "802",
+    "53t", "j3j", "if5", "kec", "574", "74b", "akm", "6bk", "96a", "frw", "0ip", "oin", "d1i",
+    "38o", "0m0", "2nf", "he6", "box", "40w", "c9q", "hav", "7ah", "447", "67a", "1js", "fcu",
+    "0xr", "gqt", "1n3", "3me", "e2j", "gu4", "712", "52d", "cmk", "4dm", "75r", "h5l", "7av",
+    "ice", "3y7", "1za", "2k6", "8ax", "wu7", "931", "2ov", "8e8", "7d8", "5gn", "621", "41g",
+    "jc0", "qkn", "66q", "i6o", "3h5", "1kc", "2z4", "0yb", "3lu", "des", "o94", "802",
 ];
 
 /// The longest name: prefix, lane, version, algorithm, key.
@@ -146,7 +143,9 @@ mod tests {
 
     #[test]
     fn foreign_names_are_not_ours() {
-        for foreign in ["", "tg:{", "tg:{zzz}:1:3:k", "tg:{000}:2:3:k", "tg:{000}:1:3:", "tg:{000}:1:x:k"] {
+        for foreign in
+            ["", "tg:{", "tg:{zzz}:1:3:k", "tg:{000}:2:3:k", "tg:{000}:1:3:", "tg:{000}:1:x:k"]
+        {
             assert_eq!(parse(foreign.as_bytes()), None, "{foreign}");
         }
     }

@@ -95,7 +95,10 @@ impl Subject for Scripted {
         let Raw::Integer(ttl) = ttl else { panic!("{ttl:?}") };
         let idle = counter.under().idle_at(counter.state()).unwrap();
         let millis = i64::try_from(idle.since(now).as_micros() / 1_000).unwrap() + 1;
-        assert!(ttl >= 0 && (ttl - millis).abs() <= 1, "{key:?} lives {ttl} ms, not {millis}: {counter:?} at {now}");
+        assert!(
+            ttl >= 0 && (ttl - millis).abs() <= 1,
+            "{key:?} lives {ttl} ms, not {millis}: {counter:?} at {now}"
+        );
         let mut expected = Vec::new();
         layout::write_tag(counter.under(), &mut expected);
         if let (State::SlidingLog(log), Plan::SlidingLog(plan)) =

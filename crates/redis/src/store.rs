@@ -114,10 +114,7 @@ impl RedisStore {
         }
     }
 
-    async fn charge_chunk(
-        &self,
-        requests: SmallVec<[Owned; 1]>,
-    ) -> Result<SmallVec<[Answer; 1]>, StoreError> {
+    async fn submit(&self, requests: SmallVec<[Owned; 1]>) -> Result<Vec<Answer>, StoreError> {
         let (tell, told) = oneshot::channel();
         let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
         self.driver.submit(Job { requests, deadline, tell })?;
@@ -128,42 +125,54 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
-        let mut answers = Vec::with_capacity(batch.len());
-        let mut buffer = Vec::new();
+        let mut answers = Vec::new();
         let mut rest = batch;
         while !rest.is_empty() {
-            // Larger batches go in parts, one after the other, so that order holds.
-            let mut charges = 0_usize;
-            let fits = |request: &&Request<'_>| {
-                charges = charges.saturating_add(request.charges().len());
-                charges <= MAX_CHARGES
+            let (part, later) = rest.split_at(fitting(rest));
+            let told = match self.charge_part(part).await {
+                Ok(told) => told,
+                Err(error) if answers.is_empty() => return Err(error),
+                Err(error) => return Err(error.after_a_charge()),
             };
-            let count = rest.iter().take_while(fits).count().max(1);
-            let (part, later) = rest.split_at(count.min(rest.len()));
             rest = later;
-            // A request without charges passes, and concerns no counter.
-            let sent = part.iter().filter(|request| !request.charges().is_empty());
-            let requests: SmallVec<[Owned; 1]> =
-                sent.map(|request| Owned::new(request, &mut buffer)).collect();
-            let mut told = match requests.is_empty() {
-                true => SmallVec::new(),
-                false => match self.charge_chunk(requests).await {
-                    Ok(told) => told,
-                    Err(error) if answers.is_empty() => return Err(error),
-                    Err(error) => return Err(error.after_a_charge()),
-                },
-            }
-            .into_iter();
-            for request in part {
-                let answer = if request.charges().is_empty() {
-                    let decisions = SmallVec::new();
-                    Some(Answer { verdict: Verdict::Allow, refused_by: None, decisions })
-                } else {
-                    told.next()
-                };
-                answers.push(answer.ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt))?);
+            if answers.is_empty() {
+                answers = told;
+            } else {
+                answers.extend(told);
             }
         }
         Ok(answers)
+    }
+}
+
+/// How many of these fit into one run. Larger batches go in parts, one after the other, so that
+/// order holds.
+fn fitting(requests: &[Request<'_>]) -> usize {
+    let mut charges = 0_usize;
+    let fits = |request: &&Request<'_>| {
+        charges = charges.saturating_add(request.charges().len());
+        charges <= MAX_CHARGES
+    };
+    requests.iter().take_while(fits).count().clamp(1, requests.len().max(1))
+}
+
+impl RedisStore {
+    async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        // A request without charges passes, and concerns no counter.
+        let sent = part.iter().filter(|request| !request.charges().is_empty());
+        let mut buffer = Vec::new();
+        let requests: SmallVec<[Owned; 1]> =
+            sent.map(|request| Owned::new(request, &mut buffer)).collect();
+        if requests.len() == part.len() {
+            return self.submit(requests).await;
+        }
+        let told = if requests.is_empty() { Vec::new() } else { self.submit(requests).await? };
+        let mut told = told.into_iter();
+        let nothing =
+            || Answer { verdict: Verdict::Allow, refused_by: None, decisions: SmallVec::new() };
+        Ok(part
+            .iter()
+            .filter_map(|r| if r.charges().is_empty() { Some(nothing()) } else { told.next() })
+            .collect())
     }
 }

@@ -8,7 +8,8 @@ use crate::keys;
 /// A request with everything it refers to.
 #[derive(Debug)]
 pub(crate) struct Owned {
-    pub(super) charges: SmallVec<[OwnedCharge; 1]>,
+    /// Boxed, as a request changes hands several times on its way.
+    pub(super) charges: Box<[OwnedCharge]>,
 }
 
 /// A charge with its key and limit.

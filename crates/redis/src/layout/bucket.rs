@@ -6,9 +6,7 @@ use tollgate_core::{Span, Timestamp};
 use super::{double, take_exact};
 
 pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
-    for number in
-        [plan.capacity, plan.rate.denominator().get(), plan.full.whole, plan.full.part]
-    {
+    for number in [plan.capacity, plan.rate.denominator().get(), plan.full.whole, plan.full.part] {
         double(number, out);
     }
 }

@@ -1,8 +1,8 @@
 //! Fixed windows: `lua/fixed_window.lua`.
 
 use tollgate_core::Timestamp;
-use tollgate_core::algorithm::fixed_window::{MAX_USED, Plan, Window};
 use tollgate_core::algorithm::Anchor;
+use tollgate_core::algorithm::fixed_window::{MAX_USED, Plan, Window};
 
 use super::{double, take_exact};
 

@@ -30,9 +30,7 @@ pub(crate) fn decode(limit: &Limit, bytes: &[u8]) -> Option<State> {
     match limit.plan() {
         Plan::FixedWindow(_) => fixed_window::decode(bytes).map(State::FixedWindow),
         Plan::SlidingLog(_) => None,
-        Plan::SlidingWindow(plan) => {
-            sliding_window::decode(plan, bytes).map(State::SlidingWindow)
-        }
+        Plan::SlidingWindow(plan) => sliding_window::decode(plan, bytes).map(State::SlidingWindow),
         Plan::TokenBucket(plan) => bucket::decode(plan, bytes).map(State::TokenBucket),
         Plan::LeakyMeter(plan) => bucket::decode(plan, bytes).map(State::LeakyMeter),
         Plan::LeakyQueue(plan) => bucket::decode(plan, bytes).map(State::LeakyQueue),

@@ -1,8 +1,8 @@
 //! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and crosses the wire as a view
 //! of what one decision needs, or as a dump of all its entries.
 
-use tollgate_core::algorithm::sliding_log::{Entry, Log, Plan, View};
 use tollgate_core::Timestamp;
+use tollgate_core::algorithm::sliding_log::{Entry, Log, Plan, View};
 
 use super::{double, take_exact};
 

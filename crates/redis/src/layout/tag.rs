@@ -20,10 +20,7 @@ pub(crate) fn write_tag(limit: &Limit, out: &mut Vec<u8>) {
     match limit.algorithm() {
         Algorithm::FixedWindow(window) => out.push(u8::from(window.anchor == Anchor::Epoch)),
         Algorithm::SlidingWindow(window) => {
-            out.extend_from_slice(&[
-                window.panes,
-                u8::from(window.estimate == Estimate::Weighted),
-            ]);
+            out.extend_from_slice(&[window.panes, u8::from(window.estimate == Estimate::Weighted)]);
         }
         Algorithm::Smooth(smooth) => {
             out.extend_from_slice(&[
@@ -157,8 +154,9 @@ mod tests {
         let mut rng = Rng::new(6);
         for _ in 0..100_000 {
             let length = rng.below(24);
-            let bytes: Vec<u8> =
-                (0..length).map(|i| if i < 2 { rng.below(9) } else { rng.below(256) } as u8).collect();
+            let bytes: Vec<u8> = (0..length)
+                .map(|i| if i < 2 { rng.below(9) } else { rng.below(256) } as u8)
+                .collect();
             let Some((limit, rest)) = read_tag(&bytes) else { continue };
             let mut again = Vec::new();
             write_tag(&limit, &mut again);
