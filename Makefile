@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lint-bench soak faults bench-embedded clean cargo-is-here redis-is-here
+.PHONY: help run test lint lint-bench soak faults bench-embedded bench-redis clean cargo-is-here redis-is-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,13 +25,19 @@ lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings 
 lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers
 	$(CARGO) clippy --locked -p tollgate-bench --all-targets -- -D warnings
 
-soak: cargo-is-here ## The large numbers: a hundred times the oracle's histories, and a flood of keys
+soak: cargo-is-here redis-is-here ## The large numbers: a hundred times the oracle's histories, and a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
 		--test oracle -- --nocapture
+	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-redis --lib replay -- --nocapture
 	$(CARGO) run --locked --release -p tollgate-embedded --example flood
 
-faults: ## What needs real time or a latency bound
-	@echo "Nothing here needs real time yet: the embedded store has no network."
+faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
+	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
+		$(CARGO) test --locked --release -p tollgate-redis --all-features --lib \
+		latency -- --nocapture --test-threads 1
+
+bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
+	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded

@@ -157,7 +157,7 @@ impl Ask for OneScript {
         let key = format!("peer:{}", self.keys.pick(random));
         let mut connection = self.connection.clone();
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&*self.sha).arg(1).arg(key).arg(10_000).arg(1_000_000);
+        command.arg(&*self.sha).arg(1).arg(key).arg(36_000_000).arg(3_600_000_000_u64);
         let (passes, _): (u8, u64) = command.query_async(&mut connection).await.unwrap();
         passes == 1
     }

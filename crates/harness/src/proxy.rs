@@ -22,6 +22,8 @@ use crate::scratch::Port;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// How often a thread that waits for something else looks whether the connection is over.
 const TICK: Duration = Duration::from_millis(50);
+/// How many ports are tried when one that was free is not.
+const PORTS: u32 = 10;
 
 /// One of the two ways through a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +83,7 @@ pub struct FaultProxy {
 impl FaultProxy {
     /// A proxy before `server` that passes everything.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
-        let port = Port::free()?;
-        // Bound by number, so that the kernel leaves us the port while we refuse.
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
+        let (port, listener) = Self::bind()?;
         let shared = Shared {
             server,
             lanes: [Lane::default(), Lane::default()],
@@ -98,6 +98,22 @@ impl FaultProxy {
         };
         *lock(&proxy.door) = Some(proxy.open_door());
         Ok(proxy)
+    }
+
+    /// Bound by number, so that the kernel leaves us the port while we refuse.
+    ///
+    /// A port that was found free may be held for a moment more by a child that another thread is
+    /// just starting, until it executes its program. Then the next one will do.
+    fn bind() -> io::Result<(Port, TcpListener)> {
+        for _ in 1..PORTS {
+            let port = Port::free()?;
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
+                return Ok((port, listener));
+            }
+        }
+        let port = Port::free()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
+        Ok((port, listener))
     }
 
     /// Where clients connect.

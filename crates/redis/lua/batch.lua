@@ -8,7 +8,9 @@
 --          moment, lease, and 16 bytes of holder); an operation above 15 is judged by the limit that
 --          its counter was found under, which is not the charge's own: only while that is so
 -- ARGV[4]  the requests: for each `I1` charges and a flag (128: dump its logs), for each charge
---          `I2I2` key and term; a term above 32767 is one of a group of which any suffices
+--          `I2I2` key and term; a term above 32767 is one of a group of which any suffices. Or for
+--          runs of equal requests of one charge each `I1` 0, `I2` how many, and for each `I2I2I2` key,
+--          term and how often
 -- ARGV[5…] conversions, three each: the number of a key, what is expected there (of a log: tag and
 --          fingerprint), and what that means under another limit (of a log: `I8I1` milliseconds to
 --          live and length of tag, tag, dump); nothing if it means nothing
@@ -22,6 +24,8 @@
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
 -- exception is a conversion, which replaces what was read by what it means under another limit.
+
+local NOTHING = 4294967295
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -42,6 +46,7 @@ for i = 1, limit_count do
   local code, length
   code, length, position = unpack_('<I1I1', packed, position)
   local limit = { step = steps[code], tag = sub_(packed, position, position + length - 1) }
+  limit.at, limit.length, limit.format = length + 1, length + 16, fmt('<c%dI8I8', length)
   limit.plan, position = limit.step.plan(packed, position + length)
   limits[i] = limit
 end
@@ -55,7 +60,7 @@ for i = 1, term_count do
   terms[i] = {
     limit = limit, op = op, cost = cost, w = w, p = p, patience = patience, at = at, lease = lease,
     holder = holder, borrowed = borrowed,
-    plainly = op == 1 and cost > 0 and patience == 0 and not borrowed and limit.step.take,
+    run = op == 1 and cost > 0 and patience == 0 and not borrowed and limit.step.run,
   }
 end
 
@@ -63,19 +68,27 @@ end
 -- nil if absent; whether it must be written; whether it has just become idle; whether a request
 -- before was left undecided on it.
 local prior, under, states, dirty, spent, blocked = {}, {}, {}, {}, {}, {}
+
+-- Besides those, what a run of takes made of a key that nothing else has looked at: the value to be
+-- stored, and when it is idle.
+local fresh, idle_at = {}, {}
 local poisoned = 0
 
 if string_keys > 0 then
   prior = call('MGET', unpack(KEYS, 1, string_keys))
 end
-local values = {}
+-- What was converted; and the lengths of what is returned, see above.
+local converted, lengths = {}, {}
 for i = 1, string_keys do
   local value = prior[i]
-  if value and #value > MAX_VALUE then
+  if not value then
+    lengths[i] = NOTHING
+  elseif #value > MAX_VALUE then
     -- Nothing of ours is that long, and nobody shall have it sent to and fro.
-    poisoned, dirty[i], prior[i], value = poisoned + 1, true, '', false
+    poisoned, dirty[i], converted[i], prior[i], lengths[i] = poisoned + 1, true, '', '', 0
+  else
+    lengths[i] = #value
   end
-  values[i] = value
 end
 
 local log = steps[1]
@@ -83,9 +96,7 @@ local log = steps[1]
 for i = 5, #ARGV, 3 do
   local key, expected, new = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   if key <= string_keys then
-    if values[key] == expected then
-      values[key], dirty[key] = new ~= '' and new, true
-    end
+    if prior[key] == expected then converted[key], dirty[key] = new, true end
   else
     local name = KEYS[key]
     local tag = log.tag(name)
@@ -128,10 +139,11 @@ local function load(i, limit)
     under[i] = limit
     return true
   end
-  local value = values[i]
-  if value then
-    if sub_(value, 1, #tag) ~= tag then return false end
-    local state = step.decode(limit.plan, value, #tag + 1)
+  local value = fresh[i] or converted[i] or prior[i]
+  if value and value ~= '' then
+    if find(value, tag, 1, true) ~= 1 then return false end
+    if fresh[i] then fresh[i], dirty[i] = nil, true end
+    local state = step.decode(limit.plan, value, limit.at)
     if state then
       local changed
       state, changed = step.settle(limit.plan, state, now)
@@ -152,7 +164,11 @@ local views = {}
 -- next request looks at it, as it does in the core.
 local function commit(key, limit, new)
   states[key], dirty[key] = new, true
-  spent[key] = new ~= nil and limit.step.idle(limit.plan, new) <= now or nil
+  if new ~= nil and limit.step.idle(limit.plan, new) <= now then
+    spent[key] = true
+  elseif spent[key] then
+    spent[key] = nil
+  end
 end
 
 local function see(i, t, state, dumps)
@@ -219,38 +235,63 @@ local function charge_several(count, first, dumps)
   return 'p'
 end
 
-local letters, length, at = {}, #program, 1
-local r = 0
+local letters = {}
+
+local r, at, length = 0, 1, #program
 while at <= length do
-  r = r + 1
-  local count, key, term = unpack_('<I1I2I2', program, at)
-  if count == 1 then
-    at = at + 5
-    local t = terms[term]
-    local limit = t and t.limit
-    if t and t.plainly and not blocked[key]
-      and ((under[key] == limit and not spent[key]) or load(key, limit)) then
-      local state = states[key]
-      if limit.step.is_log then see(key, t, state) end
-      local wait, new = t.plainly(limit.plan, state, t, now)
-      if wait then
-        states[key], dirty[key], spent[key], letters[r] = new, true, nil, 'p'
-      else
-        letters[r] = 'd'
+  local count = byte(program, at)
+  if count == 0 then
+    -- Runs of equal requests of one charge each.
+    local runs
+    runs, at = unpack_('<I2', program, at + 1)
+    local flat = { unpack_('<' .. rep('I2I2I2', runs), program, at) }
+    for i = 1, 3 * runs, 3 do
+      local key, times = flat[i], flat[i + 2]
+      local t = terms[flat[i + 1]]
+      r = r + 1
+      local run = t and t.run
+      local passed, value, idle
+      if run and not under[key] and not blocked[key] and not converted[key] then
+        passed, value, idle = run(t.limit, fresh[key] or prior[key], t, now, times)
       end
-    else
-      letters[r] = charge_several(1, at - 4)
+      if passed then
+        if value then fresh[key], idle_at[key] = value, idle end
+        if times == 1 then
+          letters[r] = passed == 1 and 'p' or 'd'
+        else
+          letters[r] = rep('p', passed) .. rep('d', times - passed)
+        end
+      else
+        local each = {}
+        for n = 1, times do each[n] = charge_several(1, at + 2 * (i - 1)) end
+        letters[r] = concat(each)
+      end
     end
+    at = at + 6 * runs
   else
     local dumps = count > 127
     if dumps then count = count - 128 end
+    r = r + 1
     letters[r] = charge_several(count, at + 1, dumps)
     at = at + 1 + 4 * count
   end
 end
 
-for i in pairs(dirty) do
-  if dirty[i] then
+local function store(i, value, idle)
+  local key, px = KEYS[i], ttl(idle, now)
+  if prior[i] then
+    call('SET', key, value, 'PX', px)
+  elseif not call('SET', key, value, 'PX', px, 'NX') then
+    -- There is something, and it is not a string.
+    poisoned = poisoned + 1
+    call('SET', key, value, 'PX', px)
+  end
+end
+
+for i = 1, #KEYS do
+  if fresh[i] then
+    store(i, fresh[i], idle_at[i])
+  elseif dirty[i] then
     local key, state, limit = KEYS[i], states[i], under[i]
     -- A string that was converted for a request that stayed undecided is left as it was.
     if limit and state == nil then
@@ -258,35 +299,25 @@ for i in pairs(dirty) do
     elseif limit and i > string_keys then
       log.write(key, limit.plan, limit.tag, state, now)
     elseif limit then
-      local value = limit.tag .. limit.step.encode(state)
-      local px = ttl(limit.step.idle(limit.plan, state), now)
-      if prior[i] then
-        call('SET', key, value, 'PX', px)
-      elseif not call('SET', key, value, 'PX', px, 'NX') then
-        -- There is something, and it is not a string.
-        poisoned = poisoned + 1
-        call('SET', key, value, 'PX', px)
-      end
+      store(i, limit.tag .. limit.step.encode(state), limit.step.idle(limit.plan, state))
     end
   end
 end
 
-local lengths = {}
 for i = 1, #KEYS do
-  local value = prior[i]
-  if value then
-    lengths[i] = #value
-  else
-    lengths[i], prior[i] = 4294967295, ''
+  if not prior[i] then
+    lengths[i], prior[i] = NOTHING, ''
+  elseif i > string_keys then
+    lengths[i] = #prior[i]
   end
 end
 local reply = {
   fmt('%.0f', now), concat(letters), fmt('%.0f', poisoned), concat(views),
-  pack('<' .. string.rep('I4', #KEYS), unpack(lengths)), concat(prior),
+  pack('<' .. rep('I4', #KEYS), unpack(lengths)), concat(prior),
 }
 if reply_key then
   -- Whoever sends the batch again does so before not_after.
-  local px = not_after > 0 and ttl(not_after, now) or 0
-  call('SET', reply_key, cmsgpack.pack(reply), 'PX', px + 1000)
+  local until_then = not_after > 0 and not_after or now
+  call('SET', reply_key, cmsgpack.pack(reply), 'PX', ttl(until_then + 1000000, now))
 end
 return reply

@@ -154,26 +154,32 @@ end
 
 bucket.decide = decide_by(take, credit)
 
--- A take without patience, on a state that may be changed in place: the way nearly every charge
--- goes. Returns whether it passes, and the state.
-function bucket.take(plan, state, t, now)
-  local w, p, den = t.w, t.p, plan.den
-  if t.cost > plan.capacity then return false, state end
-  if state then
-    if state[3] ~= 0 then
-      local wait, changed, new = bucket.decide(plan, state, t, now)
-      return wait, changed and new or state
-    end
-    local backlog = state[1] - now
-    if backlog >= 0 then
-      w, p = w + backlog, p + state[2]
-      if p >= den then w, p = w + 1, p - den end
-    end
+-- So many equal takes without patience, one after the other, straight from what is stored to what
+-- is to be stored: the way nearly every charge goes. Returns how many pass (as all cost the same,
+-- those are the first), the new value, and when it is idle; nothing if it is not that simple: the
+-- counter is under another limit, idle, further ahead than a full burst, or foreign.
+function bucket.run(limit, value, t, now, times)
+  local plan = limit.plan
+  local den, full_w, full_p = plan.den, plan.w, plan.p
+  local w, p = 0, 0
+  if value then
+    if #value ~= limit.length then return nil end
+    local tag
+    tag, w, p = unpack_(limit.format, value)
+    w = w - now
+    if tag ~= limit.tag or w < 1 or w >= full_w or p >= den then return nil end
   end
-  if w > plan.w or (w == plan.w and p > plan.p) then return false, state end
-  if not state then return 0, { now + w, p, 0, 0 } end
-  state[1], state[2] = now + w, p
-  return 0, state
+  if t.cost > plan.capacity then return 0 end
+  local tw, tp, passed = t.w, t.p, 0
+  while passed < times do
+    local next_w, next_p = w + tw, p + tp
+    if next_p >= den then next_w, next_p = next_w + 1, next_p - den end
+    if next_w > full_w or (next_w == full_w and next_p > full_p) then break end
+    w, p, passed = next_w, next_p, passed + 1
+  end
+  if passed == 0 then return 0 end
+  w = w + now
+  return passed, pack(limit.format, limit.tag, w, p), p > 0 and w + 1 or w
 end
 
 steps[3] = bucket

@@ -2,7 +2,8 @@
 
 local call, pcall_ = redis.call, redis.pcall
 local pack, unpack_ = struct.pack, struct.unpack
-local fmt, sub_ = string.format, string.sub
+local fmt, sub_, find = string.format, string.sub, string.find
+local byte, rep = string.byte, string.rep
 local concat, floor = table.concat, math.floor
 
 -- Doubles are exact up to here; no time, count or total that we write lies above.
@@ -11,9 +12,10 @@ local MAX_EXACT = 9007199254740992
 -- The longest state: ten thousand holders, and a tag.
 local MAX_VALUE = 240512
 
--- How long a key lives that is idle from `idle` on: never shorter than that.
+-- How many milliseconds a key lives that is idle from `idle` on: never shorter than that. In
+-- decimals, as Redis would write the number itself much more slowly.
 local function ttl(idle, now)
-  return floor((idle - now) / 1000) + 1
+  return fmt('%d', (idle - now) / 1000 + 1)
 end
 
 -- The algorithms, by their number; each file below adds one.

@@ -213,11 +213,6 @@ function log.decide(plan, state, t, now)
   return wait, false
 end
 
-function log.take(plan, state, t, now)
-  local wait, _, new = decide_in_place(plan, state, t, now)
-  return wait, new
-end
-
 function log.idle(plan, state)
   return state.newest + plan.window
 end

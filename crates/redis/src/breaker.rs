@@ -122,6 +122,7 @@ impl Breaker {
 }
 
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
 mod tests {
     use std::time::Duration;
 

@@ -1,21 +1,201 @@
-//! What is looked at once, when the first connection is made.
+//! What is looked at once, when the first connection is made: things that work today and hurt
+//! later. None of it is on a caller's path.
+
+mod permissions;
+mod version;
+
 use std::fmt;
 
-use crate::config::Config;
-use crate::error::ConnectError;
-use crate::link::Wire;
+use redis::Value;
+use tokio::time::timeout;
 
-/// Something about the server that works, but not as it should.
+use self::version::Server;
+use crate::config::Config;
+use crate::error::{ConnectError, ConnectErrorKind};
+use crate::link::{Gone, Wire};
+
+/// Something about the server that works, but not as it should. Its `Display` says what, why it
+/// matters and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Warning {}
+pub enum Warning {
+    /// When its memory is full, the server throws away keys, and limits with them.
+    Evicts {
+        /// `maxmemory-policy`.
+        policy: String,
+        /// `maxmemory` in bytes.
+        maxmemory: u64,
+    },
+    /// By its number, the server runs scripts in an interpreter with known holes.
+    VulnerableLua {
+        /// What it calls itself, such as `redis 7.0.15`.
+        server: String,
+    },
+    /// The user may not do all that the scripts do. Most calls will be refused.
+    MissingPermissions {
+        /// Commands the user may not use, in lower case.
+        commands: Vec<String>,
+        /// Whether the keys `tg:*` are out of bounds as well.
+        keys: bool,
+        /// The line that would give a user what is needed.
+        acl: String,
+    },
+    /// Something could not be looked at, which managed services are wont to forbid.
+    Unchecked {
+        /// What remains unknown.
+        what: &'static str,
+        /// What the server said.
+        answer: String,
+    },
+}
 
 impl fmt::Display for Warning {
-    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {}
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Evicts { policy, maxmemory } => write!(
+                f,
+                "at {maxmemory} bytes this redis evicts keys by {policy}: a counter that is \
+                 evicted starts anew and admits too much; set maxmemory-policy to noeviction, or \
+                 give the limits a redis of their own"
+            ),
+            Self::VulnerableLua { server } => write!(
+                f,
+                "{server} has known holes in its Lua interpreter (CVE-2024-46981, CVE-2025-46817, \
+                 -46818, -46819, -49844) through which whoever may run scripts can run code; they \
+                 are fixed in redis 6.2.20, 7.2.11, 7.4.6, 8.0.4 and 8.2.2 and valkey 7.2.11, \
+                 8.0.6 and 8.1.4. A distribution may have fixed them without changing the number: \
+                 then its changelog names them, and this can be ignored"
+            ),
+            Self::MissingPermissions { commands, keys, acl } => {
+                f.write_str("the user may not ")?;
+                if !commands.is_empty() {
+                    write!(f, "use {}", commands.join(", "))?;
+                }
+                if *keys {
+                    let and = if commands.is_empty() { "" } else { " nor " };
+                    write!(f, "{and}touch keys tg:*")?;
+                }
+                write!(f, ", without which no limit can be decided; this would do: {acl}")
+            }
+            Self::Unchecked { what, answer } => write!(
+                f,
+                "{what} could not be checked, the server says {answer:?}; see to it yourself"
+            ),
+        }
     }
 }
 
-pub(crate) async fn run(_wire: &Wire, _config: &Config) -> Result<Vec<Warning>, ConnectError> {
-    Ok(Vec::new())
+/// Looks at everything.
+///
+/// # Errors
+///
+/// When the server is too old for the scripts, or falls silent.
+pub(crate) async fn run(wire: &Wire, config: &Config) -> Result<Vec<Warning>, ConnectError> {
+    let address = &config.address;
+    let silent =
+        || ConnectError::unreachable(format!("redis at {address} fell silent while checked"));
+    match timeout(config.connect_timeout, look(wire, config)).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(Gone)) | Err(_) => Err(silent()),
+    }
+}
+
+async fn look(wire: &Wire, config: &Config) -> Result<Result<Vec<Warning>, ConnectError>, Gone> {
+    let mut warnings = Vec::new();
+    match info(wire, "server").await? {
+        Ok(text) => match Server::read(&text) {
+            Some(server) if server.is_too_old() => {
+                let message = format!(
+                    "{server} at {} is too old: the scripts use commands of redis 6.2",
+                    config.address
+                );
+                let error = ConnectError::new(ConnectErrorKind::Unsupported, message);
+                return Ok(Err(error));
+            }
+            Some(server) if server.is_vulnerable() => {
+                warnings.push(Warning::VulnerableLua { server: server.to_string() });
+            }
+            Some(_) => {}
+            None => warnings.push(unchecked("its version", "it names none".to_owned())),
+        },
+        Err(answer) => warnings.push(unchecked("its version", answer)),
+    }
+    match info(wire, "memory").await? {
+        Ok(text) => warnings.extend(eviction(&text)),
+        Err(answer) => warnings.push(unchecked("whether it evicts keys", answer)),
+    }
+    warnings.extend(permissions::look(wire, config).await?);
+    Ok(Ok(warnings))
+}
+
+fn unchecked(what: &'static str, answer: String) -> Warning {
+    Warning::Unchecked { what, answer }
+}
+
+/// A section of `INFO`, or the error it was answered with.
+async fn info(wire: &Wire, section: &str) -> Result<Result<String, String>, Gone> {
+    let mut cmd = redis::cmd("INFO");
+    cmd.arg(section);
+    Ok(match wire.ask(&cmd).await? {
+        Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        Value::VerbatimString { text, .. } => Ok(text),
+        Value::ServerError(error) => Err(error.to_string()),
+        _ => return Err(Gone),
+    })
+}
+
+/// The value of a field of `INFO`.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+}
+
+fn eviction(info: &str) -> Option<Warning> {
+    let (Some(policy), Some(maxmemory)) =
+        (field(info, "maxmemory_policy"), field(info, "maxmemory"))
+    else {
+        return Some(unchecked("whether it evicts keys", "it names no policy".to_owned()));
+    };
+    let maxmemory = maxmemory.parse().unwrap_or(0);
+    // All our keys have a time to live, so `volatile-…` finds them as well.
+    let evicts = policy.starts_with("allkeys-") || policy.starts_with("volatile-");
+    (evicts && maxmemory > 0).then(|| Warning::Evicts { policy: policy.to_owned(), maxmemory })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_full_memory_evicts() {
+        let info = |policy: &str, maxmemory: u64| {
+            format!("# Memory\r\nmaxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\n")
+        };
+        let evicts =
+            |policy: &str| Some(Warning::Evicts { policy: policy.to_owned(), maxmemory: 9 });
+
+        assert_eq!(eviction(&info("allkeys-lru", 9)), evicts("allkeys-lru"));
+        assert_eq!(eviction(&info("volatile-ttl", 9)), evicts("volatile-ttl"));
+        assert_eq!(eviction(&info("volatile-ttl", 0)), None);
+        assert_eq!(eviction(&info("noeviction", 9)), None);
+        assert!(matches!(eviction("# Memory\r\n"), Some(Warning::Unchecked { .. })));
+    }
+
+    #[test]
+    fn a_warning_says_what_is_missing() {
+        let missing = |commands: &[&str], keys| Warning::MissingPermissions {
+            commands: commands.iter().map(ToString::to_string).collect(),
+            keys,
+            acl: "ACL".to_owned(),
+        };
+        let end = ", without which no limit can be decided; this would do: ACL";
+
+        assert_eq!(
+            missing(&["get", "set"], true).to_string(),
+            format!("the user may not use get, set nor touch keys tg:*{end}")
+        );
+        assert_eq!(
+            missing(&[], true).to_string(),
+            format!("the user may not touch keys tg:*{end}")
+        );
+    }
 }

@@ -24,10 +24,10 @@ const MIN_DEADLINE: Duration = Duration::from_millis(1);
 /// use std::time::Duration;
 /// use tollgate_redis::Config;
 ///
-/// let config = Config::new("redis://tollgate:secret@127.0.0.1:6379/2")?
+/// let config = Config::new("redis://tollgate:hunter2@127.0.0.1:6379/2")?
 ///     .deadline(Duration::from_millis(50));
 ///
-/// assert!(!format!("{config:?}").contains("secret"));
+/// assert!(!format!("{config:?}").contains("hunter2"));
 /// # Ok::<(), tollgate_redis::ConnectError>(())
 /// ```
 #[derive(Clone, Debug)]

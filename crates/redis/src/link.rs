@@ -25,6 +25,7 @@ mod dial;
 mod keeper;
 mod server_time;
 #[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
 mod tests;
 mod wire;
 
@@ -48,7 +49,7 @@ use crate::error::{Cause, ConnectError};
 
 pub(crate) use self::answer::Reply;
 pub(crate) use self::command::{Call, Script};
-pub(crate) use self::wire::Wire;
+pub(crate) use self::wire::{Gone, Wire};
 
 /// A link to one Redis server, for one script. Dropping it ends its tasks and connections.
 #[derive(Debug)]
@@ -143,10 +144,7 @@ impl Link {
             connections: lanes.len(),
             breaker_open: breaker.is_open(),
             breaker_opens: breaker.opens(),
-            reconnects: counters
-                .connects
-                .load(Relaxed)
-                .saturating_sub(u64::try_from(lanes.len()).unwrap_or(u64::MAX)),
+            reconnects: counters.reconnects.load(Relaxed),
             timeouts: counters.timeouts.load(Relaxed),
             lost: counters.lost.load(Relaxed),
             noscript: counters.noscript.load(Relaxed),
@@ -261,6 +259,8 @@ impl Shared {
                     return Err(cause.map_or_else(|| refusal.into_error(), Cause::timeout));
                 }
                 Answer::Foreign => {
+                    // Its keeper notices by itself, but the next caller may be faster.
+                    lane.retract(&wire);
                     wire.hang_up();
                     self.counters.lost.fetch_add(1, Relaxed);
                     self.failed(&lane);
@@ -269,7 +269,7 @@ impl Shared {
                         return Err(Cause::Lost.timeout());
                     }
                     trail.wire = None;
-                    (lane, wire) = self.other_than(&wire).await;
+                    (lane, wire) = self.await_connection().await;
                     resent = true;
                     self.counters.retried.fetch_add(1, Relaxed);
                 }
@@ -305,14 +305,12 @@ impl Shared {
         after.iter().chain(before).find_map(|lane| Some((Arc::clone(lane), lane.wire()?)))
     }
 
-    /// A connection that is not the one that was lost; waits for it.
-    async fn other_than(&self, lost: &Wire) -> (Arc<Lane>, Wire) {
+    /// A connection, once there is one.
+    async fn await_connection(&self) -> (Arc<Lane>, Wire) {
         let mut arrivals = self.arrivals.subscribe();
         loop {
-            // Its keeper may not have noticed yet, and then offers it still.
-            let others = self.lanes.iter().filter_map(|lane| Some((lane, lane.wire()?)));
-            if let Some((lane, wire)) = others.into_iter().find(|(_, wire)| !wire.is(lost)) {
-                return (Arc::clone(lane), wire);
+            if let Some(picked) = self.pick() {
+                return picked;
             }
             if arrivals.changed().await.is_err() {
                 // Not while `self` lives, which holds the sender.
@@ -322,8 +320,7 @@ impl Shared {
     }
 
     fn connected(&self) {
-        let count = self.counters.connects.fetch_add(1, Relaxed).saturating_add(1);
-        tracing::info!(address = %self.config.address, count, "connected to redis");
+        tracing::info!(address = %self.config.address, "connected to redis");
         // The connection has answered a PING.
         self.revive();
         self.arrivals.send_replace(());
@@ -378,6 +375,14 @@ impl Lane {
         *self.wire.write().unwrap_or_else(PoisonError::into_inner) = wire;
     }
 
+    /// Offers the connection to nobody any more.
+    fn retract(&self, wire: &Wire) {
+        let mut offered = self.wire.write().unwrap_or_else(PoisonError::into_inner);
+        if offered.as_ref().is_some_and(|offered| offered.is(wire)) {
+            *offered = None;
+        }
+    }
+
     /// Has the connection probed now rather than at the next heartbeat.
     fn suspect(&self) {
         self.suspicion.notify_one();
@@ -410,7 +415,7 @@ impl Ids {
 
 #[derive(Debug, Default)]
 struct Counters {
-    connects: AtomicU64,
+    reconnects: AtomicU64,
     timeouts: AtomicU64,
     lost: AtomicU64,
     noscript: AtomicU64,

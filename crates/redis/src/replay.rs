@@ -1,10 +1,18 @@
 //! The same histories through the core and through the shipped script on a real server whose clock
 //! the test moves: who passed, every field of every answer, and what is stored.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    reason = "a test that overflows fails, as it should"
+)]
+
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::TcpStream;
 
 use tollgate_core::algorithm::sliding_log::Log;
+use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::suite::{self, Subject};
 use tollgate_core::{Answer, Counter, Key, Plan, Request, State, Timestamp};
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
@@ -15,11 +23,16 @@ use crate::{keys, layout, script::SCRIPT};
 
 /// The script behind a blocking connection.
 struct Scripted {
+    /// Ends with the test.
+    #[expect(dead_code, reason = "kept alive")]
     server: RedisServer,
     clock: ServerClock,
     client: RefCell<Client<TcpStream>>,
     sha: Vec<u8>,
+    /// Looks at what is stored.
+    eyes: RefCell<Client<TcpStream>>,
     tally: RefCell<Tally>,
+    charged: RefCell<HashMap<Kind, u64>>,
 }
 
 impl Scripted {
@@ -35,11 +48,13 @@ impl Scripted {
         let loaded = client.command(&[b"SCRIPT", b"LOAD", SCRIPT.as_bytes()]).unwrap();
         let Raw::Bulk(sha) = loaded else { panic!("{loaded:?}") };
         Self {
-            server,
             clock,
             client: RefCell::new(client),
+            eyes: RefCell::new(Client::tcp(server.address()).unwrap()),
+            server,
             sha,
-            tally: RefCell::new(Tally::default()),
+            tally: RefCell::default(),
+            charged: RefCell::default(),
         }
     }
 
@@ -63,6 +78,10 @@ impl Scripted {
 
 impl Subject for Scripted {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
+        for charge in batch.iter().flat_map(|request| request.charges()) {
+            let kind = Kind::of(&charge.limit().algorithm());
+            *self.charged.borrow_mut().entry(kind).or_default() += 1;
+        }
         let mut answers: Vec<Option<Answer>> = vec![None; batch.len()];
         let mut buffer = Vec::new();
         let mut batch = Batch::new(batch.iter().map(|request| Owned::new(request, &mut buffer)));
@@ -87,7 +106,7 @@ impl Subject for Scripted {
     fn holds(&self, key: Key<'_>, counter: &Counter, now: Timestamp) {
         let mut name = Vec::new();
         keys::name(None, key, counter.under(), &mut name);
-        let ttl = self.server.command(&[b"PTTL", &name]).unwrap();
+        let ttl = self.eyes.borrow_mut().command(&[b"PTTL", &name]).unwrap();
         if matches!(counter.state(), State::Absent) {
             assert_eq!(ttl, Raw::Integer(-2), "{key:?} is absent");
             return;
@@ -110,7 +129,7 @@ impl Subject for Scripted {
             assert_eq!(live(&stored), live(log), "{key:?}");
         } else {
             layout::encode(counter.state(), &mut expected);
-            let stored = self.server.command(&[b"GET", &name]).unwrap();
+            let stored = self.eyes.borrow_mut().command(&[b"GET", &name]).unwrap();
             assert_eq!(stored, Raw::Bulk(expected), "{key:?} {counter:?}");
         }
     }
@@ -118,7 +137,8 @@ impl Subject for Scripted {
 
 impl Scripted {
     fn log(&self, name: &[u8]) -> (Vec<u8>, Log) {
-        let all = self.server.command(&[b"ZRANGE", name, b"0", b"-1", b"WITHSCORES"]).unwrap();
+        let all =
+            self.eyes.borrow_mut().command(&[b"ZRANGE", name, b"0", b"-1", b"WITHSCORES"]).unwrap();
         let Raw::Array(all) = all else { panic!("{all:?}") };
         let all: Vec<Vec<u8>> = all
             .into_iter()
@@ -139,13 +159,53 @@ impl Scripted {
     }
 }
 
-#[test]
-fn the_suite_of_every_store_holds() {
-    let steps = std::env::var("TOLLGATE_STEPS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
+/// How many batches are replayed by each of the four tests below: in all, more than 10^5 charges of
+/// every algorithm, and a hundred times that in `make soak`.
+fn steps() -> u64 {
+    let times = std::env::var("TOLLGATE_SOAK").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    48_000 * times
+}
+
+fn replay(clockwork: Clockwork, edits: Edits) {
     let seed = std::env::var("TOLLGATE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let scripted = Scripted::start();
+    // Histories end after a while, and new ones begin on new keys.
+    for round in 0..steps() / 2_000 {
+        suite::replay(&scripted, clockwork, edits, seed + round, 2_000);
+        if steps() > 48_000 {
+            eprintln!("{clockwork:?} {edits:?}: {} of {} batches", (round + 1) * 2_000, steps());
+        }
+    }
+    let charged = scripted.charged.borrow();
+    for kind in Kind::ALL {
+        let count = charged.get(&kind).copied().unwrap_or(0);
+        assert!(count >= 25_000, "{kind:?} was charged {count} times only");
+    }
+    assert_eq!(scripted.tally.borrow().converted > 0, edits == Edits::Live);
+    assert_eq!(scripted.tally.borrow().poisoned, 0);
+}
 
-    suite::all(&scripted, seed, steps);
+#[test]
+fn every_sentence_about_stores_holds() {
+    suite::all(&Scripted::start(), 1, 50);
+}
 
-    assert!(scripted.tally.borrow().converted > 0);
+#[test]
+fn replay_on_a_steady_clock() {
+    replay(Clockwork::Forward, Edits::None);
+}
+
+#[test]
+fn replay_on_a_clock_that_steps_back() {
+    replay(Clockwork::Unsteady, Edits::None);
+}
+
+#[test]
+fn replay_while_rules_change() {
+    replay(Clockwork::Forward, Edits::Live);
+}
+
+#[test]
+fn replay_while_rules_change_on_a_clock_that_steps_back() {
+    replay(Clockwork::Unsteady, Edits::Live);
 }

@@ -11,7 +11,7 @@ use crate::batch::Owned;
 use crate::driver::{Driver, Job, MAX_CHARGES};
 use crate::link::Link;
 use crate::script::SCRIPT;
-use crate::{Config, ConnectError, clock};
+use crate::{Config, ConnectError, Warning, clock};
 
 /// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
 ///
@@ -89,6 +89,11 @@ impl RedisStore {
         let link = Arc::new(Link::connect(&config, SCRIPT).await?);
         let driver = Driver::start(Arc::clone(&link));
         Ok(Self { link, driver, config })
+    }
+
+    /// What the checks of the server found; empty as long as there was no connection.
+    pub fn warnings(&self) -> &[Warning] {
+        self.link.warnings()
     }
 
     /// What the store says of itself.

@@ -243,7 +243,7 @@ impl<'r> Bench<'r> {
             let mut conversions = batch.conversions.iter();
             let conversion = conversions.find(|c| c.name == charge.name);
             if let Some(conversion) = conversion.filter(|c| found == Some(&c.expected)) {
-                found = Some(&conversion.new).map(Vec::as_slice);
+                found = Some(conversion.new.as_slice());
             }
             let tag = sent.tags.get(usize::from(*limit).saturating_sub(1)).ok_or(Garbled)?;
             let state = found

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use tollgate_core::{Limit, Need, Op};
 
 use super::owned::OwnedCharge;
-use super::{Batch, Conversion, Sent};
+use super::{Batch, Conversion, Pending, Sent};
 use crate::layout;
 use crate::link::Call;
 
@@ -73,6 +73,12 @@ const ANY_OF: u16 = 1 << 15;
 /// The bit of the number of charges that asks for dumps of logs instead of views.
 const DUMPS: u8 = 1 << 7;
 
+/// Before runs of requests of one charge each.
+const RUNS: u8 = 0;
+
+/// As many requests as Lua can unpack at once, if each is a run of its own.
+const MAX_RUNS: usize = 1024;
+
 /// The bit of an operation that is judged by another limit than its own.
 const BORROWED: u8 = 1 << 4;
 
@@ -85,17 +91,15 @@ impl<'b> Writer<'b> {
         }
         let mut program = Vec::with_capacity(batch.requests.len().saturating_mul(5));
         let mut sent = Sent::default();
-        for pending in &batch.requests {
-            let charges = &pending.request.charges;
-            let dumps = if pending.request.shares_a_log() { DUMPS } else { 0 };
-            program.push(u8::try_from(charges.len()).unwrap_or(0) | dumps);
-            for charge in charges {
-                let key = self.key(&charge.name, charge.is_log());
-                let (term, limit) = self.term(charge);
-                sent.charges.push((key, limit));
-                let group = if charge.need == Need::AnyOf { ANY_OF } else { 0 };
-                program.extend_from_slice(&key.to_le_bytes());
-                program.extend_from_slice(&(term | group).to_le_bytes());
+        let mut rest = batch.requests.as_slice();
+        while !rest.is_empty() {
+            let alone = rest.iter().take(MAX_RUNS).take_while(|p| p.request.len() == 1).count();
+            let (these, later) = rest.split_at_checked(alone.max(1)).unwrap_or((rest, &[]));
+            rest = later;
+            if alone > 0 {
+                self.write_runs(these, &mut program, &mut sent);
+            } else {
+                self.write_request(these, &mut program, &mut sent);
             }
         }
         let mut args = vec![self.header(&mut sent), program];
@@ -106,6 +110,53 @@ impl<'b> Writer<'b> {
         let keys: Vec<Vec<u8>> = names.map(|name| name.to_vec()).collect();
         sent.keys = keys.len();
         (Call { keys, args }, sent)
+    }
+
+    /// Requests of one charge each, equal ones that follow each other as one run.
+    fn write_runs(&mut self, these: &'b [Pending], program: &mut Vec<u8>, sent: &mut Sent) {
+        let mut runs = 0_u16;
+        let mut last = None;
+        program.push(RUNS);
+        let header = program.len();
+        program.extend_from_slice(&[0, 0]);
+        for charge in these.iter().flat_map(|pending| &pending.request.charges) {
+            let (key, term) = self.number(charge, sent);
+            let tail = program.last_chunk_mut::<2>();
+            match tail.filter(|_| last == Some((key, term))) {
+                Some(times) => *times = u16::from_le_bytes(*times).saturating_add(1).to_le_bytes(),
+                None => {
+                    for number in [key, term, 1] {
+                        program.extend_from_slice(&number.to_le_bytes());
+                    }
+                    runs = runs.saturating_add(1);
+                    last = Some((key, term));
+                }
+            }
+        }
+        if let Some(count) = program.get_mut(header..).and_then(<[u8]>::first_chunk_mut::<2>) {
+            *count = runs.to_le_bytes();
+        }
+    }
+
+    fn write_request(&mut self, these: &'b [Pending], program: &mut Vec<u8>, sent: &mut Sent) {
+        for Pending { request, .. } in these {
+            let dumps = if request.shares_a_log() { DUMPS } else { 0 };
+            program.push(u8::try_from(request.len()).unwrap_or(0) | dumps);
+            for charge in &request.charges {
+                let (key, term) = self.number(charge, sent);
+                program.extend_from_slice(&key.to_le_bytes());
+                program.extend_from_slice(&term.to_le_bytes());
+            }
+        }
+    }
+
+    /// The numbers of its key and of its terms.
+    fn number(&mut self, charge: &'b OwnedCharge, sent: &mut Sent) -> (u16, u16) {
+        let key = self.key(&charge.name, charge.is_log());
+        let (term, limit) = self.term(charge);
+        sent.charges.push((key, limit));
+        let group = if charge.need == Need::AnyOf { ANY_OF } else { 0 };
+        (key, term | group)
     }
 
     /// The number of a key: logs come after all strings.

@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_url() {
-        let cases: [(&str, Address, Option<&str>, Option<&str>, u32); 8] = [
+        let cases = [
             ("redis://localhost", tcp("localhost", 6379), None, None, 0),
             ("redis://127.0.0.1:7000/", tcp("127.0.0.1", 7000), None, None, 0),
             ("redis://[::1]:7000/15", tcp("::1", 7000), None, None, 15),

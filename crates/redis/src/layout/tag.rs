@@ -155,7 +155,7 @@ mod tests {
         for _ in 0..100_000 {
             let length = rng.below(24);
             let bytes: Vec<u8> = (0..length)
-                .map(|i| if i < 2 { rng.below(9) } else { rng.below(256) } as u8)
+                .map(|i| u8::try_from(rng.below(if i < 2 { 9 } else { 256 })).unwrap())
                 .collect();
             let Some((limit, rest)) = read_tag(&bytes) else { continue };
             let mut again = Vec::new();

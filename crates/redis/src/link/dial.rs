@@ -88,7 +88,16 @@ impl Dialer {
                 let Some(tls) = &self.tls else {
                     return Err(ConnectError::settings("TLS was not prepared"));
                 };
-                self.multiplex(tls.connect(stream).await.map_err(cannot)?).await
+                let stream = tls.connect(stream).await.map_err(|error| {
+                    if tls::Connector::is_distrust(&error) {
+                        let message =
+                            format!("the certificate of redis at {host}:{port} is not trusted");
+                        ConnectError::settings(message).with_source(error)
+                    } else {
+                        cannot(error)
+                    }
+                })?;
+                self.multiplex(stream).await
             }
             #[cfg(not(feature = "tls"))]
             Address::Tls { .. } => {
@@ -155,7 +164,7 @@ impl Dialer {
             self.expect_ok(wire.ask(&select).await.map_err(gone)?)?;
         }
         if let Pulse::Refused(refusal) = wire.ping().await.map_err(gone)? {
-            return Err(self.refused(refusal));
+            return Err(self.refused(&refusal));
         }
         // A server that does not tell its time is used without `not_after`; the checks complain.
         let now = wire.time().await.map_err(gone)?.ok();
@@ -179,7 +188,7 @@ impl Dialer {
     fn expect_ok(&self, value: Value) -> Result<(), ConnectError> {
         match value {
             Value::Okay => Ok(()),
-            Value::ServerError(error) => Err(self.refused(Refusal::new(&error))),
+            Value::ServerError(error) => Err(self.refused(&Refusal::new(&error))),
             _ => Err(ConnectError::unreachable(format!(
                 "what listens at {} does not speak like redis",
                 self.config.address
@@ -187,7 +196,7 @@ impl Dialer {
         }
     }
 
-    fn refused(&self, refusal: Refusal) -> ConnectError {
+    fn refused(&self, refusal: &Refusal) -> ConnectError {
         let Config { address, user, db, .. } = &self.config;
         let user = user.as_deref().unwrap_or("default");
         let cause = refusal.clone().into_cause();

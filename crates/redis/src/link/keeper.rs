@@ -4,6 +4,7 @@
 //! connection together cause one attempt, not a thousand.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -35,12 +36,15 @@ pub(super) type FirstAttempt = oneshot::Sender<Result<(), ConnectError>>;
 /// Keeps a connection until the task is aborted.
 pub(super) async fn keep(shared: Arc<Shared>, lane: Arc<Lane>, mut first: Option<FirstAttempt>) {
     let mut backoff = Backoff::default();
-    let mut told = None;
+    let (mut told, mut met) = (None, false);
     loop {
         match shared.dialer.dial().await {
             Ok(dialled) => match welcome(&shared, &dialled).await {
                 Ok(()) => {
                     told = None;
+                    if std::mem::replace(&mut met, true) {
+                        shared.counters.reconnects.fetch_add(1, Relaxed);
+                    }
                     if watch(&shared, &lane, dialled, first.take()).await >= PROVEN {
                         backoff = Backoff::default();
                     }
@@ -104,10 +108,14 @@ async fn look_after(shared: &Shared, lane: &Lane, wire: &Wire) {
             sleep(chance::within(&shared.config.breaker.probe)).await;
             deadline
         } else {
-            tokio::select! {
-                () = lane.suspected() => deadline.max(shared.config.breaker.span),
+            let patience = tokio::select! {
+                () = lane.suspected() => deadline.max(shared.config.breaker.span).min(stalled),
                 () = sleep(HEARTBEAT) => stalled,
+            };
+            if breaker.is_open() {
+                continue;
             }
+            patience
         };
         let ping = wire.ping();
         tokio::pin!(ping);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, crypto::ring};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::config::TlsFiles;
@@ -52,6 +52,12 @@ impl Connector {
 
     pub(super) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         self.tls.connect(self.name.clone(), stream).await
+    }
+
+    /// Whether the other side was not believed, which waiting does not change.
+    pub(super) fn is_distrust(error: &io::Error) -> bool {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
     }
 }
 
