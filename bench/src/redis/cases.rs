@@ -7,7 +7,7 @@ use tollgate_core::{Limit, Quota};
 use tollgate_harness::{RedisServer, Reply};
 
 use crate::load::{Round, TASKS, flat_out, paced};
-use crate::peers::{IncrExpire, Keys, OneScript, Ours, redis_benchmark};
+use crate::peers::{Batches, IncrExpire, Keys, OneScript, Ours, redis_benchmark};
 
 const ROUNDS: usize = 5;
 
@@ -18,7 +18,7 @@ pub async fn run(server: &RedisServer, only: &str) {
     let uniform = || Keys::Uniform(MILLION);
     let mut one_rule = None;
     if wanted("random") {
-        let ours = Ours::connect(server, "r", [(uniform(), bucket(100))]).await;
+        let ours = Ours::connect(server, "r", [(uniform(), hourly(100))]).await;
         let eval = OneScript::connect(server, uniform()).await;
         let incr = IncrExpire::connect(server, uniform()).await;
         fill(server, "r").await;
@@ -56,7 +56,14 @@ pub async fn run(server: &RedisServer, only: &str) {
     if wanted("hot") {
         let ours = Ours::connect(server, "h", [(Keys::Uniform(1), bucket(10_000_000))]).await;
         let eval = OneScript::connect(server, Keys::Uniform(1)).await;
-        duel(server, "hot", &ours, &eval, 8 * TASKS).await;
+        duel(server, "hot", &ours, &eval, 2 * TASKS).await;
+        let batches = Batches(ours);
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            rounds.push(flat_out(&batches, 64).await);
+        }
+        show("hot/batches-of-64", rounds);
+        exact(&batches.0);
     }
     if wanted("zipf") {
         let keys = Keys::zipf(MILLION, 1.1);
@@ -68,7 +75,7 @@ pub async fn run(server: &RedisServer, only: &str) {
         let rules = [
             (Keys::Uniform(1), bucket(10_000_000)),
             (Keys::Uniform(10_000), bucket(100_000)),
-            (uniform(), bucket(100)),
+            (uniform(), hourly(100)),
         ];
         let ours = Ours::connect(server, "t", rules).await;
         let mut rounds = Vec::new();
@@ -118,7 +125,7 @@ async fn duel(server: &RedisServer, case: &str, ours: &Ours, peer: &OneScript, t
 
 /// Once over all keys, so that every round finds them as a running system would.
 async fn fill(server: &RedisServer, name: &'static str) {
-    let limit = bucket(100);
+    let limit = hourly(100);
     let all = Ours::connect(server, name, [(Keys::Uniform(MILLION), limit)]).await;
     flat_out(&all, TASKS).await;
 }
@@ -136,6 +143,11 @@ fn exact(ours: &Ours) {
 
 fn bucket(per_second: u64) -> Limit {
     Limit::new(TokenBucket, Quota::new(per_second, Duration::from_secs(1)).unwrap()).unwrap()
+}
+
+/// A bucket whose keys live on while the bench goes on.
+fn hourly(count: u64) -> Limit {
+    Limit::new(TokenBucket, Quota::new(count, Duration::from_secs(3_600)).unwrap()).unwrap()
 }
 
 /// Prints the round in the middle, and returns its rate.

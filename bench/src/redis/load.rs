@@ -26,6 +26,9 @@ pub struct Round {
 
 /// What each task does again and again: asks, and says whether it passed.
 pub trait Ask: Clone + Send + Sync + 'static {
+    /// How many decisions one ask is.
+    const DECISIONS: u64 = 1;
+
     fn ask(&self, random: &mut Random) -> impl Future<Output = bool> + Send;
 }
 
@@ -39,7 +42,7 @@ pub async fn paced(asker: &impl Ask, per_second: f64) -> Round {
     round(asker, TASKS, Some(Duration::from_secs_f64(TASKS as f64 / per_second))).await
 }
 
-async fn round(asker: &impl Ask, tasks: u64, pace: Option<Duration>) -> Round {
+async fn round<A: Ask>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
     let stop = Arc::new(AtomicBool::new(false));
     let counting = Arc::new(AtomicBool::new(false));
     let passed = Arc::new(AtomicU64::new(0));
@@ -84,7 +87,7 @@ async fn round(asker: &impl Ask, tasks: u64, pace: Option<Duration>) -> Round {
     let mut latencies = Vec::new();
     for handle in handles {
         let times = handle.await.expect("no task panics");
-        count += times.len() as u64;
+        count += times.len() as u64 * A::DECISIONS;
         latencies.extend(times.into_iter().flatten());
     }
     latencies.sort_unstable();
@@ -94,7 +97,7 @@ async fn round(asker: &impl Ask, tasks: u64, pace: Option<Duration>) -> Round {
     };
     Round {
         per_second: count as f64 / took.as_secs_f64(),
-        admitted: passed.load(Ordering::Relaxed) as f64 / count.max(1) as f64,
+        admitted: (passed.load(Ordering::Relaxed) * A::DECISIONS) as f64 / count.max(1) as f64,
         cpu_us: cpu.as_secs_f64() * 1e6 / count.max(1) as f64,
         p50_ms: at(0.5),
         p99_ms: at(0.99),

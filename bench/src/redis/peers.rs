@@ -87,6 +87,26 @@ impl Ask for Ours {
     }
 }
 
+/// The same store, asked for 64 decisions at once, as a door would that reads a pipeline.
+#[derive(Clone)]
+pub struct Batches(pub Ours);
+
+impl Ask for Batches {
+    const DECISIONS: u64 = 64;
+
+    async fn ask(&self, random: &mut Random) -> bool {
+        let (keys, limit) = &self.0.limits[0];
+        let names: [Name; 64] =
+            std::array::from_fn(|_| Name::new(self.0.name, 0, keys.pick(random)));
+        let charges: [[Charge<'_>; 1]; 64] = std::array::from_fn(|i| {
+            [Charge::take(Key::new(names[i].bytes()).unwrap(), limit, 1).unwrap()]
+        });
+        let requests: [Request<'_>; 64] =
+            std::array::from_fn(|i| Request::new(&charges[i]).unwrap());
+        self.0.store.charge(&requests).await.unwrap().iter().all(|answer| answer.passes())
+    }
+}
+
 /// A key written without allocating: what is measured is the store.
 #[derive(Clone, Copy, Default)]
 struct Name {

@@ -157,7 +157,7 @@ bucket.decide = decide_by(take, credit)
 -- So many equal takes without patience, one after the other, straight from what is stored to what
 -- is to be stored: the way nearly every charge goes. Returns how many pass (as all cost the same,
 -- those are the first), the new value, and when it is idle; nothing if it is not that simple: the
--- counter is under another limit, idle, further ahead than a full burst, or foreign.
+-- counter is under another limit, further ahead than a full burst, or foreign, or could never pay.
 function bucket.run(limit, value, t, now, times)
   local plan = limit.plan
   local den, full_w, full_p = plan.den, plan.w, plan.p
@@ -167,9 +167,11 @@ function bucket.run(limit, value, t, now, times)
     local tag
     tag, w, p = unpack_(limit.format, value)
     w = w - now
-    if tag ~= limit.tag or w < 1 or w >= full_w or p >= den then return nil end
+    if tag ~= limit.tag or w >= full_w or p >= den then return nil end
+    -- Idle is as good as absent.
+    if w < 0 then w, p = 0, 0 end
   end
-  if t.cost > plan.capacity then return 0 end
+  if t.cost > plan.capacity then return nil end
   local tw, tp, passed = t.w, t.p, 0
   while passed < times do
     local next_w, next_p = w + tw, p + tp
