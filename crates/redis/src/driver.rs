@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tollgate_core::{Answer, StoreError, StoreErrorKind};
+use tollgate_core::{Answer, StoreError};
 
 use crate::batch::{Batch, Owned, Tally};
 use crate::clock::{self, Instant};
@@ -139,7 +139,8 @@ async fn fly(link: Arc<Link>, jobs: Vec<Job>, _flight: OwnedSemaphorePermit, cou
         let told = match link.run(batch.call(), deadline).await {
             Ok(reply) => batch
                 .answer(&reply, |place, answer| tell(&mut waiting, &owners, place, answer))
-                .map_err(|_| StoreError::new(StoreErrorKind::Corrupt)),
+                // It was executed, whatever it says.
+                .map_err(|_| Cause::Garbled.timeout()),
             Err(error) => Err(error),
         };
         match told {
