@@ -13,6 +13,8 @@ use crate::error::ConnectError;
 const MAX_CONNECTIONS: usize = 64;
 /// A call holds a batch in memory; this many are gigabytes.
 const MAX_IN_FLIGHT: usize = 1 << 16;
+/// Each waits with its requests in memory; this many are some hundred megabytes.
+const MAX_WAITING: usize = 1 << 20;
 /// Shorter ones are below the resolution of the timer.
 const MIN_DEADLINE: Duration = Duration::from_millis(1);
 
@@ -42,6 +44,7 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) connections: usize,
     pub(crate) max_in_flight: usize,
+    pub(crate) max_waiting: usize,
     pub(crate) breaker: BreakerSettings,
     pub(crate) retry: Retry,
 }
@@ -72,6 +75,7 @@ impl Config {
             connect_timeout: Duration::from_secs(1),
             connections: 1,
             max_in_flight: 128,
+            max_waiting: 1 << 15,
             breaker: BreakerSettings::default(),
             retry: Retry::Never,
         })
@@ -133,8 +137,15 @@ impl Config {
         self
     }
 
-    /// How many calls may wait for Redis at a time; 128 unless set, brought into 1 to 65 536. One
-    /// more is refused at once, uncharged.
+    /// How many calls of [`Store::charge`](tollgate_core::Store::charge) may wait for their turn;
+    /// 32 768 unless set, brought into 1 to 1 048 576. One more is refused at once, uncharged.
+    pub fn max_waiting(mut self, calls: usize) -> Self {
+        self.max_waiting = calls.clamp(1, MAX_WAITING);
+        self
+    }
+
+    /// How many runs of the script may be under way at a time; 128 unless set, brought into 1 to
+    /// 65 536. The store keeps to three a connection, if that is less.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, MAX_IN_FLIGHT);
         self

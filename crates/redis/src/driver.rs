@@ -16,6 +16,7 @@ use tollgate_core::{Answer, StoreError};
 
 use crate::batch::{Batch, Owned, Tally};
 use crate::clock::{self, Instant};
+use crate::config::Config;
 use crate::error::Cause;
 use crate::link::Link;
 
@@ -33,11 +34,8 @@ pub(crate) type Outcome = Result<Vec<Answer>, StoreError>;
 /// Charges in one run of the script: about a millisecond of Redis's time when every key is another.
 pub(crate) const MAX_CHARGES: usize = 256;
 
-/// Runs under way at a time: while Redis works on one, the next is on its way.
+/// Runs under way at a time on a connection: while Redis works on one, the next is on its way.
 const FLIGHTS: usize = 3;
-
-/// Jobs that may wait. A caller that finds the queue full is told so at once.
-const MAX_QUEUE: usize = 1 << 15;
 
 /// The queue and what runs behind it. Ends when the last handle to the queue is dropped.
 #[derive(Debug)]
@@ -51,16 +49,18 @@ pub(crate) struct Driver {
 pub(crate) struct Counts {
     pub(crate) runs: AtomicU64,
     pub(crate) requests: AtomicU64,
+    pub(crate) turned_away: AtomicU64,
     pub(crate) poisoned: AtomicU64,
     pub(crate) mismatches: AtomicU64,
     pub(crate) converted: AtomicU64,
 }
 
 impl Driver {
-    pub(crate) fn start(link: Arc<Link>) -> Self {
-        let (queue, jobs) = mpsc::channel(MAX_QUEUE);
+    pub(crate) fn start(link: Arc<Link>, config: &Config) -> Self {
+        let (queue, jobs) = mpsc::channel(config.max_waiting);
         let counts = Arc::new(Counts::default());
-        tokio::spawn(drive(link, jobs, Arc::clone(&counts)));
+        let flights = FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight);
+        tokio::spawn(drive(link, jobs, flights, Arc::clone(&counts)));
         Self { queue, counts }
     }
 
@@ -70,12 +70,20 @@ impl Driver {
 
     /// Puts a job into the queue.
     pub(crate) fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.try_send(job).map_err(|_| Cause::TooManyInFlight.unavailable())
+        self.queue.try_send(job).map_err(|_| {
+            self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+            Cause::TooManyInFlight.unavailable()
+        })
     }
 }
 
-async fn drive(link: Arc<Link>, mut jobs: mpsc::Receiver<Job>, counts: Arc<Counts>) {
-    let flights = Arc::new(Semaphore::new(FLIGHTS));
+async fn drive(
+    link: Arc<Link>,
+    mut jobs: mpsc::Receiver<Job>,
+    flights: usize,
+    counts: Arc<Counts>,
+) {
+    let flights = Arc::new(Semaphore::new(flights));
     while let Ok(flight) = Arc::clone(&flights).acquire_owned().await {
         let Some(first) = jobs.recv().await else { return };
         let aboard = board(first, &mut jobs);

@@ -87,7 +87,7 @@ impl RedisStore {
     /// When a person has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let link = Arc::new(Link::connect(&config, SCRIPT).await?);
-        let driver = Driver::start(Arc::clone(&link));
+        let driver = Driver::start(Arc::clone(&link), &config);
         Ok(Self { link, driver, config })
     }
 
@@ -115,7 +115,7 @@ impl RedisStore {
             retried: health.retried,
             noscript: health.noscript,
             dropped_late: health.dropped_late,
-            rejected: health.rejected,
+            rejected: health.rejected.saturating_add(count(&counts.turned_away)),
         }
     }
 
