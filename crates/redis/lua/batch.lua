@@ -83,8 +83,8 @@ for i = 1, string_keys do
   local value = prior[i]
   if not value then
     lengths[i] = NOTHING
-  elseif #value > MAX_VALUE then
-    -- Nothing of ours is that long, and nobody shall have it sent to and fro.
+  elseif #value > MAX_VALUE or value == '' then
+    -- Nothing of ours is empty or that long, and nobody shall have it sent to and fro.
     poisoned, dirty[i], converted[i], prior[i], lengths[i] = poisoned + 1, true, '', '', 0
   else
     lengths[i] = #value

@@ -42,11 +42,11 @@ function bucket.decode(plan, s, at)
   local length = #s - at + 1
   if length == 16 then
     local w, p = unpack_('<I8I8', s, at)
-    if p >= plan.den or w > MAX_EXACT then return nil end
+    if p >= plan.den or w >= MAX_EXACT then return nil end
     return { w, p, 0, 0 }
   elseif length == 25 then
     local w, p, ahead, since = unpack_('<I8I8I1I8', s, at)
-    if p >= plan.den or w > MAX_EXACT or since > MAX_EXACT or (ahead ~= 1 and ahead ~= 2) then
+    if p >= plan.den or w >= MAX_EXACT or since >= MAX_EXACT or (ahead ~= 1 and ahead ~= 2) then
       return nil
     end
     return { w, p, ahead, since }

@@ -26,7 +26,7 @@ steps[0] = {
   decode = function(_, s, at)
     if #s - at + 1 ~= 16 then return nil end
     local start, used = unpack_('<I8I8', s, at)
-    if start > MAX_EXACT or used == 0 or used > MAX_USED then return nil end
+    if start >= MAX_EXACT or used == 0 or used > MAX_USED then return nil end
     return { start, used }
   end,
 

@@ -20,6 +20,7 @@
 
 local MAX_TOTAL = 4503599627370496
 local MAX_DEBT = 1099511627776
+local MAX_ENTRIES = 100000
 
 local log = { is_log = true }
 
@@ -55,7 +56,7 @@ function log.tag(key)
   local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
   if first.err then return nil end
   if #first == 0 then return false end
-  if tonumber(first[2]) ~= -1 then return nil end
+  if tonumber(first[2]) ~= -1 or #first[1] > 255 then return nil end
   return first[1]
 end
 
@@ -237,8 +238,10 @@ function log.dump(plan, state, now)
   return pack('<I8', state.base) .. concat(parts)
 end
 
--- Everything that is stored, live or not, as a dump; empty if any of it is foreign.
+-- Everything that is stored, live or not, as a dump; empty if any of it is foreign, or there is
+-- more than any log of ours holds.
 function log.dump_all(key)
+  if call('ZCARD', key) > MAX_ENTRIES + 1 then return '' end
   local found = call('ZRANGE', key, 1, -1, 'WITHSCORES')
   local parts, base = {}, nil
   for i = 1, #found, 2 do

@@ -91,7 +91,8 @@ async fn drive(
     }
 }
 
-/// Takes what has queued, up to a batch.
+/// Takes what has queued until it is a batch; the last job may be one too many, as jobs are not
+/// torn apart.
 fn board(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
     let charges = |job: &Job| job.requests.iter().map(Owned::len).sum::<usize>();
     let mut sum = charges(&first);

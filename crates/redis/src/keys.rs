@@ -30,9 +30,10 @@ pub(crate) const LANES: [&str; 64] = [
 pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 
 /// The name of the counter of `key` under `limit`, within `partition`.
-pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit, out: &mut Vec<u8>) {
+pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Box<[u8]> {
     let key = key.as_bytes();
-    out.reserve(key.len().saturating_add(16));
+    // Exactly as long as it becomes while algorithms have one digit.
+    let mut out = Vec::with_capacity(key.len().saturating_add("tg:{abc}:1:0:".len()));
     out.extend_from_slice(PREFIX);
     out.extend_from_slice(lane(partition.unwrap_or(key)).as_bytes());
     out.extend_from_slice(b"}:");
@@ -45,6 +46,7 @@ pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit, out: &
     out.push(b'0'.saturating_add(code % 10));
     out.push(b':');
     out.extend_from_slice(key);
+    out.into_boxed_slice()
 }
 
 /// The number of the algorithm and the key that a name stands for; `None` if it is not a name of
@@ -55,12 +57,14 @@ pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     if !LANES.iter().any(|known| known.as_bytes() == lane) {
         return None;
     }
-    let rest = rest.strip_prefix(b"}:1:")?;
+    let rest = rest.strip_prefix(b"}:")?.strip_prefix(&[b'0'.saturating_add(VERSION), b':'])?;
     let colon = rest.iter().position(|byte| *byte == b':')?;
-    let (code, key) = rest.split_at_checked(colon)?;
-    let code = std::str::from_utf8(code).ok()?.parse().ok()?;
+    let (digits, key) = rest.split_at_checked(colon)?;
+    let code: u8 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     let (_, key) = key.split_first()?;
-    (!key.is_empty()).then_some((code, key))
+    // One way to write a number: no sign, no zeros before it.
+    let plain = code.to_string().as_bytes() == digits;
+    (plain && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
 }
 
 /// The lane of what a partition, or a key without one, is called: FNV-1a, then two rounds of
@@ -85,9 +89,7 @@ mod tests {
     use super::*;
 
     fn named(partition: Option<&[u8]>, key: &[u8], limit: &Limit) -> Vec<u8> {
-        let mut out = Vec::new();
-        name(partition, Key::new(key).unwrap(), limit, &mut out);
-        out
+        name(partition, Key::new(key).unwrap(), limit).into_vec()
     }
 
     fn slot(tag: &[u8]) -> u16 {
@@ -143,9 +145,16 @@ mod tests {
 
     #[test]
     fn foreign_names_are_not_ours() {
-        for foreign in
-            ["", "tg:{", "tg:{zzz}:1:3:k", "tg:{000}:2:3:k", "tg:{000}:1:3:", "tg:{000}:1:x:k"]
-        {
+        for foreign in [
+            "",
+            "tg:{",
+            "tg:{zzz}:1:3:k",
+            "tg:{53t}:2:3:k",
+            "tg:{53t}:1:3:",
+            "tg:{53t}:1:x:k",
+            "tg:{53t}:1:+3:k",
+            "tg:{53t}:1:03:k",
+        ] {
             assert_eq!(parse(foreign.as_bytes()), None, "{foreign}");
         }
     }

@@ -48,7 +48,7 @@ use crate::config::{Config, Retry};
 use crate::error::{Cause, ConnectError};
 
 pub(crate) use self::answer::Reply;
-pub(crate) use self::command::{Call, Script};
+pub(crate) use self::command::{Call, Script, Strings};
 pub(crate) use self::wire::{Gone, Wire};
 
 /// A link to one Redis server, for one script. Dropping it ends its tasks and connections.

@@ -61,7 +61,7 @@ impl Scripted {
     fn run(&self, call: &Call) -> Reply {
         let count = call.keys.len().to_string();
         let mut parts: Vec<&[u8]> = vec![b"EVALSHA", &self.sha, count.as_bytes()];
-        parts.extend(call.keys.iter().map(Vec::as_slice));
+        parts.extend(call.keys.iter());
         parts.extend([&b"0"[..], b""]);
         parts.extend(call.args.iter().map(Vec::as_slice));
         let raw = self.client.borrow_mut().command(&parts).unwrap();
@@ -83,8 +83,7 @@ impl Subject for Scripted {
             *self.charged.borrow_mut().entry(kind).or_default() += 1;
         }
         let mut answers: Vec<Option<Answer>> = vec![None; batch.len()];
-        let mut buffer = Vec::new();
-        let mut batch = Batch::new(batch.iter().map(|request| Owned::new(request, &mut buffer)));
+        let mut batch = Batch::new(batch.iter().map(Owned::new));
         for round in 0.. {
             assert!(round < 10, "never decided: {batch:?}");
             let reply = self.run(&batch.call());
@@ -104,8 +103,7 @@ impl Subject for Scripted {
     }
 
     fn holds(&self, key: Key<'_>, counter: &Counter, now: Timestamp) {
-        let mut name = Vec::new();
-        keys::name(None, key, counter.under(), &mut name);
+        let name = keys::name(None, key, counter.under());
         let ttl = self.eyes.borrow_mut().command(&[b"PTTL", &name]).unwrap();
         if matches!(counter.state(), State::Absent) {
             assert_eq!(ttl, Raw::Integer(-2), "{key:?} is absent");

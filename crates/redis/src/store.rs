@@ -165,9 +165,7 @@ impl RedisStore {
     async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         // A request without charges passes, and concerns no counter.
         let sent = part.iter().filter(|request| !request.charges().is_empty());
-        let mut buffer = Vec::new();
-        let requests: SmallVec<[Owned; 1]> =
-            sent.map(|request| Owned::new(request, &mut buffer)).collect();
+        let requests: SmallVec<[Owned; 1]> = sent.map(Owned::new).collect();
         if requests.len() == part.len() {
             return self.submit(requests).await;
         }

@@ -11,7 +11,7 @@ use tollgate_core::{Limit, Need, Op};
 use super::owned::OwnedCharge;
 use super::{Batch, Conversion, Pending, Sent};
 use crate::layout;
-use crate::link::Call;
+use crate::link::{Call, Strings};
 
 /// Collects what the requests of a batch have in common, each thing once.
 #[derive(Default)]
@@ -107,7 +107,7 @@ impl<'b> Writer<'b> {
             self.convert(conversion, &mut args);
         }
         let names = self.strings.names.iter().chain(&self.logs.names);
-        let keys: Vec<Vec<u8>> = names.map(|name| name.to_vec()).collect();
+        let keys: Strings = names.copied().collect();
         sent.keys = keys.len();
         (Call { keys, args }, sent)
     }

@@ -27,13 +27,12 @@ pub(super) struct OwnedCharge {
 }
 
 impl Owned {
-    pub(crate) fn new(request: &Request<'_>, buffer: &mut Vec<u8>) -> Self {
+    pub(crate) fn new(request: &Request<'_>) -> Self {
         let own = |charge: &Charge<'_>| {
-            buffer.clear();
-            keys::name(request.partition(), charge.key(), charge.limit(), buffer);
+            let name = keys::name(request.partition(), charge.key(), charge.limit());
             OwnedCharge {
-                name: buffer.as_slice().into(),
-                key_at: buffer.len().saturating_sub(charge.key().as_bytes().len()),
+                key_at: name.len().saturating_sub(charge.key().as_bytes().len()),
+                name,
                 limit: *charge.limit(),
                 op: charge.op(),
                 patience_us: u64::try_from(charge.patience().as_micros()).unwrap_or(u64::MAX),

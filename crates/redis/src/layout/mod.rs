@@ -22,7 +22,8 @@ use tollgate_core::{Holder, Limit, Op, Plan, Span, State};
 pub(crate) use sliding_log::{dump, read_dump, read_view};
 pub(crate) use tag::{read_tag, write_tag};
 
-/// Doubles are exact up to here; nothing that is sent or stored lies above.
+/// Doubles are exact up to here; nothing that is sent lies above, and nothing that is stored comes
+/// so far.
 pub(crate) const MAX_EXACT: u64 = 1 << 53;
 
 /// The state that these bytes hold under this limit, if they hold one.
@@ -114,5 +115,5 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
 
 /// The same, of a number that Lua could have written.
 fn take_exact(bytes: &mut &[u8]) -> Option<u64> {
-    take_u64(bytes).filter(|number| *number <= MAX_EXACT)
+    take_u64(bytes).filter(|number| *number < MAX_EXACT)
 }

@@ -21,8 +21,40 @@ impl Script {
 /// One run of the script: `KEYS` and, from `ARGV[3]` on, `ARGV`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
-    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) keys: Strings,
     pub(crate) args: Vec<Vec<u8>>,
+}
+
+/// Many short strings in one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Strings {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Strings {
+    pub(crate) fn push(&mut self, string: &[u8]) {
+        self.bytes.extend_from_slice(string);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(&0).chain(&self.ends);
+        starts.zip(&self.ends).map(|(start, end)| self.bytes.get(*start..*end).unwrap_or(&[]))
+    }
+}
+
+impl<'a> FromIterator<&'a [u8]> for Strings {
+    fn from_iter<I: IntoIterator<Item = &'a [u8]>>(strings: I) -> Self {
+        let mut all = Self::default();
+        strings.into_iter().for_each(|string| all.push(string));
+        all
+    }
 }
 
 /// What the link puts before a call's own arguments.
@@ -49,16 +81,15 @@ impl Call {
             Form::ByText => ("EVAL", script.text),
         };
         let mut number = String::with_capacity(20);
-        let own = self.keys.iter().chain(&self.args);
-        let size = own
-            .clone()
-            .fold(body.len().saturating_add(96), |sum, part| sum.saturating_add(part.len()));
+        let args = self.args.iter().fold(0_usize, |sum, arg| sum.saturating_add(arg.len()));
+        let own = self.keys.bytes.len().saturating_add(args);
+        let size = own.saturating_add(body.len()).saturating_add(96);
         let count = self.keys.len().saturating_add(self.args.len()).saturating_add(5);
         let mut cmd = Cmd::with_capacity(count, size);
 
         cmd.arg(command).arg(body).arg(decimal(&mut number, self.keys.len()));
-        for key in &self.keys {
-            cmd.arg(key.as_slice());
+        for key in self.keys.iter() {
+            cmd.arg(key);
         }
         cmd.arg(decimal(&mut number, preamble.not_after)).arg(preamble.id.as_str());
         for arg in &self.args {
@@ -81,7 +112,8 @@ mod tests {
     #[test]
     fn a_call_is_one_command_with_the_preamble_before_its_arguments() {
         let script = Script::new("return 1");
-        let call = Call { keys: vec![b"a".into(), b"".into()], args: vec![b"\xff\r\n".into()] };
+        let keys = [&b"a"[..], b""].into_iter().collect();
+        let call = Call { keys, args: vec![b"\xff\r\n".into()] };
         let preamble = Preamble { not_after: u64::MAX, id: "i".to_owned() };
 
         let packed = call.pack(&script, Form::BySha, &preamble).get_packed_command();

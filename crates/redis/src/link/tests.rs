@@ -67,7 +67,7 @@ async fn link(config: Config) -> Link {
 }
 
 fn call() -> Call {
-    Call { keys: vec![KEY.into()], args: vec![] }
+    Call { keys: std::iter::once(KEY.as_bytes()).collect(), args: vec![] }
 }
 
 async fn run(link: &Link) -> Result<Reply, StoreError> {

@@ -17,7 +17,8 @@ async fn keys_and_arguments_arrive_as_they_are() {
     let server = RedisServer::start().unwrap();
     let link = Link::connect(&patient(&server.url()), ECHO).await.unwrap();
     let bytes: Vec<u8> = (0..=255).collect();
-    let call = Call { keys: vec![bytes.clone()], args: vec![vec![], bytes.clone()] };
+    let keys = std::iter::once(bytes.as_slice()).collect();
+    let call = Call { keys, args: vec![vec![], bytes.clone()] };
 
     let reply = link.run(call, clock::now() + AGES).await.unwrap();
 
