@@ -35,12 +35,9 @@ pub use single::Single;
 pub use store::{EmbeddedStore, Stats};
 pub use tollgate_core as core;
 
-/// The programs of the READMEs, compiled and run with the doctests.
+/// The program of the README, compiled and run with the doctests.
 #[cfg(doctest)]
-mod readmes {
+mod readme {
     #[doc = include_str!("../README.md")]
     struct Embedded;
-
-    #[doc = include_str!("../../../README.md")]
-    struct Repository;
 }

@@ -26,3 +26,13 @@ pub use crate::config::{BreakerSettings, Config, Retry};
 pub use crate::error::{ConnectError, ConnectErrorKind};
 pub use crate::store::{RedisStore, Stats};
 pub use tollgate_core as core;
+
+/// The programs of the READMEs, compiled with the doctests; those of the embedded store run.
+#[cfg(doctest)]
+mod readmes {
+    #[doc = include_str!("../README.md")]
+    struct Redis;
+
+    #[doc = include_str!("../../../README.md")]
+    struct Repository;
+}
