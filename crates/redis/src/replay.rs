@@ -9,7 +9,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use tollgate_core::algorithm::sliding_log::Log;
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
@@ -27,10 +28,10 @@ struct Scripted {
     #[expect(dead_code, reason = "kept alive")]
     server: RedisServer,
     clock: ServerClock,
-    client: RefCell<Client<TcpStream>>,
+    client: RefCell<Client<UnixStream>>,
     sha: Vec<u8>,
     /// Looks at what is stored.
-    eyes: RefCell<Client<TcpStream>>,
+    eyes: RefCell<Client<UnixStream>>,
     tally: RefCell<Tally>,
     charged: RefCell<HashMap<Kind, u64>>,
 }
@@ -44,13 +45,15 @@ impl Scripted {
         let server = builder.clock(&clock).start().unwrap();
         clock.set(1_700_000_000_000_000).unwrap();
         server.command(&[b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"]).unwrap();
-        let mut client = Client::tcp(server.address()).unwrap();
+        let socket = server.unix_url();
+        let connect = || Client::unix(Path::new(socket.trim_start_matches("unix://"))).unwrap();
+        let mut client = connect();
         let loaded = client.command(&[b"SCRIPT", b"LOAD", SCRIPT.as_bytes()]).unwrap();
         let Raw::Bulk(sha) = loaded else { panic!("{loaded:?}") };
         Self {
             clock,
             client: RefCell::new(client),
-            eyes: RefCell::new(Client::tcp(server.address()).unwrap()),
+            eyes: RefCell::new(connect()),
             server,
             sha,
             tally: RefCell::default(),
@@ -104,7 +107,14 @@ impl Subject for Scripted {
 
     fn holds(&self, key: Key<'_>, counter: &Counter, now: Timestamp) {
         let name = keys::name(None, key, counter.under());
-        let ttl = self.eyes.borrow_mut().command(&[b"PTTL", &name]).unwrap();
+        let is_log = matches!(counter.under().plan(), Plan::SlidingLog(_));
+        let mut eyes = self.eyes.borrow_mut();
+        eyes.send(&[b"PTTL", &name]).unwrap();
+        match is_log {
+            true => eyes.send(&[b"ZRANGE", &name, b"0", b"-1", b"WITHSCORES"]).unwrap(),
+            false => eyes.send(&[b"GET", &name]).unwrap(),
+        }
+        let (ttl, stored) = (eyes.receive().unwrap(), eyes.receive().unwrap());
         if matches!(counter.state(), State::Absent) {
             assert_eq!(ttl, Raw::Integer(-2), "{key:?} is absent");
             return;
@@ -121,40 +131,36 @@ impl Subject for Scripted {
         if let (State::SlidingLog(log), Plan::SlidingLog(plan)) =
             (counter.state(), counter.under().plan())
         {
-            let (tag, stored) = self.log(&name);
+            let (tag, stored) = log_of(stored);
             assert_eq!(tag, expected);
             let live = |log: &Log| log.live(plan.window_us, now).collect::<Vec<_>>();
             assert_eq!(live(&stored), live(log), "{key:?}");
         } else {
             layout::encode(counter.state(), &mut expected);
-            let stored = self.eyes.borrow_mut().command(&[b"GET", &name]).unwrap();
             assert_eq!(stored, Raw::Bulk(expected), "{key:?} {counter:?}");
         }
     }
 }
 
-impl Scripted {
-    fn log(&self, name: &[u8]) -> (Vec<u8>, Log) {
-        let all =
-            self.eyes.borrow_mut().command(&[b"ZRANGE", name, b"0", b"-1", b"WITHSCORES"]).unwrap();
-        let Raw::Array(all) = all else { panic!("{all:?}") };
-        let all: Vec<Vec<u8>> = all
-            .into_iter()
-            .map(|part| match part {
-                Raw::Bulk(bytes) => bytes,
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-        let base = number(&all[2][..8]) - number(&all[2][8..]);
-        let mut dump = base.to_le_bytes().to_vec();
-        for pair in all[2..].chunks(2) {
-            let at: f64 = String::from_utf8(pair[1].clone()).unwrap().parse().unwrap();
-            dump.extend_from_slice(&(at as u64).to_le_bytes());
-            dump.extend_from_slice(&pair[0][..8]);
-        }
-        (all[0].clone(), layout::read_dump(&dump).unwrap())
+/// The tag and the log that a sorted set holds.
+fn log_of(stored: Raw) -> (Vec<u8>, Log) {
+    let Raw::Array(all) = stored else { panic!("{stored:?}") };
+    let all: Vec<Vec<u8>> = all
+        .into_iter()
+        .map(|part| match part {
+            Raw::Bulk(bytes) => bytes,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    let base = number(&all[2][..8]) - number(&all[2][8..]);
+    let mut dump = base.to_le_bytes().to_vec();
+    for pair in all[2..].chunks(2) {
+        let at: f64 = String::from_utf8(pair[1].clone()).unwrap().parse().unwrap();
+        dump.extend_from_slice(&(at as u64).to_le_bytes());
+        dump.extend_from_slice(&pair[0][..8]);
     }
+    (all[0].clone(), layout::read_dump(&dump).unwrap())
 }
 
 /// How many batches are replayed by each of the four tests below: in all, more than 10^5 charges of
