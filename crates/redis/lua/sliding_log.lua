@@ -22,6 +22,9 @@ local MAX_TOTAL = 4503599627370496
 local MAX_DEBT = 1099511627776
 local MAX_ENTRIES = 100000
 
+-- A length of one byte goes before a tag that is returned.
+local MAX_TAG = 255
+
 local log = { is_log = true }
 
 function log.plan(packed, at)
@@ -56,7 +59,7 @@ function log.tag(key)
   local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
   if first.err then return nil end
   if #first == 0 then return false end
-  if tonumber(first[2]) ~= -1 or #first[1] > 255 then return nil end
+  if tonumber(first[2]) ~= -1 or #first[1] > MAX_TAG then return nil end
   return first[1]
 end
 
