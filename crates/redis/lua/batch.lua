@@ -158,7 +158,8 @@ local function load(i, limit)
 end
 
 local program = ARGV[4]
-local views = {}
+-- What is seen of logs, in order; and per key the members of a log that are not ours.
+local views, strays = {}, {}
 
 -- Puts a new state in the place of a key's. One that was given back all it had counts until the
 -- next request looks at it, as it does in the core.
@@ -173,8 +174,9 @@ end
 
 local function see(i, t, state, dumps)
   if dumps then
-    local dump = log.dump(t.limit.plan, state, now)
+    local dump, found = log.dump(t.limit.plan, state, now)
     views[#views + 1] = pack('<I4', #dump) .. dump
+    if #found > 0 then strays[i] = found end
   else
     local cost = 0
     if t.op <= 2 then cost = t.cost end
@@ -288,6 +290,10 @@ local function store(i, value, idle)
   end
 end
 
+for i, members in pairs(strays) do
+  poisoned = poisoned + #members
+  for _, member in ipairs(members) do call('ZREM', KEYS[i], member) end
+end
 for i = 1, #KEYS do
   if fresh[i] then
     store(i, fresh[i], idle_at[i])

@@ -221,24 +221,39 @@ function log.idle(plan, state)
   return state.newest + plan.window
 end
 
--- Every live entry, as `<I8I8` moment and total, oldest first.
+-- Whether an entry comes after the one before it and does not come after the newest.
+local function in_order(e, before, last)
+  if not last then return false end
+  if before and (e.at <= before.at or e.total <= before.total) then return false end
+  return e.text == last.text or (e.at < last.at and e.total < last.total)
+end
+
+-- Every live entry, as `<I8I8` moment and total, oldest first; and the members among them that are
+-- not ours, which stand for nothing.
 function log.dump(plan, state, now)
-  if not state then return '' end
-  local parts = {}
+  local parts, strays = {}, {}
+  if not state then return '', strays end
   local function keep(at, total)
     if total > state.base then parts[#parts + 1] = pack('<I8I8', at, total) end
   end
   if state.stored then
     local found = call('ZRANGEBYSCORE', state.key, '(' .. score(now - plan.window), score(now),
       'WITHSCORES')
+    local before
     for i = 1, #found, 2 do
-      if not (state.replaces and found[i] == state.last.text) then
-        keep(tonumber(found[i + 1]), unpack_('<I8', found[i]) - state.rebased)
+      local e = entry({ found[i], found[i + 1] })
+      if not e or not in_order(e, before, state.last) then
+        strays[#strays + 1] = found[i]
+      else
+        before = e
+        if not (state.replaces and e.text == state.last.text) then
+          keep(e.at, e.total - state.rebased)
+        end
       end
     end
   end
   if state.pushed then keep(state.newest, state.total) end
-  return pack('<I8', state.base) .. concat(parts)
+  return pack('<I8', state.base) .. concat(parts), strays
 end
 
 -- Everything that is stored, live or not, as a dump; empty if any of it is foreign, or there is
@@ -281,7 +296,7 @@ function log.write(key, plan, tag, state, now)
     call('DEL', key)
     call('ZADD', key, -1, tag, score(state.newest), member(state.total, state.total - state.base))
   elseif state.rebased > 0 then
-    log.replace(key, tag, log.dump(plan, state, now))
+    log.replace(key, tag, (log.dump(plan, state, now)))
   else
     if state.cut then call('ZREMRANGEBYSCORE', key, '(' .. score(now), '+inf') end
     if state.replaces then call('ZREM', key, state.last.text) end
