@@ -54,7 +54,7 @@ pub(crate) fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
 
 /// A bucket of which nothing comes back during a test.
 pub(crate) fn bucket(burst: u64) -> Limit {
-    limit(TokenBucket, &format!("1 per 1d burst {burst}"))
+    limit(TokenBucket, &format!("1 per 1h burst {burst}"))
 }
 
 /// Every algorithm, with a capacity of ten in an hour.

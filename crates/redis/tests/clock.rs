@@ -1,0 +1,100 @@
+//! B15: a server whose clock is set. Ahead costs one burst at most; back admits nothing more, and
+//! refuses nobody for longer than a full refill takes.
+
+#![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use tollgate_core::testing::Rng;
+use tollgate_redis::RedisStore;
+use tollgate_redis::core::{Answer, Limit, Retry, Verdict};
+
+const HOUR_US: u64 = 3_600_000_000;
+
+/// Charges one after the other until two are refused: how many passed, and the last refusal.
+async fn exhaust(store: &RedisStore, limit: &Limit, holder: &mut u64) -> (u64, Answer) {
+    let mut passed = 0;
+    loop {
+        *holder += 1;
+        let answer = ask(store, &[one("clock", limit, *holder)]).await.unwrap();
+        if !answer.passes() {
+            return (passed, answer);
+        }
+        passed += 1;
+        assert!(passed < 1_000, "{limit} never refuses");
+    }
+}
+
+fn retry(answer: &Answer) -> Duration {
+    match answer.verdict {
+        Verdict::Deny(Retry::After(after)) => after,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn limits() -> Vec<Limit> {
+    // A queue departs at its rate, so a charge without patience is refused at once, whatever room it
+    // has; all others have ten or eleven in hand.
+    every_algorithm()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_ahead_costs_one_burst_at_most() {
+    for limit in limits() {
+        let (server, clock) = clockwork();
+        let store = connect(patient(&server.url())).await;
+        let mut holder = 0;
+        let (first, _) = exhaust(&store, &limit, &mut holder).await;
+
+        clock.set(START + HOUR_US).unwrap();
+        let (second, _) = exhaust(&store, &limit, &mut holder).await;
+
+        assert!(first >= 1, "{limit}");
+        assert!(second <= first.max(10), "{limit}: {first}, then {second}");
+        assert_eq!(store.stats().twin_mismatches, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_back_admits_nothing_and_refuses_nobody_for_long() {
+    for limit in limits() {
+        let (server, clock) = clockwork();
+        let store = connect(patient(&server.url())).await;
+        let mut holder = 0;
+        let (first, _) = exhaust(&store, &limit, &mut holder).await;
+
+        clock.set(START - HOUR_US).unwrap();
+        let (over, refusal) = exhaust(&store, &limit, &mut holder).await;
+
+        assert!(first >= 1 && over == 0, "{limit}: {first}, then {over}");
+        let wait = retry(&refusal);
+        assert!(wait <= 2 * HOUR, "{limit}: {wait:?}");
+        assert_eq!(refusal.decisions[0].remaining, 0, "{limit}");
+        let then = START - HOUR_US + u64::try_from(wait.as_micros()).unwrap();
+        clock.set(then).unwrap();
+        let (after, _) = exhaust(&store, &limit, &mut holder).await;
+        assert!(after >= 1, "{limit}: told to come back after {wait:?}, and refused then");
+        assert_eq!(store.stats().twin_mismatches, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jitter_admits_no_more_than_the_limit_and_one() {
+    let (server, clock) = clockwork();
+    let store = connect(patient(&server.url())).await;
+    for (i, limit) in limits().iter().enumerate() {
+        let (mut rng, key) = (Rng::new(15), format!("jitter:{i}"));
+        let mut passed = 0;
+        for step in 0..100 {
+            clock.set(START + step * 5_000 + rng.below(100_000)).unwrap();
+            let answer = ask(&store, &[one(&key, limit, step)]).await.unwrap();
+            passed += u64::from(answer.passes());
+            assert!(answer.decisions[0].remaining <= 11, "{limit}: {answer:?}");
+        }
+        assert!((1..=11).contains(&passed), "{limit}: {passed} in less than a second");
+    }
+    assert_eq!(store.stats().twin_mismatches, 0);
+}
