@@ -35,15 +35,9 @@ fn retry(answer: &Answer) -> Duration {
     }
 }
 
-fn limits() -> Vec<Limit> {
-    // A queue departs at its rate, so a charge without patience is refused at once, whatever room it
-    // has; all others have ten or eleven in hand.
-    every_algorithm()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_ahead_costs_one_burst_at_most() {
-    for limit in limits() {
+    for limit in every_algorithm() {
         let (server, clock) = clockwork();
         let store = connect(patient(&server.url())).await;
         let mut holder = 0;
@@ -60,7 +54,7 @@ async fn an_hour_ahead_costs_one_burst_at_most() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_back_admits_nothing_and_refuses_nobody_for_long() {
-    for limit in limits() {
+    for limit in every_algorithm() {
         let (server, clock) = clockwork();
         let store = connect(patient(&server.url())).await;
         let mut holder = 0;
@@ -85,7 +79,7 @@ async fn an_hour_back_admits_nothing_and_refuses_nobody_for_long() {
 async fn jitter_admits_no_more_than_the_limit_and_one() {
     let (server, clock) = clockwork();
     let store = connect(patient(&server.url())).await;
-    for (i, limit) in limits().iter().enumerate() {
+    for (i, limit) in every_algorithm().iter().enumerate() {
         let (mut rng, key) = (Rng::new(15), format!("jitter:{i}"));
         let mut passed = 0;
         for step in 0..100 {
