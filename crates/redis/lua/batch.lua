@@ -72,6 +72,9 @@ local prior, under, states, dirty, spent, blocked = {}, {}, {}, {}, {}, {}
 -- Besides those, what a run of takes made of a key that nothing else has looked at: the value to be
 -- stored, and when it is idle.
 local fresh, idle_at = {}, {}
+
+-- Logs' keys under which there is something that is of no use: foreign, idle, or emptied.
+local remains = {}
 local poisoned = 0
 
 if string_keys > 0 then
@@ -102,7 +105,8 @@ for i = 5, #ARGV, 3 do
     local tag = log.tag(name)
     if tag and tag .. log.fingerprint(name) == expected then
       if new == '' then
-        call('DEL', name)
+        remains[key] = true
+        log.replace(name, '', '')
       else
         -- It must not be without a time to live, whatever becomes of the request.
         local px, length = unpack_('<I8I1', new)
@@ -126,7 +130,7 @@ local function load(i, limit)
   if i > string_keys then
     local found = log.tag(KEYS[i])
     if found == nil then
-      poisoned, dirty[i], under[i] = poisoned + 1, true, limit
+      poisoned, dirty[i], remains[i], under[i] = poisoned + 1, true, true, limit
       return true
     elseif found and found ~= tag then
       prior[i] = pack('<I1', #found) .. found .. log.fingerprint(KEYS[i]) .. log.dump_all(KEYS[i])
@@ -134,6 +138,7 @@ local function load(i, limit)
     elseif found then
       local state, foreign = log.open(KEYS[i], limit.plan, now)
       if foreign then poisoned = poisoned + 1 end
+      if not state then remains[i] = true end
       states[i], dirty[i] = state, dirty[i] or not state or state.dirty
     end
     under[i] = limit
@@ -204,16 +209,22 @@ local function charge_several(count, first, dumps)
     for c = 1, count do blocked[keys[c]] = true end
     return 'u'
   end
-  local waits, scratch, touched = {}, {}, {}
+  local waits, scratch, touched, seen = {}, {}, {}, {}
   local best, has_group, refused = false, false, false
   for c = 1, count do
     local key, t = keys[c], charges[c]
     local state = states[key]
     if touched[key] then state = scratch[key] end
-    if t.limit.step.is_log then see(key, t, state, dumps) end
+    -- One dump of a log tells all that the other charges of this request see of it.
+    if t.limit.step.is_log and not (dumps and seen[key]) then see(key, t, state, dumps) end
+    seen[key] = true
     local wait, changed, new = t.limit.step.decide(t.limit.plan, state, t, now)
     waits[c] = wait
-    if wait and changed then touched[key], scratch[key] = true, new end
+    if wait and changed then
+      touched[key], scratch[key] = true, new
+      -- A log that is emptied is still there when the next charge makes another.
+      if new == nil then remains[key] = true end
+    end
     if group[c] then
       has_group = true
       if wait and (not best or wait < best) then best = wait end
@@ -290,10 +301,8 @@ local function store(i, value, idle)
   end
 end
 
-for i, members in pairs(strays) do
-  poisoned = poisoned + #members
-  for _, member in ipairs(members) do call('ZREM', KEYS[i], member) end
-end
+-- What Redis may refuse for want of memory comes first; once a script has written, it may go on.
+local gone = {}
 for i = 1, #KEYS do
   if fresh[i] then
     store(i, fresh[i], idle_at[i])
@@ -301,14 +310,20 @@ for i = 1, #KEYS do
     local key, state, limit = KEYS[i], states[i], under[i]
     -- A string that was converted for a request that stayed undecided is left as it was.
     if limit and state == nil then
-      call('DEL', key)
+      gone[#gone + 1] = key
     elseif limit and i > string_keys then
-      log.write(key, limit.plan, limit.tag, state, now)
+      log.write(key, limit.plan, limit.tag, state, now, remains[i])
     elseif limit then
       store(i, limit.tag .. limit.step.encode(state), limit.step.idle(limit.plan, state))
     end
   end
 end
+
+for i, members in pairs(strays) do
+  poisoned = poisoned + #members
+  for _, stray in ipairs(members) do call('ZREM', KEYS[i], stray) end
+end
+for _, key in ipairs(gone) do call('DEL', key) end
 
 for i = 1, #KEYS do
   if not prior[i] then

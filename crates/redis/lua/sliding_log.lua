@@ -54,6 +54,13 @@ local function score(at)
   return fmt('%.0f', at)
 end
 
+-- The lower bound of the scores that are live, which never takes in the tag, whatever the clock.
+local function live_after(plan, now)
+  local left = now - plan.window
+  if left < 0 then left = -1 end
+  return '(' .. score(left)
+end
+
 -- The tag that is stored, false if nothing is, nil if it is foreign.
 function log.tag(key)
   local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
@@ -69,7 +76,7 @@ function log.open(key, plan, now)
   local last = at_rank(key, -1)
   if not last then return nil, true end
   if last.at + plan.window <= now then return nil, false end
-  local from = entry(call('ZRANGEBYSCORE', key, '(' .. score(now - plan.window), '+inf',
+  local from = entry(call('ZRANGEBYSCORE', key, live_after(plan, now), '+inf',
     'WITHSCORES', 'LIMIT', 0, 1))
   if not from or from.total > last.total then return nil, true end
   local state = {
@@ -117,7 +124,7 @@ local function rank_of(key, low, high, total, guess)
 end
 
 local function first_live(state, plan, now)
-  return call('ZCOUNT', state.key, '-inf', score(now - plan.window))
+  return call('ZCARD', state.key) - call('ZCOUNT', state.key, live_after(plan, now), '+inf')
 end
 
 -- The moment of the entry whose leaving brings what has left to `gone`.
@@ -237,7 +244,7 @@ function log.dump(plan, state, now)
     if total > state.base then parts[#parts + 1] = pack('<I8I8', at, total) end
   end
   if state.stored then
-    local found = call('ZRANGEBYSCORE', state.key, '(' .. score(now - plan.window), score(now),
+    local found = call('ZRANGEBYSCORE', state.key, live_after(plan, now), score(now),
       'WITHSCORES')
     local before
     for i = 1, #found, 2 do
@@ -278,9 +285,16 @@ function log.fingerprint(key)
   return redis.sha1hex(concat(ends, ' '))
 end
 
+-- Removes whatever is there. To delete first would make Redis let all that follows pass even if its
+-- memory is full; a write that it may refuse comes before.
+local function clear(key)
+  call('SET', key, '', 'PX', 1)
+  call('DEL', key)
+end
+
 -- Puts a whole log in the place of what is stored: the dump of another.
 function log.replace(key, tag, dump)
-  call('DEL', key)
+  clear(key)
   if dump == '' then return end
   call('ZADD', key, -1, tag)
   local before = unpack_('<I8', dump)
@@ -291,13 +305,20 @@ function log.replace(key, tag, dump)
   end
 end
 
-function log.write(key, plan, tag, state, now)
+-- `remains`: there is something under the key that is not a log in use.
+function log.write(key, plan, tag, state, now, remains)
   if not state.stored then
-    call('DEL', key)
+    if remains then clear(key) end
     call('ZADD', key, -1, tag, score(state.newest), member(state.total, state.total - state.base))
   elseif state.rebased > 0 then
     log.replace(key, tag, (log.dump(plan, state, now)))
   else
+    -- What may be refused for want of memory comes first.
+    if state.pushed then
+      local before = state.prev
+      if before < state.base then before = state.base end
+      call('ZADD', key, score(state.newest), member(state.total, state.total - before))
+    end
     if state.cut then call('ZREMRANGEBYSCORE', key, '(' .. score(now), '+inf') end
     if state.replaces then call('ZREM', key, state.last.text) end
     call('ZREMRANGEBYSCORE', key, 0, score(now - plan.window))
@@ -310,11 +331,6 @@ function log.write(key, plan, tag, state, now)
         call('ZREM', key, first.text)
         call('ZADD', key, score(first.at), member(first.total, first.total - state.base))
       end
-    end
-    if state.pushed then
-      local before = state.prev
-      if before < state.base then before = state.base end
-      call('ZADD', key, score(state.newest), member(state.total, state.total - before))
     end
   end
   call('PEXPIRE', key, ttl(state.newest + plan.window, now))

@@ -8,9 +8,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tollgate_core::{Answer, StoreError};
 
@@ -60,7 +62,7 @@ impl Driver {
         let (queue, jobs) = mpsc::channel(config.max_waiting);
         let counts = Arc::new(Counts::default());
         let flights = FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight);
-        tokio::spawn(drive(link, jobs, flights, Arc::clone(&counts)));
+        tokio::spawn(drive(link, jobs, flights, config.deadline, Arc::clone(&counts)));
         Self { queue, counts }
     }
 
@@ -70,9 +72,12 @@ impl Driver {
 
     /// Puts a job into the queue.
     pub(crate) fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.try_send(job).map_err(|_| {
-            self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
-            Cause::TooManyInFlight.unavailable()
+        self.queue.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+                Cause::TooManyInFlight.unavailable()
+            }
+            TrySendError::Closed(_) => Cause::Stopped.unavailable(),
         })
     }
 }
@@ -81,13 +86,14 @@ async fn drive(
     link: Arc<Link>,
     mut jobs: mpsc::Receiver<Job>,
     flights: usize,
+    patience: Duration,
     counts: Arc<Counts>,
 ) {
     let flights = Arc::new(Semaphore::new(flights));
     while let Ok(flight) = Arc::clone(&flights).acquire_owned().await {
         let Some(first) = jobs.recv().await else { return };
         let aboard = board(first, &mut jobs);
-        tokio::spawn(fly(Arc::clone(&link), aboard, flight, Arc::clone(&counts)));
+        tokio::spawn(fly(Arc::clone(&link), aboard, flight, patience, Arc::clone(&counts)));
     }
 }
 
@@ -119,7 +125,13 @@ struct Waiting {
 
 /// Runs a batch until every request is decided, and tells each caller as soon as all of its own
 /// are.
-async fn fly(link: Arc<Link>, jobs: Vec<Job>, _flight: OwnedSemaphorePermit, counts: Arc<Counts>) {
+async fn fly(
+    link: Arc<Link>,
+    jobs: Vec<Job>,
+    _flight: OwnedSemaphorePermit,
+    patience: Duration,
+    counts: Arc<Counts>,
+) {
     let now = clock::now();
     let mut deadline = None;
     let mut waiting: Vec<Option<Waiting>> = Vec::with_capacity(jobs.len());
@@ -130,7 +142,8 @@ async fn fly(link: Arc<Link>, jobs: Vec<Job>, _flight: OwnedSemaphorePermit, cou
         if job.tell.is_closed() {
             continue;
         }
-        if job.deadline <= now {
+        // With so little time left it would most likely be charged and told that it may have been.
+        if job.deadline.saturating_duration_since(now).saturating_mul(4) < patience {
             let _ = job.tell.send(Err(Cause::DeadlinePassed.unavailable()));
             continue;
         }

@@ -121,13 +121,17 @@ impl Link {
         if shared.breaker.is_open() {
             return Err(Cause::BreakerOpen.unavailable());
         }
-        if clock::now() >= deadline {
+        let left = deadline.saturating_duration_since(clock::now());
+        if left.is_zero() {
             return Err(Cause::DeadlinePassed.unavailable());
         }
         let mut trail = Trail::default();
         match timeout_at(deadline, shared.attempt(call, &mut trail)).await {
             Ok(result) => result,
-            Err(_) => Err(shared.timed_out(&trail)),
+            // A call that waited for most of its time elsewhere says nothing about Redis.
+            Err(_) => {
+                Err(shared.timed_out(&trail, left.saturating_mul(2) >= shared.config.deadline))
+            }
         }
     }
 
@@ -277,8 +281,8 @@ impl Shared {
         }
     }
 
-    fn timed_out(&self, trail: &Trail) -> StoreError {
-        if let Some(lane) = &trail.wire {
+    fn timed_out(&self, trail: &Trail, had_time: bool) -> StoreError {
+        if let Some(lane) = trail.wire.as_ref().filter(|_| had_time) {
             self.failed(lane);
         }
         self.counters.timeouts.fetch_add(1, Relaxed);

@@ -99,3 +99,17 @@ async fn jitter_admits_no_more_than_the_limit_and_one() {
     }
     assert_eq!(store.stats().twin_mismatches, 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_counts_within_its_first_period_since_1970() {
+    let (server, clock) = clockwork();
+    clock.set(10_000_000).unwrap();
+    let store = connect(patient(&server.url())).await;
+    let log = limit(tollgate_redis::core::algorithm::SlidingLog, "2 per 1m");
+    let mut passed = 0;
+    for _ in 0..5 {
+        passed += u32::from(ask(&store, &[of("k", &log, 1)]).await.unwrap().passes());
+    }
+
+    assert_eq!((passed, store.stats().poisoned), (2, 0));
+}

@@ -348,3 +348,22 @@ async fn without_a_server_nothing_was_charged_and_it_is_found_when_it_comes() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert_eq!(answer.decisions[0].remaining, 9);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_takes_no_new_log_either() {
+    // A script that has written may go on, so nothing that Redis never refuses may come first.
+    let server = RedisServer::builder().config("maxmemory-policy noeviction").start().unwrap();
+    let store = connect(patient(&server.url())).await;
+    let log = limit(SlidingLog, "10 per 1h");
+    assert!(ask(&store, &[of("before", &log, 1)]).await.unwrap().passes());
+    server.command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]).unwrap();
+
+    for key in ["new", "before"] {
+        let error = ask(&store, &[of(key, &log, 1)]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{key}");
+    }
+
+    server.command(&[b"CONFIG", b"SET", b"maxmemory", b"0"]).unwrap();
+    let answer = ask(&store, &[of("before", &log, 1)]).await.unwrap();
+    assert_eq!(answer.decisions[0].remaining, 8, "what was refused was not charged");
+}

@@ -287,6 +287,10 @@ impl<'r> Bench<'r> {
     /// Takes what was seen of a log for this charge as the log.
     fn see(&mut self, number: usize, charge: &OwnedCharge, dumps: bool, first: bool) -> Option<()> {
         let Plan::SlidingLog(plan) = charge.judge().plan() else { return None };
+        if dumps && !first {
+            // One dump tells all; the core makes of it what further charges see.
+            return Some(());
+        }
         let log = if dumps {
             let (length, rest) = self.views.split_first_chunk::<4>()?;
             let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
@@ -301,12 +305,9 @@ impl<'r> Bench<'r> {
             };
             Log::as_seen(plan, view, cost)
         };
-        // Further charges of one request on this log see what the core makes of the first.
-        if first {
-            let empty = log.entries().next().is_none();
-            let state = if empty { State::Absent } else { State::SlidingLog(log) };
-            *self.counters.get_mut(number)? = Counter::new(state, charge.judge());
-        }
+        let empty = log.entries().next().is_none();
+        let state = if empty { State::Absent } else { State::SlidingLog(log) };
+        *self.counters.get_mut(number)? = Counter::new(state, charge.judge());
         Some(())
     }
 }

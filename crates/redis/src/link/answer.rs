@@ -91,15 +91,22 @@ impl Refusal {
     /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like are said in place of running the script.
     /// - OOM, READONLY, MISCONF and NOREPLICAS may be said to the script's first write, but to no
     ///   later one: Redis lets a script that has written go on.
-    /// - Any other error comes from the script. It writes in a last phase, with commands that cannot
-    ///   fail, so it had not come to that. An ACL user who may use only some of these commands would
-    ///   be the exception, which is what the check at the start is for.
+    ///
+    /// But ERR may come from within the script. It writes in a last phase, with commands that cannot
+    /// fail, so it should not have come to that; should it fail there all the same, or an ACL user
+    /// may use only some of these commands, something may have been charged.
     ///
     /// WRONGTYPE alone says more: the key is somebody else's.
     pub(super) fn into_error(self) -> StoreError {
-        let foreign = self.code == "WRONGTYPE";
+        let (foreign, failed) = (self.code == "WRONGTYPE", self.code == "ERR");
         let cause = Cause::Answer { code: self.code, detail: self.detail };
-        if foreign { cause.corrupt() } else { cause.unavailable() }
+        if foreign {
+            cause.corrupt()
+        } else if failed {
+            cause.timeout()
+        } else {
+            cause.unavailable()
+        }
     }
 
     pub(super) fn into_cause(self) -> Cause {

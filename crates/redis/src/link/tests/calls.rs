@@ -142,7 +142,8 @@ async fn errors_that_redis_answers_with_charge_nothing() {
 
     let told = Call { args: vec![b"fail".into()], ..call() };
     let error = link.run(told, clock::now() + AGES).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    // Ours fails before it writes; that another did so cannot be known here.
+    assert_eq!(error.kind(), StoreErrorKind::Timeout);
     assert_eq!(count(&link).await, 2, "no failed call has counted");
 
     server.command(&[b"DEL", KEY.as_bytes()]).unwrap();
