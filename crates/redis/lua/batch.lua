@@ -189,6 +189,35 @@ local function see(i, t, state, dumps)
   end
 end
 
+-- Takes from different buckets, the way nearly every request of several charges goes: from what is
+-- stored to what is to be stored, see `bucket.run`. Nil, and nothing done, if they are not that.
+local plain_keys, plain_values, plain_idles = {}, {}, {}
+local function charge_plainly(count, first)
+  local position, refused, stale = first, false, false
+  for c = 1, count do
+    local key, term
+    key, term, position = unpack_('<I2I2', program, position)
+    local t = terms[term]
+    local run = t and t.run
+    if not run or under[key] or blocked[key] or converted[key] then return nil end
+    for before = 1, c - 1 do
+      if plain_keys[before] == key then return nil end
+    end
+    local passed, value, idle, was_idle = run(t.limit, fresh[key] or prior[key], t, now, 1)
+    if not passed then return nil end
+    if passed == 0 then refused = true end
+    if was_idle then stale = true end
+    plain_keys[c], plain_values[c], plain_idles[c] = key, value, idle
+  end
+  -- What is idle is dropped even if the request is refused.
+  if refused then return not stale and 'd' or nil end
+  for c = 1, count do
+    local key = plain_keys[c]
+    fresh[key], idle_at[key] = plain_values[c], plain_idles[c]
+  end
+  return 'p'
+end
+
 -- A request of several charges, all or none. `first` is where its charges begin in the program.
 local function charge_several(count, first, dumps)
   local keys, charges, group = {}, {}, {}
@@ -285,7 +314,7 @@ while at <= length do
     local dumps = count > 127
     if dumps then count = count - 128 end
     r = r + 1
-    letters[r] = charge_several(count, at + 1, dumps)
+    letters[r] = charge_plainly(count, at + 1) or charge_several(count, at + 1, dumps)
     at = at + 1 + 4 * count
   end
 end

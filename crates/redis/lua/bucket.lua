@@ -156,12 +156,13 @@ bucket.decide = decide_by(take, credit)
 
 -- So many equal takes without patience, one after the other, straight from what is stored to what
 -- is to be stored: the way nearly every charge goes. Returns how many pass (as all cost the same,
--- those are the first), the new value, and when it is idle; nothing if it is not that simple: the
+-- those are the first), the new value, when that is idle, and whether the old one was; nothing if it
+-- is not that simple: the
 -- counter is under another limit, further ahead than a full burst, or foreign, or could never pay.
 function bucket.run(limit, value, t, now, times)
   local plan = limit.plan
   local den, full_w, full_p = plan.den, plan.w, plan.p
-  local w, p = 0, 0
+  local w, p, stale = 0, 0, false
   if value then
     if #value ~= limit.length then return nil end
     local tag
@@ -169,7 +170,8 @@ function bucket.run(limit, value, t, now, times)
     w = w - now
     if tag ~= limit.tag or w >= full_w or p >= den then return nil end
     -- Idle is as good as absent.
-    if w < 0 then w, p = 0, 0 end
+    stale = w < 0 or (w == 0 and p == 0)
+    if stale then w, p = 0, 0 end
   end
   if t.cost > plan.capacity then return nil end
   local tw, tp, passed = t.w, t.p, 0
@@ -181,7 +183,7 @@ function bucket.run(limit, value, t, now, times)
   end
   if passed == 0 then return 0 end
   w = w + now
-  return passed, pack(limit.format, limit.tag, w, p), p > 0 and w + 1 or w
+  return passed, pack(limit.format, limit.tag, w, p), p > 0 and w + 1 or w, stale
 end
 
 steps[3] = bucket
