@@ -57,8 +57,6 @@ impl Counter {
             };
             self.state = limit.convert(&self.under, std::mem::take(&mut self.state), change, now);
             self.under = *limit;
-            // What is left of it may be worth nothing.
-            limit.settle(&mut self.state, now);
             changed = true;
         }
         changed

@@ -149,7 +149,10 @@ local function load(i, limit)
     if find(value, tag, 1, true) ~= 1 then return false end
     if fresh[i] then fresh[i], dirty[i] = nil, true end
     local state = step.decode(limit.plan, value, limit.at)
-    if state then
+    if state and converted[i] and step.idle(limit.plan, state) <= now then
+      -- What is left after a conversion may be worth nothing; it counts until it is looked at again.
+      spent[i] = true
+    elseif state then
       local changed
       state, changed = step.settle(limit.plan, state, now)
       if changed then dirty[i] = true end
