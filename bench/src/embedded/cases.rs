@@ -2,6 +2,8 @@
 
 use std::hint::black_box;
 
+use tollgate_bench::Random;
+
 use crate::peers::{
     Contender, Governor, GovernorDirect, GovernorThrice, OurSingle, Ours, ThreeRules, Throttlecrab,
     Traffic,
@@ -166,22 +168,5 @@ impl KeyBuffer {
         }
         self.text.push_str(std::str::from_utf8(&digits[first..]).expect("digits"));
         &self.text
-    }
-}
-
-/// xorshift64*, seeded apart.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let product = u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(bound);
-        (product >> 64) as u64
     }
 }

@@ -10,9 +10,10 @@ use std::hash::{DefaultHasher, Hasher};
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tollgate_bench::Random;
 use tollgate_core::Clock;
 
-use crate::cases::{KeyBuffer, Random};
+use crate::cases::KeyBuffer;
 use crate::clock::Quanta;
 use crate::report::{ROUNDS, Rounds, time};
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tollgate_bench::Random;
+
 /// Tasks that ask at the same time.
 pub const TASKS: u64 = 1024;
 
@@ -111,25 +113,4 @@ fn cpu_time() -> Duration {
     let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
     let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum();
     Duration::from_millis(ticks * 10)
-}
-
-/// xorshift64*, seeded apart.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let product = u128::from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(bound);
-        (product >> 64) as u64
-    }
-
-    pub fn unit(&mut self) -> f64 {
-        self.below(1 << 53) as f64 / (1_u64 << 53) as f64
-    }
 }

@@ -5,11 +5,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
+use tollgate_bench::Random;
 use tollgate_core::{Charge, Key, Limit, Request, Store};
 use tollgate_harness::RedisServer;
 use tollgate_redis::{Config, RedisStore};
 
-use crate::load::{Ask, Random};
+use crate::load::Ask;
 
 /// Which key is asked for.
 #[derive(Clone)]

@@ -18,9 +18,9 @@
 -- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
 -- counted under another limit); how many foreign values were found; the views or dumps of logs, in
 -- order; the lengths of what follows, `I4` each, 4294967295 for nothing; and in one string what each
--- key held before: a string, or for a log of another
--- limit `I1` length of tag, tag, fingerprint and dump, and nothing for one that is under the limit of
--- its charge; an empty string if the counter from which a charge borrows its limit is gone.
+-- key held before: a string, or for a log of another limit `I1` length of tag, tag, fingerprint and
+-- dump, and nothing for one that is under the limit of its charge; an empty string if the counter
+-- from which a charge borrows its limit is gone.
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
 -- exception is a conversion, which replaces what was read by what it means under another limit.

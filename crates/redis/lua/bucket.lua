@@ -2,9 +2,7 @@
 --
 -- A state is { w, p, ahead, since }: the arrival time in whole microseconds and a part over the
 -- rate's denominator; 0, or why it is further ahead than a full burst (1 debt, 2 waiting) and the
--- moment that was written. The queue (queue.lua) shares all but `take` and `credit`.
-
-local MAX_AHEAD = 31536000000000
+-- moment that was written. The queue (queue.lua) shares all but `take`, `credit` and `run`.
 
 -- a - b of two spans, or zero.
 local function sub(den, aw, ap, bw, bp)
@@ -157,8 +155,8 @@ bucket.decide = decide_by(take, credit)
 -- So many equal takes without patience, one after the other, straight from what is stored to what
 -- is to be stored: the way nearly every charge goes. Returns how many pass (as all cost the same,
 -- those are the first), the new value, when that is idle, and whether the old one was; nothing if it
--- is not that simple: the
--- counter is under another limit, further ahead than a full burst, or foreign, or could never pay.
+-- is not that simple: the counter is under another limit, further ahead than a full burst, or
+-- foreign, or could never pay.
 function bucket.run(limit, value, t, now, times)
   local plan = limit.plan
   local den, full_w, full_p = plan.den, plan.w, plan.p

@@ -6,11 +6,6 @@
 -- Thousands may hold, so nothing here makes a value for each of them: permits are searched and
 -- moved as bytes. Only a clock that stepped back rewrites them one by one.
 do
-  local floor = math.floor
-  local find, rep, sub = string.find, string.rep, string.sub
-  local pack, unpack_ = struct.pack, struct.unpack
-
-  local MAX_EXACT = 9007199254740992
   local MAX_COUNT = 10000
 
   -- Where the first permit that ends after `moment` begins; past the end if none does.
@@ -36,7 +31,7 @@ do
   -- Written now: the permits from `first` on, but not those of `holder`, the first of which is at
   -- `mine`.
   local function without(s, first, holder, mine, now)
-    local rest = pack('<I8', now) .. sub(s, first, mine - 1) .. sub(s, mine + 24)
+    local rest = pack('<I8', now) .. sub_(s, first, mine - 1) .. sub_(s, mine + 24)
     local again = seek(rest, holder, mine - first + 9)
     if again then return without(rest, 9, holder, again, now) end
     return rest
@@ -73,7 +68,7 @@ do
         last, k = ends_at, k + 24
       end
       if last >= MAX_EXACT then return nil end
-      return sub(s, at)
+      return sub_(s, at)
     end,
 
     settle = function(_, s, now)
@@ -85,7 +80,7 @@ do
       for k = 9, #s, 24 do
         local ends_at = unpack_('<I8', s, k + 16) - back
         if ends_at < 0 then ends_at = 0 end
-        shifted[#shifted + 1] = sub(s, k, k + 15)
+        shifted[#shifted + 1] = sub_(s, k, k + 15)
         shifted[#shifted + 1] = pack('<I8', ends_at)
       end
       return table.concat(shifted), true
@@ -121,11 +116,11 @@ do
       if mine then
         rest = without(s, first, holder, mine, now)
       else
-        rest = pack('<I8', now) .. sub(s, first)
+        rest = pack('<I8', now) .. sub_(s, first)
       end
       local place = after(rest, ends_at)
       if place > #rest then return 0, true, rest .. permit end
-      return 0, true, sub(rest, 1, place - 1) .. permit .. sub(rest, place)
+      return 0, true, sub_(rest, 1, place - 1) .. permit .. sub_(rest, place)
     end,
 
     encode = function(s)

@@ -2,8 +2,6 @@
 --
 -- A state is { start, used }.
 
-local MAX_USED = 2000000000000000
-
 local function begin(plan, at)
   if plan.epoch == 0 then return at end
   return at - at % plan.window

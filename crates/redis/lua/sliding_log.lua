@@ -40,7 +40,7 @@ end
 -- The first entry of what a range found; nil if it is not one of ours.
 local function entry(found)
   local text, at = found[1], tonumber(found[2])
-  if not text or #text ~= 16 or at < 0 or at > MAX_EXACT or at % 1 ~= 0 then return nil end
+  if not text or #text ~= 16 or at < 0 or at >= MAX_EXACT or at % 1 ~= 0 then return nil end
   local total, cost = unpack_('<I8I8', text)
   if cost == 0 or cost > total or total > MAX_TOTAL then return nil end
   return { at = at, total = total, cost = cost, text = text }

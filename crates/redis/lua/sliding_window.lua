@@ -7,13 +7,9 @@
 -- weighted window capacity * pane is below 2^53. What exceeds 2^53 is rounded, but never to below
 -- 2^53, and is only ever compared with what is smaller.
 do
-  local floor = math.floor
-  local rep = string.rep
-  local pack, unpack_, spread = struct.pack, struct.unpack, unpack
+  local spread = unpack
 
-  local MAX_EXACT = 9007199254740992
   local MAX_COUNT = 1000000000000000
-  local MAX_USED = 2000000000000000
 
   -- By the number of values.
   local formats = {}

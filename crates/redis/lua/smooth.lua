@@ -9,11 +9,7 @@
 -- at most 2^53, and nothing is divided by but intervals. Whole microseconds are exact below 2^53;
 -- a larger price is only compared with patience, or cut to what is at most a year ahead.
 do
-  local floor, ceil = math.floor, math.ceil
-  local pack, unpack_ = struct.pack, struct.unpack
-
-  local MAX_EXACT = 9007199254740992
-  local MAX_AHEAD = 31536000000000
+  local ceil = math.ceil
 
   local function idle(plan, state)
     -- Rounding may leave the last permit a hair short of the maximum.

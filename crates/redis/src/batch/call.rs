@@ -84,8 +84,10 @@ const BORROWED: u8 = 1 << 4;
 
 impl<'b> Writer<'b> {
     pub(super) fn write(mut self, batch: &'b Batch) -> (Call, Sent) {
-        for charge in batch.requests.iter().flat_map(|pending| &pending.request.charges) {
-            if !charge.is_log() {
+        let charges = || batch.requests.iter().flat_map(|pending| &pending.request.charges);
+        // Logs are numbered after all strings, so those must be known first, if there are logs.
+        if charges().any(OwnedCharge::is_log) {
+            for charge in charges().filter(|charge| !charge.is_log()) {
                 self.strings.number(&charge.name);
             }
         }

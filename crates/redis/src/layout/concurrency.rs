@@ -3,12 +3,11 @@
 //!
 //! `lua/concurrency.lua` is the same in Lua: change them together.
 
+use tollgate_core::Holder;
 use tollgate_core::algorithm::Concurrency;
 use tollgate_core::algorithm::concurrency::{Hold, Holders, Plan, State};
-use tollgate_core::{Holder, Timestamp};
 
-/// Moments from here on are not exact in a script.
-const MAX_EXACT: u64 = 1 << 53;
+use super::moment;
 
 /// Capacity and longest lease.
 pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
@@ -49,9 +48,4 @@ fn permit(bytes: &[u8; 24]) -> Option<Hold> {
     let (holder, until) = bytes.split_first_chunk()?;
     let holder = Holder(u128::from_le_bytes(*holder));
     Some(Hold { holder, until: moment(until.try_into().ok()?)? })
-}
-
-fn moment(bytes: [u8; 8]) -> Option<Timestamp> {
-    let micros = u64::from_le_bytes(bytes);
-    (micros < MAX_EXACT).then_some(Timestamp::from_micros(micros))
 }

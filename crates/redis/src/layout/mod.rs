@@ -17,7 +17,7 @@ mod tag;
 #[cfg(test)]
 mod twins;
 
-use tollgate_core::{Holder, Limit, Op, Plan, Span, State};
+use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
 pub(crate) use sliding_log::{dump, read_dump, read_view};
 pub(crate) use tag::{read_tag, write_tag};
@@ -106,14 +106,20 @@ fn double(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&(number.min(MAX_EXACT) as f64).to_le_bytes());
 }
 
-/// Takes a little-endian number off the front.
-fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
-    let (first, rest) = bytes.split_first_chunk::<8>()?;
-    *bytes = rest;
-    Some(u64::from_le_bytes(*first))
+/// A little-endian number, if Lua could have written it.
+fn exact(bytes: [u8; 8]) -> Option<u64> {
+    let number = u64::from_le_bytes(bytes);
+    (number < MAX_EXACT).then_some(number)
 }
 
-/// The same, of a number that Lua could have written.
+/// The same, of a moment.
+fn moment(bytes: [u8; 8]) -> Option<Timestamp> {
+    exact(bytes).map(Timestamp::from_micros)
+}
+
+/// The same, taken off the front.
 fn take_exact(bytes: &mut &[u8]) -> Option<u64> {
-    take_u64(bytes).filter(|number| *number < MAX_EXACT)
+    let (first, rest) = bytes.split_first_chunk::<8>()?;
+    *bytes = rest;
+    exact(*first)
 }

@@ -6,8 +6,7 @@ use tollgate_core::algorithm::Estimate;
 use tollgate_core::algorithm::fixed_window::MAX_USED;
 use tollgate_core::algorithm::sliding_window::{Plan, State};
 
-/// Moments from here on are not exact in a script.
-const MAX_EXACT: u64 = 1 << 53;
+use super::MAX_EXACT;
 
 /// Capacity, length of a pane, panes (a byte), and 1 for the weighted estimate (a byte).
 pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {

@@ -3,12 +3,10 @@
 //!
 //! `lua/smooth.lua` is the same in Lua: change them together.
 
-use tollgate_core::Timestamp;
 use tollgate_core::algorithm::Payment;
 use tollgate_core::algorithm::smooth::{Plan, State};
 
-/// Moments from here on are not exact in a script.
-const MAX_EXACT: u64 = 1 << 53;
+use super::moment;
 
 /// Stable interval, most permits, threshold, slope and cooldown (doubles), 1 if stored permits
 /// cost and 1 if the caller itself waits (a byte each), and the most permits taken in advance.
@@ -39,9 +37,4 @@ pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Option<State> {
     let possible = (0.0..=plan.max_permits).contains(&stored);
     let [free_at, written_at] = [moment(*free_at)?, moment(*written_at)?];
     possible.then_some(State { stored, free_at, written_at })
-}
-
-fn moment(bytes: [u8; 8]) -> Option<Timestamp> {
-    let micros = u64::from_le_bytes(bytes);
-    (micros < MAX_EXACT).then_some(Timestamp::from_micros(micros))
 }

@@ -23,10 +23,10 @@ use tollgate_core::{
 };
 use tollgate_harness::{RedisServer, Reply};
 
-use super::{concurrency, sliding_window as window_layout, smooth as smooth_layout};
+use super::{MAX_EXACT, concurrency, sliding_window as window_layout, smooth as smooth_layout};
 
 const STEPS: &str = concat!(
-    "local steps = {}\n",
+    include_str!("../../lua/prelude.lua"),
     include_str!("../../lua/sliding_window.lua"),
     include_str!("../../lua/smooth.lua"),
     include_str!("../../lua/concurrency.lua"),
@@ -61,9 +61,6 @@ for i = 2, #ARGV, 3 do
 end
 return answers
 ";
-
-/// Beyond this a script's integers are not exact, and only their being beyond matters.
-const MAX_EXACT: u64 = 1 << 53;
 
 fn pack_plan(plan: &Plan) -> Vec<u8> {
     let mut out = Vec::new();
