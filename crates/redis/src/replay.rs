@@ -12,10 +12,13 @@ use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::algorithm::sliding_log::Log;
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
-use tollgate_core::testing::suite::{self, Subject};
-use tollgate_core::{Answer, Counter, Key, Plan, Request, State, Timestamp};
+use tollgate_core::testing::suite::{self, Model, Subject};
+use tollgate_core::{
+    Answer, Charge, Counter, Key, Limit, Op, Plan, Request, Revision, State, Timestamp,
+};
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
 
 use crate::batch::{Batch, Owned, Tally};
@@ -187,6 +190,31 @@ fn replay(clockwork: Clockwork, edits: Edits) {
     }
     assert_eq!(scripted.tally.borrow().converted > 0, edits == Edits::Live);
     assert_eq!(scripted.tally.borrow().poisoned, 0);
+}
+
+#[test]
+fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
+    let scripted = Scripted::start();
+    let mut model = Model::default();
+    let slow = Limit::new(TokenBucket, "1_000 per 1s".parse().unwrap()).unwrap();
+    let fast = Limit::new(TokenBucket, "1_000_000 per 1s".parse().unwrap()).unwrap();
+    let fast = fast.with_revision(Revision(1));
+    let start = 1_700_000_000_000_000;
+    // A thousandth of a permit is left, and less than a microsecond of it under the faster limit;
+    // then the clock steps back to where it is worth something.
+    for (after, limit, op) in
+        [(0, slow, Op::Take(1)), (999, fast, Op::Peek(1)), (990, fast, Op::Peek(1))]
+    {
+        let now = Timestamp::from_micros(start + after);
+        let charges = [Charge::new(Key::new("k").unwrap(), &limit, op).unwrap()];
+        let request = Request::new(&charges).unwrap();
+        scripted.set_time(now);
+
+        let answers = scripted.charge(&[request]);
+
+        assert_eq!(answers, [model.charge(&request, now)], "after {after} µs");
+        scripted.holds(charges[0].key(), model.counter(&charges[0]).unwrap(), now);
+    }
 }
 
 #[test]
