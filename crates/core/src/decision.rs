@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::Timestamp;
+
 /// Whether a charge passes. Ordered from best to worst, so that the worst of several is their
 /// maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +85,8 @@ impl Decision {
 pub struct Answer {
     /// The worst verdict among the charges. On a refusal nothing at all was charged.
     pub verdict: Verdict,
+    /// When it was decided, by the store's clock: what a later credit says it was charged at.
+    pub at: Timestamp,
     /// Which charge refuses, by its place in the request: the one with the longest retry.
     pub refused_by: Option<usize>,
     /// What each charge says, in the order of the request. In a refused request, charges that

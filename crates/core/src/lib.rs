@@ -30,6 +30,7 @@ mod key;
 mod limit;
 mod quota;
 mod request;
+pub mod rule;
 mod span;
 mod store;
 #[cfg(feature = "testing")]

@@ -81,7 +81,7 @@ impl<'a> Request<'a> {
         let ruling = Ruling::over(self.charges, &decisions);
         let refused = !ruling.verdict.passes();
         let refused_by = ruling.by.filter(|_| refused);
-        let mut answer = Answer { verdict: ruling.verdict, refused_by, decisions };
+        let mut answer = Answer { verdict: ruling.verdict, at: now, refused_by, decisions };
         let rows = self.charges.iter().zip(seats).zip(answer.decisions.iter_mut().zip(effects));
         for ((charge, seat), (decision, effect)) in rows {
             let Some(counter) = seat.counter_mut(counters) else { continue };

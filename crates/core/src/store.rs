@@ -1,6 +1,7 @@
 //! The seam to where counters are kept.
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 
 use crate::{Answer, Request};
@@ -19,6 +20,22 @@ pub trait Store: Send + Sync {
         &self,
         batch: &[Request<'_>],
     ) -> impl Future<Output = Result<Vec<Answer>, StoreError>> + Send;
+
+    /// Executes one request. Stores that can do so without a list of one override it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::charge`].
+    fn decide(
+        &self,
+        request: &Request<'_>,
+    ) -> impl Future<Output = Result<Answer, StoreError>> + Send {
+        async {
+            let mut answers = self.charge(slice::from_ref(request)).await?;
+            // A store that answers nobody broke its promise; whether it charged is anyone's guess.
+            answers.pop().ok_or(StoreError::new(StoreErrorKind::Timeout))
+        }
+    }
 }
 
 /// Why a store did not answer. [`StoreError::kind`] tells what to do about it.

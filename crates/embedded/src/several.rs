@@ -135,7 +135,7 @@ impl<'s, C: Clock> Several<'s, C> {
         let decisions: SmallVec<[Decision; 4]> =
             charges.iter().zip(&takes).filter_map(answer).collect();
         let (verdict, refused_by) = request.rule(&decisions);
-        Some(Answer { verdict, refused_by, decisions })
+        Some(Answer { verdict, at: now, refused_by, decisions })
     }
 
     /// Makes room for the keys of plain takes that have no slot; false if there is none, or if

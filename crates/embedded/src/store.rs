@@ -100,23 +100,29 @@ impl<C: Clock> EmbeddedStore<C> {
     /// Decides and makes one charge.
     #[inline]
     pub fn charge_one(&self, charge: &Charge<'_>) -> Decision {
+        self.decide_one(charge).0
+    }
+
+    /// Decides and makes one charge, and says when.
+    #[inline]
+    fn decide_one(&self, charge: &Charge<'_>) -> (Decision, Timestamp) {
         let fingerprint = self.fingerprint(charge);
         // A monotonic clock is read before the lock, in parallel with whoever holds it.
         let early = self.early();
-        if let Some(plain) = self.charge_at_booth(fingerprint, charge, early) {
-            return answer_plainly(plain, charge);
+        if let Some((plain, now)) = self.charge_at_booth(fingerprint, charge, early) {
+            return (answer_plainly(plain, charge), now);
         }
         let mut shard = self.lock(self.index(fingerprint));
         let now = self.moment_in(&mut shard, early);
         match shard.charge(fingerprint, charge, now) {
             Outcome::Plain(plain) => {
                 drop(shard);
-                answer_plainly(plain, charge)
+                (answer_plainly(plain, charge), now)
             }
             Outcome::Again(plain) => {
                 self.lend(&mut shard, fingerprint);
                 drop(shard);
-                answer_plainly(plain, charge)
+                (answer_plainly(plain, charge), now)
             }
             outcome => self.conclude(outcome, shard, fingerprint, charge, now),
         }
@@ -131,7 +137,7 @@ impl<C: Clock> EmbeddedStore<C> {
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         mut now: Timestamp,
-    ) -> Decision {
+    ) -> (Decision, Timestamp) {
         let short_of_room = matches!(outcome, Outcome::Full) && shard.misses_lent(1);
         if short_of_room || matches!(outcome, Outcome::Lent) {
             drop(shard);
@@ -142,7 +148,7 @@ impl<C: Clock> EmbeddedStore<C> {
             now = self.moment_in(&mut shard, C::MONOTONIC.then_some(now));
             outcome = shard.charge(fingerprint, charge, now);
         }
-        match outcome {
+        let decision = match outcome {
             Outcome::Plain(plain) | Outcome::Again(plain) => answer_plainly(plain, charge),
             Outcome::Decided(decision) => decision,
             Outcome::Absent(decision) => match charge.op() {
@@ -155,10 +161,11 @@ impl<C: Clock> EmbeddedStore<C> {
                 let until_room = shard.until_room(now);
                 drop(shard);
                 let mut overflow = self.overflow.lock();
-                let now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };
+                now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };
                 overflow.charge(charge, until_room, now)
             }
-        }
+        };
+        (decision, now)
     }
 
     /// A plain take at the key's booth, if it has one.
@@ -168,13 +175,13 @@ impl<C: Clock> EmbeddedStore<C> {
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         early: Option<Timestamp>,
-    ) -> Option<Plain> {
+    ) -> Option<(Plain, Timestamp)> {
         let mut booth = self.booths.serving(fingerprint)?;
         let now = match early {
             Some(early) => booth.no_earlier(early),
             None => self.clock.now(),
         };
-        booth.take_plainly(charge, now)
+        Some((booth.take_plainly(charge, now)?, now))
     }
 
     /// Gives the key charged last a booth, if nobody is at it.
@@ -230,10 +237,10 @@ impl<C: Clock> EmbeddedStore<C> {
     pub fn charge_request(&self, request: &Request<'_>) -> Answer {
         match request.charges() {
             [charge] => {
-                let decision = self.charge_one(charge);
+                let (decision, at) = self.decide_one(charge);
                 let refused_by = (!decision.passes()).then_some(0);
                 let decisions = SmallVec::from_slice(&[decision]);
-                Answer { verdict: decision.verdict, refused_by, decisions }
+                Answer { verdict: decision.verdict, at, refused_by, decisions }
             }
             _ => Several::new(self, request).charge(request),
         }
@@ -328,5 +335,9 @@ fn answer_plainly(plain: Plain, charge: &Charge<'_>) -> Decision {
 impl<C: Clock> Store for EmbeddedStore<C> {
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         Ok(batch.iter().map(|request| self.charge_request(request)).collect())
+    }
+
+    async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
+        Ok(self.charge_request(request))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
-use tollgate_core::{Answer, Request, Store, StoreError, StoreErrorKind, Verdict};
+use tollgate_core::{Answer, Request, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 use crate::batch::Owned;
 use crate::driver::{Driver, Job, MAX_CHARGES};
@@ -171,8 +171,12 @@ impl RedisStore {
         }
         let told = if requests.is_empty() { Vec::new() } else { self.submit(requests).await? };
         let mut told = told.into_iter();
-        let nothing =
-            || Answer { verdict: Verdict::Allow, refused_by: None, decisions: SmallVec::new() };
+        let nothing = || Answer {
+            verdict: Verdict::Allow,
+            at: Timestamp::EPOCH,
+            refused_by: None,
+            decisions: SmallVec::new(),
+        };
         Ok(part
             .iter()
             .filter_map(|r| if r.charges().is_empty() { Some(nothing()) } else { told.next() })

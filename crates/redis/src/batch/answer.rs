@@ -267,7 +267,8 @@ impl<'r> Bench<'r> {
             let decision = self.counters.get_mut(index)?.charge(&charge.charge()?, self.now);
             let refused_by = (!decision.passes()).then_some(0);
             let decisions = SmallVec::from_slice(&[decision]);
-            return Some(Answer { verdict: decision.verdict, refused_by, decisions });
+            let (verdict, at) = (decision.verdict, self.now);
+            return Some(Answer { verdict, at, refused_by, decisions });
         }
         let dumps = request.shares_a_log();
         let mut seats: SmallVec<[Seat; 4]> = SmallVec::new();

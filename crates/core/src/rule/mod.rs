@@ -1,0 +1,3 @@
+//! Rules: which counters a request is charged on.
+
+pub mod declaration;
