@@ -121,6 +121,11 @@ impl Quota {
         Rate::new(self.count, self.period_us)
     }
 
+    /// The period alone, as the quota prints it.
+    pub(crate) fn period_text(&self) -> String {
+        Period(self.period()).to_string()
+    }
+
     pub(crate) const fn period_us(&self) -> NonZeroU64 {
         self.period_us
     }

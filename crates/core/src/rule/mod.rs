@@ -1,3 +1,41 @@
 //! Rules: which counters a request is charged on.
+//!
+//! A [`declaration`] is what people write, as plain data. A [`RuleSet`] is what is made of it
+//! once it is found to be right. An [`Ask`] is what is known of a request; judging it says who
+//! blocks it, or on which counters it is charged, under which keys. Nothing is counted here.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `declaration` | what can be declared |
+//! | `check`, `compile`, `condition`, `error` | what is wrong with it, or the rules at work |
+//! | `active`, `domain`, `set` | rules at work |
+//! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
+//! | `judge`, `charges`, `key`, `hash` | from an ask to keys |
+//! | `consider` | the same in words |
 
+mod active;
+mod ask;
+mod charges;
+mod compile;
+mod condition;
+mod consider;
 pub mod declaration;
+mod domain;
+mod error;
+mod hash;
+pub mod host;
+mod judge;
+mod key;
+mod network;
+pub mod path;
+mod set;
+mod template;
+
+pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
+pub use ask::{Ask, AskError, Attribute};
+pub use charges::{BlockedBy, Charges, Due, Judgement};
+pub use consider::{Considered, Outcome};
+pub use error::{Place, RuleError};
+pub use key::KeySecret;
+pub use network::NetworkError;
+pub use set::RuleSet;

@@ -1,0 +1,220 @@
+//! Rules as they are at work: checked, with their limits built and their names looked up.
+//!
+//! Made by `compile.rs` only; a [`RuleSet`](super::RuleSet) hands out references.
+
+use std::sync::Arc;
+
+use super::declaration::{Ban, Mode, Network, OnMissing, OnOutage, Rule};
+use super::template::Template;
+use crate::{Cost, Limit};
+
+/// A rule at work.
+#[derive(Clone, Debug)]
+pub struct ActiveRule {
+    pub(super) declaration: Rule,
+    pub(super) domain: Arc<str>,
+    pub(super) index: usize,
+    /// Where it stands among the rules of its domain: the most specific first.
+    pub(super) rank: usize,
+    pub(super) limits: Vec<ActiveLimit>,
+    pub(super) ban: Option<ActiveBan>,
+    pub(super) conditions: Vec<Condition>,
+    pub(super) by: Vec<Part>,
+    /// Positions in the domain of the rules that it replaces, in order.
+    pub(super) replaces: Vec<usize>,
+    pub(super) cost: Option<Slot>,
+}
+
+impl ActiveRule {
+    /// Its name, unique within its domain.
+    pub fn name(&self) -> &str {
+        &self.declaration.name
+    }
+
+    /// The domain that it belongs to.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// A number of its own, from 0 on without gaps within its set. Another set may number
+    /// differently.
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it refuses.
+    pub const fn mode(&self) -> Mode {
+        self.declaration.mode
+    }
+
+    /// What answers while the store does not.
+    pub const fn on_outage(&self) -> OnOutage {
+        self.declaration.on_outage
+    }
+
+    /// The attributes whose values tell its counters apart, as declared.
+    pub fn by(&self) -> &[String] {
+        &self.declaration.by
+    }
+
+    /// Its limits. A rule that blocks has none.
+    pub fn limits(&self) -> &[ActiveLimit] {
+        &self.limits
+    }
+
+    /// Its ban, if refusals lead to one.
+    pub const fn ban(&self) -> Option<&ActiveBan> {
+        self.ban.as_ref()
+    }
+
+    /// The limiter in this process in front of the store, in thousandths of the limit.
+    pub const fn local_guard(&self) -> Option<u32> {
+        self.declaration.local_guard
+    }
+
+    /// As it was declared.
+    pub const fn declaration(&self) -> &Rule {
+        &self.declaration
+    }
+
+    /// What an ask of this own cost, with this value of the cost's attribute, costs here.
+    pub(super) fn cost(&self, own: Cost, value: Option<&[u8]>) -> Cost {
+        let from = &self.declaration.cost;
+        let cost = match (self.cost, value) {
+            (None, _) => own,
+            (Some(_), None) => from.default,
+            (Some(_), Some(value)) => match number(value) {
+                None | Some(0) => from.default,
+                Some(number) => number,
+            },
+        };
+        cost.min(from.max.unwrap_or(Cost::MAX))
+    }
+
+    /// How many counters an ask is charged on here.
+    pub(super) fn dues(&self) -> usize {
+        self.limits.len().saturating_add(usize::from(self.ban.is_some()))
+    }
+
+    pub(super) const fn on_missing(&self) -> OnMissing {
+        self.declaration.on_missing
+    }
+}
+
+/// The number that these digits are; more than any number is the largest.
+fn number(digits: &[u8]) -> Option<Cost> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let text = std::str::from_utf8(digits).ok()?;
+    Some(text.parse().unwrap_or(Cost::MAX))
+}
+
+/// What a limit at work is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LimitKind {
+    /// To be spent by what passes.
+    Limit,
+    /// One permit for as long as a ban lasts: to be asked (at cost 1), and spent only by whoever
+    /// bans.
+    Ban,
+    /// One permit per refusal: to be spent by what is refused. Who spends the last one bans.
+    Refusals,
+}
+
+/// A limit at work.
+#[derive(Clone, Debug)]
+pub struct ActiveLimit {
+    pub(super) name: String,
+    pub(super) limit: Limit,
+    pub(super) kind: LimitKind,
+    pub(super) head: Box<[u8]>,
+}
+
+impl ActiveLimit {
+    /// Its name within the rule: as declared, else its period, such as `1m`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is allowed. Its revision is the version of the set.
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// What it is for.
+    pub const fn kind(&self) -> LimitKind {
+        self.kind
+    }
+}
+
+/// A ban at work: two counters beside those of the limits.
+#[derive(Clone, Debug)]
+pub struct ActiveBan {
+    pub(super) declaration: Ban,
+    pub(super) ban: ActiveLimit,
+    pub(super) refusals: ActiveLimit,
+}
+
+impl ActiveBan {
+    /// After how many refusals within how long, and for how long.
+    pub const fn declaration(&self) -> Ban {
+        self.declaration
+    }
+
+    /// The counter that refuses while the ban lasts: a fixed window of 1, from its first hit.
+    pub const fn ban(&self) -> &ActiveLimit {
+        &self.ban
+    }
+
+    /// The counter of refusals.
+    pub const fn refusals(&self) -> &ActiveLimit {
+        &self.refusals
+    }
+}
+
+/// Which of the attributes that a domain looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Slot(pub(super) u32);
+
+impl Slot {
+    /// `path`, whether a rule looks at it or not.
+    pub(super) const PATH: Self = Self(0);
+    /// `ip`.
+    pub(super) const IP: Self = Self(1);
+}
+
+/// A condition at work.
+#[derive(Clone, Debug)]
+pub(super) struct Condition {
+    pub(super) slot: Slot,
+    pub(super) test: Test,
+}
+
+/// What a condition asks of the value.
+#[derive(Clone, Debug)]
+pub(super) enum Test {
+    /// One of the texts, which are in order, or one that begins with one of the prefixes.
+    Text { texts: Vec<Box<[u8]>>, prefixes: Vec<Box<[u8]>> },
+    /// An address of one of these.
+    Networks(Vec<Network>),
+    /// A path of one of these, which are in order of precedence.
+    Templates(Vec<Template>),
+    /// Any value.
+    Present,
+    /// No value.
+    Absent,
+}
+
+/// Where a value of `by` comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    /// An attribute.
+    Value(Slot),
+    /// The whole path.
+    Path,
+    /// The template that the path matched.
+    Template,
+    /// What the template captured by this name.
+    Capture(Box<str>),
+}

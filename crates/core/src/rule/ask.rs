@@ -1,0 +1,265 @@
+//! What a door knows about a request.
+//!
+//! An ask holds attributes by name: `path`, `host`, `method` and `ip` are put into their one
+//! spelling when they are said, so that rules, keys and lists all see the same; `header.<name>`
+//! ignores the case of the name; everything else is taken byte for byte. Nothing is copied that
+//! is in its one spelling already.
+//!
+//! Which attributes to trust (a verified user, the address behind which proxies) is for the door
+//! to know: see `SECURITY.md`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use super::host::{self, HostError};
+use super::path::{self, PathError};
+use crate::Cost;
+
+/// Attributes of a request in a domain, and what it costs.
+///
+/// ```
+/// use tollgate_core::rule::{Ask, AskError, Attribute};
+///
+/// let ask = Ask::new("shop")
+///     .ip([203, 0, 113, 7].into())
+///     .with("path", "/api//Login?next=/")?
+///     .with("header.X-Api-Key", "k1")?;
+///
+/// assert_eq!(ask.attribute("path"), Some(Attribute::Text(b"/api/Login")));
+/// assert_eq!(ask.attribute("header.x-api-key"), Some(Attribute::Text(b"k1")));
+/// assert_eq!(ask.with("path", "/other").unwrap_err(), AskError::Twice);
+/// # Ok::<(), AskError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ask<'a> {
+    domain: &'a str,
+    cost: Cost,
+    attributes: SmallVec<[(Cow<'a, str>, Held<'a>); 8]>,
+}
+
+/// The value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Attribute<'a> {
+    /// Bytes; mostly text.
+    Text(&'a [u8]),
+    /// The client's address, `ip`. Never an IPv4 address in IPv6 clothes.
+    Address(IpAddr),
+}
+
+#[derive(Clone, Debug)]
+enum Held<'a> {
+    Text(Cow<'a, [u8]>),
+    Address(IpAddr),
+}
+
+impl<'a> Ask<'a> {
+    /// The most attributes: twice as many as a request has interesting headers.
+    pub const MAX_ATTRIBUTES: usize = 64;
+
+    /// The longest name of an attribute: a header's name and its prefix.
+    pub const MAX_NAME: usize = 128;
+
+    /// The longest value of an attribute. Long ones become a hash in a key; megabytes are an
+    /// attack that a door should have refused.
+    pub const MAX_VALUE: usize = 1 << 20;
+
+    /// An ask of cost 1 in this domain, with no attributes.
+    pub fn new(domain: &'a str) -> Self {
+        Self { domain, cost: 1, attributes: SmallVec::new() }
+    }
+
+    /// The same ask with one more attribute; `path`, `host`, `method` and `ip` are parsed.
+    ///
+    /// # Errors
+    ///
+    /// When the attribute is there already, is a `path.…` (these are captured by rules, nobody
+    /// may claim them), is malformed, or there are too many or too long ones.
+    pub fn with<V: AsRef<[u8]> + ?Sized>(
+        mut self,
+        name: &'a str,
+        value: &'a V,
+    ) -> Result<Self, AskError> {
+        self.push(name, value.as_ref())?;
+        Ok(self)
+    }
+
+    /// Adds an attribute, as [`Ask::with`] does. On an error the ask is as it was.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ask::with`].
+    pub fn push(&mut self, name: &'a str, value: &'a [u8]) -> Result<(), AskError> {
+        if name.is_empty() || name.len() > Self::MAX_NAME {
+            return Err(AskError::Name);
+        }
+        if value.len() > Self::MAX_VALUE {
+            return Err(AskError::ValueTooLong);
+        }
+        let name = folded(name);
+        if self.held(&name).is_some() {
+            return Err(AskError::Twice);
+        }
+        if self.attributes.len() >= Self::MAX_ATTRIBUTES {
+            return Err(AskError::TooMany);
+        }
+        let held = read(&name, value)?;
+        self.attributes.push((name, held));
+        Ok(())
+    }
+
+    /// The same ask from this client address, whatever was said of `ip` before.
+    pub fn ip(mut self, address: IpAddr) -> Self {
+        let held = Held::Address(address.to_canonical());
+        match self.attributes.iter_mut().find(|(name, _)| name == "ip") {
+            Some((_, earlier)) => *earlier = held,
+            // One more than by `with`, so that an address cannot be crowded out.
+            None => self.attributes.push((Cow::Borrowed("ip"), held)),
+        }
+        self
+    }
+
+    /// The same ask at this cost; 0 asks without spending.
+    pub const fn cost(mut self, cost: Cost) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// The domain whose rules are asked.
+    pub const fn domain(&self) -> &'a str {
+        self.domain
+    }
+
+    /// What the request costs where a rule does not say.
+    pub const fn own_cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// The value of this attribute, in its one spelling. Captured `path.…` are not here: they
+    /// belong to a rule.
+    pub fn attribute(&self, name: &str) -> Option<Attribute<'_>> {
+        self.held(&folded(name)).map(Held::attribute)
+    }
+
+    /// All attributes, in the order in which they were said.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, Attribute<'_>)> {
+        self.attributes.iter().map(|(name, held)| (name.as_ref(), held.attribute()))
+    }
+
+    fn held(&self, name: &str) -> Option<&Held<'a>> {
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, held)| held)
+    }
+}
+
+impl Held<'_> {
+    fn attribute(&self) -> Attribute<'_> {
+        match self {
+            Self::Text(bytes) => Attribute::Text(bytes),
+            Self::Address(address) => Attribute::Address(*address),
+        }
+    }
+}
+
+/// The one spelling of an attribute's name: header names have no case.
+pub(super) fn folded(name: &str) -> Cow<'_, str> {
+    match name.strip_prefix("header.") {
+        Some(header) if header.bytes().any(|byte| byte.is_ascii_uppercase()) => {
+            Cow::Owned(name.to_ascii_lowercase())
+        }
+        _ => Cow::Borrowed(name),
+    }
+}
+
+fn read<'a>(name: &str, value: &'a [u8]) -> Result<Held<'a>, AskError> {
+    let text = |error| std::str::from_utf8(value).map_err(|_| error);
+    let bytes = |spelling: Cow<'a, str>| match spelling {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    };
+    Ok(match name {
+        "path" => {
+            let path = path::canonical(text(AskError::Path(PathError::NotUtf8))?);
+            Held::Text(bytes(path.map_err(AskError::Path)?))
+        }
+        "host" => {
+            let host = host::canonical(text(AskError::Host(HostError::Malformed))?);
+            Held::Text(bytes(host.map_err(AskError::Host)?))
+        }
+        "method" => Held::Text(method(value).ok_or(AskError::Method)?),
+        "ip" => {
+            let address: IpAddr =
+                text(AskError::Address)?.parse().map_err(|_| AskError::Address)?;
+            Held::Address(address.to_canonical())
+        }
+        _ if name.starts_with("path.") => return Err(AskError::Captured),
+        _ => Held::Text(Cow::Borrowed(value)),
+    })
+}
+
+/// The one spelling of a method: capitals, because servers exist that take `post` for `POST`.
+pub(super) fn method(value: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    if value.is_empty() || value.len() > MAX_METHOD || !value.iter().all(fits) {
+        return None;
+    }
+    Some(if value.iter().any(u8::is_ascii_lowercase) {
+        Cow::Owned(value.to_ascii_uppercase())
+    } else {
+        Cow::Borrowed(value)
+    })
+}
+
+/// The longest method: three times the longest that is registered.
+const MAX_METHOD: usize = 64;
+
+/// Why an attribute cannot be part of an ask. A door answers 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The attribute is there already: of two values nobody knows which one counts.
+    Twice,
+    /// There are [`Ask::MAX_ATTRIBUTES`] already.
+    TooMany,
+    /// The name is empty or longer than [`Ask::MAX_NAME`].
+    Name,
+    /// The value is longer than [`Ask::MAX_VALUE`].
+    ValueTooLong,
+    /// `path.…` is captured by a rule's template and cannot be claimed.
+    Captured,
+    /// The path has no canonical form.
+    Path(PathError),
+    /// The host is none.
+    Host(HostError),
+    /// The method is no token.
+    Method,
+    /// The `ip` is no address.
+    Address,
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Twice => "the attribute is given twice",
+            Self::TooMany => "more than 64 attributes",
+            Self::Name => "the attribute's name is empty or longer than 128 bytes",
+            Self::ValueTooLong => "the attribute's value is longer than 1 MiB",
+            Self::Captured => "`path.…` attributes are captured by rules and cannot be given",
+            Self::Path(_) => "the path cannot be matched",
+            Self::Host(_) => "the host cannot be matched",
+            Self::Method => "the method is not a token of at most 64 bytes",
+            Self::Address => "`ip` is not an address",
+        })
+    }
+}
+
+impl std::error::Error for AskError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Path(error) => Some(error),
+            Self::Host(error) => Some(error),
+            _ => None,
+        }
+    }
+}

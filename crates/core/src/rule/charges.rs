@@ -1,0 +1,151 @@
+//! What rules say about an ask: who blocks it, or what it is charged on.
+//!
+//! Plain values, made by `judge.rs` and read by the limiter.
+
+use smallvec::SmallVec;
+
+use super::active::{ActiveLimit, ActiveRule};
+use super::declaration::Subject;
+use super::key::Buffer;
+use crate::{Cost, Key};
+
+/// What a set of rules says about an ask.
+#[derive(Clone, Debug)]
+#[must_use]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "charges live on the stack: a box would allocate for every request"
+)]
+pub enum Judgement<'s> {
+    /// The set has no such domain.
+    UnknownDomain,
+    /// Refused before anything is counted.
+    Blocked(BlockedBy<'s>),
+    /// Passes, and nothing is counted.
+    Exempt(&'s Subject),
+    /// To be charged, all or none; on nothing, if no rule applies.
+    Charges(Charges<'s>),
+    /// More enforced charges than one request may have. No rule is left out silently: the ask
+    /// cannot be decided, and the set has to be mended.
+    TooMany {
+        /// How many there would be.
+        charges: usize,
+    },
+}
+
+/// Who refuses an ask whatever is counted.
+#[derive(Clone, Copy, Debug)]
+pub enum BlockedBy<'s> {
+    /// An entry of the domain's list.
+    List(&'s Subject),
+    /// A rule that blocks.
+    Rule(&'s ActiveRule),
+    /// A rule that refuses what lacks an attribute of its `by`.
+    Missing {
+        /// The rule.
+        rule: &'s ActiveRule,
+        /// The attribute, as declared.
+        attribute: &'s str,
+    },
+}
+
+/// The counters that an ask is charged on, with their keys.
+#[derive(Clone, Debug, Default)]
+pub struct Charges<'s> {
+    pub(super) bytes: Buffer,
+    /// The enforced ones, then those of shadow rules.
+    pub(super) dues: SmallVec<[Due<'s>; 8]>,
+    pub(super) enforced: usize,
+    pub(super) partition: Option<Stretch>,
+    pub(super) shadow_block: Option<BlockedBy<'s>>,
+    pub(super) shadow_left_out: usize,
+}
+
+impl<'s> Charges<'s> {
+    /// What is to be charged: for each rule that applies its limits and, if it has one, its ban.
+    /// The most specific rule comes first, whatever the order of their declaration.
+    pub fn enforced(&self) -> &[Due<'s>] {
+        self.dues.get(..self.enforced).unwrap_or_default()
+    }
+
+    /// The same of rules in shadow mode, which never answer.
+    pub fn shadow(&self) -> &[Due<'s>] {
+        self.dues.get(self.enforced..).unwrap_or_default()
+    }
+
+    /// Whether there is nothing to charge.
+    pub fn is_empty(&self) -> bool {
+        self.dues.is_empty()
+    }
+
+    /// The key of a due's counter.
+    ///
+    /// # Panics
+    ///
+    /// When the due is of other charges.
+    pub fn key(&self, due: &Due<'s>) -> Key<'_> {
+        self.key_at(due.key)
+    }
+
+    /// The key of the counter of refusals that belongs to the due of a ban.
+    ///
+    /// # Panics
+    ///
+    /// When the due is of other charges.
+    pub fn refusals_key(&self, due: &Due<'s>) -> Option<Key<'_>> {
+        due.refusals.map(|stretch| self.key_at(stretch))
+    }
+
+    /// What all keys have in common, for [`Request::within`](crate::Request::within), if the
+    /// domain declares a partition.
+    pub fn partition(&self) -> Option<&[u8]> {
+        self.partition.and_then(|stretch| self.bytes.get(stretch.range()))
+    }
+
+    /// Who in shadow mode would have refused before anything is counted.
+    pub const fn shadow_block(&self) -> Option<BlockedBy<'s>> {
+        self.shadow_block
+    }
+
+    /// How many dues of shadow rules are left out because one request cannot hold them.
+    pub const fn shadow_left_out(&self) -> usize {
+        self.shadow_left_out
+    }
+
+    #[expect(clippy::expect_used, reason = "keys are built to fit, from names that are checked")]
+    fn key_at(&self, stretch: Stretch) -> Key<'_> {
+        let bytes = self.bytes.get(stretch.range()).expect("a due of these charges");
+        Key::new(bytes).expect("a key has a head, and its tokens are bounded")
+    }
+}
+
+/// One counter that an ask is charged on.
+#[derive(Clone, Copy, Debug)]
+pub struct Due<'s> {
+    /// The rule.
+    pub rule: &'s ActiveRule,
+    /// Its limit, or its ban: see [`ActiveLimit::kind`].
+    pub limit: &'s ActiveLimit,
+    /// What the ask costs there; 1 for a ban.
+    pub cost: Cost,
+    pub(super) key: Stretch,
+    pub(super) refusals: Option<Stretch>,
+}
+
+/// Where something is in the bytes of [`Charges`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    start: usize,
+    end: usize,
+}
+
+impl Stretch {
+    /// What was written since the buffer had `start` bytes.
+    pub(super) fn since(start: usize, bytes: &Buffer) -> Self {
+        Self { start, end: bytes.len() }
+    }
+
+    pub(super) const fn range(self) -> std::ops::Range<usize> {
+        self.start..self.end
+    }
+}

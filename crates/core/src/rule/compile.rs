@@ -1,0 +1,270 @@
+//! From a declaration to rules at work.
+//!
+//! Reads what has a grammar of its own (templates, networks, hosts) and builds limits, and
+//! reports what cannot be built. Everything else that may be wrong is found by `check.rs`, which
+//! ran before; what it refuses is compiled to nothing here, without a second complaint.
+
+use std::sync::Arc;
+
+use super::active::{ActiveBan, ActiveLimit, ActiveRule, Condition, LimitKind, Part, Slot, Test};
+use super::ask::folded;
+use super::condition::condition;
+use super::declaration::{
+    Ban, Domain, Limitation, PathCase, Pattern, Rule, Scenario, Subject, Value,
+};
+use super::domain::{ActiveDomain, List, Slots};
+use super::error::{Place, Report, RuleError};
+use super::key;
+use super::template::Template;
+use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
+use crate::{Algorithm, Limit, Quota, Revision};
+
+/// Compiles one domain. `first` is the index of its first rule in the set.
+pub(super) fn domain(
+    declared: &Domain,
+    place: Place,
+    first: usize,
+    version: u64,
+    report: &mut Report,
+) -> ActiveDomain {
+    let name: Arc<str> = declared.name.as_str().into();
+    let mut compiler =
+        Compiler { domain: name.clone(), case: declared.path_case, version, slots: Slots::new() };
+    let mut rules = Vec::with_capacity(declared.rules.len());
+    for (at, rule) in declared.rules.iter().enumerate() {
+        let place = Place { rule: Some(at), ..place };
+        let mut active = compiler.rule(rule, place, report);
+        active.index = first.saturating_add(at);
+        rules.push(active);
+    }
+    link(&mut rules);
+    let partition =
+        declared.partition.iter().map(|name| compiler.slots.take(&folded(name))).collect();
+    let block = compiler.list(&declared.block, place.field("block"), report);
+    let exempt = compiler.list(&declared.exempt, place.field("exempt"), report);
+    ActiveDomain {
+        name,
+        slots: compiler.slots,
+        rules,
+        partition,
+        ipv6_prefix: declared.ipv6_prefix,
+        path_case: declared.path_case,
+        block,
+        exempt,
+    }
+}
+
+/// Finds out whom each rule replaces, and which of two rules comes first.
+fn link(rules: &mut [ActiveRule]) {
+    let names: super::hash::Table<String, usize> =
+        rules.iter().enumerate().map(|(at, rule)| (rule.name().to_owned(), at)).collect();
+    let mut order: Vec<usize> = (0..rules.len()).collect();
+    order.sort_by_key(|at| {
+        rules.get(*at).map(|rule| {
+            let specific = (rule.by.len(), rule.conditions.len());
+            (std::cmp::Reverse(specific), rule.name().to_owned())
+        })
+    });
+    for (rank, at) in order.into_iter().enumerate() {
+        if let Some(rule) = rules.get_mut(at) {
+            rule.rank = rank;
+            let replaced = rule.declaration.replaces.iter();
+            rule.replaces = replaced.filter_map(|name| names.get(name).copied()).collect();
+            rule.replaces.sort_unstable();
+        }
+    }
+}
+
+struct Compiler {
+    domain: Arc<str>,
+    case: PathCase,
+    version: u64,
+    slots: Slots,
+}
+
+impl Compiler {
+    fn rule(&mut self, rule: &Rule, place: Place, report: &mut Report) -> ActiveRule {
+        let mut conditions = Vec::with_capacity(rule.matches.len());
+        for (at, (name, pattern)) in rule.matches.iter().enumerate() {
+            let place = place.field("match").item(at);
+            conditions.push(self.condition(name, pattern, place, report));
+        }
+        let templates = conditions.iter().find_map(|condition| match &condition.test {
+            Test::Templates(templates) => Some(templates.as_slice()),
+            _ => None,
+        });
+        let mut by = Vec::with_capacity(rule.by.len());
+        for (at, name) in rule.by.iter().enumerate() {
+            let place = place.field("by").item(at);
+            by.push(self.part(name, templates, place, report));
+        }
+        let mut limits = Vec::with_capacity(rule.limits.len());
+        for (at, limitation) in rule.limits.iter().enumerate() {
+            let place = Place { limit: Some(at), ..place };
+            limits.extend(self.limit(rule, limitation, place, report));
+        }
+        let ban = rule.ban.and_then(|ban| self.ban(rule, ban, place.field("ban"), report));
+        let cost = rule.cost.attribute.as_ref().map(|name| self.slots.take(&folded(name)));
+        ActiveRule {
+            declaration: rule.clone(),
+            domain: self.domain.clone(),
+            index: 0,
+            rank: 0,
+            limits,
+            ban,
+            conditions,
+            by,
+            replaces: Vec::new(),
+            cost,
+        }
+    }
+
+    fn condition(
+        &mut self,
+        name: &str,
+        pattern: &Pattern,
+        place: Place,
+        report: &mut Report,
+    ) -> Condition {
+        let slot = self.slots.take(&folded(name));
+        condition(name, slot, pattern, self.case, place, report)
+    }
+
+    fn part(
+        &mut self,
+        name: &str,
+        templates: Option<&[Template]>,
+        place: Place,
+        report: &mut Report,
+    ) -> Part {
+        if let Some(captured) = name.strip_prefix("path.") {
+            let captures = |template: &Template| template.captures(captured);
+            match templates {
+                Some(templates) if templates.iter().all(captures) => {}
+                Some(_) => report.add(
+                    RuleError::new(place, format!("a path of this rule captures no `{captured}`"))
+                        .with_hint(format!("write `{{{captured}}}` into each path of `match`")),
+                ),
+                None => report.add(
+                    RuleError::new(place, format!("no path is matched that captures `{captured}`"))
+                        .with_hint(format!("match a path such as `/orders/{{{captured}}}`")),
+                ),
+            }
+            return Part::Capture(captured.into());
+        }
+        match (self.slots.take(&folded(name)), templates) {
+            (Slot::PATH, Some(_)) => Part::Template,
+            (Slot::PATH, None) => Part::Path,
+            (slot, _) => Part::Value(slot),
+        }
+    }
+
+    fn list(&mut self, subjects: &[Subject], place: Place, report: &mut Report) -> List {
+        let mut entries = Vec::with_capacity(subjects.len());
+        for (at, subject) in subjects.iter().enumerate() {
+            let (name, value) = match subject {
+                Subject::Network(network) => ("ip", Value::Network(*network)),
+                Subject::Attribute { name, value } => (name.as_str(), value.clone()),
+            };
+            let pattern = Pattern::Any(vec![value]);
+            let condition = self.condition(name, &pattern, place.item(at), report);
+            entries.push((subject.clone(), condition));
+        }
+        List { entries }
+    }
+
+    fn limit(
+        &self,
+        rule: &Rule,
+        limitation: &Limitation,
+        place: Place,
+        report: &mut Report,
+    ) -> Option<ActiveLimit> {
+        let algorithm = limitation.algorithm.unwrap_or_else(|| inferred(rule));
+        let limit = match Limit::new(algorithm, limitation.quota) {
+            Ok(limit) => limit,
+            Err(error) => {
+                let mut error = RuleError::new(place, error.to_string());
+                if limitation.algorithm.is_none() {
+                    let scenario = scenario(rule);
+                    error = error.with_hint(format!(
+                        "{algorithm} is what {scenario:?} rules use unless they name an algorithm"
+                    ));
+                }
+                report.add(error);
+                return None;
+            }
+        };
+        let name = limit_name(limitation);
+        Some(self.active(rule, name, limit, LimitKind::Limit))
+    }
+
+    fn active(&self, rule: &Rule, name: String, limit: Limit, kind: LimitKind) -> ActiveLimit {
+        let letter = match kind {
+            LimitKind::Limit => b'r',
+            LimitKind::Ban => b'b',
+            LimitKind::Refusals => b'c',
+        };
+        let limit = limit
+            .with_revision(Revision(self.version))
+            .with_on_change(rule.on_change)
+            .with_on_full(rule.on_full);
+        let head = key::head(letter, &self.domain, &rule.name, &name);
+        ActiveLimit { name, limit, kind, head }
+    }
+
+    fn ban(&self, rule: &Rule, ban: Ban, place: Place, report: &mut Report) -> Option<ActiveBan> {
+        let window = FixedWindow { anchor: Anchor::FirstHit };
+        let counts: Algorithm =
+            if ban.after > SlidingLog::MAX_COUNT { window.into() } else { SlidingLog.into() };
+        let lasting = Quota::new(1, ban.lasts).map(|quota| Limit::new(window, quota));
+        let refusals = Quota::new(ban.after, ban.within).map(|quota| Limit::new(counts, quota));
+        match (lasting, refusals) {
+            (Ok(Ok(lasting)), Ok(Ok(refusals))) => Some(ActiveBan {
+                declaration: ban,
+                ban: self.active(rule, "ban".to_owned(), lasting, LimitKind::Ban),
+                refusals: self.active(rule, "ban".to_owned(), refusals, LimitKind::Refusals),
+            }),
+            (lasting, refusals) => {
+                let errors = [
+                    ("lasts", lasting.map_err(|error| error.to_string())),
+                    ("after … within", refusals.map_err(|error| error.to_string())),
+                ];
+                for (what, built) in errors {
+                    let built = built.and_then(|limit| limit.map_err(|error| error.to_string()));
+                    if let Err(message) = built {
+                        report.add(RuleError::new(place, format!("`{what}`: {message}")));
+                    }
+                }
+                None
+            }
+        }
+    }
+}
+
+/// The name of a limit within its rule: the declared one, else its period.
+pub(super) fn limit_name(limitation: &Limitation) -> String {
+    limitation.name.clone().unwrap_or_else(|| limitation.quota.period_text())
+}
+
+/// What kind of rule it is: as declared, else by what it matches and counts.
+pub(super) fn scenario(rule: &Rule) -> Scenario {
+    let matches = |name: &str| rule.matches.iter().any(|(matched, _)| matched == name);
+    let by = |name: &str| rule.by.iter().any(|attribute| attribute == name);
+    match rule.scenario {
+        Some(scenario) => scenario,
+        None if matches("path") => Scenario::Interface,
+        None if by("user") => Scenario::User,
+        None if by("ip") => Scenario::Ip,
+        None if matches("service") => Scenario::Service,
+        None => Scenario::Global,
+    }
+}
+
+/// The algorithm of a limit that names none.
+fn inferred(rule: &Rule) -> Algorithm {
+    match scenario(rule) {
+        Scenario::Interface | Scenario::Login | Scenario::Payment => SlidingLog.into(),
+        Scenario::Global | Scenario::Service | Scenario::Ip | Scenario::User => TokenBucket.into(),
+    }
+}

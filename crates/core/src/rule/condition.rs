@@ -1,0 +1,135 @@
+//! From a declared condition to one at work.
+//!
+//! What a condition compares with is put into the spelling that asks have: hosts and methods
+//! as `ask.rs` spells them, paths as templates, `ip` as networks.
+
+use super::active::{Condition, Slot, Test};
+use super::ask::{folded, method};
+use super::declaration::{Network, PathCase, Pattern, Value};
+use super::error::{Place, Report, RuleError};
+use super::host;
+use super::template::Template;
+
+/// Compiles a condition on the attribute of this slot.
+pub(super) fn condition(
+    name: &str,
+    slot: Slot,
+    pattern: &Pattern,
+    case: PathCase,
+    place: Place,
+    report: &mut Report,
+) -> Condition {
+    let test = match (pattern, slot) {
+        (Pattern::Present, _) => Test::Present,
+        (Pattern::Absent, _) => Test::Absent,
+        (Pattern::Any(values), Slot::PATH) => {
+            let mut templates = collect(values, place, report, |value| template(value, case));
+            templates.sort_by(Template::precedence);
+            Test::Templates(templates)
+        }
+        (Pattern::Any(values), Slot::IP) => Test::Networks(collect(values, place, report, network)),
+        (Pattern::Any(values), _) => texts(&folded(name), values, place, report),
+    };
+    Condition { slot, test }
+}
+
+/// What is wrong with a value, and what to write instead.
+type Wrong = (String, Option<String>);
+
+fn collect<T>(
+    values: &[Value],
+    place: Place,
+    report: &mut Report,
+    read: impl Fn(&Value) -> Result<T, Wrong>,
+) -> Vec<T> {
+    let mut good = Vec::with_capacity(values.len());
+    for (at, value) in values.iter().enumerate() {
+        match read(value) {
+            Ok(value) => good.push(value),
+            Err((message, hint)) => {
+                let error = RuleError::new(place.value(at), message);
+                report.add(match hint {
+                    Some(hint) => error.with_hint(hint),
+                    None => error,
+                });
+            }
+        }
+    }
+    good
+}
+
+fn template(value: &Value, case: PathCase) -> Result<Template, Wrong> {
+    let text = match value {
+        Value::Text(text) => text.clone(),
+        Value::Prefix(prefix) => match prefix.strip_suffix('/') {
+            Some(parent) => format!("{parent}/{{*rest}}"),
+            None => {
+                return Err((
+                    format!("`{prefix}*` ends within a segment of the path"),
+                    Some(format!("write `{prefix}/{{*rest}}` for all below it")),
+                ));
+            }
+        },
+        Value::Network(network) => {
+            return Err((format!("`path` cannot be the network {network}"), None));
+        }
+    };
+    Template::parse(&text, case).map_err(|error| {
+        (format!("the path `{text}` {}", error.message), error.hint.map(str::to_owned))
+    })
+}
+
+fn network(value: &Value) -> Result<Network, Wrong> {
+    let hint = || Some("write an address or a network such as 10.0.0.0/8".to_owned());
+    match value {
+        Value::Network(network) => match Network::new(network.address, network.prefix) {
+            Ok(clean) if clean == *network => Ok(clean),
+            Ok(clean) => Err((
+                format!("{}/{} has bits behind its prefix", network.address, network.prefix),
+                Some(format!("write {clean}")),
+            )),
+            Err(error) => Err((format!("{}/{}: {error}", network.address, network.prefix), hint())),
+        },
+        Value::Text(text) => text.parse().map_err(|error| (format!("`{text}`: {error}"), hint())),
+        Value::Prefix(prefix) => Err((format!("`{prefix}*` is no network"), hint())),
+    }
+}
+
+fn texts(name: &str, values: &[Value], place: Place, report: &mut Report) -> Test {
+    let spelled = collect(values, place, report, |value| match value {
+        Value::Text(text) => spell(name, text).map(|text| (text, true)),
+        Value::Prefix(prefix) => Ok((spell_prefix(name, prefix), false)),
+        Value::Network(network) => {
+            let hint = "only `ip` has networks".to_owned();
+            Err((format!("`{name}` cannot be the network {network}"), Some(hint)))
+        }
+    });
+    let (texts, prefixes): (Vec<_>, Vec<_>) = spelled.into_iter().partition(|(_, whole)| *whole);
+    let bare = |list: Vec<(Box<[u8]>, bool)>| list.into_iter().map(|(text, _)| text);
+    let mut texts: Vec<Box<[u8]>> = bare(texts).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    Test::Text { texts, prefixes: bare(prefixes).collect() }
+}
+
+fn spell(name: &str, text: &str) -> Result<Box<[u8]>, Wrong> {
+    match name {
+        "host" => match host::canonical(text) {
+            Ok(host) => Ok(host.as_bytes().into()),
+            Err(error) => Err((format!("`{text}`: {error}"), None)),
+        },
+        "method" => match method(text.as_bytes()) {
+            Some(method) => Ok((*method).into()),
+            None => Err((format!("`{text}` is no method"), None)),
+        },
+        _ => Ok(text.as_bytes().into()),
+    }
+}
+
+fn spell_prefix(name: &str, prefix: &str) -> Box<[u8]> {
+    match name {
+        "host" => prefix.to_ascii_lowercase().into_bytes().into(),
+        "method" => prefix.to_ascii_uppercase().into_bytes().into(),
+        _ => prefix.as_bytes().into(),
+    }
+}

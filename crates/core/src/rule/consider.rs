@@ -1,0 +1,83 @@
+//! Why each rule of a domain applies to an ask or does not, for whoever asks for an explanation.
+//!
+//! Looks at every rule, without the index, and builds no keys: for people, not for requests.
+//! Says what `judge.rs` does; change them together.
+
+use super::active::ActiveRule;
+use super::ask::Ask;
+use super::charges::BlockedBy;
+use super::declaration::Mode;
+use super::domain::ActiveDomain;
+use super::judge::{Applied, Match, View};
+
+/// A rule, and what becomes of it for an ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Considered<'s> {
+    /// The rule.
+    pub rule: &'s ActiveRule,
+    /// What becomes of it.
+    pub outcome: Outcome<'s>,
+}
+
+/// What becomes of a rule for an ask.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'s> {
+    /// It is switched off.
+    Off,
+    /// The condition on this attribute does not hold; it is the first that does not.
+    Unmatched {
+        /// The attribute, as declared.
+        attribute: &'s str,
+    },
+    /// It matches, but the ask lacks this attribute of `by`, and such asks are skipped.
+    Skipped {
+        /// The attribute, as declared.
+        attribute: &'s str,
+    },
+    /// It matches, but this rule replaces it.
+    Replaced {
+        /// The other rule, which matches as well.
+        by: &'s ActiveRule,
+    },
+    /// It refuses without counting (in shadow mode it would).
+    Blocks(BlockedBy<'s>),
+    /// Its limits are charged.
+    Charges,
+}
+
+/// Considers every rule of the domain, in the order of their declaration.
+pub(super) fn consider<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<Considered<'s>> {
+    let view = View::new(domain, ask);
+    let found: Vec<Result<Applied<'s>, Outcome<'s>>> =
+        domain.rules.iter().enumerate().map(|(at, rule)| find(rule, at, &view)).collect();
+    let applied: Vec<Applied<'s>> =
+        found.iter().filter_map(|one| one.as_ref().ok().copied()).collect();
+    let outcome = |one: &Result<Applied<'s>, Outcome<'s>>| match one {
+        Err(outcome) => *outcome,
+        Ok((found, missing)) => match (found.replaced_by(&applied), found.block(*missing)) {
+            (Some(by), _) => Outcome::Replaced { by },
+            (None, Some(block)) => Outcome::Blocks(block),
+            (None, None) => Outcome::Charges,
+        },
+    };
+    let rules = domain.rules.iter().zip(&found);
+    rules.map(|(rule, one)| Considered { rule, outcome: outcome(one) }).collect()
+}
+
+fn find<'s>(
+    rule: &'s ActiveRule,
+    position: usize,
+    view: &View<'_>,
+) -> Result<Applied<'s>, Outcome<'s>> {
+    if rule.mode() == Mode::Off {
+        return Err(Outcome::Off);
+    }
+    let found = Match::of(rule, position, view).map_err(|failed| {
+        let declared = rule.declaration.matches.get(failed);
+        Outcome::Unmatched { attribute: declared.map_or("", |(name, _)| name) }
+    })?;
+    match found.missing(view) {
+        Some(attribute) if !found.applies(Some(attribute)) => Err(Outcome::Skipped { attribute }),
+        missing => Ok((found, missing)),
+    }
+}

@@ -1,0 +1,143 @@
+//! What is wrong with a declaration, and where.
+//!
+//! A [`Place`] counts as the declaration does, so that a format can turn it into a line and a
+//! column of what it read. The words are those of `check.rs`.
+
+use std::fmt;
+
+/// Where in a declaration something is wrong.
+///
+/// The indices are positions in the [`Declaration`](super::declaration::Declaration); the field
+/// is named as in a rule file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Which domain; `None` for the set itself.
+    pub domain: Option<usize>,
+    /// Which of its rules.
+    pub rule: Option<usize>,
+    /// Which of the rule's limits.
+    pub limit: Option<usize>,
+    /// Which field of the innermost of these, as files spell it: `match`, `by`, `on-missing`.
+    pub field: Option<&'static str>,
+    /// Which item of that field: a condition of `match`, an attribute of `by`, a list entry.
+    pub item: Option<usize>,
+    /// Which value of that item: one of those that a condition accepts.
+    pub value: Option<usize>,
+}
+
+impl Place {
+    pub(super) const fn field(mut self, field: &'static str) -> Self {
+        self.field = Some(field);
+        self
+    }
+
+    pub(super) const fn item(mut self, item: usize) -> Self {
+        self.item = Some(item);
+        self
+    }
+
+    pub(super) const fn value(mut self, value: usize) -> Self {
+        self.value = Some(value);
+        self
+    }
+}
+
+/// Prints the way from the outside in, counted from one: `domain 1, rule 3, by, item 2`.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut comma = "";
+        let mut part = |f: &mut fmt::Formatter<'_>, what: &str, index: Option<usize>| {
+            let Some(index) = index else { return Ok(()) };
+            let comma = std::mem::replace(&mut comma, ", ");
+            write!(f, "{comma}{what} {}", index.saturating_add(1))
+        };
+        part(f, "domain", self.domain)?;
+        part(f, "rule", self.rule)?;
+        part(f, "limit", self.limit)?;
+        if let Some(field) = self.field {
+            let outermost = self.domain.is_none();
+            write!(f, "{}{field}", if outermost { "" } else { ", " })?;
+        }
+        part(f, "item", self.item)?;
+        part(f, "value", self.value)
+    }
+}
+
+/// One thing that is wrong with a declaration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    place: Place,
+    message: String,
+    hint: Option<String>,
+}
+
+impl RuleError {
+    /// The most errors of one declaration that are told: more are not read.
+    pub const MAX: usize = 100;
+
+    pub(super) fn new(place: Place, message: impl Into<String>) -> Self {
+        Self { place, message: message.into(), hint: None }
+    }
+
+    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Where.
+    pub const fn place(&self) -> Place {
+        self.place
+    }
+
+    /// What is wrong, with the value that is: a clause without a full stop.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to write instead, where that can be said.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+/// Prints place, message and hint on one line.
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.place;
+        if place == Place::default() {
+            write!(f, "{}", self.message)?;
+        } else {
+            write!(f, "{place}: {}", self.message)?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+/// What is found to be wrong, until there is too much of it.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    errors: Vec<RuleError>,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, error: RuleError) {
+        if self.errors.len() < RuleError::MAX {
+            self.errors.push(error);
+        }
+    }
+
+    /// Whether nothing was found.
+    pub(super) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// What was checked, if nothing is wrong with it.
+    pub(super) fn finish<T>(self, checked: T) -> Result<T, Vec<RuleError>> {
+        if self.errors.is_empty() { Ok(checked) } else { Err(self.errors) }
+    }
+}

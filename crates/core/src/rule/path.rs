@@ -1,0 +1,217 @@
+//! Canonical paths: every spelling of a path that reaches the same handler becomes one text.
+//!
+//! [`canonical`] decodes once and refuses whatever two servers could read differently: what it
+//! returns is what rules are matched with and what a gateway must forward. A request whose path
+//! is refused is to be answered with 400, never to be passed on unmatched.
+//!
+//! Not here: case and `;parameters`, which the canonical form keeps and matching ignores
+//! (`template.rs`). The escapes kept here are the ones decoded there: change them together.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// The longest canonical path: what servers commonly accept as a whole request line.
+pub const MAX_LEN: usize = 8192;
+
+/// The most segments of a path. Far above any route; a walk along a path ends.
+pub const MAX_SEGMENTS: usize = 256;
+
+/// The one spelling of a path. A query is dropped.
+///
+/// - Escapes of letters, digits and `-._~` are decoded; all others are written in capitals, and
+///   what may not stand in a path as it is gets escaped.
+/// - `//` is `/`; `.` and `..` are resolved. A slash at the end stays.
+/// - Its own canonical form is itself.
+///
+/// ```
+/// use tollgate_core::rule::path::{PathError, canonical};
+///
+/// assert_eq!(canonical("/x/..//api/./%6Cogin?next=/")?, "/api/login");
+/// assert_eq!(canonical("/api%2flogin"), Err(PathError::EncodedSeparator));
+/// # Ok::<(), PathError>(())
+/// ```
+///
+/// # Errors
+///
+/// When the path does not begin with `/`, climbs above the root, is too long, or holds what is
+/// read one way by one server and another way by the next: see [`PathError`].
+pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
+    if raw.contains('#') {
+        return Err(PathError::Fragment);
+    }
+    let path = raw.split_once('?').map_or(raw, |(path, _)| path);
+    if !path.starts_with('/') {
+        return Err(PathError::NotAbsolute);
+    }
+    if path.len() > MAX_LEN {
+        return Err(PathError::TooLong);
+    }
+    let rewritten = if is_plain(path) { Cow::Borrowed(path) } else { rewrite(path)? };
+    if rewritten.len() > MAX_LEN {
+        return Err(PathError::TooLong);
+    }
+    if rewritten.bytes().filter(|byte| *byte == b'/').count() > MAX_SEGMENTS {
+        return Err(PathError::TooManySegments);
+    }
+    Ok(rewritten)
+}
+
+/// Whether nothing in the path could need rewriting; false only means that it has to be read.
+fn is_plain(path: &str) -> bool {
+    let mut previous = 0;
+    path.bytes().all(|byte| {
+        let fits = match byte {
+            b'/' | b'.' => previous != b'/',
+            _ => stands_as_it_is(byte),
+        };
+        previous = byte;
+        fits
+    })
+}
+
+fn rewrite(path: &str) -> Result<Cow<'_, str>, PathError> {
+    let mut out = String::with_capacity(path.len());
+    let mut starts = Vec::new();
+    let mut slash = false;
+    for raw in path.split('/').skip(1) {
+        let start = out.len();
+        out.push('/');
+        rewrite_segment(raw, &mut out)?;
+        let segment = out.get(start..).unwrap_or_default();
+        slash = matches!(segment, "/" | "/." | "/..");
+        match segment {
+            "/" | "/." => out.truncate(start),
+            "/.." => out.truncate(starts.pop().ok_or(PathError::AboveRoot)?),
+            dots if is_dots_with_parameters(dots) => return Err(PathError::DotParameters),
+            _ => starts.push(start),
+        }
+    }
+    if slash || out.is_empty() {
+        out.push('/');
+    }
+    Ok(if out == path { Cow::Borrowed(path) } else { Cow::Owned(out) })
+}
+
+/// Decodes one segment once and appends its one spelling.
+fn rewrite_segment(raw: &str, out: &mut String) -> Result<(), PathError> {
+    let start = out.len();
+    // What the escapes and the text say together must be UTF-8; ASCII ends a sequence.
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut bytes = raw.bytes();
+    while let Some(byte) = bytes.next() {
+        let (byte, escaped) = if byte == b'%' {
+            let (Some(high), Some(low)) = (bytes.next().and_then(hex), bytes.next().and_then(hex))
+            else {
+                return Err(PathError::MalformedEscape);
+            };
+            (high << 4 | low, true)
+        } else {
+            (byte, false)
+        };
+        decoded.push(byte);
+        match byte {
+            b'/' if escaped => return Err(PathError::EncodedSeparator),
+            b'\\' if escaped => return Err(PathError::EncodedSeparator),
+            b'\\' => return Err(PathError::Backslash),
+            0..0x20 | 0x7f => return Err(PathError::Control),
+            _ if is_unreserved(byte) || (!escaped && stands_as_it_is(byte)) => {
+                out.push(char::from(byte));
+            }
+            _ => push_escape(byte, out),
+        }
+    }
+    if std::str::from_utf8(&decoded).is_err() {
+        return Err(PathError::NotUtf8);
+    }
+    if is_encoded_twice(out.get(start..).unwrap_or_default()) {
+        return Err(PathError::EncodedTwice);
+    }
+    Ok(())
+}
+
+/// Whether an escaped `%` begins what the next decoder would take for an escape.
+fn is_encoded_twice(segment: &str) -> bool {
+    segment.match_indices("%25").any(|(at, escape)| {
+        let mut rest = segment.bytes().skip(at).skip(escape.len());
+        rest.next().and_then(hex).is_some() && rest.next().and_then(hex).is_some()
+    })
+}
+
+/// `/..;x` and the like: some servers drop the parameter and climb.
+fn is_dots_with_parameters(segment: &str) -> bool {
+    let rest = segment.trim_start_matches('/').trim_start_matches('.');
+    let dots = segment.len().saturating_sub(rest.len()).saturating_sub(1);
+    (1..=2).contains(&dots) && (rest.starts_with(';') || rest.starts_with("%3B"))
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// Whether the byte may stand in a path unescaped (RFC 3986, `pchar`).
+fn stands_as_it_is(byte: u8) -> bool {
+    is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
+}
+
+fn push_escape(byte: u8, out: &mut String) {
+    out.push('%');
+    for digit in [byte >> 4, byte & 0xf] {
+        out.extend(char::from_digit(u32::from(digit), 16).map(|digit| digit.to_ascii_uppercase()));
+    }
+}
+
+/// The value of a hexadecimal digit.
+pub(super) fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+/// Why a path has no canonical form. A door answers 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PathError {
+    /// It does not begin with `/`: an absolute form, `*`, or nothing.
+    NotAbsolute,
+    /// It is longer than [`MAX_LEN`].
+    TooLong,
+    /// It has more than [`MAX_SEGMENTS`].
+    TooManySegments,
+    /// `..` leads out of the root.
+    AboveRoot,
+    /// `..;x`: one server climbs where the next sees a name.
+    DotParameters,
+    /// `#` does not belong into a request.
+    Fragment,
+    /// `\` is a slash to some.
+    Backslash,
+    /// `%2F` or `%5C`: a separator to some and text to others.
+    EncodedSeparator,
+    /// A control character, NUL included, as it is or escaped.
+    Control,
+    /// `%` without two hexadecimal digits.
+    MalformedEscape,
+    /// `%25` before two hexadecimal digits: whoever decodes again reads another path.
+    EncodedTwice,
+    /// The escapes are not UTF-8, or spell a character longer than needed.
+    NotUtf8,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAbsolute => "the path does not begin with `/`",
+            Self::TooLong => "the path is longer than 8192 bytes",
+            Self::TooManySegments => "the path has more than 256 segments",
+            Self::AboveRoot => "the path climbs above its root",
+            Self::DotParameters => "the path has a dot segment with parameters",
+            Self::Fragment => "the path has a fragment",
+            Self::Backslash => "the path has a backslash",
+            Self::EncodedSeparator => "the path has an escaped slash or backslash",
+            Self::Control => "the path has a control character",
+            Self::MalformedEscape => "the path has a `%` that begins no escape",
+            Self::EncodedTwice => "the path is escaped twice",
+            Self::NotUtf8 => "the escapes of the path are not UTF-8",
+        })
+    }
+}
+
+impl std::error::Error for PathError {}

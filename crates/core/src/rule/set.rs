@@ -1,0 +1,115 @@
+//! A set of rules at work: one version of what is limited, and how.
+//!
+//! A set never changes; an edit makes another one. Whoever judges a request by one set judges it
+//! by exactly one version.
+
+use super::active::ActiveRule;
+use super::ask::Ask;
+use super::charges::Judgement;
+use super::consider::Considered;
+use super::declaration::Declaration;
+use super::domain::ActiveDomain;
+use super::error::{Place, Report, RuleError};
+use super::hash::Table;
+use super::key::KeySecret;
+use super::{compile, consider, judge};
+
+/// Rules, checked and ready to judge.
+///
+/// ```
+/// use tollgate_core::rule::declaration::{Declaration, Domain, Limitation, Rule};
+/// use tollgate_core::rule::{Ask, Judgement, KeySecret, RuleSet};
+///
+/// let mut rule = Rule::new("per-user");
+/// rule.by.push("user".to_owned());
+/// rule.limits.push(Limitation { name: None, quota: "5 per 1m".parse()?, algorithm: None });
+/// let mut shop = Domain::new("shop");
+/// shop.rules.push(rule);
+/// let set = RuleSet::new(Declaration { version: 1, domains: vec![shop] }).map_err(|e| e[0].clone())?;
+///
+/// let ask = Ask::new("shop").with("user", "alice")?;
+/// let Judgement::Charges(charges) = set.judge(&ask, &KeySecret::new([7; 16])) else { panic!() };
+///
+/// let [due] = charges.enforced() else { panic!() };
+/// assert_eq!(due.limit.limit().to_string(), "5 per 1m (token-bucket)");
+/// assert_eq!(charges.key(due).as_bytes(), b"r4:shop8:per-user2:1mt5:alice");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RuleSet {
+    declaration: Declaration,
+    domains: Vec<(ActiveDomain, Vec<String>)>,
+    by_name: Table<Box<str>, usize>,
+}
+
+impl RuleSet {
+    /// Checks a declaration whole and makes it work.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, at least one thing and at most [`RuleError::MAX`].
+    pub fn new(declaration: Declaration) -> Result<Self, Vec<RuleError>> {
+        let mut report = Report::default();
+        let mut domains = Vec::with_capacity(declaration.domains.len());
+        let mut by_name = Table::default();
+        let mut first = 0_usize;
+        for (at, domain) in declaration.domains.iter().enumerate() {
+            let place = Place { domain: Some(at), ..Place::default() };
+            let active = compile::domain(domain, place, first, declaration.version, &mut report);
+            first = first.saturating_add(domain.rules.len());
+            by_name.insert(domain.name.as_str().into(), at);
+            let wants = active.slots.wanted();
+            domains.push((active, wants));
+        }
+        report.finish(Self { declaration, domains, by_name })
+    }
+
+    /// The set without domains, version 0: what there is before the first one is loaded.
+    pub fn empty() -> Self {
+        let declaration = Declaration { version: 0, domains: Vec::new() };
+        Self { declaration, domains: Vec::new(), by_name: Table::default() }
+    }
+
+    /// Which edit it is.
+    pub const fn version(&self) -> u64 {
+        self.declaration.version
+    }
+
+    /// What it was made from.
+    pub const fn declaration(&self) -> &Declaration {
+        &self.declaration
+    }
+
+    /// All rules, those that are off included, in the order of their [`ActiveRule::index`].
+    pub fn rules(&self) -> impl Iterator<Item = &ActiveRule> {
+        self.domains.iter().flat_map(|(domain, _)| &domain.rules)
+    }
+
+    /// What the rules of the ask's domain say about it.
+    ///
+    /// The domain's `block` list comes first, then `exempt`, then its rules, whose order does not
+    /// matter. Allocates nothing for up to 8 charges with up to 512 bytes of keys.
+    pub fn judge<'s>(&'s self, ask: &Ask<'_>, secret: &KeySecret) -> Judgement<'s> {
+        match self.domain(ask.domain()) {
+            Some((domain, _)) => judge::judge(domain, ask, secret),
+            None => Judgement::UnknownDomain,
+        }
+    }
+
+    /// The attributes that a rule or list of the domain looks at, in alphabetical order: all
+    /// that a door has to find out. Of captured ones, `path`.
+    pub fn wants(&self, domain: &str) -> &[String] {
+        self.domain(domain).map_or(&[], |(_, wants)| wants.as_slice())
+    }
+
+    /// Why each rule of the ask's domain applies or does not, in the order of declaration; none
+    /// for an unknown domain. Lists are not considered: [`RuleSet::judge`] tells those.
+    pub fn consider<'s>(&'s self, ask: &Ask<'_>) -> Vec<Considered<'s>> {
+        let domain = self.domain(ask.domain());
+        domain.map_or_else(Vec::new, |(domain, _)| consider::consider(domain, ask))
+    }
+
+    fn domain(&self, name: &str) -> Option<&(ActiveDomain, Vec<String>)> {
+        self.by_name.get(name).and_then(|at| self.domains.get(*at))
+    }
+}

@@ -1,0 +1,253 @@
+//! Path templates: `/orders/{id}`, `/static/{*rest}`.
+//!
+//! A template is matched with a [`Route`]: the segments of a canonical path as an application
+//! will see them, that is, decoded, without `;parameters`, without empty ones, and folded where
+//! the domain ignores case. Keys are built from the same segments, so that what matches alike
+//! also counts alike.
+//!
+//! Not here: what is refused altogether (`path.rs`), and finding the templates that match among
+//! many (`trie.rs`).
+
+use std::cmp::Ordering;
+
+use smallvec::SmallVec;
+
+use super::declaration::PathCase;
+use super::path::{self, hex};
+
+/// A path, as templates see it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Route {
+    text: SmallVec<[u8; 192]>,
+    ends: SmallVec<[u16; 16]>,
+}
+
+impl Route {
+    /// The segments of a canonical path.
+    pub(super) fn new(canonical: &[u8], case: PathCase) -> Self {
+        let mut route = Self::default();
+        for segment in canonical.split(|byte| *byte == b'/') {
+            let start = route.text.len();
+            route.push_decoded(segment, case);
+            if route.text.len() > start {
+                // A canonical path has at most 8192 bytes.
+                route.ends.push(u16::try_from(route.text.len()).unwrap_or(u16::MAX));
+            }
+        }
+        route
+    }
+
+    fn push_decoded(&mut self, segment: &[u8], case: PathCase) {
+        let mut bytes = segment.iter().copied();
+        while let Some(byte) = bytes.next() {
+            let byte = match byte {
+                b';' => return,
+                b'%' => match (bytes.next().and_then(hex), bytes.next().and_then(hex)) {
+                    (Some(high), Some(low)) => high << 4 | low,
+                    _ => byte,
+                },
+                _ => byte,
+            };
+            self.text.push(match case {
+                PathCase::Insensitive => byte.to_ascii_lowercase(),
+                PathCase::Sensitive => byte,
+            });
+        }
+    }
+
+    /// How many segments there are.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The segment at this position.
+    pub(super) fn segment(&self, at: usize) -> Option<&[u8]> {
+        let start = match at.checked_sub(1) {
+            Some(before) => usize::from(*self.ends.get(before)?),
+            None => 0,
+        };
+        self.text.get(start..usize::from(*self.ends.get(at)?))
+    }
+
+    /// The segments from this position on.
+    pub(super) fn segments(&self, from: usize) -> impl Iterator<Item = &[u8]> {
+        (from..self.len()).filter_map(|at| self.segment(at))
+    }
+}
+
+/// A pattern of paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Template {
+    text: String,
+    pieces: Vec<Piece>,
+}
+
+/// One segment of a template. Ordered from the most specific on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Piece {
+    /// This segment.
+    Literal(Box<[u8]>),
+    /// Any one segment.
+    Capture(Box<str>),
+    /// All further segments, also none. Only at the end.
+    Rest(Box<str>),
+}
+
+impl Template {
+    /// The longest template.
+    pub(super) const MAX_LEN: usize = 1024;
+
+    /// The most segments of a template: no route is that deep.
+    pub(super) const MAX_PIECES: usize = 64;
+
+    /// Reads a template, or says what is wrong with it and what to write instead.
+    pub(super) fn parse(text: &str, case: PathCase) -> Result<Self, TemplateError> {
+        let Some(inner) = text.strip_prefix('/') else {
+            return Err(TemplateError::new("does not begin with `/`", None));
+        };
+        if text.len() > Self::MAX_LEN {
+            return Err(TemplateError::new("is longer than 1024 bytes", None));
+        }
+        let inner = inner.strip_suffix('/').unwrap_or(inner);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for segment in inner.split('/').filter(|_| !inner.is_empty()) {
+            if let Some(Piece::Rest(_)) = pieces.last() {
+                let hint = "only the last segment may be `{*rest}`";
+                return Err(TemplateError::new("goes on behind `{*…}`", Some(hint)));
+            }
+            let piece = Piece::parse(segment, case)?;
+            if piece.name().is_some_and(|name| pieces.iter().any(|p| p.name() == Some(name))) {
+                return Err(TemplateError::new("captures one name twice", None));
+            }
+            pieces.push(piece);
+        }
+        if pieces.len() > Self::MAX_PIECES {
+            return Err(TemplateError::new("has more than 64 segments", None));
+        }
+        let text = if inner.is_empty() { "/".to_owned() } else { format!("/{inner}") };
+        Ok(Self { text, pieces })
+    }
+
+    /// As it was declared, without a slash at its end.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its segments.
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Whether this is one of its paths.
+    pub(super) fn matches(&self, route: &Route) -> bool {
+        let mut at = 0_usize;
+        for piece in &self.pieces {
+            match (piece, route.segment(at)) {
+                (Piece::Rest(_), _) => return true,
+                (Piece::Literal(literal), Some(segment)) if **literal == *segment => {}
+                (Piece::Capture(_), Some(_)) => {}
+                _ => return false,
+            }
+            at = at.saturating_add(1);
+        }
+        at == route.len()
+    }
+
+    /// Whether it captures something by this name.
+    pub(super) fn captures(&self, name: &str) -> bool {
+        self.pieces.iter().any(|piece| piece.name() == Some(name))
+    }
+
+    /// The one segment of a matching path that was captured by this name.
+    pub(super) fn captured<'r>(&self, name: &str, route: &'r Route) -> Option<&'r [u8]> {
+        let is_meant = |piece: &Piece| matches!(piece, Piece::Capture(own) if **own == *name);
+        route.segment(self.pieces.iter().position(is_meant)?)
+    }
+
+    /// The segments of a matching path that `{*rest}` stands for.
+    pub(super) fn rest<'r>(&self, route: &'r Route) -> impl Iterator<Item = &'r [u8]> {
+        route.segments(self.pieces.len().saturating_sub(1))
+    }
+
+    /// Which of two templates that match one path is meant: the first that is more specific,
+    /// from left to right.
+    pub(super) fn precedence(&self, other: &Self) -> Ordering {
+        let rank = |piece: Option<&Piece>| match piece {
+            Some(Piece::Literal(_)) => 0,
+            Some(Piece::Capture(_)) => 1,
+            None => 2,
+            Some(Piece::Rest(_)) => 3,
+        };
+        let longest = self.pieces.len().max(other.pieces.len());
+        (0..longest)
+            .map(|at| rank(self.pieces.get(at)).cmp(&rank(other.pieces.get(at))))
+            .find(|order| order.is_ne())
+            .unwrap_or_else(|| self.text.cmp(&other.text))
+    }
+}
+
+impl Piece {
+    fn parse(segment: &str, case: PathCase) -> Result<Self, TemplateError> {
+        let inner = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        if let Some(inner) = inner {
+            let (name, rest) = match inner.strip_prefix('*') {
+                Some(name) => (name, true),
+                None => (inner, false),
+            };
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+            if name.is_empty() || name.len() > 64 || !name.bytes().all(fits) {
+                let hint = "a name has up to 64 letters, digits, `_` and `-`";
+                return Err(TemplateError::new("has a capture without a proper name", Some(hint)));
+            }
+            return Ok(if rest { Self::Rest(name.into()) } else { Self::Capture(name.into()) });
+        }
+        let wrong = match segment {
+            "" => Some(("has an empty segment", "write one slash")),
+            "*" => Some(("has a segment `*`", "write `{name}` for any one segment")),
+            "**" => Some(("has a segment `**`", "write `{*rest}` for all that follows")),
+            "." | ".." => Some(("has a dot segment", "write the path that it leads to")),
+            _ if segment.starts_with(':') => {
+                Some(("has a segment that begins with `:`", "write `{name}` for any one segment"))
+            }
+            _ if segment.contains(['{', '}']) => {
+                Some(("captures a part of a segment", "capture the whole: `{name}`"))
+            }
+            _ if segment.contains(';') => {
+                Some(("has `;` parameters", "leave them out: matching ignores them"))
+            }
+            _ if segment.contains('?') => Some(("has a query", "leave it out: it is not matched")),
+            _ => None,
+        };
+        if let Some((message, hint)) = wrong {
+            return Err(TemplateError::new(message, Some(hint)));
+        }
+        let absolute = format!("/{segment}");
+        let canonical = path::canonical(&absolute)
+            .map_err(|_| TemplateError::new("has a segment that no path can have", None))?;
+        let route = Route::new(canonical.as_bytes(), case);
+        match (route.len(), route.segment(0)) {
+            (1, Some(literal)) => Ok(Self::Literal(literal.into())),
+            _ => Err(TemplateError::new("has a segment that no path can have", None)),
+        }
+    }
+
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Literal(_) => None,
+            Self::Capture(name) | Self::Rest(name) => Some(name),
+        }
+    }
+}
+
+/// What is wrong with a template, as the end of a sentence, and what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TemplateError {
+    pub(super) message: &'static str,
+    pub(super) hint: Option<&'static str>,
+}
+
+impl TemplateError {
+    const fn new(message: &'static str, hint: Option<&'static str>) -> Self {
+        Self { message, hint }
+    }
+}
