@@ -10,6 +10,10 @@ use crate::{Answer, Request};
 ///
 /// A store owns its clock. Every store must pass the suite of the `testing` feature.
 pub trait Store: Send + Sync {
+    /// Whether it can fail to answer, and answering takes a trip. Whoever asks a store that does
+    /// neither need not remember its answers.
+    const REMOTE: bool = true;
+
     /// Executes the requests in order; each sees what those before it charged.
     ///
     /// # Errors
@@ -35,6 +39,18 @@ pub trait Store: Send + Sync {
             // A store that answers nobody broke its promise; whether it charged is anyone's guess.
             answers.pop().ok_or(StoreError::new(StoreErrorKind::Timeout))
         }
+    }
+}
+
+impl<S: Store> Store for Arc<S> {
+    const REMOTE: bool = S::REMOTE;
+
+    async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        S::charge(self, batch).await
+    }
+
+    async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
+        S::decide(self, request).await
     }
 }
 

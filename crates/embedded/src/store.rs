@@ -333,6 +333,8 @@ fn answer_plainly(plain: Plain, charge: &Charge<'_>) -> Decision {
 }
 
 impl<C: Clock> Store for EmbeddedStore<C> {
+    const REMOTE: bool = false;
+
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         Ok(batch.iter().map(|request| self.charge_request(request)).collect())
     }

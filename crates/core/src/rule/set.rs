@@ -3,7 +3,7 @@
 //! A set never changes; an edit makes another one. Whoever judges a request by one set judges it
 //! by exactly one version.
 
-use super::active::ActiveRule;
+use super::active::{ActiveLimit, ActiveRule};
 use super::ask::Ask;
 use super::charges::Judgement;
 use super::consider::Considered;
@@ -83,6 +83,25 @@ impl RuleSet {
     /// All rules, those that are off included, in the order of their [`ActiveRule::index`].
     pub fn rules(&self) -> impl Iterator<Item = &ActiveRule> {
         self.domains.iter().flat_map(|(domain, _)| &domain.rules)
+    }
+
+    /// The rule with this [`ActiveRule::index`].
+    pub fn rule(&self, index: usize) -> Option<&ActiveRule> {
+        let mut left = index;
+        for (domain, _) in &self.domains {
+            match domain.rules.get(left) {
+                Some(rule) => return Some(rule),
+                None => left = left.saturating_sub(domain.rules.len()),
+            }
+        }
+        None
+    }
+
+    /// The limit whose counter has this key, if a rule has one.
+    pub fn limit_of_key(&self, key: &[u8]) -> Option<&ActiveLimit> {
+        let limits = self.rules().flat_map(ActiveRule::limits);
+        // Heads are read from the front, so only one can be the beginning of a key.
+        limits.into_iter().find(|limit| key.starts_with(&limit.head))
     }
 
     /// What the rules of the ask's domain say about it.

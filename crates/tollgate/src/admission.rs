@@ -1,0 +1,208 @@
+//! What a request is told: decided, or answered without the store.
+//!
+//! This is the one place where an outage becomes an answer. Doors turn an [`Admission`] into
+//! bytes and need nothing else.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tollgate_core::rule::{ActiveLimit, ActiveRule, RuleSet};
+use tollgate_core::{Decision, Retry, StoreErrorKind, Timestamp, Verdict};
+
+use crate::engine::Source;
+use crate::permits::Permits;
+
+/// Whether a request may pass, and on what that rests.
+#[derive(Debug)]
+#[must_use = "an admission that is not looked at admits everybody"]
+pub enum Admission {
+    /// By the store, or by what it is known to say.
+    Decided {
+        /// What was decided.
+        ruling: Ruling,
+        /// What is held under concurrency limits, until this is dropped.
+        permits: Permits,
+    },
+    /// Without the store, as the rules say for that case.
+    Degraded {
+        /// What was decided.
+        ruling: Ruling,
+        /// What is held under concurrency limits, until this is dropped.
+        permits: Permits,
+        /// Why.
+        outage: Outage,
+    },
+}
+
+/// Why the store was not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// What became of the question.
+    pub cause: StoreErrorKind,
+    /// Whether the request is refused only because the store is away (503, not 429).
+    pub unavailable: bool,
+}
+
+impl Admission {
+    pub(crate) fn new(ruling: Ruling, permits: Permits, outage: Option<Outage>) -> Self {
+        match outage {
+            None => Self::Decided { ruling, permits },
+            Some(outage) => Self::Degraded { ruling, permits, outage },
+        }
+    }
+
+    /// Whether the request may pass, now or after [`Admission::wait`].
+    pub fn passes(&self) -> bool {
+        self.verdict().passes()
+    }
+
+    /// The verdict over all rules.
+    pub fn verdict(&self) -> Verdict {
+        self.ruling().verdict
+    }
+
+    /// How long to wait before passing; zero unless the request was granted a place in the future.
+    pub fn wait(&self) -> Duration {
+        match self.verdict() {
+            Verdict::Wait(wait) => wait,
+            Verdict::Allow | Verdict::Deny(_) => Duration::ZERO,
+        }
+    }
+
+    /// After how long asking again can help; `None` if the request passes, or never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.verdict() {
+            Verdict::Deny(Retry::After(retry)) => Some(retry),
+            _ => None,
+        }
+    }
+
+    /// What was decided, rule by rule.
+    pub const fn ruling(&self) -> &Ruling {
+        match self {
+            Self::Decided { ruling, .. } | Self::Degraded { ruling, .. } => ruling,
+        }
+    }
+
+    /// Why the store did not decide, if it did not.
+    pub const fn outage(&self) -> Option<Outage> {
+        match self {
+            Self::Decided { .. } => None,
+            Self::Degraded { outage, .. } => Some(*outage),
+        }
+    }
+
+    /// What is held under concurrency limits, to be dropped when the work is done.
+    pub fn into_permits(self) -> Permits {
+        match self {
+            Self::Decided { permits, .. } | Self::Degraded { permits, .. } => permits,
+        }
+    }
+}
+
+/// What was decided about a request, rule by rule. Names are those of the version that decided.
+#[derive(Clone)]
+pub struct Ruling {
+    pub(crate) verdict: Verdict,
+    pub(crate) reason: Reason,
+    pub(crate) at: Timestamp,
+    pub(crate) source: Source,
+    pub(crate) rules: Arc<RuleSet>,
+    pub(crate) refused_by: Option<usize>,
+    pub(crate) findings: SmallVec<[Found; 4]>,
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The limits of the rules that match.
+    Limits,
+    /// No rule matches.
+    NoRule,
+    /// The request names a domain that has no rules. It passes, as at Envoy.
+    UnknownDomain,
+    /// On the list of those who are never limited.
+    Exempt,
+    /// On the list of those who never pass, or a rule blocks.
+    Blocked,
+    /// More limits apply than one request may be charged on. Refused, as some would be left out.
+    TooManyLimits,
+}
+
+/// What one limit says, by its place in the rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) rule: usize,
+    pub(crate) limit: usize,
+    pub(crate) decision: Decision,
+}
+
+/// What one limit of one rule says.
+#[derive(Clone, Copy, Debug)]
+pub struct Finding<'r> {
+    /// The rule; `None` for a question without rules.
+    pub rule: Option<&'r ActiveRule>,
+    /// Its limit.
+    pub limit: Option<&'r ActiveLimit>,
+    /// What it says.
+    pub decision: Decision,
+}
+
+impl Ruling {
+    /// The verdict over all rules.
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// What it rests on.
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// Who answered.
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// When, by the store's clock; the epoch if it was not asked.
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// Which version of the rules decided.
+    pub fn version(&self) -> u64 {
+        self.rules.version()
+    }
+
+    /// What each limit says.
+    pub fn findings(&self) -> impl Iterator<Item = Finding<'_>> {
+        self.findings.iter().map(|found| self.finding(found))
+    }
+
+    /// The limit that refuses: of several, the one with the longest retry.
+    pub fn refused_by(&self) -> Option<Finding<'_>> {
+        self.refused_by.and_then(|by| self.findings.get(by)).map(|found| self.finding(found))
+    }
+
+    fn finding(&self, found: &Found) -> Finding<'_> {
+        let rule = self.rules.rule(found.rule);
+        let limit = rule.and_then(|rule| rule.limits().get(found.limit));
+        Finding { rule, limit, decision: found.decision }
+    }
+}
+
+impl fmt::Debug for Ruling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let refused_by = self.refused_by().and_then(|finding| finding.rule).map(ActiveRule::name);
+        f.debug_struct("Ruling")
+            .field("verdict", &self.verdict)
+            .field("reason", &self.reason)
+            .field("source", &self.source)
+            .field("version", &self.version())
+            .field("refused_by", &refused_by)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,95 @@
+//! How a limiter is made.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tollgate_core::Store;
+use tollgate_core::rule::{KeySecret, RuleSet};
+
+use crate::chance;
+use crate::engine::{Engine, Keeper};
+use crate::limiter::{Limiter, Shared};
+use crate::observer::{Observer, Observers};
+use crate::stats::Counts;
+
+/// Says what a limiter is made of.
+pub struct Builder<S> {
+    store: S,
+    rules: RuleSet,
+    secret: Option<[u8; 16]>,
+    deny_cache: DenyCache,
+    observers: Vec<Box<dyn Observer>>,
+}
+
+/// Whether refusals that are known to be refusals are repeated without asking the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DenyCache {
+    /// For up to 50 ms. Changes who is admitted only in that a credit by another process is seen
+    /// so much later.
+    #[default]
+    On,
+    /// The store is asked every time.
+    Off,
+}
+
+impl<S: Store + 'static> Builder<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self {
+            store,
+            rules: RuleSet::empty(),
+            secret: None,
+            deny_cache: DenyCache::default(),
+            observers: Vec::new(),
+        }
+    }
+
+    /// Begins with these rules; with none unless said.
+    pub fn rules(mut self, rules: RuleSet) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// The secret that all processes of a fleet share: long values enter keys hashed under it,
+    /// and reservations are signed by it. Without one this process draws its own, and long values
+    /// count apart in each process.
+    pub fn secret(mut self, secret: [u8; 16]) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// Whether refusals are repeated without asking; on unless said.
+    pub fn deny_cache(mut self, deny_cache: DenyCache) -> Self {
+        self.deny_cache = deny_cache;
+        self
+    }
+
+    /// Tells this observer as well.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// Makes the limiter. What it does besides requests runs on the tokio runtime it is made on,
+    /// or on a thread of its own where there is none.
+    pub fn build(self) -> Limiter<S> {
+        let engine = Arc::new(Engine::new(self.store, self.deny_cache));
+        let secret = self.secret.unwrap_or_else(chance::secret);
+        let shared = Shared {
+            keeper: Keeper::start(&engine),
+            engine,
+            rules: ArcSwap::from_pointee(self.rules),
+            secret: KeySecret::new(secret),
+            mac: secret,
+            observers: Observers::start(self.observers),
+            counts: Counts::default(),
+        };
+        Limiter { shared: Arc::new(shared) }
+    }
+}
+
+impl<S> fmt::Debug for Builder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("deny_cache", &self.deny_cache).finish_non_exhaustive()
+    }
+}

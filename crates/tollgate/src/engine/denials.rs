@@ -1,0 +1,106 @@
+//! The deny cache: refusals that need not be asked for again.
+//!
+//! A store that refuses a cost says after how long it could pass. Until then it refuses that cost
+//! and any higher one, whoever asks, so this process can say so itself. The time is counted from
+//! the moment of *sending*, so that it ends here no later than at the store.
+//!
+//! Only a credit by another node, or a store's clock that jumps forth, could let the cost pass
+//! earlier. So nothing is repeated for longer than [`LONGEST`]. Credits of this process forget
+//! the refusal at once, and another edit of a rule is another limit.
+//!
+//! Not here: concurrency, where a release may come at any moment, and shadow rules, which must
+//! count what they would refuse.
+
+use std::time::Duration;
+
+use tollgate_core::{Basis, Cost, Decision, Quota, Retry, Revision, Verdict};
+
+use super::slots::{Print, Slots};
+use super::toll::Toll;
+use crate::clock::{Instant, after};
+
+/// The longest that a refusal is repeated without asking.
+pub(crate) const LONGEST: Duration = Duration::from_millis(50);
+
+/// How many counters are remembered: about 6 MB, when that many refuse at once.
+const PLACES: usize = 65_536;
+
+/// A refusal that may be repeated.
+#[derive(Clone, Copy, Debug)]
+struct Denial {
+    /// By which edit of the limit it was judged: another one may let it pass.
+    edit: (Revision, Quota),
+    /// What was refused, and with it everything above.
+    cost: Cost,
+    /// No longer than this.
+    until: Instant,
+    /// When the store would let it pass: what callers are told.
+    retry_at: Instant,
+    reset_at: Instant,
+    remaining: u64,
+}
+
+/// Remembers refusals.
+#[derive(Debug)]
+pub(crate) struct Denials {
+    slots: Slots<Denial>,
+}
+
+impl Denials {
+    pub(crate) fn new() -> Self {
+        Self { slots: Slots::new(PLACES) }
+    }
+
+    /// The refusal of this cost, if it is known without asking.
+    pub(crate) fn known(&self, print: Print, toll: &Toll<'_>, now: Instant) -> Option<Decision> {
+        let cost = asked(toll)?;
+        let denial = self.slots.get(print)?;
+        if cost < denial.cost || now >= denial.until || edit(toll) != denial.edit {
+            return None;
+        }
+        let retry = denial.retry_at.saturating_duration_since(now);
+        Some(Decision {
+            verdict: Verdict::Deny(Retry::After(retry.max(Duration::from_micros(1)))),
+            remaining: denial.remaining,
+            reset_after: denial.reset_at.saturating_duration_since(now),
+            basis: Basis::Counted,
+        })
+    }
+
+    /// Learns from what the store decided about a question sent at `sent`.
+    pub(crate) fn learn(&self, print: Print, toll: &Toll<'_>, decision: &Decision, sent: Instant) {
+        let Verdict::Deny(Retry::After(retry)) = decision.verdict else { return };
+        let Some(cost) = asked(toll) else { return };
+        if decision.basis != Basis::Counted {
+            return;
+        }
+        let denial = Denial {
+            edit: edit(toll),
+            cost,
+            until: after(sent, retry.min(LONGEST)),
+            retry_at: after(sent, retry),
+            reset_at: after(sent, decision.reset_after),
+            remaining: decision.remaining,
+        };
+        let lower = |known: Denial| {
+            known.edit == denial.edit && known.cost < cost && known.until >= denial.until
+        };
+        if !self.slots.get(print).is_some_and(lower) {
+            self.slots.put(print, denial);
+        }
+    }
+
+    /// Forgets what a credit may have changed.
+    pub(crate) fn forget(&self, print: Print) {
+        self.slots.forget(print);
+    }
+}
+
+/// What is asked for, if its refusal may be repeated.
+fn asked(toll: &Toll<'_>) -> Option<Cost> {
+    toll.asked().filter(|_| !toll.counts_holders())
+}
+
+fn edit(toll: &Toll<'_>) -> (Revision, Quota) {
+    (toll.limit.revision(), toll.limit.quota())
+}

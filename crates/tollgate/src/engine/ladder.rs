@@ -1,0 +1,216 @@
+//! The outage ladder: what answers while the store does not.
+//!
+//! Each rule says so itself: `admit`, `refuse`, or its share of the limit in this process
+//! (`local`). Under `local`, a limit of L shared by N live nodes becomes ⌈L ÷ N⌉ here, and a
+//! counter starts with its part of what the store last said was left. So with N nodes at most
+//! L + N × share pass, across both switches; when all had seen the counter just before, it is L
+//! and a rounding.
+//!
+//! What passes is owed to the store (`debts.rs`), which is told before it answers again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tollgate_core::rule::declaration::OnOutage;
+use tollgate_core::{
+    Answer, Basis, Charge, Decision, Limit, Op, Request, Retry, Timestamp, Verdict,
+};
+use tollgate_embedded::EmbeddedStore;
+
+use super::debts::{Debt, Debts, Met};
+use super::part::share_of;
+use super::slots::{Print, Printer, Slots};
+use super::toll::Toll;
+use crate::chance::Names;
+use crate::clock::{self, Instant, LocalClock, after};
+
+/// How many counters' last known remains are remembered, and how many may have local shares.
+pub(crate) const PLACES: usize = 65_536;
+
+/// When to ask again, if nothing better is known: a breaker probes about as often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the store last said of a counter.
+#[derive(Clone, Copy, Debug)]
+struct Hint {
+    remaining: u64,
+    /// From then on the counter is full, unless others charged it.
+    reset_at: Instant,
+}
+
+/// Answers in the store's place.
+#[derive(Debug)]
+pub(crate) struct Ladder {
+    local: EmbeddedStore<LocalClock>,
+    hints: Slots<Hint>,
+    pub(crate) debts: Debts,
+    /// What passed and could not be remembered as owed.
+    pub(crate) forgotten: AtomicU64,
+    nodes: AtomicU64,
+    store_time: Mutex<Option<(Timestamp, Instant)>>,
+}
+
+impl Ladder {
+    /// A ladder that remembers about so many counters.
+    pub(crate) fn new(places: usize) -> Self {
+        Self {
+            local: EmbeddedStore::builder().max_keys(places).with_clock(LocalClock::new()),
+            hints: Slots::new(places),
+            debts: Debts::default(),
+            forgotten: AtomicU64::new(0),
+            nodes: AtomicU64::new(1),
+            store_time: Mutex::new(None),
+        }
+    }
+
+    /// How many nodes share the limits, as last counted.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_nodes(&self, nodes: u64) {
+        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+    }
+
+    /// Remembers what the store said of a counter.
+    pub(crate) fn learn(&self, print: Print, decision: &Decision, seen: Instant) {
+        let hint =
+            Hint { remaining: decision.remaining, reset_at: after(seen, decision.reset_after) };
+        self.hints.put(print, hint);
+    }
+
+    /// Remembers the store's time.
+    pub(crate) fn learn_time(&self, at: Timestamp, seen: Instant) {
+        *self.store_time.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, seen));
+    }
+
+    /// What the store's clock showed at `then`, as far as this process can tell.
+    pub(crate) fn store_time(&self, then: Instant) -> Option<Timestamp> {
+        let (at, seen) = (*self.store_time.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let since = then.saturating_duration_since(seen);
+        let before = seen.saturating_duration_since(then);
+        let later = at.checked_add(since)?;
+        let micros = u64::try_from(before.as_micros()).ok()?;
+        Some(Timestamp::from_micros(later.as_micros().saturating_sub(micros)))
+    }
+
+    /// Answers a request in the store's place.
+    pub(crate) fn answer(
+        &self,
+        tolls: &[Toll<'_>],
+        partition: Option<&[u8]>,
+        printer: &Printer,
+        names: &Names,
+    ) -> Answer {
+        let now = clock::now();
+        if let Some(by) = tolls.iter().position(|toll| toll.on_outage == OnOutage::Refuse) {
+            return refusal(tolls.len(), by);
+        }
+        let mut shares: SmallVec<[(usize, Limit, Print); 4]> = SmallVec::new();
+        for (i, toll) in tolls.iter().enumerate() {
+            if toll.on_outage != OnOutage::Local {
+                continue;
+            }
+            let Some(share) = share_of(toll.limit, self.nodes()) else {
+                return refusal(tolls.len(), i);
+            };
+            let print = printer.print(toll.key, toll.limit);
+            match self.debts.meet(print, toll, partition, &share, now, names.draw()) {
+                Met::First => self.seed(print, toll, &share, now),
+                Met::Again | Met::Unknown => {}
+            }
+            shares.push((i, share, print));
+        }
+        let answer = self.charge(tolls, &shares);
+        if answer.passes() {
+            for (i, _, print) in &shares {
+                let spent = tolls.get(*i).map_or(0, Toll::spent);
+                if spent > 0 && !self.debts.add(*print, spent, now, names.draw()) {
+                    self.forgotten.fetch_add(spent, Ordering::Relaxed);
+                }
+            }
+        }
+        answer
+    }
+
+    /// Charges the shares, all or none, and spreads the answer over all tolls.
+    fn charge(&self, tolls: &[Toll<'_>], shares: &[(usize, Limit, Print)]) -> Answer {
+        let charges: SmallVec<[Charge<'_>; 4]> = shares
+            .iter()
+            .filter_map(|(i, share, _)| Toll { limit: share, ..*tolls.get(*i)? }.charge())
+            .collect();
+        let local = match Request::new(&charges) {
+            Ok(request) if charges.len() == shares.len() => self.local.charge_request(&request),
+            _ => return refusal(tolls.len(), 0),
+        };
+        let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
+        decisions.resize(tolls.len(), passing());
+        for ((i, _, _), decision) in shares.iter().zip(&local.decisions) {
+            if let Some(place) = decisions.get_mut(*i) {
+                *place = Decision { verdict: for_now(decision.verdict), ..*decision };
+            }
+        }
+        let refused_by = local.refused_by.and_then(|by| shares.get(by)).map(|(toll, _, _)| *toll);
+        Answer { verdict: for_now(local.verdict), at: Timestamp::EPOCH, refused_by, decisions }
+    }
+
+    /// Starts a counter with its part of what the store last said was left.
+    fn seed(&self, print: Print, toll: &Toll<'_>, share: &Limit, now: Instant) {
+        let Some(hint) = self.hints.get(print).filter(|hint| now < hint.reset_at) else { return };
+        if toll.counts_holders() {
+            return;
+        }
+        let level = hint.remaining.div_ceil(self.nodes().max(1));
+        let Some(excess) = self.remaining(toll, share).checked_sub(level) else { return };
+        let debit = Op::Debit { cost: excess, at: Timestamp::MAX };
+        if let Some(charge) = Toll::new(toll.key, share, debit).charge() {
+            let _ = self.local.charge_one(&charge);
+        }
+    }
+
+    fn remaining(&self, toll: &Toll<'_>, share: &Limit) -> u64 {
+        let peek = Toll::new(toll.key, share, Op::Peek(0)).charge();
+        peek.map_or(0, |peek| self.local.charge_one(&peek).remaining)
+    }
+
+    /// What of a debt still counts: time has taken the rest.
+    pub(crate) fn owed(&self, debt: &Debt) -> u64 {
+        let Some(toll) = debt.toll.toll(Op::Peek(0)) else { return 0 };
+        let used = debt.share.quota().burst().get();
+        debt.cost.min(used.saturating_sub(self.remaining(&toll, &debt.share)))
+    }
+
+    /// Gives back a permit that was taken here.
+    pub(crate) fn release(&self, toll: &Toll<'_>) {
+        let Some(share) = share_of(toll.limit, self.nodes()) else { return };
+        if let Some(charge) = (Toll { limit: &share, ..*toll }).charge() {
+            let _ = self.local.charge_one(&charge);
+        }
+    }
+}
+
+/// What is above the share may pass once the store is back.
+fn for_now(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Deny(Retry::Never) => Verdict::Deny(Retry::After(ASK_AGAIN)),
+        other => other,
+    }
+}
+
+fn refusal(tolls: usize, by: usize) -> Answer {
+    let verdict = Verdict::Deny(Retry::After(ASK_AGAIN));
+    let mut decisions = SmallVec::new();
+    decisions.resize(tolls, Decision { verdict, ..passing() });
+    Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions }
+}
+
+const fn passing() -> Decision {
+    Decision {
+        verdict: Verdict::Allow,
+        remaining: 0,
+        reset_after: Duration::ZERO,
+        basis: Basis::Counted,
+    }
+}

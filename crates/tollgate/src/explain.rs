@@ -1,0 +1,170 @@
+//! Explain: which rules a request meets, what their counters say, who refuses and until when.
+//! Charges nothing.
+//!
+//! Everything here is owned text and numbers, so that it can be kept, printed and sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::rule::{Ask, Judgement, LimitKind, Outcome as Considered, RuleSet};
+use tollgate_core::{Key, Retry, Store, Verdict};
+
+use crate::Limiter;
+use crate::admission::{Outage, Reason};
+
+/// Why a request would be answered as it would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Which version of the rules this is about.
+    pub version: u64,
+    /// What the request would be told.
+    pub verdict: Verdict,
+    /// What that rests on.
+    pub reason: Reason,
+    /// Why the counters are this process's own, if the store does not answer.
+    pub outage: Option<Outage>,
+    /// Every rule of the domain, and what becomes of it, in the order of the file.
+    pub rules: Vec<ExplainedRule>,
+    /// Every counter that the request would be charged on.
+    pub counters: Vec<ExplainedCounter>,
+}
+
+/// What becomes of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedRule {
+    /// Its name.
+    pub rule: String,
+    /// What becomes of it.
+    pub fate: Fate,
+}
+
+/// What becomes of a rule for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fate {
+    /// Its limits are charged.
+    Charged,
+    /// Its limits are charged, and answer nobody.
+    Shadow,
+    /// It is switched off.
+    Off,
+    /// The condition on this attribute does not hold.
+    Unmatched {
+        /// The attribute.
+        attribute: String,
+    },
+    /// It matches, but the request lacks an attribute that its counters are told apart by.
+    Skipped {
+        /// The attribute.
+        attribute: String,
+    },
+    /// It matches, but another rule takes its place.
+    Replaced {
+        /// The other rule.
+        by: String,
+    },
+    /// It refuses without counting.
+    Blocks,
+}
+
+/// What one counter says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedCounter {
+    /// Whose it is.
+    pub rule: String,
+    /// Under which limit.
+    pub limit: String,
+    /// What that limit allows, in words.
+    pub allows: String,
+    /// Whether it is the counter of a ban.
+    pub is_ban: bool,
+    /// What the request would cost.
+    pub cost: u64,
+    /// Its key, as the store knows it; bytes outside of ASCII escaped.
+    pub key: String,
+    /// Whether it would let the request pass.
+    pub passes: bool,
+    /// What could still be spent at once.
+    pub remaining: u64,
+    /// After how long it would let the request pass; `None` if it does, or never will.
+    pub clears_after: Option<Duration>,
+    /// After how long it is full again.
+    pub full_after: Duration,
+}
+
+impl<S: Store + 'static> Limiter<S> {
+    /// Explains what [`Limiter::admit`] would say, rule by rule and counter by counter.
+    pub async fn explain(&self, ask: &Ask<'_>) -> Explanation {
+        let rules = self.rules();
+        let admission = self.peek_under(ask, Arc::clone(&rules)).await;
+        let ruling = admission.ruling();
+        Explanation {
+            version: rules.version(),
+            verdict: ruling.verdict(),
+            reason: ruling.reason(),
+            outage: admission.outage(),
+            rules: fates(&rules, ask),
+            counters: self.counters(&rules, ask, ruling),
+        }
+    }
+
+    fn counters(
+        &self,
+        rules: &RuleSet,
+        ask: &Ask<'_>,
+        ruling: &crate::Ruling,
+    ) -> Vec<ExplainedCounter> {
+        let Judgement::Charges(charges) = rules.judge(ask, &self.shared.secret) else {
+            return Vec::new();
+        };
+        let rows = charges.enforced().iter().zip(ruling.findings());
+        rows.map(|(due, finding)| {
+            let decision = finding.decision;
+            ExplainedCounter {
+                rule: due.rule.name().to_owned(),
+                limit: due.limit.name().to_owned(),
+                allows: due.limit.limit().to_string(),
+                is_ban: due.limit.kind() == LimitKind::Ban,
+                cost: due.cost,
+                key: shown(charges.key(due)),
+                passes: decision.passes(),
+                remaining: decision.remaining,
+                clears_after: match decision.verdict {
+                    Verdict::Deny(Retry::After(retry)) => Some(retry),
+                    _ => None,
+                },
+                full_after: decision.reset_after,
+            }
+        })
+        .collect()
+    }
+}
+
+fn fates(rules: &RuleSet, ask: &Ask<'_>) -> Vec<ExplainedRule> {
+    let fate = |outcome: &Considered<'_>, shadow: bool| match outcome {
+        Considered::Charges if shadow => Fate::Shadow,
+        Considered::Charges => Fate::Charged,
+        Considered::Off => Fate::Off,
+        Considered::Unmatched { attribute } => {
+            Fate::Unmatched { attribute: (*attribute).to_owned() }
+        }
+        Considered::Skipped { attribute } => Fate::Skipped { attribute: (*attribute).to_owned() },
+        Considered::Replaced { by } => Fate::Replaced { by: by.name().to_owned() },
+        Considered::Blocks(_) => Fate::Blocks,
+    };
+    let considered = rules.consider(ask).into_iter();
+    considered
+        .map(|considered| {
+            let shadow = considered.rule.mode() == tollgate_core::rule::declaration::Mode::Shadow;
+            ExplainedRule {
+                rule: considered.rule.name().to_owned(),
+                fate: fate(&considered.outcome, shadow),
+            }
+        })
+        .collect()
+}
+
+fn shown(key: Key<'_>) -> String {
+    key.as_bytes().escape_ascii().to_string()
+}

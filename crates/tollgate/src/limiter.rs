@@ -1,0 +1,448 @@
+//! The limiter: from an ask to an admission.
+//!
+//! [`Limiter::admit`] judges an ask by the rules of one version, charges what they say, all or
+//! none, and answers whatever the store does. Rules are swapped without anybody waiting: whoever
+//! is being judged keeps the version that it began with.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+use tollgate_core::rule::{Ask, Charges, Due, Judgement, KeySecret, LimitKind, RuleSet};
+use tollgate_core::{Algorithm, Cost, Holder, Key, KeyError, Limit, Op, Retry, Store, Verdict};
+use tollgate_embedded::EmbeddedStore;
+
+use crate::admission::{Admission, Found, Outage, Reason, Ruling};
+use crate::builder::Builder;
+use crate::engine::{Chore, Engine, Keeper, Outcome, OwnedToll, Source, Teller, Toll, keys};
+use crate::observer::{Event, Observers};
+use crate::permits::Permits;
+use crate::stats::{Counts, Stats};
+use crate::wait::{Gate, GateError};
+
+/// Decides who may pass. Clones share everything.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Limiter, rules};
+/// use tollgate::core::rule::Ask;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// limiter.set_rules(rules::load(
+///     "
+/// version: 1
+/// domain: shop
+/// rules:
+///   - name: login-per-ip
+///     match: { path: /login, method: POST }
+///     by: [ip]
+///     limits: [2 per 1m]
+/// ",
+///     rules::Format::Yaml,
+/// )?)?;
+///
+/// let ask = Ask::new("shop").with("path", "/login")?.with("method", "POST")?.with("ip", "203.0.113.9")?;
+///
+/// assert!(limiter.admit(&ask).await.passes());
+/// assert!(limiter.admit(&ask).await.passes());
+/// let third = limiter.admit(&ask).await;
+/// assert_eq!(third.ruling().refused_by().and_then(|finding| finding.rule).map(|rule| rule.name()), Some("login-per-ip"));
+/// # Ok(()) }
+/// ```
+pub struct Limiter<S = EmbeddedStore> {
+    pub(crate) shared: Arc<Shared<S>>,
+}
+
+pub(crate) struct Shared<S> {
+    pub(crate) engine: Arc<Engine<S>>,
+    pub(crate) keeper: Keeper,
+    pub(crate) rules: ArcSwap<RuleSet>,
+    pub(crate) secret: KeySecret,
+    pub(crate) mac: [u8; 16],
+    pub(crate) observers: Observers,
+    pub(crate) counts: Counts,
+}
+
+impl<S: Store + 'static> Limiter<S> {
+    /// A limiter on this store, without rules.
+    pub fn new(store: S) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// A limiter with more to say about it.
+    pub fn builder(store: S) -> Builder<S> {
+        Builder::new(store)
+    }
+
+    /// Judges an ask by the rules, and charges what it costs, all or none.
+    pub async fn admit(&self, ask: &Ask<'_>) -> Admission {
+        self.rule_on(ask, Manner::Charge, self.rules(), |_, _| {}).await
+    }
+
+    /// What [`Limiter::admit`] would say, without charging anything.
+    pub async fn peek(&self, ask: &Ask<'_>) -> Admission {
+        self.peek_under(ask, self.rules()).await
+    }
+
+    /// The same under given rules.
+    pub(crate) async fn peek_under(&self, ask: &Ask<'_>, rules: Arc<RuleSet>) -> Admission {
+        self.rule_on(ask, Manner::Peek, rules, |_, _| {}).await
+    }
+
+    /// Charges one counter of the caller's choice, without rules.
+    ///
+    /// # Errors
+    ///
+    /// When the key cannot be one, or the limit counts holders.
+    pub async fn check(
+        &self,
+        key: impl AsRef<[u8]>,
+        limit: &Limit,
+        cost: Cost,
+    ) -> Result<Admission, GateError> {
+        if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
+            return Err(GateError::CountsHolders);
+        }
+        let bytes = chosen(key.as_ref())?;
+        let tolls = [Toll::new(Key::new(&bytes)?, limit, Op::Take(cost))];
+        let outcome = self.shared.engine.decide(&tolls, None).await;
+        let found = outcome.answer.decisions.iter().map(|decision| Found {
+            rule: usize::MAX,
+            limit: usize::MAX,
+            decision: *decision,
+        });
+        let findings = found.collect();
+        let outage = outage(&outcome, &tolls);
+        let ruling = ruling(Reason::Limits, &outcome, findings, self.rules());
+        Ok(self.conclude(ruling, Permits::none(), outage, Manner::Charge))
+    }
+
+    /// A counter of the caller's choice at which callers wait.
+    ///
+    /// # Errors
+    ///
+    /// When the key cannot be one, or the limit counts holders.
+    pub fn gate(&self, key: impl AsRef<[u8]>, limit: Limit) -> Result<Gate<S>, GateError> {
+        let key = chosen(key.as_ref())?.into_boxed_slice();
+        let counter = OwnedToll { key, limit, partition: None };
+        let shared = &self.shared;
+        Gate::new(Arc::clone(&shared.engine), shared.keeper.clone(), counter)
+    }
+
+    /// The rules that apply now.
+    pub fn rules(&self) -> Arc<RuleSet> {
+        self.shared.rules.load_full()
+    }
+
+    /// Applies other rules from now on. Whoever is being judged keeps those it began with.
+    ///
+    /// # Errors
+    ///
+    /// When their version is not above the present one.
+    pub fn set_rules(&self, rules: RuleSet) -> Result<(), StaleRules> {
+        let to = rules.version();
+        let rules = Arc::new(rules);
+        let mut stale = None;
+        let before = self.shared.rules.rcu(|present| {
+            stale = (present.version() >= to).then(|| present.version());
+            Arc::clone(if stale.is_some() { present } else { &rules })
+        });
+        if let Some(present) = stale {
+            return Err(StaleRules { present, offered: to });
+        }
+        let from = before.version();
+        self.shared.observers.tell(|| Event::RulesChanged { from, to });
+        Ok(())
+    }
+
+    /// What was counted since the start.
+    pub fn stats(&self) -> Stats {
+        self.shared.counts.stats(&self.shared)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.shared.engine.store
+    }
+
+    /// Judges an ask under given rules. What is charged is noted, with its partition.
+    pub(crate) async fn rule_on(
+        &self,
+        ask: &Ask<'_>,
+        manner: Manner,
+        rules: Arc<RuleSet>,
+        mut note: impl FnMut(&Toll<'_>, Option<&[u8]>),
+    ) -> Admission {
+        let charges = match rules.judge(ask, &self.shared.secret) {
+            Judgement::Charges(charges) => charges,
+            other => {
+                let reason = reason(&other);
+                drop(other);
+                return self.without_charges(reason, rules, manner);
+            }
+        };
+        if charges.is_empty() {
+            drop(charges);
+            return self.without_charges(Reason::NoRule, rules, manner);
+        }
+        let names = &self.shared.engine.names;
+        let tolls: SmallVec<[Toll<'_>; 8]> = charges
+            .enforced()
+            .iter()
+            .map(|due| toll(&charges, due, manner, || names.draw()))
+            .collect();
+        let outcome = self.shared.engine.decide(&tolls, charges.partition()).await;
+        let findings = found(charges.enforced(), &outcome);
+        let mut permits = Permits::none();
+        if manner == Manner::Charge {
+            if outcome.answer.passes() {
+                permits = self.hold(&tolls, charges.partition());
+                tolls.iter().for_each(|toll| note(toll, charges.partition()));
+                self.shadow(&charges, &rules).await;
+            } else {
+                self.count_refusals(&charges, &outcome);
+            }
+        }
+        let outage = outage(&outcome, &tolls);
+        drop(tolls);
+        drop(charges);
+        let ruling = ruling(Reason::Limits, &outcome, findings, rules);
+        self.conclude(ruling, permits, outage, manner)
+    }
+
+    fn without_charges(&self, reason: Reason, rules: Arc<RuleSet>, manner: Manner) -> Admission {
+        let verdict = match reason {
+            Reason::Blocked | Reason::TooManyLimits => Verdict::Deny(Retry::Never),
+            _ => Verdict::Allow,
+        };
+        let ruling = Ruling {
+            verdict,
+            reason,
+            at: tollgate_core::Timestamp::EPOCH,
+            source: Source::Store,
+            rules,
+            refused_by: None,
+            findings: SmallVec::new(),
+        };
+        self.conclude(ruling, Permits::none(), None, manner)
+    }
+
+    /// Counts, tells, and answers. What is only asked about is not counted.
+    fn conclude(
+        &self,
+        ruling: Ruling,
+        permits: Permits,
+        outage: Option<Outage>,
+        manner: Manner,
+    ) -> Admission {
+        if manner == Manner::Peek {
+            return Admission::new(ruling, permits, outage);
+        }
+        self.shared.counts.add(&ruling, outage);
+        let observers = &self.shared.observers;
+        match outage {
+            Some(outage) => observers.tell(|| Event::Degraded { ruling: ruling.clone(), outage }),
+            None if ruling.verdict.passes() => {
+                observers.tell(|| Event::Admitted { ruling: ruling.clone() });
+            }
+            None => observers.tell(|| Event::Refused { ruling: ruling.clone() }),
+        }
+        Admission::new(ruling, permits, outage)
+    }
+
+    fn hold(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
+        let held = tolls.iter().filter_map(|toll| match toll.op {
+            Op::Acquire { holder, lease } => Some((OwnedToll::new(toll, partition), holder, lease)),
+            _ => None,
+        });
+        Permits::hold(held, &self.shared.keeper, &self.shared.engine)
+    }
+
+    /// Charges shadow rules: a second request, whose answer only observers see.
+    async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) {
+        if charges.shadow().is_empty() {
+            return;
+        }
+        let names = &self.shared.engine.names;
+        let mut owned = Vec::with_capacity(charges.shadow().len());
+        let mut found = SmallVec::new();
+        for due in charges.shadow() {
+            let toll = toll(charges, due, Manner::Charge, || names.draw());
+            owned.push((OwnedToll::new(&toll, charges.partition()), toll.op));
+            found.push(place(due));
+        }
+        let shared = Arc::clone(&self.shared);
+        let rules = Arc::clone(rules);
+        let told = move |outcome: Outcome| shared.tell_shadow(&outcome, found, rules);
+        let told = Teller::new(told);
+        if S::REMOTE {
+            self.shared.keeper.ask(Chore::Shadow { tolls: owned, told });
+        } else {
+            // It takes no trip, so nobody waits for it.
+            self.shared.engine.shadow(owned, told).await;
+        }
+    }
+
+    /// Has refusals counted towards bans, off the caller's path.
+    fn count_refusals(&self, charges: &Charges<'_>, outcome: &Outcome) {
+        for (due, decision) in charges.enforced().iter().zip(&outcome.answer.decisions) {
+            let refuses = !decision.passes() && due.limit.kind() == LimitKind::Limit;
+            if !refuses {
+                continue;
+            }
+            let same = |other: &&Due<'_>| {
+                other.rule.index() == due.rule.index() && other.limit.kind() == LimitKind::Ban
+            };
+            let Some(ban) = charges.enforced().iter().find(same) else { continue };
+            let (Some(active), Some(key)) = (due.rule.ban(), charges.refusals_key(ban)) else {
+                continue;
+            };
+            let owned = |key: Key<'_>, limit: &Limit| OwnedToll {
+                key: key.as_bytes().into(),
+                limit: *limit,
+                partition: charges.partition().map(Into::into),
+            };
+            let refusals = owned(key, active.refusals().limit());
+            let ban = owned(charges.key(ban), active.ban().limit());
+            let (observers, key) = (self.shared.observers.clone(), ban.key.clone());
+            let (rule, domain): (Arc<str>, Arc<str>) =
+                (due.rule.name().into(), due.rule.domain().into());
+            let told = move |_| observers.tell(|| Event::Banned { rule, domain, key });
+            self.shared.keeper.ask(Chore::Refused { refusals, ban, told: Teller::new(told) });
+        }
+    }
+}
+
+impl<S> Shared<S> {
+    fn tell_shadow(&self, outcome: &Outcome, mut found: SmallVec<[Found; 4]>, rules: Arc<RuleSet>) {
+        for (found, decision) in found.iter_mut().zip(&outcome.answer.decisions) {
+            found.decision = *decision;
+        }
+        self.counts.add_shadow(outcome.answer.passes());
+        if !outcome.answer.passes() {
+            self.observers.tell(|| Event::ShadowRefused {
+                ruling: ruling(Reason::Limits, outcome, found, rules),
+            });
+        }
+    }
+}
+
+fn ruling(
+    reason: Reason,
+    outcome: &Outcome,
+    findings: SmallVec<[Found; 4]>,
+    rules: Arc<RuleSet>,
+) -> Ruling {
+    Ruling {
+        verdict: outcome.answer.verdict,
+        reason,
+        at: outcome.answer.at,
+        source: outcome.source,
+        rules,
+        refused_by: outcome.answer.refused_by,
+        findings,
+    }
+}
+
+/// Whether an ask is charged or only asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Charge,
+    Peek,
+}
+
+/// The toll of a due.
+pub(crate) fn toll<'c, 's: 'c>(
+    charges: &'c Charges<'s>,
+    due: &Due<'s>,
+    manner: Manner,
+    draw: impl FnOnce() -> u128,
+) -> Toll<'c> {
+    let limit = due.limit.limit();
+    let holders = matches!(limit.algorithm(), Algorithm::Concurrency(_));
+    let op = match (manner, due.limit.kind()) {
+        (Manner::Charge, LimitKind::Limit) if holders => {
+            Op::Acquire { holder: Holder(draw()), lease: limit.quota().period() }
+        }
+        (Manner::Charge, LimitKind::Limit) => Op::Take(due.cost),
+        (Manner::Peek, LimitKind::Limit) if holders => Op::Peek(1),
+        (_, _) => Op::Peek(due.cost),
+    };
+    let mut toll = Toll::new(charges.key(due), limit, op);
+    toll.on_outage = due.rule.on_outage();
+    toll.guard = due.rule.local_guard().filter(|_| due.limit.kind() == LimitKind::Limit);
+    toll
+}
+
+/// Where a due stands in its rules; what it says comes later.
+fn place(due: &Due<'_>) -> Found {
+    let limits = due.rule.limits().iter();
+    let limit = limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count();
+    let decision = tollgate_core::Decision::overflow(Verdict::Allow);
+    Found { rule: due.rule.index(), limit, decision }
+}
+
+fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
+    let rows = dues.iter().zip(&outcome.answer.decisions);
+    rows.map(|(due, decision)| Found { decision: *decision, ..place(due) }).collect()
+}
+
+fn reason(judgement: &Judgement<'_>) -> Reason {
+    match judgement {
+        Judgement::UnknownDomain => Reason::UnknownDomain,
+        Judgement::Blocked(_) => Reason::Blocked,
+        Judgement::Exempt(_) => Reason::Exempt,
+        Judgement::TooMany { .. } => Reason::TooManyLimits,
+        Judgement::Charges(_) => Reason::NoRule,
+    }
+}
+
+fn outage(outcome: &Outcome, tolls: &[Toll<'_>]) -> Option<Outage> {
+    let Source::Outage(cause) = outcome.source else { return None };
+    let refuses = |by: usize| tolls.get(by).map(|toll| toll.on_outage);
+    let by = outcome.answer.refused_by.and_then(refuses);
+    let unavailable = by == Some(tollgate_core::rule::declaration::OnOutage::Refuse);
+    Some(Outage { cause, unavailable })
+}
+
+/// A key that a caller chose, told apart from all others.
+pub(crate) fn chosen(key: &[u8]) -> Result<Vec<u8>, KeyError> {
+    Key::new(key)?;
+    let mut bytes = Vec::with_capacity(key.len().saturating_add(1));
+    bytes.push(keys::CHOSEN);
+    bytes.extend_from_slice(key);
+    Key::new(&bytes)?;
+    Ok(bytes)
+}
+
+impl<S> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S> fmt::Debug for Limiter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = self.shared.rules.load().version();
+        f.debug_struct("Limiter").field("version", &version).finish_non_exhaustive()
+    }
+}
+
+/// Rules whose version does not rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaleRules {
+    /// The version that applies.
+    pub present: u64,
+    /// The version that was offered.
+    pub offered: u64,
+}
+
+impl fmt::Display for StaleRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { present, offered } = self;
+        write!(f, "rules of version {offered} offered where {present} applies: raise `version`")
+    }
+}
+
+impl std::error::Error for StaleRules {}

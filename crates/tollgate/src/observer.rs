@@ -1,0 +1,134 @@
+//! Observers: who is told what happened, without anybody waiting for them.
+//!
+//! Events go through a bounded queue to a thread of their own. When observers are slower than
+//! requests the queue fills, events are dropped, and that is counted; a request never waits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use crate::admission::{Outage, Ruling};
+
+/// Is told what happened. Called on one thread, in order.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tollgate::{Event, Observer};
+///
+/// #[derive(Default)]
+/// struct Refusals(AtomicU64);
+///
+/// impl Observer for Refusals {
+///     fn observe(&self, event: &Event) {
+///         if let Event::Refused { .. } = event {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// Something happened. May take its time; if it takes too long, events are dropped.
+    fn observe(&self, event: &Event);
+}
+
+impl<O: Observer> Observer for Arc<O> {
+    fn observe(&self, event: &Event) {
+        (**self).observe(event);
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A request passed.
+    Admitted {
+        /// By which rules.
+        ruling: Ruling,
+    },
+    /// A request was refused.
+    Refused {
+        /// By whom.
+        ruling: Ruling,
+    },
+    /// A request was answered without the store.
+    Degraded {
+        /// What it was answered.
+        ruling: Ruling,
+        /// Why.
+        outage: Outage,
+    },
+    /// A shadow rule would have refused a request.
+    ShadowRefused {
+        /// What the shadow rules say.
+        ruling: Ruling,
+    },
+    /// A client was banned.
+    Banned {
+        /// By which rule.
+        rule: Arc<str>,
+        /// In which domain.
+        domain: Arc<str>,
+        /// The key of the ban, as the store knows it.
+        key: Box<[u8]>,
+    },
+    /// Other rules apply from now on.
+    RulesChanged {
+        /// The version before.
+        from: u64,
+        /// The version from now on.
+        to: u64,
+    },
+}
+
+/// Events that may wait: some seconds of observers being stuck, at a thousand a second.
+const QUEUE: usize = 8_192;
+
+/// The way to all observers.
+#[derive(Clone, Default)]
+pub(crate) struct Observers {
+    queue: Option<SyncSender<Event>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observers").field("dropped", &self.dropped).finish_non_exhaustive()
+    }
+}
+
+impl Observers {
+    pub(crate) fn start(observers: Vec<Box<dyn Observer>>) -> Self {
+        if observers.is_empty() {
+            return Self::default();
+        }
+        let (queue, events) = sync_channel::<Event>(QUEUE);
+        let run = move || {
+            for event in events {
+                for observer in &observers {
+                    // One that panics must not silence the others, or itself for good.
+                    let told = std::panic::AssertUnwindSafe(|| observer.observe(&event));
+                    drop(std::panic::catch_unwind(told));
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("tollgate-observers".into()).spawn(run);
+        Self { queue: thread.is_ok().then_some(queue), dropped: Arc::default() }
+    }
+
+    /// Tells of an event, which is only made if somebody listens.
+    #[inline]
+    pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
+        if let Some(queue) = &self.queue
+            && queue.try_send(event()).is_err()
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Events that nobody was told of.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}

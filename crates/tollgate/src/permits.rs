@@ -1,0 +1,99 @@
+//! Permits of concurrency limits, held as long as this value lives.
+//!
+//! They are renewed while they are held, so work may take longer than a lease; they go back when
+//! dropped, also by a task that panics or is cancelled. A process that dies gives them back when
+//! their leases end.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tollgate_core::{Holder, Op, Request, Store};
+
+use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
+
+/// What a request holds until it is done. Most hold nothing.
+#[must_use = "permits go back as soon as this is dropped"]
+#[derive(Default)]
+pub struct Permits {
+    held: SmallVec<[(OwnedToll, Holder); 1]>,
+    home: Option<Home>,
+}
+
+struct Home {
+    keeper: Keeper,
+    engine: Arc<dyn Releases>,
+}
+
+/// Where a permit can go back at once.
+pub(crate) trait Releases: Send + Sync {
+    fn release(&self, toll: &OwnedToll, holder: Holder);
+}
+
+impl<S: Store> Releases for Engine<S> {
+    fn release(&self, toll: &OwnedToll, holder: Holder) {
+        // A store that takes a trip is left to the keeper.
+        if S::REMOTE {
+            return;
+        }
+        let Some(charge) = toll.toll(Op::Release { holder }).and_then(|toll| toll.charge()) else {
+            return;
+        };
+        let charges = [charge];
+        if let Ok(request) = Request::new(&charges) {
+            drop(at_once(self.store.decide(&request)));
+        }
+    }
+}
+
+impl Permits {
+    /// Nothing.
+    pub(crate) fn none() -> Self {
+        Self::default()
+    }
+
+    /// Holds these, and has them renewed.
+    pub(crate) fn hold<S: Store + 'static>(
+        tolls: impl IntoIterator<Item = (OwnedToll, Holder, Duration)>,
+        keeper: &Keeper,
+        engine: &Arc<Engine<S>>,
+    ) -> Self {
+        let mut held = SmallVec::new();
+        for (toll, holder, lease) in tolls {
+            keeper.ask(Chore::Hold { toll: toll.clone(), holder, lease });
+            held.push((toll, holder));
+        }
+        if held.is_empty() {
+            return Self::none();
+        }
+        let engine: Arc<dyn Releases> = Arc::<Engine<S>>::clone(engine);
+        Self { held, home: Some(Home { keeper: keeper.clone(), engine }) }
+    }
+
+    /// How many permits these are.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+impl Drop for Permits {
+    fn drop(&mut self) {
+        let Some(home) = &self.home else { return };
+        for (toll, holder) in self.held.drain(..) {
+            home.engine.release(&toll, holder);
+            home.keeper.ask(Chore::Release { toll, holder });
+        }
+    }
+}
+
+impl fmt::Debug for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Permits").field(&self.held.len()).finish()
+    }
+}

@@ -1,0 +1,230 @@
+//! Reservations: charge an estimate now, settle for what it really cost later.
+//!
+//! [`Limiter::reserve`] charges as [`Limiter::admit`] does. Later, [`Limiter::commit`] debits what
+//! was used beyond the estimate or credits what was not, and [`Limiter::refund`] gives back all
+//! that is still worth something. A reservation is used once, by whoever has it: the store keeps
+//! that in the same atomic step as the settling, so a settling that timed out can be sent again.
+//! One that expires stays charged.
+//!
+//! A [`Reservation`] can leave the process as a token (`token.rs`) and be settled by any node that
+//! has the fleet's secret.
+
+mod token;
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::rule::Ask;
+use tollgate_core::{Charge, Cost, Key, Op, Request, RequestError, Store, StoreError, Timestamp};
+
+use crate::admission::Admission;
+use crate::clock;
+use crate::engine::{OwnedToll, Toll, keys};
+use crate::limiter::{Limiter, Manner};
+use crate::permits::Permits;
+pub use token::TokenError;
+
+/// An estimate that was charged and waits to be settled. Dropped, it stays charged.
+#[must_use = "a reservation that is not settled stays charged in full"]
+pub struct Reservation {
+    id: u128,
+    at: Timestamp,
+    expires: Timestamp,
+    spent: Vec<Spent>,
+    permits: Permits,
+}
+
+/// What one counter was charged.
+#[derive(Clone, Debug)]
+struct Spent {
+    counter: OwnedToll,
+    cost: Cost,
+}
+
+/// The longest that a reservation may wait: half of how long the store remembers that one was
+/// used, so that none can be used twice.
+pub const MAX_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+
+impl Reservation {
+    /// Until when it can be settled, by the store's clock.
+    pub const fn expires(&self) -> Timestamp {
+        self.expires
+    }
+
+    /// What is held under concurrency limits until the reservation is settled or dropped.
+    pub const fn permits(&self) -> &Permits {
+        &self.permits
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("charges", &self.spent.len())
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Store + 'static> Limiter<S> {
+    /// Charges the ask's cost as an estimate, to be settled within `lifetime`, at most
+    /// [`MAX_LIFETIME`].
+    ///
+    /// # Errors
+    ///
+    /// The admission that refuses it, or that was made without the store: what was let through in
+    /// an outage is charged as it is.
+    pub async fn reserve(
+        &self,
+        ask: &Ask<'_>,
+        lifetime: Duration,
+    ) -> Result<Reservation, Admission> {
+        let (admission, spent) = self.admit_and_note(ask).await;
+        if !admission.passes() || admission.outage().is_some() {
+            return Err(admission);
+        }
+        let at = admission.ruling().at();
+        let expires = at.checked_add(lifetime.min(MAX_LIFETIME)).unwrap_or(Timestamp::MAX);
+        let spent = spent.into_iter().map(|(counter, cost)| Spent { counter, cost }).collect();
+        let id = self.shared.engine.names.draw();
+        Ok(Reservation { id, at, expires, spent, permits: admission.into_permits() })
+    }
+
+    /// Settles a reservation for what it really cost: the same on every counter.
+    ///
+    /// # Errors
+    ///
+    /// When it was settled before, has expired, or the store did not answer; then it can be tried
+    /// again.
+    pub async fn commit(
+        &self,
+        reservation: &Reservation,
+        actual: Cost,
+    ) -> Result<(), ReservationError> {
+        self.settle(reservation, actual).await
+    }
+
+    /// Gives back all that a reservation is still worth.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limiter::commit`].
+    pub async fn refund(&self, reservation: &Reservation) -> Result<(), ReservationError> {
+        self.settle(reservation, 0).await
+    }
+
+    async fn settle(
+        &self,
+        reservation: &Reservation,
+        actual: Cost,
+    ) -> Result<(), ReservationError> {
+        let mut bytes = [0; 17];
+        let once = once_key(reservation.id, &mut bytes).ok_or(ReservationError::AlreadyUsed)?;
+        let limit = crate::engine::once_limit();
+        let engine = &self.shared.engine;
+        let now = match engine.ladder().store_time(clock::now()) {
+            Some(now) => now,
+            None => {
+                let peek = Toll::new(once, &limit, Op::Peek(1)).charge();
+                let charges = [peek.ok_or(ReservationError::AlreadyUsed)?];
+                engine.store.decide(&Request::new(&charges)?).await?.at
+            }
+        };
+        if now > reservation.expires {
+            return Err(ReservationError::Expired);
+        }
+        let at = reservation.at;
+        let mut tolls = vec![Toll::new(once, &limit, Op::Take(1))];
+        for spent in &reservation.spent {
+            let op = match actual.checked_sub(spent.cost) {
+                Some(more) => Op::Debit { cost: more, at },
+                None => Op::Credit { cost: spent.cost.saturating_sub(actual), at },
+            };
+            tolls.extend(spent.counter.toll(op));
+        }
+        let charges: Vec<Charge<'_>> = tolls.iter().filter_map(Toll::charge).collect();
+        let partition = reservation.spent.first().and_then(|s| s.counter.partition.as_deref());
+        let request = Request::new(&charges)?;
+        let request = partition.map_or(request, |partition| request.within(partition));
+        let answer = engine.store.decide(&request).await?;
+        engine.forget_denials(&tolls);
+        if answer.passes() { Ok(()) } else { Err(ReservationError::AlreadyUsed) }
+    }
+
+    /// The reservation as text that any node of the fleet can settle. Permits stay with this
+    /// process.
+    pub fn token(&self, reservation: &Reservation) -> String {
+        token::write(reservation, &self.shared.mac)
+    }
+
+    /// A reservation from its token.
+    ///
+    /// # Errors
+    ///
+    /// When the token was not made by this fleet, or not whole.
+    pub fn redeem(&self, token: &str) -> Result<Reservation, TokenError> {
+        token::read(token, &self.shared.mac, &self.rules())
+    }
+
+    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<(OwnedToll, Cost)>) {
+        let mut spent = Vec::new();
+        let note = |toll: &Toll<'_>, partition: Option<&[u8]>| {
+            if let Op::Take(cost) = toll.op {
+                spent.push((OwnedToll::new(toll, partition), cost));
+            }
+        };
+        let admission = self.rule_on(ask, Manner::Charge, self.rules(), note).await;
+        (admission, spent)
+    }
+}
+
+fn once_key(id: u128, buffer: &mut [u8; 17]) -> Option<Key<'_>> {
+    keys::numbered(keys::RESERVATION, id, buffer)
+}
+
+/// Why a reservation was not settled.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ReservationError {
+    /// It was settled before.
+    AlreadyUsed,
+    /// Its time is over. It stays charged.
+    Expired,
+    /// More counters than one request may have, the mark of its use included.
+    TooLarge(RequestError),
+    /// The store did not answer. It can be tried again, and counts once.
+    Store(StoreError),
+}
+
+impl From<StoreError> for ReservationError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<RequestError> for ReservationError {
+    fn from(error: RequestError) -> Self {
+        Self::TooLarge(error)
+    }
+}
+
+impl fmt::Display for ReservationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AlreadyUsed => "the reservation was settled before",
+            Self::Expired => "the reservation has expired, and stays charged",
+            Self::TooLarge(_) => "the reservation is charged on too many counters to be settled",
+            Self::Store(_) => "the reservation could not be settled, and can be tried again",
+        })
+    }
+}
+
+impl std::error::Error for ReservationError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::TooLarge(error) => Some(error),
+            Self::AlreadyUsed | Self::Expired => None,
+        }
+    }
+}

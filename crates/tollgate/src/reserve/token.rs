@@ -1,0 +1,138 @@
+//! A reservation as text: what it is about, and a code that only the fleet can make.
+//!
+//! ```text
+//! base64url( 1 │ id 16 │ at 8 │ expires 8 │ charges ) . base64url( code 16 )
+//! charge = cost 8 │ algorithm 1 │ key │ partition, the last two behind their lengths (2)
+//! ```
+//!
+//! All numbers little-endian. The code is SipHash-2-4 of 128 bits under the fleet's secret, over
+//! all that is before it. A key names its rule and limit, which are looked up in the rules of
+//! whoever settles; a counter whose rule is gone is left as it is.
+
+use std::fmt;
+use std::hash::Hasher;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use tollgate_core::Timestamp;
+use tollgate_core::rule::RuleSet;
+
+use super::{Reservation, Spent};
+use crate::engine::OwnedToll;
+use crate::permits::Permits;
+
+const VERSION: u8 = 1;
+
+/// More than any reservation takes: 64 charges with the longest names and keys.
+const MAX_LEN: usize = 256 * 1024;
+
+pub(super) fn write(reservation: &Reservation, secret: &[u8; 16]) -> String {
+    let mut bytes = vec![VERSION];
+    bytes.extend(reservation.id.to_le_bytes());
+    bytes.extend(reservation.at.as_micros().to_le_bytes());
+    bytes.extend(reservation.expires.as_micros().to_le_bytes());
+    for spent in &reservation.spent {
+        bytes.extend(spent.cost.to_le_bytes());
+        bytes.extend([spent.counter.limit.code()]);
+        for part in [&spent.counter.key[..], spent.counter.partition.as_deref().unwrap_or(&[])] {
+            let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
+            bytes.extend(length.to_le_bytes());
+            bytes.extend(part.iter().take(usize::from(length)));
+        }
+    }
+    let code = code(&bytes, secret);
+    format!("{}.{}", URL_SAFE_NO_PAD.encode(bytes), URL_SAFE_NO_PAD.encode(code))
+}
+
+pub(super) fn read(
+    token: &str,
+    secret: &[u8; 16],
+    rules: &RuleSet,
+) -> Result<Reservation, TokenError> {
+    if token.len() > MAX_LEN {
+        return Err(TokenError::Malformed);
+    }
+    let (payload, given) = token.split_once('.').ok_or(TokenError::Malformed)?;
+    let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Malformed);
+    let (bytes, given) = (decode(payload)?, decode(given)?);
+    if !same(&code(&bytes, secret), &given) {
+        return Err(TokenError::NotOurs);
+    }
+    let mut rest = Reader(&bytes);
+    if rest.array::<1>() != Some([VERSION]) {
+        return Err(TokenError::Malformed);
+    }
+    let id = rest.array().map(u128::from_le_bytes).ok_or(TokenError::Malformed)?;
+    let at = rest.moment().ok_or(TokenError::Malformed)?;
+    let expires = rest.moment().ok_or(TokenError::Malformed)?;
+    let mut spent = Vec::new();
+    while !rest.0.is_empty() {
+        let cost = rest.array().map(u64::from_le_bytes).ok_or(TokenError::Malformed)?;
+        let code = rest.array::<1>().ok_or(TokenError::Malformed)?;
+        let key = rest.part().ok_or(TokenError::Malformed)?;
+        let partition = rest.part().ok_or(TokenError::Malformed)?;
+        let limits = rules.limit_of_key(key).map(|limit| *limit.limit());
+        if let Some(limit) = limits.filter(|limit| [limit.code()] == code) {
+            let partition = (!partition.is_empty()).then(|| partition.into());
+            spent.push(Spent { counter: OwnedToll { key: key.into(), limit, partition }, cost });
+        }
+    }
+    Ok(Reservation { id, at, expires, spent, permits: Permits::none() })
+}
+
+fn code(bytes: &[u8], secret: &[u8; 16]) -> [u8; 16] {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    // So that no key that was hashed under the same secret is a token's code.
+    hasher.write(b"tollgate reservation\0");
+    hasher.write(bytes);
+    hasher.finish128().as_bytes()
+}
+
+/// Compares without telling by its time where the difference is.
+fn same(ours: &[u8], given: &[u8]) -> bool {
+    let differ = ours.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b));
+    ours.len() == given.len() && differ == 0
+}
+
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn moment(&mut self) -> Option<Timestamp> {
+        self.array().map(u64::from_le_bytes).map(Timestamp::from_micros)
+    }
+
+    fn part(&mut self) -> Option<&'b [u8]> {
+        let length = usize::from(u16::from_le_bytes(self.array()?));
+        let (part, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(part)
+    }
+}
+
+/// Why a token is no reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// It is not whole, or no token at all.
+    Malformed,
+    /// It was not made under this fleet's secret.
+    NotOurs,
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "not a reservation's token, or not all of it",
+            Self::NotOurs => "a token that was not made under this fleet's secret",
+        })
+    }
+}
+
+impl std::error::Error for TokenError {}

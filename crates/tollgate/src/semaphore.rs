@@ -1,0 +1,132 @@
+//! A semaphore in this process: so many at once.
+//!
+//! Fair, cancel-safe, and nothing leaks: a permit goes back when it is dropped, also by a task
+//! that panics or is cancelled. Across processes, use a rule with `algorithm: concurrency`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, TryAcquireError};
+
+/// Lets so many through at once. Clones share the permits.
+///
+/// ```
+/// use tollgate::Semaphore;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let seats = Semaphore::new(2);
+///
+/// let one = seats.acquire(1).await?;
+/// let two = seats.acquire(1).await?;
+/// assert!(seats.try_acquire(1).is_err(), "both are taken");
+///
+/// drop(one);
+/// assert!(seats.try_acquire(1).is_ok());
+/// # drop(two); Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    inner: Arc<tokio::sync::Semaphore>,
+    size: u32,
+}
+
+impl Semaphore {
+    /// So many permits. None means that nobody ever passes.
+    pub fn new(permits: u32) -> Self {
+        let count = usize::try_from(permits).unwrap_or(usize::MAX);
+        let most = tokio::sync::Semaphore::MAX_PERMITS;
+        Self { inner: Arc::new(tokio::sync::Semaphore::new(count.min(most))), size: permits }
+    }
+
+    /// How many are free now.
+    pub fn available(&self) -> u32 {
+        u32::try_from(self.inner.available_permits()).unwrap_or(u32::MAX)
+    }
+
+    /// Waits for `permits` at once, first come, first served. Dropping the future gives the place
+    /// in the line up.
+    ///
+    /// # Errors
+    ///
+    /// When there are not that many, however long one waits.
+    pub async fn acquire(&self, permits: u32) -> Result<SemaphorePermit, NoPermit> {
+        self.fits(permits)?;
+        let granted = Arc::clone(&self.inner).acquire_many_owned(permits).await;
+        granted.map(SemaphorePermit).map_err(|_| NoPermit::NotNow)
+    }
+
+    /// Takes `permits` if they are free.
+    ///
+    /// # Errors
+    ///
+    /// When they are not.
+    pub fn try_acquire(&self, permits: u32) -> Result<SemaphorePermit, NoPermit> {
+        self.fits(permits)?;
+        match Arc::clone(&self.inner).try_acquire_many_owned(permits) {
+            Ok(permit) => Ok(SemaphorePermit(permit)),
+            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => Err(NoPermit::NotNow),
+        }
+    }
+
+    /// Waits for `permits`, but not longer than `patience`.
+    ///
+    /// # Errors
+    ///
+    /// When they were not free in time, or never can be.
+    pub async fn acquire_timeout(
+        &self,
+        permits: u32,
+        patience: Duration,
+    ) -> Result<SemaphorePermit, NoPermit> {
+        let waited = tokio::time::timeout(patience, self.acquire(permits)).await;
+        waited.unwrap_or(Err(NoPermit::NotNow))
+    }
+
+    fn fits(&self, permits: u32) -> Result<(), NoPermit> {
+        if permits > self.size {
+            return Err(NoPermit::Never { asked: permits, size: self.size });
+        }
+        Ok(())
+    }
+}
+
+/// Permits of a [`Semaphore`], given back when dropped.
+#[derive(Debug)]
+#[must_use = "permits go back as soon as this is dropped"]
+pub struct SemaphorePermit(OwnedSemaphorePermit);
+
+impl SemaphorePermit {
+    /// How many they are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.0.num_permits()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Why there is no permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoPermit {
+    /// Others have them.
+    NotNow,
+    /// There are not that many.
+    Never {
+        /// How many were asked for.
+        asked: u32,
+        /// How many there are.
+        size: u32,
+    },
+}
+
+impl fmt::Display for NoPermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotNow => f.write_str("no permit is free"),
+            Self::Never { asked, size } => {
+                write!(f, "{asked} permits of a semaphore that has {size}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NoPermit {}

@@ -1,0 +1,84 @@
+//! What a limiter counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::admission::{Outage, Ruling};
+use crate::limiter::Shared;
+
+/// What was counted since a limiter was made. Every request is admitted, refused or degraded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests that passed by the store's word, or without limits.
+    pub admitted: u64,
+    /// Requests that were refused by the store's word, by what is known of it, or by a block.
+    pub refused: u64,
+    /// Requests that were answered without the store, in an outage.
+    pub degraded: u64,
+    /// Refusals that the store was not asked for.
+    pub cached: u64,
+    /// Refusals by a local guard.
+    pub guarded: u64,
+    /// Requests that a shadow rule counted.
+    pub shadow_admitted: u64,
+    /// Requests that a shadow rule would have refused.
+    pub shadow_refused: u64,
+    /// Events that observers were not told of, as they were too slow.
+    pub dropped_events: u64,
+    /// Chores that were not done: releases, credits and refusals that were not told to the store.
+    pub lost_chores: u64,
+    /// Debts of an outage that the store was told of.
+    pub debited: u64,
+    /// Counters that are still owed to.
+    pub owing: usize,
+    /// Permits that passed in an outage, and that nobody will be told of.
+    pub forgotten: u64,
+    /// Nodes that share the store, as last counted.
+    pub nodes: u64,
+}
+
+/// The counts behind [`Stats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    admitted: AtomicU64,
+    refused: AtomicU64,
+    degraded: AtomicU64,
+    shadow_admitted: AtomicU64,
+    shadow_refused: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn add(&self, ruling: &Ruling, outage: Option<Outage>) {
+        let count = match outage {
+            Some(_) => &self.degraded,
+            None if ruling.verdict().passes() => &self.admitted,
+            None => &self.refused,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_shadow(&self, passes: bool) {
+        let count = if passes { &self.shadow_admitted } else { &self.shadow_refused };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stats<S>(&self, shared: &Shared<S>) -> Stats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (engine, ladder) = (shared.engine.counts(), shared.engine.ladder());
+        Stats {
+            admitted: count(&self.admitted),
+            refused: count(&self.refused),
+            degraded: count(&self.degraded),
+            cached: count(&engine.cached),
+            guarded: count(&engine.guarded),
+            shadow_admitted: count(&self.shadow_admitted),
+            shadow_refused: count(&self.shadow_refused),
+            dropped_events: shared.observers.dropped(),
+            lost_chores: count(&engine.lost_chores),
+            debited: count(&engine.debited),
+            owing: ladder.debts.len(),
+            forgotten: count(&ladder.forgotten),
+            nodes: ladder.nodes(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A shaper: tasks through a leaky queue, one after the other at an even rate.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::algorithm::LeakyQueue;
+use tollgate_core::{Charge, Limit, LimitError, Quota, Store};
+use tollgate_embedded::EmbeddedStore;
+
+use super::gate::{Gate, GateError, NotAdmitted};
+use crate::Limiter;
+
+/// Starts tasks evenly spaced, in order; at most the quota's burst wait. Clones share the queue,
+/// and so do processes that use one store and name.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{EmbeddedStore, Limiter, Shaper};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// let shaper = Shaper::new(&limiter, "bank", "5 per 1s burst 100".parse()?)?;
+///
+/// let paid = shaper.run(async { "paid" }).await?;
+/// assert_eq!(paid, "paid");
+/// # Ok(()) }
+/// ```
+pub struct Shaper<S = EmbeddedStore> {
+    gate: Gate<S>,
+    patience: Duration,
+}
+
+impl<S: Store + 'static> Shaper<S> {
+    /// A queue of this name, at the quota's rate, with its burst as the number of places.
+    ///
+    /// # Errors
+    ///
+    /// When the quota or the name cannot be used.
+    pub fn new(limiter: &Limiter<S>, name: &str, quota: Quota) -> Result<Self, ShaperError> {
+        let limit = Limit::new(LeakyQueue, quota).map_err(ShaperError::Limit)?;
+        let gate = limiter.gate(name, limit).map_err(ShaperError::Name)?;
+        Ok(Self { gate, patience: Charge::MAX_PATIENCE })
+    }
+
+    /// The same shaper, for tasks that wait no longer than this. Those that would are refused at
+    /// once.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Waits for the task's turn, and runs it. Dropping the future gives the place back.
+    ///
+    /// # Errors
+    ///
+    /// When the queue is full, or longer than the patience. The task is not run.
+    pub async fn run<T>(&self, task: impl Future<Output = T>) -> Result<T, NotAdmitted> {
+        self.turn().await?;
+        Ok(task.await)
+    }
+
+    /// Waits for a turn, for those who run the task themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shaper::run`].
+    pub async fn turn(&self) -> Result<(), NotAdmitted> {
+        self.gate.line_up(1, self.patience).await
+    }
+
+    /// How many of this process wait.
+    pub fn waiting(&self) -> usize {
+        self.gate.waiting()
+    }
+}
+
+impl<S> Clone for Shaper<S> {
+    fn clone(&self) -> Self {
+        Self { gate: self.gate.clone(), patience: self.patience }
+    }
+}
+
+impl<S> fmt::Debug for Shaper<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shaper").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+/// Why there can be no such shaper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShaperError {
+    /// The queue cannot represent the quota.
+    Limit(LimitError),
+    /// The name cannot be one.
+    Name(GateError),
+}
+
+impl fmt::Display for ShaperError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(error) => error.fmt(f),
+            Self::Name(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ShaperError {}

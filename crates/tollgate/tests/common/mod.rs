@@ -1,0 +1,142 @@
+//! Stores and rules for tests: an embedded store on tokio's clock, so that hours pass at once, and
+//! a way to it that can fail.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "tests; each uses a part")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate::EmbeddedStore;
+use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
+use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::core::{
+    Algorithm, Answer, Clock, Request, Store, StoreError, StoreErrorKind, Timestamp,
+};
+
+/// Tokio's clock, which tests can pause.
+#[derive(Debug)]
+pub(crate) struct TokioClock {
+    origin: Instant,
+}
+
+impl TokioClock {
+    pub(crate) fn new() -> Self {
+        Self { origin: Instant::now() }
+    }
+}
+
+impl Clock for TokioClock {
+    const MONOTONIC: bool = true;
+
+    fn now(&self) -> Timestamp {
+        let micros = u64::try_from(self.origin.elapsed().as_micros()).unwrap();
+        Timestamp::from_micros(1_700_000_000_000_000 + micros)
+    }
+}
+
+/// A store that several nodes share, each by a way of its own.
+pub(crate) type Backend = Arc<EmbeddedStore<TokioClock>>;
+
+pub(crate) fn backend() -> Backend {
+    Arc::new(EmbeddedStore::builder().with_clock(TokioClock::new()))
+}
+
+/// The way of one node to the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) backend: Backend,
+    state: Arc<AtomicU8>,
+    /// Requests that reached the store.
+    pub(crate) reached: Arc<AtomicU64>,
+}
+
+/// What the way is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Road {
+    Open = 0,
+    /// Fails at once; nothing is charged.
+    Closed = 1,
+    /// Executes, and the reply is lost.
+    LosesReplies = 2,
+    /// Nothing arrives, and the caller waits for its deadline.
+    Hangs = 3,
+}
+
+impl Way {
+    pub(crate) fn to(backend: &Backend) -> Self {
+        Self { backend: Arc::clone(backend), state: Arc::default(), reached: Arc::default() }
+    }
+
+    pub(crate) fn set(&self, road: Road) {
+        self.state.store(road as u8, Ordering::SeqCst);
+    }
+}
+
+impl Store for Way {
+    async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        let state = self.state.load(Ordering::SeqCst);
+        // Every trip takes a moment, so that others may come in between.
+        tokio::task::yield_now().await;
+        match state {
+            1 => Err(StoreError::new(StoreErrorKind::Unavailable)),
+            3 => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Err(StoreError::new(StoreErrorKind::Timeout))
+            }
+            state => {
+                self.reached.fetch_add(batch.len() as u64, Ordering::SeqCst);
+                let answers = self.backend.charge(batch).await;
+                if state == 2 { Err(StoreError::new(StoreErrorKind::Timeout)) } else { answers }
+            }
+        }
+    }
+}
+
+/// A rule by these attributes with these limits.
+pub(crate) fn rule(name: &str, by: &[&str], limits: &[&str]) -> Rule {
+    let mut rule = Rule::new(name);
+    rule.by = by.iter().map(|name| (*name).to_owned()).collect();
+    rule.limits = limits
+        .iter()
+        .map(|quota| Limitation { name: None, quota: quota.parse().unwrap(), algorithm: None })
+        .collect();
+    rule
+}
+
+/// The same rule, whose limits mean this.
+pub(crate) fn with(mut rule: Rule, algorithm: impl Into<Algorithm>) -> Rule {
+    let algorithm = algorithm.into();
+    for limit in &mut rule.limits {
+        limit.algorithm = Some(algorithm);
+    }
+    rule
+}
+
+/// The same rule, for asks with this value of this attribute.
+pub(crate) fn on(mut rule: Rule, attribute: &str, value: &str) -> Rule {
+    let value = Pattern::Any(vec![Value::Text(value.to_owned())]);
+    rule.matches.push((attribute.to_owned(), value));
+    rule
+}
+
+/// A set of one domain, `shop`.
+pub(crate) fn rules(version: u64, rules: impl IntoIterator<Item = Rule>) -> RuleSet {
+    let mut domain = Domain::new("shop");
+    domain.rules = rules.into_iter().collect();
+    RuleSet::new(Declaration { version, domains: vec![domain] }).unwrap()
+}
+
+/// An ask of this user.
+pub(crate) fn user(name: &str) -> Ask<'_> {
+    Ask::new("shop").with("user", name).unwrap()
+}
+
+/// Lets the tasks that are ready run.
+pub(crate) async fn settle() {
+    for _ in 0..32 {
+        tokio::task::yield_now().await;
+    }
+}

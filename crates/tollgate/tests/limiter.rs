@@ -1,0 +1,599 @@
+//! What the limiter promises, on the embedded store in virtual time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use common::{Way, backend, on, rule, rules, settle, user, with};
+use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
+use tollgate::core::rule::Ask;
+use tollgate::core::rule::RuleSet;
+use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Rule, Subject};
+use tollgate::core::{Limit, Retry, StoreErrorKind, Verdict};
+use tollgate::{
+    DenyCache, Event, Fate, Limiter, Observer, Reason, ReservationError, Source, StaleRules,
+    TokenError,
+};
+
+fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<common::TokioClock>>> {
+    Limiter::builder(backend()).rules(set).build()
+}
+
+fn refusing(admission: &tollgate::Admission) -> Option<String> {
+    let by = admission.ruling().refused_by()?;
+    Some(by.rule?.name().to_owned())
+}
+
+fn log(rule: Rule) -> Rule {
+    with(rule, SlidingLog)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_refusal_charges_nobody_and_names_who_refuses() {
+    // E23, E24
+    let set = rules(
+        1,
+        [
+            log(rule("all", &[], &["100 per 1m"])),
+            log(rule("per-user", &["user"], &["2 per 1m", "5 per 1h"])),
+        ],
+    );
+    let limiter = limiter(set);
+
+    for _ in 0..2 {
+        assert!(limiter.admit(&user("alice")).await.passes());
+    }
+    for _ in 0..50 {
+        let refused = limiter.admit(&user("alice")).await;
+        assert_eq!(refusing(&refused).as_deref(), Some("per-user"));
+        assert_eq!(refused.retry_after(), Some(Duration::from_secs(60)));
+    }
+
+    let explained = limiter.explain(&user("bob")).await;
+    let all = explained.counters.iter().find(|counter| counter.rule == "all").unwrap();
+    assert_eq!(all.remaining, 98, "a refused request must not spend what all share");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_refusal_charges_nobody_under_concurrency() {
+    // E23: a hundred users with 5 each against a shared 1000, and many more questions than that.
+    let set = rules(
+        1,
+        [
+            with(rule("all", &[], &["1000 per 1h"]), FixedWindow::default()),
+            with(rule("per-user", &["user"], &["5 per 1h"]), FixedWindow::default()),
+        ],
+    );
+    let limiter = limiter(set);
+    let admitted = Arc::new(AtomicU64::new(0));
+
+    let mut tasks = Vec::new();
+    for task in 0..8_u64 {
+        let (limiter, admitted) = (limiter.clone(), Arc::clone(&admitted));
+        tasks.push(tokio::spawn(async move {
+            for i in 0..500_u64 {
+                let name = format!("user-{}", (i * 7 + task) % 100);
+                if limiter.admit(&user(&name)).await.passes() {
+                    admitted.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+
+    let explained = limiter.explain(&user("nobody")).await;
+    let all = explained.counters.iter().find(|counter| counter.rule == "all").unwrap().remaining;
+    assert_eq!(admitted.load(Ordering::Relaxed), 500, "each of a hundred users passes five times");
+    assert_eq!(1000 - all, 500, "and nothing else was charged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_rule_counts_and_never_answers() {
+    // E30
+    let mut shadow = log(rule("candidate", &["user"], &["1 per 1m"]));
+    shadow.mode = Mode::Shadow;
+    let set = rules(1, [log(rule("per-user", &["user"], &["3 per 1m"])), shadow]);
+    let limiter = limiter(set);
+
+    for _ in 0..3 {
+        assert!(limiter.admit(&user("alice")).await.passes());
+    }
+    assert_eq!(refusing(&limiter.admit(&user("alice")).await).as_deref(), Some("per-user"));
+
+    let stats = limiter.stats();
+    assert_eq!(
+        (stats.shadow_admitted, stats.shadow_refused),
+        (1, 2),
+        "charged iff enforced passed"
+    );
+    assert_eq!((stats.admitted, stats.refused), (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_refusals_are_banned_for_a_time() {
+    let mut banning = log(rule("login", &["user"], &["1 per 1s"]));
+    banning.ban =
+        Some(Ban { after: 3, within: Duration::from_secs(60), lasts: Duration::from_secs(900) });
+    let limiter = limiter(rules(1, [banning]));
+
+    assert!(limiter.admit(&user("mallory")).await.passes());
+    for _ in 0..3 {
+        assert!(!limiter.admit(&user("mallory")).await.passes());
+        settle().await;
+    }
+    tokio::time::advance(Duration::from_secs(2)).await;
+
+    let banned = limiter.admit(&user("mallory")).await;
+    assert!(banned.retry_after().unwrap() > Duration::from_secs(890), "the log would let it pass");
+    assert!(limiter.admit(&user("alice")).await.passes(), "others are not banned");
+
+    tokio::time::advance(Duration::from_secs(900)).await;
+    assert!(limiter.admit(&user("mallory")).await.passes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ban_does_not_prolong_itself() {
+    let mut banning = log(rule("login", &["user"], &["1 per 1s"]));
+    let (within, lasts) = (Duration::from_secs(60), Duration::from_secs(100));
+    banning.ban = Some(Ban { after: 2, within, lasts });
+    let limiter = limiter(rules(1, [banning]));
+    let _ = limiter.admit(&user("mallory")).await;
+    for _ in 0..2 {
+        let _ = limiter.admit(&user("mallory")).await;
+        settle().await;
+    }
+
+    for _ in 0..50 {
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let _ = limiter.admit(&user("mallory")).await;
+        settle().await;
+    }
+
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(limiter.admit(&user("mallory")).await.passes(), "a hundred seconds are over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_lasts_as_long_as_its_admission_and_is_renewed() {
+    let set = rules(1, [with(rule("at-once", &["user"], &["2 per 10s"]), Concurrency)]);
+    let limiter = limiter(set);
+
+    let first = limiter.admit(&user("alice")).await;
+    let second = limiter.admit(&user("alice")).await.into_permits();
+    assert_eq!(second.len(), 1);
+    assert!(!limiter.admit(&user("alice")).await.passes(), "two are at work");
+
+    // Work that takes longer than a lease keeps its permit.
+    for _ in 0..20 {
+        tokio::time::advance(Duration::from_secs(3)).await;
+        settle().await;
+    }
+    assert!(!limiter.admit(&user("alice")).await.passes(), "both still are");
+
+    drop(first);
+    assert!(limiter.admit(&user("alice")).await.passes(), "one is done");
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_or_is_cancelled_leaks_no_permit() {
+    let set = rules(1, [with(rule("at-once", &["user"], &["1 per 1h"]), Concurrency)]);
+    let limiter = limiter(set);
+
+    let held = limiter.clone();
+    let panics = tokio::spawn(async move {
+        let _permit = held.admit(&user("alice")).await;
+        panic!("on purpose");
+    });
+    assert!(panics.await.is_err());
+    assert!(limiter.admit(&user("alice")).await.passes());
+
+    let held = limiter.clone();
+    let hangs = tokio::spawn(async move {
+        let _permit = held.admit(&user("alice")).await;
+        std::future::pending::<()>().await;
+    });
+    settle().await;
+    hangs.abort();
+    assert!(hangs.await.is_err());
+    assert!(limiter.admit(&user("alice")).await.passes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn peeking_and_explaining_charge_nothing() {
+    let mut off = log(rule("off", &[], &["1 per 1m"]));
+    off.mode = Mode::Off;
+    let mut shadow = log(rule("shadow", &[], &["1 per 1m"]));
+    shadow.mode = Mode::Shadow;
+    let mut special = log(rule("special", &["user"], &["3 per 1m"]));
+    special.replaces = vec!["usual".into()];
+    let set = rules(
+        1,
+        [
+            log(rule("usual", &["user"], &["1 per 1m"])),
+            on(special, "plan", "gold"),
+            on(log(rule("elsewhere", &[], &["1 per 1m"])), "service", "mail"),
+            log(rule("per-tenant", &["tenant"], &["1 per 1m"])),
+            off,
+            shadow,
+        ],
+    );
+    let limiter = limiter(set);
+    let gold = || user("alice").with("plan", "gold").unwrap();
+    assert!(limiter.admit(&gold()).await.passes());
+
+    let mut explained = limiter.explain(&gold()).await;
+    for _ in 0..10 {
+        explained = limiter.explain(&gold()).await;
+        assert!(limiter.peek(&gold()).await.passes());
+    }
+
+    let fates: Vec<_> =
+        explained.rules.iter().map(|rule| (rule.rule.as_str(), rule.fate.clone())).collect();
+    assert_eq!(
+        fates,
+        [
+            ("usual", Fate::Replaced { by: "special".into() }),
+            ("special", Fate::Charged),
+            ("elsewhere", Fate::Unmatched { attribute: "service".into() }),
+            ("per-tenant", Fate::Skipped { attribute: "tenant".into() }),
+            ("off", Fate::Off),
+            ("shadow", Fate::Shadow),
+        ]
+    );
+    let [counter] = &explained.counters[..] else { panic!("{explained:?}") };
+    assert_eq!((counter.rule.as_str(), counter.remaining, counter.passes), ("special", 2, true));
+    assert_eq!(counter.allows, "3 per 1m (sliding-log)");
+
+    for _ in 0..2 {
+        assert!(limiter.admit(&gold()).await.passes());
+    }
+    let refused = limiter.explain(&gold()).await;
+    assert_eq!(refused.counters[0].clears_after, Some(Duration::from_secs(60)));
+    assert_eq!(refused.verdict, Verdict::Deny(Retry::After(Duration::from_secs(60))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_come_before_rules() {
+    let mut domain = Domain::new("shop");
+    domain.rules = vec![log(rule("all", &[], &["1 per 1h"]))];
+    domain.exempt = vec![Subject::Network("10.0.0.0/8".parse().unwrap())];
+    domain.block = vec![Subject::Network("10.6.6.6".parse().unwrap())];
+    let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
+    let limiter = limiter(set);
+    let from = |ip: &'static str| Ask::new("shop").with("ip", ip).unwrap();
+
+    for _ in 0..5 {
+        let exempt = limiter.admit(&from("10.1.2.3")).await;
+        assert_eq!((exempt.passes(), exempt.ruling().reason()), (true, Reason::Exempt));
+    }
+    let blocked = limiter.admit(&from("10.6.6.6")).await;
+    assert_eq!(blocked.verdict(), Verdict::Deny(Retry::Never));
+    assert_eq!(blocked.ruling().reason(), Reason::Blocked);
+    assert!(limiter.admit(&from("192.0.2.1")).await.passes());
+    assert!(!limiter.admit(&from("192.0.2.2")).await.passes());
+    let elsewhere = limiter.admit(&Ask::new("nowhere")).await;
+    assert_eq!(elsewhere.ruling().reason(), Reason::UnknownDomain);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_needs_no_rules_and_meets_no_rule() {
+    let limit = Limit::new(TokenBucket, "2 per 1m".parse().unwrap()).unwrap();
+    let limiter = limiter(rules(1, [with(rule("all", &[], &["1 per 1h"]), TokenBucket)]));
+    let explained = limiter.explain(&user("alice")).await;
+    let key = explained.counters[0].key.clone();
+
+    // The very bytes of a rule's counter are another counter here.
+    for _ in 0..2 {
+        assert!(limiter.check(&key, &limit, 1).await.unwrap().passes());
+    }
+    assert!(!limiter.check(&key, &limit, 1).await.unwrap().passes());
+    assert!(limiter.admit(&user("alice")).await.passes());
+
+    let at_once = Limit::new(Concurrency, "2 per 1m".parse().unwrap()).unwrap();
+    assert!(limiter.check("x", &at_once, 1).await.is_err(), "permits need an admission");
+    assert!(limiter.check("", &limit, 1).await.is_err());
+    assert!(limiter.check([0; 1024], &limit, 1).await.is_err(), "a byte too long with its kind");
+    assert!(limiter.check([0; 1023], &limit, 1).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_only_rise() {
+    // E27, E29
+    let limiter = limiter(rules(2, [log(rule("a", &[], &["1 per 1h"]))]));
+
+    let stale = limiter.set_rules(rules(2, [log(rule("a", &[], &["100 per 1h"]))]));
+
+    assert_eq!(stale, Err(StaleRules { present: 2, offered: 2 }));
+    assert!(limiter.admit(&user("x")).await.passes());
+    assert!(!limiter.admit(&user("x")).await.passes(), "the rules stayed");
+    limiter.set_rules(rules(3, [log(rule("a", &[], &["2 per 1h"]))])).unwrap();
+    let admission = limiter.admit(&user("x")).await;
+    assert_eq!((admission.passes(), admission.ruling().version()), (true, 3), "one was used");
+    assert!(!limiter.admit(&user("x")).await.passes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_versions_that_take_turns_refill_nothing() {
+    // E28: a roll-out, where half of the nodes have the new rules.
+    let store = backend();
+    for algorithm in [TokenBucket.into(), SlidingLog.into(), FixedWindow::default().into()] {
+        let algorithm: tollgate::core::Algorithm = algorithm;
+        let name = algorithm.name();
+        let set = |version, quota: &str| {
+            rules(version, [with(rule(name, &["user"], &[quota]), algorithm)])
+        };
+        let old = Limiter::builder(Way::to(&store)).rules(set(1, "10 per 1h")).build();
+        let new = Limiter::builder(Way::to(&store)).rules(set(2, "6 per 1h")).build();
+        for _ in 0..4 {
+            assert!(old.admit(&user("alice")).await.passes());
+        }
+
+        let mut passed = 0;
+        for _ in 0..20 {
+            passed += u32::from(new.admit(&user("alice")).await.passes());
+            passed += u32::from(old.admit(&user("alice")).await.passes());
+        }
+
+        assert_eq!(passed, 2, "{name}: six in all, whoever asks");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn editing_one_rule_leaves_another_alone() {
+    // E28
+    let edited = |version, quota: &str| {
+        rules(
+            version,
+            [
+                with(rule("x", &[], &[quota]), TokenBucket),
+                with(rule("y", &["user"], &["5 per 1m"]), TokenBucket),
+            ],
+        )
+    };
+    let plain = limiter(edited(1, "1000 per 1s"));
+    let changing = limiter(edited(1, "1000 per 1s"));
+
+    for version in 2..200 {
+        changing.set_rules(edited(version, &format!("{} per 1s", 1000 + version))).unwrap();
+        tokio::time::advance(Duration::from_millis(version * 37 % 5000)).await;
+        let (a, b) = (plain.admit(&user("u")).await, changing.admit(&user("u")).await);
+        let y = |admission: &tollgate::Admission| {
+            let finding = admission.ruling().findings();
+            let mut y = finding.filter(|f| f.rule.unwrap().name() == "y");
+            let decision = y.next().unwrap().decision;
+            (decision.verdict, decision.remaining, decision.reset_after)
+        };
+        assert_eq!(y(&a), y(&b), "at version {version}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_is_settled_once_for_what_it_cost() {
+    let limiter = limiter(rules(1, [log(rule("tokens", &["user"], &["100 per 1h"]))]));
+    let remaining = || async { limiter.explain(&user("alice")).await.counters[0].remaining };
+    let minute = Duration::from_secs(60);
+
+    let cheap = limiter.reserve(&user("alice").cost(40), minute).await.unwrap();
+    assert_eq!(remaining().await, 60);
+    limiter.commit(&cheap, 10).await.unwrap();
+    assert_eq!(remaining().await, 90, "thirty were not used");
+    let again = limiter.commit(&cheap, 0).await;
+    assert!(matches!(again, Err(ReservationError::AlreadyUsed)), "{again:?}");
+    assert!(matches!(limiter.refund(&cheap).await, Err(ReservationError::AlreadyUsed)));
+
+    let dear = limiter.reserve(&user("alice").cost(40), minute).await.unwrap();
+    limiter.commit(&dear, 60).await.unwrap();
+    assert_eq!(remaining().await, 30, "twenty more were used");
+
+    let vain = limiter.reserve(&user("alice").cost(30), minute).await.unwrap();
+    assert!(!limiter.admit(&user("alice")).await.passes());
+    limiter.refund(&vain).await.unwrap();
+    assert_eq!(remaining().await, 30);
+
+    let late = limiter.reserve(&user("alice").cost(30), minute).await.unwrap();
+    tokio::time::advance(minute + Duration::from_millis(1)).await;
+    assert!(matches!(limiter.refund(&late).await, Err(ReservationError::Expired)));
+    assert_eq!(remaining().await, 0, "what expires stays charged");
+
+    let refused = limiter.reserve(&user("alice").cost(1), minute).await;
+    assert!(!refused.unwrap_err().passes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_can_be_settled_by_another_node_and_by_no_forger() {
+    let (store, set) = (backend(), || rules(1, [log(rule("r", &["user"], &["10 per 1h"]))]));
+    let node = |secret| Limiter::builder(Way::to(&store)).rules(set()).secret(secret).build();
+    let (one, two, stranger) = (node([1; 16]), node([1; 16]), node([2; 16]));
+    let reserved = one.reserve(&user("alice").cost(10), Duration::from_secs(60)).await.unwrap();
+    let token = one.token(&reserved);
+
+    assert_eq!(stranger.redeem(&token).unwrap_err(), TokenError::NotOurs);
+    for i in 0..token.len() {
+        let mut forged = token.clone().into_bytes();
+        forged[i] = if forged[i] == b'A' { b'B' } else { b'A' };
+        let forged = String::from_utf8(forged).unwrap();
+        // The last character of base64 has bits that mean nothing; whatever it is, it is checked.
+        if let Ok(read) = two.redeem(&forged) {
+            assert_eq!(two.token(&read), token, "only the same reservation may be read");
+        }
+    }
+    two.refund(&two.redeem(&token).unwrap()).await.unwrap();
+
+    assert!(matches!(one.refund(&reserved).await, Err(ReservationError::AlreadyUsed)));
+    assert!(one.admit(&user("alice").cost(10)).await.passes());
+}
+
+#[derive(Default)]
+struct Seen(Mutex<Vec<String>>);
+
+impl Observer for Seen {
+    fn observe(&self, event: &Event) {
+        let line = match event {
+            Event::Admitted { ruling } => format!("admitted v{}", ruling.version()),
+            Event::Refused { ruling } => {
+                format!("refused by {}", ruling.refused_by().unwrap().rule.unwrap().name())
+            }
+            Event::Degraded { outage, .. } => format!("degraded {:?}", outage.cause),
+            Event::ShadowRefused { ruling } => {
+                format!("shadow {}", ruling.refused_by().unwrap().rule.unwrap().name())
+            }
+            Event::Banned { rule, .. } => format!("banned by {rule}"),
+            Event::RulesChanged { from, to } => format!("rules {from} to {to}"),
+            _ => "?".into(),
+        };
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+#[tokio::test]
+async fn observers_are_told_everything_in_order() {
+    let mut shadow = log(rule("shadow", &[], &["1 per 1h"]));
+    shadow.mode = Mode::Shadow;
+    let mut banning = log(rule("login", &["user"], &["2 per 1h"]));
+    let hour = Duration::from_secs(3600);
+    banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
+    let (seen, way) = (Arc::new(Seen::default()), Way::to(&backend()));
+    let limiter = Limiter::builder(way.clone())
+        .deny_cache(DenyCache::Off)
+        .observer(Arc::clone(&seen))
+        .build();
+
+    limiter.set_rules(rules(1, [banning, shadow])).unwrap();
+    for _ in 0..3 {
+        let _ = limiter.admit(&user("alice")).await;
+        // The keeper is another task.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    way.set(common::Road::Closed);
+    let _ = limiter.admit(&user("bob")).await;
+
+    // The observers' thread is told later; wait for the last word.
+    let expected = [
+        "rules 0 to 1",
+        "admitted v1",
+        "admitted v1",
+        "shadow shadow",
+        "refused by login",
+        "banned by login",
+        "degraded Unavailable",
+    ];
+    for _ in 0..500 {
+        if seen.0.lock().unwrap().len() >= expected.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(*seen.0.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
+    let (release, stuck) = mpsc::channel::<()>();
+    struct Stuck(Mutex<mpsc::Receiver<()>>);
+    impl Observer for Stuck {
+        fn observe(&self, _: &Event) {
+            let _ = self.0.lock().unwrap().recv();
+        }
+    }
+    let limiter = Limiter::builder(backend())
+        .rules(rules(1, [with(rule("all", &[], &["1000000 per 1s"]), TokenBucket)]))
+        .observer(Stuck(Mutex::new(stuck)))
+        .build();
+
+    // With an observer that never returns this ends only if nobody waits for it.
+    for _ in 0..10_000 {
+        assert!(limiter.admit(&user("alice")).await.passes());
+    }
+
+    let dropped = limiter.stats().dropped_events;
+    assert!((10_000 - 8_192 - 1..=10_000 - 8_192).contains(&dropped), "{dropped}");
+    drop(release);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_are_swapped_while_requests_run() {
+    // E27: each request is judged by exactly one version, whose limits say which.
+    let set = |version: u64| {
+        let quota = format!("{version} per 1h");
+        rules(version, [log(rule("a", &["user"], &[&quota])), log(rule("b", &["user"], &[&quota]))])
+    };
+    let limiter = limiter(set(1));
+    let judged = limiter.clone();
+    let task = tokio::spawn(async move {
+        let mut last = 0;
+        for i in 0..2_000_u64 {
+            let name = format!("u{i}");
+            let admission = judged.admit(&user(&name)).await;
+            let ruling = admission.ruling();
+            for finding in ruling.findings() {
+                let count = finding.limit.unwrap().limit().quota().count().get();
+                assert_eq!(count, ruling.version());
+                assert_eq!(finding.decision.remaining, ruling.version() - 1);
+            }
+            assert!(ruling.version() >= last, "versions only rise");
+            last = ruling.version();
+            tokio::task::yield_now().await;
+        }
+        last
+    });
+    for version in 2..=500 {
+        limiter.set_rules(set(version)).unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(task.await.unwrap() > 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_refuses_before_the_store_is_asked() {
+    let mut guarded = with(rule("all", &[], &["10 per 1s"]), FixedWindow::default());
+    guarded.local_guard = Some(1200);
+    let way = Way::to(&backend());
+    let limiter =
+        Limiter::builder(way.clone()).rules(rules(1, [guarded])).deny_cache(DenyCache::Off).build();
+    settle().await;
+    let before = way.reached.load(Ordering::SeqCst);
+
+    let mut sources = Vec::new();
+    for _ in 0..100 {
+        let admission = limiter.admit(&user("alice")).await;
+        sources.push((admission.passes(), admission.ruling().source()));
+    }
+
+    assert_eq!(way.reached.load(Ordering::SeqCst) - before, 12, "1.2 times the limit, and no more");
+    let of = |what| sources.iter().filter(|source| **source == what).count();
+    assert_eq!(of((true, Source::Store)), 10);
+    assert_eq!(of((false, Source::Store)), 2);
+    assert_eq!(of((false, Source::Guard)), 88);
+    assert_eq!(limiter.stats().guarded, 88);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_apart_from_a_refusal() {
+    let mut strict = log(rule("payments", &["user"], &["10 per 1h"]));
+    strict.on_outage = OnOutage::Refuse;
+    let mut lax = log(rule("pages", &["user"], &["1 per 1h"]));
+    lax.on_outage = OnOutage::Admit;
+    let set = rules(1, [on(strict, "service", "pay"), on(lax, "service", "web")]);
+    let way = Way::to(&backend());
+    let limiter = Limiter::builder(way.clone()).rules(set).build();
+    way.set(common::Road::Closed);
+
+    let refused = limiter.admit(&user("alice").with("service", "pay").unwrap()).await;
+    let outage = refused.outage().unwrap();
+    assert!(!refused.passes() && outage.unavailable);
+    assert_eq!(outage.cause, StoreErrorKind::Unavailable);
+    assert!(refused.retry_after().is_some(), "a 503 says when to come back");
+
+    for _ in 0..10 {
+        let admitted = limiter.admit(&user("alice").with("service", "web").unwrap()).await;
+        assert!(admitted.passes() && admitted.outage().is_some());
+    }
+    assert_eq!(limiter.stats().degraded, 11);
+}
