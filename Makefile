@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lint-bench soak faults bench-embedded bench-redis clean cargo-is-here redis-is-here
+.PHONY: help run test lint lint-bench soak faults bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 
 bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis
+
+bench-library: cargo-is-here ## Time a request through all of the library beside one check of a peer
+	$(CARGO) run --locked --release -p tollgate-bench --bin bench-library
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded

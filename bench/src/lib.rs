@@ -7,6 +7,9 @@
     reason = "a bench"
 )]
 
+pub mod clock;
+pub mod report;
+
 /// xorshift64*, seeded apart.
 pub struct Random(u64);
 

@@ -8,7 +8,7 @@ use crate::peers::{
     Contender, Governor, GovernorDirect, GovernorThrice, OurSingle, Ours, ThreeRules, Throttlecrab,
     Traffic,
 };
-use crate::report::{ROUNDS, Rounds, print, time};
+use tollgate_bench::report::{ROUNDS, Rounds, print, time};
 
 pub fn run(prefix: &str) {
     for (traffic, name) in Traffic::ALL {

@@ -14,8 +14,8 @@ use tollgate_bench::Random;
 use tollgate_core::Clock;
 
 use crate::cases::KeyBuffer;
-use crate::clock::Quanta;
-use crate::report::{ROUNDS, Rounds, time};
+use tollgate_bench::clock::Quanta;
+use tollgate_bench::report::{ROUNDS, Rounds, time};
 
 pub fn run() {
     print("1M-keys/1t", 1, 1_000_000, 1_300_000, 500_000);

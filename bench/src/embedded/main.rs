@@ -4,11 +4,9 @@
 //! lowest and highest beside it. `ratio` is the peer's time over ours: above 1, ours is faster.
 
 mod cases;
-mod clock;
 mod floor;
 mod memory;
 mod peers;
-mod report;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -14,7 +14,7 @@ use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::{Charge, Key, Limit, Quota, Request};
 use tollgate_embedded::{EmbeddedStore, Single};
 
-use crate::clock::Quanta;
+use tollgate_bench::clock::Quanta;
 
 /// What every contender enforces.
 #[derive(Clone, Copy)]
