@@ -29,7 +29,7 @@ pub(super) fn domain(
 ) -> ActiveDomain {
     let name: Arc<str> = declared.name.as_str().into();
     let mut compiler =
-        Compiler { domain: name.clone(), case: declared.path_case, version, slots: Slots::new() };
+        Compiler { domain: name, case: declared.path_case, version, slots: Slots::new() };
     let mut rules = Vec::with_capacity(declared.rules.len());
     for (at, rule) in declared.rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place };
@@ -43,7 +43,6 @@ pub(super) fn domain(
     let block = compiler.list(&declared.block, place.field("block"), report);
     let exempt = compiler.list(&declared.exempt, place.field("exempt"), report);
     ActiveDomain {
-        name,
         slots: compiler.slots,
         rules,
         partition,
@@ -188,7 +187,7 @@ impl Compiler {
                 if limitation.algorithm.is_none() {
                     let scenario = scenario(rule);
                     error = error.with_hint(format!(
-                        "{algorithm} is what {scenario:?} rules use unless they name an algorithm"
+                        "{algorithm} is what {scenario} rules use unless they name an algorithm"
                     ));
                 }
                 report.add(error);

@@ -4,6 +4,7 @@
 //! checks it whole and compiles it. What a field means is said here; what is wrong with one is
 //! said by `check.rs`.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -156,6 +157,27 @@ pub enum Scenario {
     Login,
     /// Payments: sliding log.
     Payment,
+}
+
+impl Scenario {
+    /// The name in rules.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Service => "service",
+            Self::Interface => "interface",
+            Self::Ip => "ip",
+            Self::User => "user",
+            Self::Login => "login",
+            Self::Payment => "payment",
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// Whether a rule refuses.

@@ -1,7 +1,5 @@
 //! A domain at work: its rules, its lists, and the attributes that they look at.
 
-use std::sync::Arc;
-
 use super::active::{ActiveRule, Condition, Slot};
 use super::declaration::{PathCase, Subject};
 use super::hash::Table;
@@ -10,7 +8,6 @@ use super::judge::View;
 /// The rules of a domain, ready to judge.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveDomain {
-    pub(super) name: Arc<str>,
     pub(super) slots: Slots,
     pub(super) rules: Vec<ActiveRule>,
     pub(super) partition: Vec<Slot>,

@@ -131,9 +131,9 @@ impl Report {
         }
     }
 
-    /// Whether nothing was found.
-    pub(super) fn is_empty(&self) -> bool {
-        self.errors.is_empty()
+    /// Whether nothing more would be told.
+    pub(super) const fn is_full(&self) -> bool {
+        self.errors.len() >= RuleError::MAX
     }
 
     /// What was checked, if nothing is wrong with it.

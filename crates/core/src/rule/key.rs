@@ -29,6 +29,7 @@ use std::net::IpAddr;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use smallvec::SmallVec;
 
+use super::bounds::{MAX_LIMIT_NAME, MAX_NAME};
 use super::network::masked;
 use crate::Key;
 
@@ -50,15 +51,6 @@ impl fmt::Debug for KeySecret {
         f.write_str("KeySecret(..)")
     }
 }
-
-/// The longest name of a domain or a rule.
-pub(super) const MAX_NAME: usize = 64;
-
-/// The longest name of a limit.
-pub(super) const MAX_LIMIT_NAME: usize = 32;
-
-/// The most attributes of `by`.
-pub(super) const MAX_BY: usize = 8;
 
 /// The longest value that enters any key as it is.
 const MAX_VERBATIM: usize = 256;

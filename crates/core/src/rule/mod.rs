@@ -6,7 +6,7 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `declaration` | what can be declared |
+//! | `declaration`, `bounds` | what can be declared, and how much of it |
 //! | `check`, `compile`, `condition`, `error` | what is wrong with it, or the rules at work |
 //! | `active`, `domain`, `set` | rules at work |
 //! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
@@ -15,7 +15,9 @@
 
 mod active;
 mod ask;
+pub mod bounds;
 mod charges;
+mod check;
 mod compile;
 mod condition;
 mod consider;

@@ -12,7 +12,7 @@ use super::domain::ActiveDomain;
 use super::error::{Place, Report, RuleError};
 use super::hash::Table;
 use super::key::KeySecret;
-use super::{compile, consider, judge};
+use super::{check, compile, consider, judge};
 
 /// Rules, checked and ready to judge.
 ///
@@ -50,10 +50,14 @@ impl RuleSet {
     /// Everything that is wrong with it, at least one thing and at most [`RuleError::MAX`].
     pub fn new(declaration: Declaration) -> Result<Self, Vec<RuleError>> {
         let mut report = Report::default();
+        check::check(&declaration, &mut report);
         let mut domains = Vec::with_capacity(declaration.domains.len());
         let mut by_name = Table::default();
         let mut first = 0_usize;
         for (at, domain) in declaration.domains.iter().enumerate() {
+            if report.is_full() {
+                break;
+            }
             let place = Place { domain: Some(at), ..Place::default() };
             let active = compile::domain(domain, place, first, declaration.version, &mut report);
             first = first.saturating_add(domain.rules.len());

@@ -1,0 +1,104 @@
+//! What is wrong with a declaration, as far as that can be seen without reading templates and
+//! networks: bounds, names, references, and fields that contradict each other.
+//!
+//! Every message says what is wrong and with which value; a hint says what to write instead.
+//! What has a grammar of its own is read, and complained about, by `compile.rs`.
+
+mod names;
+mod replaces;
+mod rule;
+
+use super::bounds;
+use super::declaration::{Declaration, Domain, Subject, Value};
+use super::error::{Place, Report, RuleError};
+use super::hash::Table;
+
+/// Reports everything that is wrong.
+pub(super) fn check(declaration: &Declaration, report: &mut Report) {
+    let place = Place::default();
+    if declaration.version == 0 {
+        let error = RuleError::new(place.field("version"), "version 0 is the empty set");
+        report.add(error.with_hint("number edits from 1 on"));
+    }
+    let domains = &declaration.domains;
+    at_most(domains.len(), bounds::MAX_DOMAINS, "domains", place.field("domains"), report);
+    let rules = domains.iter().map(|domain| domain.rules.len()).fold(0, usize::saturating_add);
+    at_most(rules, bounds::MAX_RULES, "rules", place.field("rules"), report);
+    let mut seen = Table::default();
+    for (at, domain) in domains.iter().enumerate() {
+        let place = Place { domain: Some(at), ..place };
+        if seen.insert(domain.name.as_str(), ()).is_some() {
+            let message = format!("there are two domains `{}`", names::shown(&domain.name));
+            report.add(RuleError::new(place.field("domain"), message));
+        }
+        check_domain(domain, place, report);
+    }
+}
+
+fn check_domain(domain: &Domain, place: Place, report: &mut Report) {
+    names::check(&domain.name, bounds::MAX_NAME, place.field("domain"), report);
+    if !(1..=128).contains(&domain.ipv6_prefix) {
+        let message = format!("{} is no number of leading bits", domain.ipv6_prefix);
+        let error = RuleError::new(place.field("ipv6-prefix"), message);
+        report.add(error.with_hint("64 is what one client gets; at most 128"));
+    }
+    let field = place.field("partition");
+    at_most(domain.partition.len(), bounds::MAX_PARTITION, "attributes", field, report);
+    names::check_attributes(&domain.partition, field, report);
+    for (at, name) in domain.partition.iter().enumerate() {
+        if name == "path" || name.starts_with("path.") {
+            let error = RuleError::new(field.item(at), format!("`{name}` cannot be a partition"));
+            report.add(error.with_hint("a partition is known before any rule, such as a tenant"));
+        }
+    }
+    for (field, list) in [("exempt", &domain.exempt), ("block", &domain.block)] {
+        check_list(list, place.field(field), report);
+    }
+    let mut seen = Table::default();
+    for (at, rule) in domain.rules.iter().enumerate() {
+        let place = Place { rule: Some(at), ..place };
+        if seen.insert(rule.name.as_str(), at).is_some() {
+            let message = format!("there are two rules `{}`", names::shown(&rule.name));
+            let error = RuleError::new(place.field("name"), message);
+            report.add(error.with_hint("a name tells the counters of one from the other's"));
+        }
+        rule::check(rule, domain, place, report);
+        if report.is_full() {
+            return;
+        }
+    }
+    replaces::check(&domain.rules, &seen, place, report);
+}
+
+fn check_list(list: &[Subject], place: Place, report: &mut Report) {
+    at_most(list.len(), bounds::MAX_LIST, "entries", place, report);
+    for (at, subject) in list.iter().enumerate() {
+        let Subject::Attribute { name, value } = subject else { continue };
+        names::check_attribute(name, place.item(at), report);
+        names::refuse_captured(name, place.item(at), report);
+        check_value(value, place.item(at), report);
+    }
+}
+
+fn check_value(value: &Value, place: Place, report: &mut Report) {
+    let len = match value {
+        Value::Network(_) => return,
+        Value::Text(text) => text.len(),
+        Value::Prefix(prefix) if prefix.is_empty() => {
+            let error = RuleError::new(place, "`*` accepts any value");
+            report.add(error.with_hint("say that the attribute must be present instead"));
+            return;
+        }
+        Value::Prefix(prefix) => prefix.len(),
+    };
+    if len > bounds::MAX_VALUE_LEN {
+        let message = format!("a value of {len} bytes is above {}", bounds::MAX_VALUE_LEN);
+        report.add(RuleError::new(place, message));
+    }
+}
+
+fn at_most(count: usize, most: usize, what: &str, place: Place, report: &mut Report) {
+    if count > most {
+        report.add(RuleError::new(place, format!("{count} {what} are more than {most}")));
+    }
+}

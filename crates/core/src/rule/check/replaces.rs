@@ -1,0 +1,96 @@
+//! Which rules replace which: names that exist, and no circles.
+
+use super::super::bounds::MAX_REPLACES;
+use super::super::declaration::Rule;
+use super::super::error::{Place, Report, RuleError};
+use super::super::hash::Table;
+use super::{at_most, names};
+
+/// Reports unknown names, rules that replace themselves, and circles.
+pub(super) fn check(
+    rules: &[Rule],
+    by_name: &Table<&str, usize>,
+    place: Place,
+    report: &mut Report,
+) {
+    for (at, rule) in rules.iter().enumerate() {
+        let place = Place { rule: Some(at), ..place }.field("replaces");
+        at_most(rule.replaces.len(), MAX_REPLACES, "replaced rules", place, report);
+        let mut seen = Table::default();
+        for (item, name) in rule.replaces.iter().enumerate() {
+            if report.is_full() {
+                return;
+            }
+            let place = place.item(item);
+            if *name == rule.name {
+                report.add(RuleError::new(place, "a rule cannot replace itself"));
+            } else if !by_name.contains_key(name.as_str()) {
+                let message = format!("there is no rule `{}` in this domain", names::shown(name));
+                let error = RuleError::new(place, message);
+                let meant = names::nearest(name, rules.iter().map(|other| other.name.as_str()));
+                report.add(match meant {
+                    Some(meant) => error.with_hint(format!("did you mean `{meant}`?")),
+                    None => error,
+                });
+            } else if seen.insert(name.as_str(), ()).is_some() {
+                let message = format!("`{}` is here twice", names::shown(name));
+                report.add(RuleError::new(place, message));
+            }
+        }
+    }
+    circles(rules, by_name, place, report);
+}
+
+/// How far a rule has been followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Followed {
+    Not,
+    /// It is on the way that is being followed.
+    Open,
+    Done,
+}
+
+/// Reports each circle once, at the rule that closes it. Follows the names without recursion:
+/// a chain may be as long as the set.
+fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &mut Report) {
+    let mut followed = vec![Followed::Not; rules.len()];
+    for start in 0..rules.len() {
+        let mut way = vec![(start, 0)];
+        while let Some((at, next)) = way.pop() {
+            let (Some(rule), Some(state)) = (rules.get(at), followed.get_mut(at)) else { continue };
+            if *state == Followed::Done {
+                continue;
+            }
+            *state = Followed::Open;
+            let Some(name) = rule.replaces.get(next) else {
+                *state = Followed::Done;
+                continue;
+            };
+            way.push((at, usize::saturating_add(next, 1)));
+            let Some(&target) = by_name.get(name.as_str()).filter(|target| **target != at) else {
+                continue;
+            };
+            match followed.get(target) {
+                Some(Followed::Not) => way.push((target, 0)),
+                Some(Followed::Open) => {
+                    let place = Place { rule: Some(at), ..place }.field("replaces").item(next);
+                    report.add(circle(rules, &way, target, place));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn circle(rules: &[Rule], way: &[(usize, usize)], target: usize, place: Place) -> RuleError {
+    let names = way.iter().skip_while(|(at, _)| *at != target).map(|(at, _)| at);
+    let mut names: Vec<String> =
+        names.filter_map(|at| rules.get(*at)).map(|rule| names::shown(&rule.name)).collect();
+    if names.len() > 5 {
+        names.truncate(4);
+        names.push("…".to_owned());
+    }
+    names.extend(rules.get(target).map(|rule| names::shown(&rule.name)));
+    let message = format!("rules replace each other in a circle: {}", names.join(" → "));
+    RuleError::new(place, message).with_hint("where all of them match, none would be left")
+}

@@ -1,0 +1,143 @@
+//! One rule: its parts one by one, and what contradicts each other.
+
+use super::super::ask::folded;
+use super::super::bounds;
+use super::super::compile::limit_name;
+use super::super::declaration::{Domain, OnMissing, Pattern, Rule, Value};
+use super::super::error::{Place, Report, RuleError};
+use super::super::hash::Table;
+use super::{at_most, check_value, names};
+
+/// Reports what is wrong with a rule, but for whom it replaces.
+pub(super) fn check(rule: &Rule, domain: &Domain, place: Place, report: &mut Report) {
+    names::check(&rule.name, bounds::MAX_NAME, place.field("name"), report);
+    check_matches(rule, place.field("match"), report);
+    let by = place.field("by");
+    at_most(rule.by.len(), bounds::MAX_BY, "attributes", by, report);
+    names::check_attributes(&rule.by, by, report);
+    check_limits(rule, place, report);
+    check_block(rule, place, report);
+    check_partition(rule, domain, by, report);
+    check_cost(rule, place.field("cost"), report);
+    if let Some(guard) = rule.local_guard
+        && !(1_000..=bounds::MAX_LOCAL_GUARD).contains(&guard)
+    {
+        let message = format!("a local guard of {guard} thousandths of the limit");
+        let error = RuleError::new(place.field("local-guard"), message);
+        report.add(error.with_hint("from 1, where it refuses what the limit would, to 1000"));
+    }
+}
+
+fn check_matches(rule: &Rule, place: Place, report: &mut Report) {
+    at_most(rule.matches.len(), bounds::MAX_CONDITIONS, "conditions", place, report);
+    let mut seen = Table::default();
+    for (at, (name, pattern)) in rule.matches.iter().enumerate() {
+        let place = place.item(at);
+        names::check_attribute(name, place, report);
+        names::refuse_captured(name, place, report);
+        if seen.insert(folded(name), ()).is_some() {
+            let message = format!("there are two conditions on `{}`", names::shown(name));
+            let hint = "list all values that one condition accepts";
+            report.add(RuleError::new(place, message).with_hint(hint));
+        }
+        let Pattern::Any(values) = pattern else { continue };
+        at_most(values.len(), bounds::MAX_VALUES, "values", place, report);
+        if values.is_empty() {
+            let error = RuleError::new(place, "the condition accepts no value at all");
+            report.add(error.with_hint("list values, or say that there must be one, or none"));
+        }
+        for (at, value) in values.iter().enumerate() {
+            check_value(value, place.value(at), report);
+        }
+    }
+}
+
+fn check_limits(rule: &Rule, place: Place, report: &mut Report) {
+    let field = place.field("limits");
+    at_most(rule.limits.len(), bounds::MAX_LIMITS, "limits", field, report);
+    if rule.limits.is_empty() && !rule.block {
+        let error = RuleError::new(field, "the rule limits nothing");
+        report.add(error.with_hint("give it a limit such as `100 per 1m`, or let it block"));
+    }
+    let mut seen = Table::default();
+    for (at, limitation) in rule.limits.iter().enumerate() {
+        let place = Place { limit: Some(at), ..place };
+        if let Some(name) = &limitation.name {
+            names::check(name, bounds::MAX_LIMIT_NAME, place.field("name"), report);
+        }
+        let name = limit_name(limitation);
+        let message = format!("there are two limits `{}` in this rule", names::shown(&name));
+        if seen.insert(name, ()).is_some() {
+            let error = RuleError::new(place, message);
+            report.add(error.with_hint("a limit is named by its period unless it has a `name`"));
+        }
+    }
+}
+
+/// A rule that blocks counts nothing, so whatever is about counting says something else.
+fn check_block(rule: &Rule, place: Place, report: &mut Report) {
+    let mut refuse = |field, message: &str| {
+        let error = RuleError::new(place.field(field), message);
+        report.add(error.with_hint("drop it, or drop `block`"));
+    };
+    if !rule.block {
+        return;
+    }
+    if !rule.limits.is_empty() {
+        refuse("limits", "a rule that blocks has no limits");
+    }
+    if !rule.by.is_empty() {
+        refuse("by", "a rule that blocks counts nothing, by whatever");
+    }
+    if rule.ban.is_some() {
+        refuse("ban", "a rule that blocks cannot ban");
+    }
+    if rule.local_guard.is_some() {
+        refuse("local-guard", "a rule that blocks needs no guard");
+    }
+    if rule.cost.attribute.is_some() || rule.cost.max.is_some() {
+        refuse("cost", "a rule that blocks costs nothing");
+    }
+    if rule.on_missing != OnMissing::default() {
+        refuse("on-missing", "a rule that blocks misses nothing");
+    }
+}
+
+/// A counter must always be charged within one partition, or it would be several.
+fn check_partition(rule: &Rule, domain: &Domain, place: Place, report: &mut Report) {
+    if rule.block {
+        return;
+    }
+    for name in &domain.partition {
+        let name = folded(name);
+        let is_counted = rule.by.iter().any(|by| folded(by) == name);
+        let one_value = |pattern: &Pattern| matches!(pattern, Pattern::Any(values) if matches!(values.as_slice(), [Value::Text(_)]));
+        let mut matches = rule.matches.iter();
+        if !is_counted && !matches.any(|(on, pattern)| folded(on) == name && one_value(pattern)) {
+            let message = format!("the rule counts across the domain's partition by `{name}`");
+            let error = RuleError::new(place, message);
+            report.add(error.with_hint(format!("add `{name}` to `by`, or match one value of it")));
+        }
+    }
+}
+
+fn check_cost(rule: &Rule, place: Place, report: &mut Report) {
+    let cost = &rule.cost;
+    if let Some(name) = &cost.attribute {
+        names::check_attribute(name, place, report);
+        if name == "path" || name == "ip" || name.starts_with("path.") {
+            report.add(RuleError::new(place, format!("`{name}` is no number")));
+        }
+    } else if cost.default != 1 {
+        let message = format!("a default of {} says nothing without an attribute", cost.default);
+        report.add(RuleError::new(place, message).with_hint("name the attribute with the cost"));
+    }
+    if cost.default == 0 {
+        let error = RuleError::new(place, "a default of 0 would cost nothing");
+        report.add(error.with_hint("use at least 1"));
+    }
+    if let Some(max) = cost.max.filter(|max| *max < cost.default) {
+        let message = format!("the most that is believed, {max}, is below {}", cost.default);
+        report.add(RuleError::new(place, message));
+    }
+}
