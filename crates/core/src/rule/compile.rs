@@ -14,6 +14,7 @@ use super::declaration::{
 };
 use super::domain::{ActiveDomain, List, Slots};
 use super::error::{Place, Report, RuleError};
+use super::index::Index;
 use super::key;
 use super::template::Template;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
@@ -42,15 +43,18 @@ pub(super) fn domain(
         declared.partition.iter().map(|name| compiler.slots.take(&folded(name))).collect();
     let block = compiler.list(&declared.block, place.field("block"), report);
     let exempt = compiler.list(&declared.exempt, place.field("exempt"), report);
-    ActiveDomain {
+    let mut domain = ActiveDomain {
         slots: compiler.slots,
         rules,
+        index: Index::default(),
         partition,
         ipv6_prefix: declared.ipv6_prefix,
         path_case: declared.path_case,
         block,
         exempt,
-    }
+    };
+    domain.file();
+    domain
 }
 
 /// Finds out whom each rule replaces, and which of two rules comes first.
@@ -169,7 +173,7 @@ impl Compiler {
             let condition = self.condition(name, &pattern, place.item(at), report);
             entries.push((subject.clone(), condition));
         }
-        List { entries }
+        List::new(entries)
     }
 
     fn limit(

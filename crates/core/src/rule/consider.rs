@@ -8,7 +8,7 @@ use super::ask::Ask;
 use super::charges::BlockedBy;
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
-use super::judge::{Applied, Match, View};
+use super::judge::{Applied, Match, View, replacers};
 
 /// A rule, and what becomes of it for an ask.
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +52,10 @@ pub(super) fn consider<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<Consi
         domain.rules.iter().enumerate().map(|(at, rule)| find(rule, at, &view)).collect();
     let applied: Vec<Applied<'s>> =
         found.iter().filter_map(|one| one.as_ref().ok().copied()).collect();
+    let replacers = replacers(&applied);
     let outcome = |one: &Result<Applied<'s>, Outcome<'s>>| match one {
         Err(outcome) => *outcome,
-        Ok((found, missing)) => match (found.replaced_by(&applied), found.block(*missing)) {
+        Ok((found, missing)) => match (found.replaced_by(&replacers), found.block(*missing)) {
             (Some(by), _) => Outcome::Replaced { by },
             (None, Some(block)) => Outcome::Blocks(block),
             (None, None) => Outcome::Charges,

@@ -1,8 +1,13 @@
 //! A domain at work: its rules, its lists, and the attributes that they look at.
 
+use std::slice;
+
+use smallvec::SmallVec;
+
 use super::active::{ActiveRule, Condition, Slot};
-use super::declaration::{PathCase, Subject};
+use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
+use super::index::Index;
 use super::judge::View;
 
 /// The rules of a domain, ready to judge.
@@ -10,6 +15,7 @@ use super::judge::View;
 pub(super) struct ActiveDomain {
     pub(super) slots: Slots,
     pub(super) rules: Vec<ActiveRule>,
+    pub(super) index: Index,
     pub(super) partition: Vec<Slot>,
     pub(super) ipv6_prefix: u8,
     pub(super) path_case: PathCase,
@@ -22,17 +28,21 @@ impl ActiveDomain {
         self.slots.by_name.get(name).copied()
     }
 
-    /// Calls `each` with rules among which are all that match, each once.
-    pub(super) fn candidates<'s>(
-        &'s self,
-        _view: &View<'_>,
-        mut each: impl FnMut(&'s ActiveRule, usize),
-    ) {
-        for (position, rule) in self.rules.iter().enumerate() {
-            if rule.mode() != super::declaration::Mode::Off {
-                each(rule, position);
-            }
-        }
+    /// Positions of rules among which are all that match, each once and in order.
+    pub(super) fn candidates(&self, view: &View<'_>) -> SmallVec<[u32; 16]> {
+        let mut found: SmallVec<[u32; 16]> = SmallVec::new();
+        self.index.candidates(view, |position| found.push(position));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Files the rules, which do not change any more.
+    pub(super) fn file(&mut self) {
+        let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
+        self.index = Index::new(
+            self.rules.iter().map(|rule| at_work(rule).then_some(rule.conditions.as_slice())),
+        );
     }
 }
 
@@ -78,16 +88,33 @@ impl Slots {
 /// A list at work: who is exempt, or blocked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct List {
-    pub(super) entries: Vec<(Subject, Condition)>,
+    entries: Vec<(Subject, Condition)>,
+    index: Index,
 }
 
 impl List {
+    pub(super) fn new(entries: Vec<(Subject, Condition)>) -> Self {
+        let index =
+            Index::new(entries.iter().map(|(_, condition)| Some(slice::from_ref(condition))));
+        Self { entries, index }
+    }
+
     /// The first entry that the ask falls under.
     pub(super) fn find(&self, view: &View<'_>) -> Option<&Subject> {
-        let (subject, _) = self
-            .entries
-            .iter()
-            .find(|(_, condition)| condition.test.holds(view, condition.slot))?;
+        if self.entries.is_empty() {
+            return None;
+        }
+        let mut first: Option<u32> = None;
+        self.index.candidates(view, |number| {
+            let holds = || {
+                let entry = usize::try_from(number).ok().and_then(|at| self.entries.get(at));
+                entry.is_some_and(|(_, condition)| condition.test.holds(view, condition.slot))
+            };
+            if first.is_none_or(|first| number < first) && holds() {
+                first = Some(number);
+            }
+        });
+        let (subject, _) = self.entries.get(usize::try_from(first?).ok()?)?;
         Some(subject)
     }
 }

@@ -163,17 +163,19 @@ impl Test {
 /// A match that applies, and the attribute of `by` that it does without.
 pub(super) type Applied<'s> = (Match<'s>, Option<&'s str>);
 
-/// The rules that match and apply, the most specific first, and whether each is replaced.
+/// The rules that match and apply, replaced or not, the most specific first.
 pub(super) fn applied<'s>(domain: &'s ActiveDomain, view: &View<'_>) -> SmallVec<[Applied<'s>; 8]> {
     let mut applied: SmallVec<[Applied<'s>; 8]> = SmallVec::new();
-    domain.candidates(view, |rule, position| {
+    for position in domain.candidates(view) {
+        let Ok(position) = usize::try_from(position) else { continue };
+        let Some(rule) = domain.rules.get(position) else { continue };
         if let Ok(found) = Match::of(rule, position, view) {
             let missing = found.missing(view);
             if found.applies(missing) {
                 applied.push((found, missing));
             }
         }
-    });
+    }
     applied.sort_unstable_by_key(|(found, _)| found.rank());
     applied
 }
@@ -183,15 +185,18 @@ impl Match<'_> {
         self.rule.rank
     }
 
-    /// Who of these replaces this one. All are looked at, also those that are replaced
-    /// themselves: no chain of replacements, so no order.
-    pub(super) fn replaced_by<'s>(&self, applied: &[Applied<'s>]) -> Option<&'s ActiveRule> {
-        let replaces = |(other, _): &&Applied<'s>| {
-            other.rule.mode() == Mode::Enforce
-                && other.rule.replaces.binary_search(&self.position).is_ok()
-        };
-        applied.iter().find(replaces).map(|(other, _)| other.rule)
+    /// Who of these replaces this one.
+    pub(super) fn replaced_by<'s>(&self, replacers: &[&'s ActiveRule]) -> Option<&'s ActiveRule> {
+        let replaces = |other: &&&ActiveRule| other.replaces.binary_search(&self.position).is_ok();
+        replacers.iter().find(replaces).copied()
     }
+}
+
+/// Who of these replaces anyone. Whether somebody replaces them in turn does not matter: no
+/// chain of replacements, so no order.
+pub(super) fn replacers<'s>(applied: &[Applied<'s>]) -> SmallVec<[&'s ActiveRule; 4]> {
+    let rules = applied.iter().map(|(found, _)| found.rule);
+    rules.filter(|rule| rule.mode() == Mode::Enforce && !rule.replaces.is_empty()).collect()
 }
 
 /// What the rules of a domain say about an ask.
@@ -207,11 +212,12 @@ pub(super) fn judge<'s>(
     if let Some(subject) = domain.exempt.find(&view) {
         return Judgement::Exempt(subject);
     }
-    let applied = applied(domain, &view);
-    let stays = |(found, _): &&Applied<'s>| found.replaced_by(&applied).is_none();
+    let mut applied = applied(domain, &view);
+    let replacers = replacers(&applied);
+    applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
     let mut charges = Charges::default();
     let mut enforced = 0_usize;
-    for (found, missing) in applied.iter().filter(stays) {
+    for (found, missing) in &applied {
         let shadow = found.rule.mode() == Mode::Shadow;
         match found.block(*missing) {
             Some(block) if shadow => charges.shadow_block = charges.shadow_block.or(Some(block)),
@@ -225,7 +231,7 @@ pub(super) fn judge<'s>(
     }
     let mut writer = Writer { domain, view: &view, secret, charges };
     for mode in [Mode::Enforce, Mode::Shadow] {
-        for (found, missing) in applied.iter().filter(stays) {
+        for (found, missing) in &applied {
             if found.rule.mode() == mode && found.block(*missing).is_none() {
                 writer.charge(found);
             }

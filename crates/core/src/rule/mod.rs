@@ -11,6 +11,7 @@
 //! | `active`, `domain`, `set` | rules at work |
 //! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
 //! | `judge`, `charges`, `key`, `hash` | from an ask to keys |
+//! | `index`, `trie` | which rules may match, without looking at all |
 //! | `consider` | the same in words |
 
 mod active;
@@ -26,12 +27,14 @@ mod domain;
 mod error;
 mod hash;
 pub mod host;
+mod index;
 mod judge;
 mod key;
 mod network;
 pub mod path;
 mod set;
 mod template;
+mod trie;
 
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};

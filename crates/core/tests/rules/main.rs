@@ -7,4 +7,6 @@
 )]
 
 mod check;
+mod keys;
+mod paths;
 mod support;

@@ -1,0 +1,241 @@
+//! Finding the rules that may match an ask without looking at every rule.
+//!
+//! Each rule is filed under one of its conditions, the one that it shares with the fewest other
+//! rules, under every value that this condition accepts: texts in tables, prefixes in a table for
+//! each length, networks likewise, templates in a [`Trie`]. Looking up the values of an ask
+//! yields *candidates*: all rules that match are among them, but not every one of them matches.
+//! Whoever asks verifies them fully, so a mistake here could only miss a rule: the tests compare
+//! with looking at every rule.
+//!
+//! What a lookup costs depends on how many lengths of prefixes there are and on how many rules
+//! share their rarest condition, not on how many rules there are.
+
+use std::net::IpAddr;
+
+use super::active::{Condition, Slot, Test};
+use super::ask::Attribute;
+use super::declaration::Network;
+use super::hash::Table;
+use super::judge::View;
+use super::network::masked;
+use super::template::{Piece, Template};
+use super::trie::Trie;
+
+/// Sets of conditions by what they accept; each set has a number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    /// What has no condition that a value could be looked up for.
+    always: Vec<u32>,
+    /// By slot.
+    texts: Vec<Texts>,
+    networks: Networks,
+    paths: Trie,
+}
+
+/// Numbers of sets, by what one of their conditions accepts.
+type Filed<K> = Table<K, Vec<u32>>;
+
+/// Conditions on one attribute.
+#[derive(Clone, Debug, Default)]
+struct Texts {
+    whole: Filed<Box<[u8]>>,
+    /// The longest of `whole`: longer values need not be hashed.
+    longest: usize,
+    prefixes: Vec<(usize, Filed<Box<[u8]>>)>,
+    present: Vec<u32>,
+}
+
+/// Networks by their number of leading bits.
+#[derive(Clone, Debug, Default)]
+struct Networks {
+    by_prefix: Vec<(u8, Filed<Network>)>,
+}
+
+impl Index {
+    /// Files each of these sets of conditions under its rarest one. Their numbers are their
+    /// positions; those without conditions match always, `None` never.
+    pub(super) fn new<'c>(sets: impl Iterator<Item = Option<&'c [Condition]>> + Clone) -> Self {
+        let mut census = Census::default();
+        sets.clone().flatten().flatten().for_each(|condition| census.count(condition));
+        let mut index = Self::default();
+        for (number, conditions) in sets.enumerate() {
+            let (Ok(number), Some(conditions)) = (u32::try_from(number), conditions) else {
+                continue;
+            };
+            let rarest = conditions
+                .iter()
+                .filter_map(|condition| Some((census.rarity(condition)?, condition)))
+                .min_by_key(|(rarity, _)| *rarity);
+            match rarest {
+                Some((_, condition)) => index.file(condition, number),
+                None => index.always.push(number),
+            }
+        }
+        index
+    }
+
+    fn file(&mut self, condition: &Condition, number: u32) {
+        match &condition.test {
+            Test::Text { texts, prefixes } => {
+                let slot = self.texts(condition.slot);
+                for text in texts {
+                    slot.longest = slot.longest.max(text.len());
+                    slot.whole.entry(text.clone()).or_default().push(number);
+                }
+                for prefix in prefixes {
+                    let table = table_of(&mut slot.prefixes, prefix.len());
+                    table.entry(prefix.clone()).or_default().push(number);
+                }
+            }
+            Test::Networks(networks) => {
+                for network in networks {
+                    let table = table_of(&mut self.networks.by_prefix, network.prefix);
+                    table.entry(*network).or_default().push(number);
+                }
+            }
+            Test::Templates(templates) => {
+                for template in templates {
+                    self.paths.insert(template, number);
+                }
+            }
+            Test::Present => self.texts(condition.slot).present.push(number),
+            Test::Absent => self.always.push(number),
+        }
+    }
+
+    fn texts(&mut self, slot: Slot) -> &mut Texts {
+        let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
+        if self.texts.len() <= at {
+            self.texts.resize_with(at.saturating_add(1), Texts::default);
+        }
+        &mut self.texts[at]
+    }
+
+    /// Calls `each` with candidates; one of them may come several times.
+    pub(super) fn candidates(&self, view: &View<'_>, mut each: impl FnMut(u32)) {
+        self.always.iter().copied().for_each(&mut each);
+        for (slot, value) in view.values() {
+            let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
+            if let Some(texts) = self.texts.get(at) {
+                texts.candidates(*value, &mut each);
+            }
+            if let Attribute::Address(address) = value {
+                self.networks.candidates(*address, &mut each);
+            }
+        }
+        if let Some(route) = view.route.as_ref().filter(|_| !self.paths.is_empty()) {
+            self.paths.walk(route, each);
+        }
+    }
+}
+
+impl Texts {
+    fn candidates(&self, value: Attribute<'_>, each: &mut impl FnMut(u32)) {
+        self.present.iter().copied().for_each(&mut *each);
+        let Attribute::Text(text) = value else { return };
+        if text.len() <= self.longest
+            && let Some(found) = self.whole.get(text)
+        {
+            found.iter().copied().for_each(&mut *each);
+        }
+        for (len, table) in &self.prefixes {
+            if let Some(found) = text.get(..*len).and_then(|prefix| table.get(prefix)) {
+                found.iter().copied().for_each(&mut *each);
+            }
+        }
+    }
+}
+
+impl Networks {
+    fn candidates(&self, address: IpAddr, each: &mut impl FnMut(u32)) {
+        for (prefix, table) in &self.by_prefix {
+            let network = Network { address: masked(address, *prefix), prefix: *prefix };
+            if let Some(found) = table.get(&network) {
+                found.iter().copied().for_each(&mut *each);
+            }
+        }
+    }
+}
+
+/// The table of this length, of which there are few.
+fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Filed<K>)>, len: L) -> &mut Filed<K> {
+    let at = tables.iter().position(|(known, _)| *known == len).unwrap_or_else(|| {
+        tables.push((len, Table::default()));
+        tables.len().saturating_sub(1)
+    });
+    &mut tables[at].1
+}
+
+/// How many conditions accept what.
+#[derive(Default)]
+struct Census {
+    accepting: Table<Accepted, u64>,
+}
+
+/// A value that conditions accept.
+#[derive(PartialEq, Eq, Hash)]
+enum Accepted {
+    Text(Slot, Box<[u8]>),
+    Prefix(Slot, Box<[u8]>),
+    Network(Network),
+    Path(Vec<Option<Box<[u8]>>>),
+    Any(Slot),
+}
+
+impl Census {
+    fn count(&mut self, condition: &Condition) {
+        for_each_accepted(condition, |accepted, _| {
+            let count = self.accepting.entry(accepted).or_default();
+            *count = count.saturating_add(1);
+        });
+    }
+
+    /// How many candidates an ask gets that meets the condition, at worst; those that many asks
+    /// meet weigh more. `None` for what cannot be looked up.
+    fn rarity(&self, condition: &Condition) -> Option<u64> {
+        let mut worst = None;
+        for_each_accepted(condition, |accepted, weight| {
+            let count = self.accepting.get(&accepted).copied().unwrap_or(0);
+            worst = worst.max(Some(count.saturating_mul(weight)));
+        });
+        worst
+    }
+}
+
+fn for_each_accepted(condition: &Condition, mut each: impl FnMut(Accepted, u64)) {
+    let slot = condition.slot;
+    match &condition.test {
+        Test::Text { texts, prefixes } => {
+            texts.iter().for_each(|text| each(Accepted::Text(slot, text.clone()), 2));
+            prefixes.iter().for_each(|prefix| each(Accepted::Prefix(slot, prefix.clone()), 4));
+        }
+        Test::Networks(networks) => {
+            networks.iter().for_each(|network| each(Accepted::Network(*network), 4));
+        }
+        Test::Templates(templates) => {
+            templates.iter().for_each(|template| each(shape(template), weight(template)));
+        }
+        Test::Present => each(Accepted::Any(slot), 1_000),
+        Test::Absent => {}
+    }
+}
+
+/// A template without the names of its captures.
+fn shape(template: &Template) -> Accepted {
+    let segment = |piece: &Piece| match piece {
+        Piece::Literal(literal) => Some(literal.clone()),
+        Piece::Capture(_) => None,
+        // No segment is empty.
+        Piece::Rest(_) => Some(Box::default()),
+    };
+    Accepted::Path(template.pieces().iter().map(segment).collect())
+}
+
+/// A template that begins with a capture is met by as many asks as `present` is.
+fn weight(template: &Template) -> u64 {
+    match (template.pieces().first(), template.pieces().last()) {
+        (Some(Piece::Capture(_) | Piece::Rest(_)), _) => 1_000,
+        (_, Some(Piece::Rest(_))) => 4,
+        _ => 3,
+    }
+}

@@ -1,0 +1,82 @@
+//! Many templates, found by walking along a path.
+//!
+//! Each node is one segment of some templates. A path reaches a node at most once, so a walk
+//! looks at no more nodes than there are templates that begin as the path does.
+
+use smallvec::SmallVec;
+
+use super::hash::Table;
+use super::template::{Piece, Route, Template};
+
+/// Templates, each with a number of its owner.
+#[derive(Clone, Debug)]
+pub(super) struct Trie {
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    literals: Table<Box<[u8]>, usize>,
+    capture: Option<usize>,
+    /// Whose templates end here.
+    ends: Vec<u32>,
+    /// Whose templates take all that follows.
+    rests: Vec<u32>,
+}
+
+impl Default for Trie {
+    fn default() -> Self {
+        Self { nodes: vec![Node::default()] }
+    }
+}
+
+impl Trie {
+    /// Adds a template of this owner.
+    pub(super) fn insert(&mut self, template: &Template, owner: u32) {
+        let mut at = 0;
+        for piece in template.pieces() {
+            let fresh = self.nodes.len();
+            let Some(node) = self.nodes.get_mut(at) else { return };
+            at = match piece {
+                Piece::Rest(_) => {
+                    node.rests.push(owner);
+                    return;
+                }
+                Piece::Capture(_) => *node.capture.get_or_insert(fresh),
+                Piece::Literal(literal) => *node.literals.entry(literal.clone()).or_insert(fresh),
+            };
+            if at == fresh {
+                self.nodes.push(Node::default());
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(at) {
+            node.ends.push(owner);
+        }
+    }
+
+    /// Whether there are no templates.
+    pub(super) fn is_empty(&self) -> bool {
+        let Some(root) = self.nodes.first() else { return true };
+        self.nodes.len() == 1 && root.ends.is_empty() && root.rests.is_empty()
+    }
+
+    /// Calls `each` with the owners of all templates that match; one owner may come several
+    /// times.
+    pub(super) fn walk(&self, route: &Route, mut each: impl FnMut(u32)) {
+        let mut open: SmallVec<[(usize, usize); 8]> = SmallVec::new();
+        open.push((0, 0));
+        while let Some((at, depth)) = open.pop() {
+            let Some(node) = self.nodes.get(at) else { continue };
+            node.rests.iter().copied().for_each(&mut each);
+            let Some(segment) = route.segment(depth) else {
+                node.ends.iter().copied().for_each(&mut each);
+                continue;
+            };
+            let deeper = depth.saturating_add(1);
+            open.extend(node.capture.map(|child| (child, deeper)));
+            if !node.literals.is_empty() {
+                open.extend(node.literals.get(segment).map(|child| (*child, deeper)));
+            }
+        }
+    }
+}
