@@ -7,6 +7,9 @@
 )]
 
 mod check;
+mod judge;
 mod keys;
+mod matching;
+mod oracle;
 mod paths;
 mod support;
