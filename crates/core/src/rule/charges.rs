@@ -132,20 +132,22 @@ pub struct Due<'s> {
     pub(super) refusals: Option<Stretch>,
 }
 
-/// Where something is in the bytes of [`Charges`].
+/// Where something is in the bytes of [`Charges`]: at most 128 dues with two keys of 1024 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
-    start: usize,
-    end: usize,
+    start: u32,
+    end: u32,
 }
 
 impl Stretch {
     /// What was written since the buffer had `start` bytes.
     pub(super) fn since(start: usize, bytes: &Buffer) -> Self {
-        Self { start, end: bytes.len() }
+        let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        Self { start: place(start), end: place(bytes.len()) }
     }
 
-    pub(super) const fn range(self) -> std::ops::Range<usize> {
-        self.start..self.end
+    pub(super) fn range(self) -> std::ops::Range<usize> {
+        let place = |at: u32| usize::try_from(at).unwrap_or(usize::MAX);
+        place(self.start)..place(self.end)
     }
 }

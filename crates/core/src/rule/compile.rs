@@ -62,7 +62,7 @@ fn link(rules: &mut [ActiveRule]) {
     let names: super::hash::Table<String, usize> =
         rules.iter().enumerate().map(|(at, rule)| (rule.name().to_owned(), at)).collect();
     let mut order: Vec<usize> = (0..rules.len()).collect();
-    order.sort_by_key(|at| {
+    order.sort_by_cached_key(|at| {
         rules.get(*at).map(|rule| {
             let specific = (rule.by.len(), rule.conditions.len());
             (std::cmp::Reverse(specific), rule.name().to_owned())

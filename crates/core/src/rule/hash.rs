@@ -15,25 +15,27 @@ pub(super) type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 pub(super) struct Mix(u64);
 
 impl Mix {
+    #[inline]
     fn fold(&mut self, word: u64) {
-        // An odd number with its bits well spread: the fraction of the golden ratio.
-        let product = u128::from(self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060);
-        let [low, high] = [product & u128::from(u64::MAX), product >> 64];
-        self.0 = u64::try_from(low ^ high).unwrap_or_default().rotate_left(23);
+        // The fraction of the golden ratio: an odd number with its bits well spread.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mixed = (self.0 ^ word ^ SPREAD.rotate_left(32)).wrapping_mul(SPREAD);
+        self.0 = mixed ^ (mixed >> 29);
     }
 }
 
 impl Hasher for Mix {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
             self.fold(u64::from_le_bytes(*word));
         }
-        let mut last = [0; 8];
-        for (to, from) in last.iter_mut().zip(rest) {
-            *to = *from;
-        }
-        self.fold(u64::from_le_bytes(last));
+        // What is left over, in at most three steps; the length tells apart what zeros hide.
+        let (fours, rest) = rest.as_chunks::<4>();
+        let four = fours.first().map_or(0, |four| u64::from(u32::from_le_bytes(*four)));
+        let rest = rest.iter().fold(four, |word, byte| word << 8 ^ u64::from(*byte));
+        self.fold(rest);
     }
 
     fn write_u8(&mut self, byte: u8) {
@@ -44,7 +46,9 @@ impl Hasher for Mix {
         self.fold(u64::try_from(number).unwrap_or(u64::MAX));
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
-        self.0
+        // Tables use both ends of the word.
+        self.0 ^ self.0.rotate_left(32)
     }
 }

@@ -252,8 +252,8 @@ struct Writer<'w, 'v, 's> {
     charges: Charges<'s>,
 }
 
-impl<'s> Writer<'_, '_, 's> {
-    fn scribe(&self, values: usize) -> Scribe<'_> {
+impl<'w, 's> Writer<'w, '_, 's> {
+    fn scribe(&self, values: usize) -> Scribe<'w> {
         Scribe {
             verbatim: verbatim(values),
             ipv6_prefix: self.domain.ipv6_prefix,
@@ -273,6 +273,16 @@ impl<'s> Writer<'_, '_, 's> {
         }
         let value = rule.cost.and_then(|slot| self.view.text(slot));
         let cost = rule.cost(self.view.cost, value);
+        if let ([limit], None) = (rule.limits.as_slice(), &rule.ban) {
+            let scribe = self.scribe(rule.by.len());
+            let bytes = &mut self.charges.bytes;
+            let start = bytes.len();
+            bytes.extend_from_slice(&limit.head);
+            found.write(self.view, scribe, bytes);
+            let key = Stretch::since(start, bytes);
+            self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
+            return;
+        }
         let mut values = Buffer::new();
         found.write(self.view, self.scribe(rule.by.len()), &mut values);
         for limit in &rule.limits {
@@ -298,14 +308,13 @@ impl<'s> Writer<'_, '_, 's> {
         if self.domain.partition.is_empty() {
             return;
         }
-        let mut bytes = std::mem::take(&mut self.charges.bytes);
-        let start = bytes.len();
         let scribe = self.scribe(self.domain.partition.len());
+        let bytes = &mut self.charges.bytes;
+        let start = bytes.len();
         for slot in &self.domain.partition {
-            scribe.value(&mut bytes, self.view.value(*slot));
+            scribe.value(bytes, self.view.value(*slot));
         }
-        self.charges.partition = Some(Stretch::since(start, &bytes));
-        self.charges.bytes = bytes;
+        self.charges.partition = Some(Stretch::since(start, bytes));
     }
 }
 

@@ -150,17 +150,16 @@ impl Scribe<'_> {
 
 /// Writes a length in decimals, a colon and the bytes.
 fn push_sized(buffer: &mut Buffer, value: &[u8]) {
-    let mut digits: SmallVec<[u8; 8]> = SmallVec::new();
-    let mut rest = value.len();
-    loop {
-        let digit = u8::try_from(rest % 10).unwrap_or_default();
-        digits.push(b'0' | digit);
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
+    // Names and values that are written as they are have at most three digits.
+    let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
+    let digit = |number: u16| b'0' | u8::try_from(number % 10).unwrap_or_default();
+    if len >= 100 {
+        buffer.push(digit(len / 100));
     }
-    buffer.extend(digits.into_iter().rev());
+    if len >= 10 {
+        buffer.push(digit(len / 10));
+    }
+    buffer.push(digit(len));
     buffer.push(b':');
     buffer.extend_from_slice(value);
 }

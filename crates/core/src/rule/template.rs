@@ -19,54 +19,67 @@ use super::path::{self, hex};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Route {
     text: SmallVec<[u8; 192]>,
-    ends: SmallVec<[u16; 16]>,
+    /// Where each segment begins and ends. A canonical path has at most 8192 bytes.
+    segments: SmallVec<[(u16, u16); 16]>,
 }
 
 impl Route {
     /// The segments of a canonical path.
     pub(super) fn new(canonical: &[u8], case: PathCase) -> Self {
         let mut route = Self::default();
-        for segment in canonical.split(|byte| *byte == b'/') {
-            let start = route.text.len();
-            route.push_decoded(segment, case);
-            if route.text.len() > start {
-                // A canonical path has at most 8192 bytes.
-                route.ends.push(u16::try_from(route.text.len()).unwrap_or(u16::MAX));
+        // Most paths are their own text, but for case.
+        if canonical.iter().any(|byte| matches!(byte, b';' | b'%')) {
+            for segment in canonical.split(|byte| *byte == b'/') {
+                route.text.push(b'/');
+                route.push_decoded(segment);
             }
+        } else {
+            route.text.extend_from_slice(canonical);
+            route.text.push(b'/');
+            let mut start = 0;
+            for (end, _) in (0_u16..).zip(&route.text).filter(|(_, byte)| **byte == b'/') {
+                if end > start {
+                    route.segments.push((start, end));
+                }
+                start = end.saturating_add(1);
+            }
+        }
+        if case == PathCase::Insensitive {
+            route.text.make_ascii_lowercase();
         }
         route
     }
 
-    fn push_decoded(&mut self, segment: &[u8], case: PathCase) {
-        let mut bytes = segment.iter().copied();
+    fn push_decoded(&mut self, segment: &[u8]) {
+        let place = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
+        let start = place(self.text.len());
+        let mut bytes = segment.iter().copied().take_while(|byte| *byte != b';');
         while let Some(byte) = bytes.next() {
             let byte = match byte {
-                b';' => return,
                 b'%' => match (bytes.next().and_then(hex), bytes.next().and_then(hex)) {
                     (Some(high), Some(low)) => high << 4 | low,
                     _ => byte,
                 },
                 _ => byte,
             };
-            self.text.push(match case {
-                PathCase::Insensitive => byte.to_ascii_lowercase(),
-                PathCase::Sensitive => byte,
-            });
+            self.text.push(byte);
+        }
+        let end = place(self.text.len());
+        if end > start {
+            self.segments.push((start, end));
         }
     }
 
     /// How many segments there are.
     pub(super) fn len(&self) -> usize {
-        self.ends.len()
+        self.segments.len()
     }
 
     /// The segment at this position.
+    #[inline]
     pub(super) fn segment(&self, at: usize) -> Option<&[u8]> {
-        let start = match at.checked_sub(1) {
-            Some(before) => usize::from(*self.ends.get(before)?),
-            None => 0,
-        };
-        self.text.get(start..usize::from(*self.ends.get(at)?))
+        let (start, end) = *self.segments.get(at)?;
+        self.text.get(usize::from(start)..usize::from(end))
     }
 
     /// The segments from this position on.
