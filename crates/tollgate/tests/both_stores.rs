@@ -1,0 +1,283 @@
+//! The same sentences on the embedded store and on a real Redis.
+
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{on, rule, rules, user, with};
+use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
+use tollgate::core::rule::declaration::{Mode, Rule};
+use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::core::testing::Rng;
+use tollgate::core::{Algorithm, Store};
+use tollgate::redis::{Config, RedisStore};
+use tollgate::{DenyCache, EmbeddedStore, Limiter, ReservationError};
+use tollgate_harness::RedisServer;
+
+/// Runs a body on each store, each fresh.
+macro_rules! on_both {
+    ($($name:ident,)+) => {
+        mod embedded {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(|| async { super::EmbeddedStore::new() }).await;
+            })+
+        }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let server = super::RedisServer::start().unwrap();
+                let url = server.url();
+                super::$name(|| async { super::connect(&url).await }).await;
+                let limiter_keys = server.command(&[b"DBSIZE"]).unwrap();
+                assert_ne!(limiter_keys, tollgate_harness::Reply::Integer(0), "it was used");
+            })+
+        }
+    };
+}
+
+on_both! {
+    one_refusal_charges_no_rule,
+    the_verdict_is_that_of_all_rules_and_their_order_does_not_matter,
+    another_rule_never_turns_a_refusal_into_a_pass,
+    lowering_a_limit_binds_at_once_and_raising_takes_nothing_away,
+    shadow_rules_count_alike_and_answer_nobody,
+    counters_are_told_apart_by_every_value,
+    a_reservation_is_settled_once,
+    a_permit_comes_back_when_it_is_dropped,
+}
+
+async fn connect(url: &str) -> RedisStore {
+    // A busy machine must not look like an outage.
+    let config = Config::new(url).unwrap().deadline(Duration::from_secs(10));
+    RedisStore::connect(config).await.unwrap()
+}
+
+fn hourly(name: &str, by: &[&str], count: u64, algorithm: impl Into<Algorithm>) -> Rule {
+    with(rule(name, by, &[&format!("{count} per 1h")]), algorithm)
+}
+
+fn limiter<S: Store + 'static>(store: S, set: RuleSet) -> Limiter<S> {
+    Limiter::builder(store).rules(set).deny_cache(DenyCache::Off).build()
+}
+
+async fn remaining<S: Store + 'static>(limiter: &Limiter<S>, ask: &Ask<'_>, rule: &str) -> u64 {
+    let explained = limiter.explain(ask).await;
+    assert_eq!(explained.outage, None);
+    explained.counters.iter().find(|counter| counter.rule == rule).unwrap().remaining
+}
+
+/// E23
+async fn one_refusal_charges_no_rule<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let set = rules(1, [
+        hourly("all", &[], 1_000, TokenBucket),
+        hourly("per-user", &["user"], 3, SlidingLog),
+        hourly("per-plan", &["plan"], 100, FixedWindow::default()),
+    ]);
+    let limiter = limiter(store().await, set);
+    let ask = || user("alice").with("plan", "gold").unwrap();
+
+    let mut passed = 0;
+    for _ in 0..20 {
+        passed += u32::from(limiter.admit(&ask()).await.passes());
+    }
+
+    assert_eq!(passed, 3);
+    assert_eq!(remaining(&limiter, &ask(), "all").await, 997);
+    assert_eq!(remaining(&limiter, &ask(), "per-plan").await, 97);
+}
+
+/// E24, E25
+async fn the_verdict_is_that_of_all_rules_and_their_order_does_not_matter<
+    S: Store + 'static,
+    F: Future<Output = S>,
+>(
+    store: impl Fn() -> F,
+) {
+    let declared = |domain: &str| {
+        let name = |rule: &str| format!("{domain}-{rule}");
+        vec![
+            hourly(&name("a"), &["user"], 5, SlidingLog),
+            hourly(&name("b"), &["ip"], 7, SlidingLog),
+            hourly(&name("c"), &["user", "ip"], 3, SlidingLog),
+        ]
+    };
+    let store = std::sync::Arc::new(store().await);
+    let forth = limiter(std::sync::Arc::clone(&store), rules(1, declared("forth")));
+    let mut reversed = declared("back");
+    reversed.reverse();
+    let back = limiter(store, rules(1, reversed));
+    let mut rng = Rng::new(11);
+
+    for step in 0..120 {
+        let name = format!("u{}", rng.below(3));
+        let ip = format!("10.0.0.{}", rng.below(3));
+        let ask = || user(&name).with("ip", &ip).unwrap();
+        let explained = forth.explain(&ask()).await;
+        let (a, b) = (forth.admit(&ask()).await, back.admit(&ask()).await);
+
+        assert_eq!(a.passes(), b.passes(), "step {step}");
+        assert_eq!(a.passes(), explained.counters.iter().all(|counter| counter.passes));
+        if !a.passes() {
+            let longest = explained.counters.iter().filter_map(|c| c.clears_after).max();
+            let by = a.ruling().refused_by().unwrap();
+            let told = explained.counters.iter().find(|c| c.rule == by.rule.unwrap().name());
+            assert_eq!(told.unwrap().clears_after, longest, "the longest retry is named");
+        }
+    }
+}
+
+/// E26
+async fn another_rule_never_turns_a_refusal_into_a_pass<
+    S: Store + 'static,
+    F: Future<Output = S>,
+>(
+    store: impl Fn() -> F,
+) {
+    let store = std::sync::Arc::new(store().await);
+    let few = limiter(
+        std::sync::Arc::clone(&store),
+        rules(1, [hourly("few-a", &["user"], 4, TokenBucket)]),
+    );
+    let more = limiter(store, rules(1, [
+        hourly("more-a", &["user"], 4, TokenBucket),
+        hourly("more-b", &[], 6, FixedWindow::default()),
+    ]));
+    let mut rng = Rng::new(5);
+    for _ in 0..60 {
+        let name = format!("u{}", rng.below(4));
+        let (few, more) = (few.admit(&user(&name)).await, more.admit(&user(&name)).await);
+        assert!(few.passes() || !more.passes());
+    }
+}
+
+/// E28
+async fn lowering_a_limit_binds_at_once_and_raising_takes_nothing_away<
+    S: Store + 'static,
+    F: Future<Output = S>,
+>(
+    store: impl Fn() -> F,
+) {
+    let limiter = limiter(store().await, RuleSet::empty());
+    for (name, algorithm) in [
+        ("bucket", Algorithm::from(TokenBucket)),
+        ("log", SlidingLog.into()),
+        ("window", FixedWindow::default().into()),
+    ] {
+        let base = limiter.rules().version();
+        let set = |edit, count| rules(base + edit, [hourly(name, &["user"], count, algorithm)]);
+        limiter.set_rules(set(1, 10)).unwrap();
+        for _ in 0..4 {
+            assert!(limiter.admit(&user("alice")).await.passes(), "{name}");
+        }
+        limiter.set_rules(set(2, 5)).unwrap();
+        assert!(limiter.admit(&user("alice")).await.passes(), "{name}: four of five are used");
+        assert!(!limiter.admit(&user("alice")).await.passes(), "{name}: five of five are used");
+        limiter.set_rules(set(3, 8)).unwrap();
+        for _ in 0..3 {
+            assert!(limiter.admit(&user("alice")).await.passes(), "{name}: three more");
+        }
+        assert!(!limiter.admit(&user("alice")).await.passes(), "{name}");
+    }
+}
+
+/// E30
+async fn shadow_rules_count_alike_and_answer_nobody<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let mut shadow = hourly("candidate", &["user"], 2, SlidingLog);
+    shadow.mode = Mode::Shadow;
+    let enforced = hourly("per-user", &["user"], 5, SlidingLog);
+    let limiter = limiter(store().await, rules(1, [enforced, shadow]));
+
+    let mut passed = 0;
+    for _ in 0..8 {
+        passed += u64::from(limiter.admit(&user("alice")).await.passes());
+    }
+
+    assert_eq!(passed, 5);
+    for _ in 0..500 {
+        let stats = limiter.stats();
+        if stats.shadow_admitted + stats.shadow_refused == 5 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let stats = limiter.stats();
+    assert_eq!((stats.shadow_admitted, stats.shadow_refused), (2, 3));
+}
+
+/// E38, C11, C12
+async fn counters_are_told_apart_by_every_value<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let limiter =
+        limiter(store().await, rules(1, [hourly("pair", &["user", "plan"], 1, TokenBucket)]));
+    let long = "x".repeat(1_000_000);
+    let longer = format!("{long}y");
+    let pairs: Vec<(&str, &str)> = vec![
+        ("ab", "c"),
+        ("a", "bc"),
+        ("a:b", "c"),
+        ("a", "b:c"),
+        ("{a}", "c"),
+        ("a\0b", "c"),
+        ("a", "\0b\nc"),
+        ("t1:a", "c"),
+        (&long, "c"),
+        (&longer, "c"),
+    ];
+    for (name, plan) in &pairs {
+        let ask = user(name).with("plan", plan).unwrap();
+        assert!(limiter.admit(&ask).await.passes(), "{:.20} {plan} is a counter of its own", name);
+    }
+    for (name, plan) in &pairs {
+        let ask = user(name).with("plan", plan).unwrap();
+        assert!(!limiter.admit(&ask).await.passes());
+    }
+}
+
+async fn a_reservation_is_settled_once<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let set = rules(1, [
+        hourly("tokens", &["user"], 100, TokenBucket),
+        hourly("daily", &[], 1_000, FixedWindow::default()),
+    ]);
+    let limiter = limiter(store().await, set);
+    let reserved = limiter.reserve(&user("alice").cost(50), Duration::from_secs(60)).await.unwrap();
+
+    limiter.commit(&reserved, 20).await.unwrap();
+
+    assert!(matches!(limiter.refund(&reserved).await, Err(ReservationError::AlreadyUsed)));
+    assert_eq!(remaining(&limiter, &user("alice"), "daily").await, 980);
+    let tokens = remaining(&limiter, &user("alice"), "tokens").await;
+    assert!((79..=80).contains(&tokens), "{tokens}: a credit is worth what time has left of it");
+}
+
+async fn a_permit_comes_back_when_it_is_dropped<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let at_once = with(rule("at-once", &["user"], &["1 per 30s"]), Concurrency);
+    let limiter = limiter(store().await, rules(1, [on(at_once, "service", "render")]));
+    let ask = || user("alice").with("service", "render").unwrap();
+    let held = limiter.admit(&ask()).await;
+    assert!(held.passes() && !limiter.admit(&ask()).await.passes());
+
+    drop(held);
+
+    let mut passes = false;
+    for _ in 0..500 {
+        if limiter.admit(&ask()).await.passes() {
+            passes = true;
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(passes, "long before its lease ends");
+}
