@@ -37,7 +37,7 @@ use crate::Cost;
 pub struct Ask<'a> {
     domain: &'a str,
     cost: Cost,
-    attributes: SmallVec<[(Cow<'a, str>, Held<'a>); 8]>,
+    attributes: SmallVec<[(Name<'a>, Held<'a>); 8]>,
 }
 
 /// The value of an attribute.
@@ -47,6 +47,40 @@ pub enum Attribute<'a> {
     Text(&'a [u8]),
     /// The client's address, `ip`. Never an IPv4 address in IPv6 clothes.
     Address(IpAddr),
+}
+
+/// The name of an attribute. Those with a meaning of their own are recognised when an ask is
+/// made, so that they need not be looked up when it is judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Name<'a> {
+    /// A position in [`Name::KNOWN`].
+    Known(u8),
+    /// Any other, in its one spelling.
+    Other(Cow<'a, str>),
+}
+
+impl<'a> Name<'a> {
+    /// The attributes with a meaning of their own.
+    pub(super) const KNOWN: [&'static str; 6] = ["path", "ip", "host", "method", "service", "user"];
+
+    pub(super) fn new(name: &'a str) -> Self {
+        match name {
+            "path" => Self::Known(0),
+            "ip" => Self::Known(1),
+            "host" => Self::Known(2),
+            "method" => Self::Known(3),
+            "service" => Self::Known(4),
+            "user" => Self::Known(5),
+            _ => Self::Other(folded(name)),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Known(at) => Self::KNOWN.get(usize::from(*at)).copied().unwrap_or_default(),
+            Self::Other(name) => name,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -98,14 +132,14 @@ impl<'a> Ask<'a> {
         if value.len() > Self::MAX_VALUE {
             return Err(AskError::ValueTooLong);
         }
-        let name = folded(name);
+        let name = Name::new(name);
         if self.held(&name).is_some() {
             return Err(AskError::Twice);
         }
         if self.attributes.len() >= Self::MAX_ATTRIBUTES {
             return Err(AskError::TooMany);
         }
-        let held = read(&name, value)?;
+        let held = read(name.text(), value)?;
         self.attributes.push((name, held));
         Ok(())
     }
@@ -113,10 +147,11 @@ impl<'a> Ask<'a> {
     /// The same ask from this client address, whatever was said of `ip` before.
     pub fn ip(mut self, address: IpAddr) -> Self {
         let held = Held::Address(address.to_canonical());
-        match self.attributes.iter_mut().find(|(name, _)| name == "ip") {
+        let ip = Name::new("ip");
+        match self.attributes.iter_mut().find(|(name, _)| *name == ip) {
             Some((_, earlier)) => *earlier = held,
             // One more than by `with`, so that an address cannot be crowded out.
-            None => self.attributes.push((Cow::Borrowed("ip"), held)),
+            None => self.attributes.push((ip, held)),
         }
         self
     }
@@ -140,15 +175,19 @@ impl<'a> Ask<'a> {
     /// The value of this attribute, in its one spelling. Captured `path.…` are not here: they
     /// belong to a rule.
     pub fn attribute(&self, name: &str) -> Option<Attribute<'_>> {
-        self.held(&folded(name)).map(Held::attribute)
+        self.held(&Name::new(name)).map(Held::attribute)
     }
 
     /// All attributes, in the order in which they were said.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attribute<'_>)> {
-        self.attributes.iter().map(|(name, held)| (name.as_ref(), held.attribute()))
+        self.named().map(|(name, value)| (name.text(), value))
     }
 
-    fn held(&self, name: &str) -> Option<&Held<'a>> {
+    pub(super) fn named(&self) -> impl Iterator<Item = (&Name<'a>, Attribute<'_>)> {
+        self.attributes.iter().map(|(name, held)| (name, held.attribute()))
+    }
+
+    fn held(&self, name: &Name<'_>) -> Option<&Held<'a>> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, held)| held)
     }
 }

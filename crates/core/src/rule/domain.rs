@@ -5,6 +5,7 @@ use std::slice;
 use smallvec::SmallVec;
 
 use super::active::{ActiveRule, Condition, Slot};
+use super::ask::Name;
 use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
 use super::index::Index;
@@ -24,10 +25,6 @@ pub(super) struct ActiveDomain {
 }
 
 impl ActiveDomain {
-    pub(super) fn slot(&self, name: &str) -> Option<Slot> {
-        self.slots.by_name.get(name).copied()
-    }
-
     /// Positions of rules among which are all that match, each once and in order.
     pub(super) fn candidates(&self, view: &View<'_>) -> SmallVec<[u32; 16]> {
         let mut found: SmallVec<[u32; 16]> = SmallVec::new();
@@ -50,14 +47,15 @@ impl ActiveDomain {
 #[derive(Clone, Debug)]
 pub(super) struct Slots {
     by_name: Table<Box<str>, Slot>,
-    /// In order of their slots.
-    pub(super) names: Vec<String>,
+    /// By position in [`Name::KNOWN`].
+    known: [Option<Slot>; Name::KNOWN.len()],
+    next: u32,
 }
 
 impl Slots {
     /// `path` and `ip` have their slots from the start, but are looked at only if a rule does.
     pub(super) fn new() -> Self {
-        Self { by_name: Table::default(), names: vec!["path".to_owned(), "ip".to_owned()] }
+        Self { by_name: Table::default(), known: Default::default(), next: 2 }
     }
 
     /// The slot of this attribute, from now on looked at.
@@ -69,12 +67,27 @@ impl Slots {
             "path" => Slot::PATH,
             "ip" => Slot::IP,
             _ => {
-                self.names.push(name.to_owned());
-                Slot(u32::try_from(self.names.len().saturating_sub(1)).unwrap_or(u32::MAX))
+                let slot = Slot(self.next);
+                self.next = self.next.saturating_add(1);
+                slot
             }
         };
         self.by_name.insert(name.into(), slot);
+        if let Name::Known(at) = Name::new(name)
+            && let Some(known) = self.known.get_mut(usize::from(at))
+        {
+            *known = Some(slot);
+        }
         slot
+    }
+
+    /// The slot of this attribute, if it is looked at.
+    #[inline]
+    pub(super) fn of(&self, name: &Name<'_>) -> Option<Slot> {
+        match name {
+            Name::Known(at) => self.known.get(usize::from(*at)).copied().flatten(),
+            Name::Other(name) => self.by_name.get(&**name).copied(),
+        }
     }
 
     /// What is looked at, in alphabetical order.

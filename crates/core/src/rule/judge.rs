@@ -30,8 +30,8 @@ impl<'v> View<'v> {
     pub(super) fn new(domain: &ActiveDomain, ask: &'v Ask<'_>) -> Self {
         let mut values: SmallVec<[(Slot, Attribute<'v>); 8]> = SmallVec::new();
         let mut route = None;
-        for (name, value) in ask.attributes() {
-            let Some(slot) = domain.slot(name) else { continue };
+        for (name, value) in ask.named() {
+            let Some(slot) = domain.slots.of(name) else { continue };
             if let (Slot::PATH, Attribute::Text(path)) = (slot, value) {
                 route = Some(Route::new(path, domain.path_case));
             }
@@ -229,7 +229,7 @@ pub(super) fn judge<'s>(
     if enforced > Request::MAX_CHARGES {
         return Judgement::TooMany { charges: enforced };
     }
-    let mut writer = Writer { domain, view: &view, secret, charges };
+    let mut writer = Writer { domain, view: &view, secret, charges: &mut charges };
     for mode in [Mode::Enforce, Mode::Shadow] {
         for (found, missing) in &applied {
             if found.rule.mode() == mode && found.block(*missing).is_none() {
@@ -241,7 +241,7 @@ pub(super) fn judge<'s>(
         }
     }
     writer.partition();
-    Judgement::Charges(writer.charges)
+    Judgement::Charges(charges)
 }
 
 /// Writes dues and their keys.
@@ -249,7 +249,7 @@ struct Writer<'w, 'v, 's> {
     domain: &'s ActiveDomain,
     view: &'w View<'v>,
     secret: &'w KeySecret,
-    charges: Charges<'s>,
+    charges: &'w mut Charges<'s>,
 }
 
 impl<'w, 's> Writer<'w, '_, 's> {

@@ -73,9 +73,11 @@ impl Trie {
                 continue;
             };
             let deeper = depth.saturating_add(1);
-            open.extend(node.capture.map(|child| (child, deeper)));
-            if !node.literals.is_empty() {
-                open.extend(node.literals.get(segment).map(|child| (*child, deeper)));
+            if let Some(child) = node.capture {
+                open.push((child, deeper));
+            }
+            if let Some(child) = node.literals.get(segment) {
+                open.push((*child, deeper));
             }
         }
     }

@@ -53,7 +53,7 @@ pub(crate) trait With: Sized {
 }
 
 impl With for Rule {
-    fn with(mut self, edit: impl FnOnce(&mut Rule)) -> Self {
+    fn with(mut self, edit: impl FnOnce(&mut Self)) -> Self {
         edit(&mut self);
         self
     }

@@ -1,11 +1,8 @@
 //! Names: of domains, rules and limits; of attributes; and which one was meant.
 
-use super::super::ask::{Ask, folded};
+use super::super::ask::{Ask, Name, folded};
 use super::super::error::{Place, Report, RuleError};
 use super::super::hash::Table;
-
-/// Attributes with a meaning of their own.
-const KNOWN: [&str; 6] = ["path", "host", "method", "ip", "service", "user"];
 
 /// The most names that are compared to find the one that was meant: an error is worth a
 /// millisecond, not a second.
@@ -86,7 +83,7 @@ fn meant_attribute(name: &str) -> Option<String> {
         }
     }
     let lower = name.to_ascii_lowercase();
-    let known = KNOWN.contains(&lower.as_str()) && lower != name;
+    let known = Name::KNOWN.contains(&lower.as_str()) && lower != name;
     let alias = match lower.as_str() {
         "remote_addr" | "remote-addr" | "client_ip" | "client-ip" | "ip_address" => Some("ip"),
         "uri" | "url" => Some("path"),
