@@ -20,6 +20,8 @@ pub struct ActiveRule {
     pub(super) ban: Option<ActiveBan>,
     pub(super) conditions: Vec<Condition>,
     pub(super) by: Vec<Part>,
+    /// How long a value of `by` may be to enter a key as it is.
+    pub(super) verbatim: usize,
     /// Positions in the domain of the rules that it replaces, in order.
     pub(super) replaces: Vec<usize>,
     pub(super) cost: Option<Slot>,

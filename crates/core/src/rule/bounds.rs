@@ -7,7 +7,7 @@
 /// The most domains of a set: one for each service of a large company.
 pub const MAX_DOMAINS: usize = 1_000;
 
-/// The most rules of a set, over all domains: a set of this size still loads within a second.
+/// The most rules of a set, over all domains: such a set still loads in about a second.
 pub const MAX_RULES: usize = 100_000;
 
 /// The longest name of a domain or a rule, in bytes. Names are part of every key.

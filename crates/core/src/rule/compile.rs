@@ -116,6 +116,7 @@ impl Compiler {
             limits,
             ban,
             conditions,
+            verbatim: key::verbatim(by.len()),
             by,
             replaces: Vec::new(),
             cost,

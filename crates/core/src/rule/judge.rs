@@ -28,16 +28,16 @@ pub(super) struct View<'v> {
 
 impl<'v> View<'v> {
     pub(super) fn new(domain: &ActiveDomain, ask: &'v Ask<'_>) -> Self {
-        let mut values: SmallVec<[(Slot, Attribute<'v>); 8]> = SmallVec::new();
-        let mut route = None;
+        let mut view = Self { values: SmallVec::new(), route: None, cost: ask.own_cost() };
         for (name, value) in ask.named() {
             let Some(slot) = domain.slots.of(name) else { continue };
             if let (Slot::PATH, Attribute::Text(path)) = (slot, value) {
-                route = Some(Route::new(path, domain.path_case));
+                // Filled in place: a route is too large to be moved about for every ask.
+                view.route.insert(Route::default()).read(path, domain.path_case);
             }
-            values.push((slot, value));
+            view.values.push((slot, value));
         }
-        Self { values, route, cost: ask.own_cost() }
+        view
     }
 
     pub(super) fn values(&self) -> &[(Slot, Attribute<'v>)] {
@@ -214,7 +214,9 @@ pub(super) fn judge<'s>(
     }
     let mut applied = applied(domain, &view);
     let replacers = replacers(&applied);
-    applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
+    if !replacers.is_empty() {
+        applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
+    }
     let mut charges = Charges::default();
     let mut enforced = 0_usize;
     for (found, missing) in &applied {
@@ -253,12 +255,8 @@ struct Writer<'w, 'v, 's> {
 }
 
 impl<'w, 's> Writer<'w, '_, 's> {
-    fn scribe(&self, values: usize) -> Scribe<'w> {
-        Scribe {
-            verbatim: verbatim(values),
-            ipv6_prefix: self.domain.ipv6_prefix,
-            secret: self.secret,
-        }
+    fn scribe(&self, verbatim: usize) -> Scribe<'w> {
+        Scribe { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
     }
 
     /// Adds the dues of a rule; those of a shadow rule only if they all fit.
@@ -274,7 +272,7 @@ impl<'w, 's> Writer<'w, '_, 's> {
         let value = rule.cost.and_then(|slot| self.view.text(slot));
         let cost = rule.cost(self.view.cost, value);
         if let ([limit], None) = (rule.limits.as_slice(), &rule.ban) {
-            let scribe = self.scribe(rule.by.len());
+            let scribe = self.scribe(rule.verbatim);
             let bytes = &mut self.charges.bytes;
             let start = bytes.len();
             bytes.extend_from_slice(&limit.head);
@@ -284,7 +282,7 @@ impl<'w, 's> Writer<'w, '_, 's> {
             return;
         }
         let mut values = Buffer::new();
-        found.write(self.view, self.scribe(rule.by.len()), &mut values);
+        found.write(self.view, self.scribe(rule.verbatim), &mut values);
         for limit in &rule.limits {
             let key = self.key(&limit.head, &values);
             self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
@@ -308,7 +306,7 @@ impl<'w, 's> Writer<'w, '_, 's> {
         if self.domain.partition.is_empty() {
             return;
         }
-        let scribe = self.scribe(self.domain.partition.len());
+        let scribe = self.scribe(verbatim(self.domain.partition.len()));
         let bytes = &mut self.charges.bytes;
         let start = bytes.len();
         for slot in &self.domain.partition {

@@ -133,6 +133,10 @@ impl RuleSet {
     }
 
     fn domain(&self, name: &str) -> Option<&(ActiveDomain, Vec<String>)> {
-        self.by_name.get(name).and_then(|at| self.domains.get(*at))
+        // One domain is the usual case, and needs no hash.
+        match self.declaration.domains.as_slice() {
+            [only] if only.name == name => self.domains.first(),
+            _ => self.by_name.get(name).and_then(|at| self.domains.get(*at)),
+        }
     }
 }

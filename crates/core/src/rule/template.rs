@@ -27,27 +27,32 @@ impl Route {
     /// The segments of a canonical path.
     pub(super) fn new(canonical: &[u8], case: PathCase) -> Self {
         let mut route = Self::default();
+        route.read(canonical, case);
+        route
+    }
+
+    /// Takes the segments of a canonical path; the route was empty.
+    pub(super) fn read(&mut self, canonical: &[u8], case: PathCase) {
         // Most paths are their own text, but for case.
         if canonical.iter().any(|byte| matches!(byte, b';' | b'%')) {
             for segment in canonical.split(|byte| *byte == b'/') {
-                route.text.push(b'/');
-                route.push_decoded(segment);
+                self.text.push(b'/');
+                self.push_decoded(segment);
             }
         } else {
-            route.text.extend_from_slice(canonical);
-            route.text.push(b'/');
+            self.text.extend_from_slice(canonical);
+            self.text.push(b'/');
             let mut start = 0;
-            for (end, _) in (0_u16..).zip(&route.text).filter(|(_, byte)| **byte == b'/') {
+            for (end, _) in (0_u16..).zip(&self.text).filter(|(_, byte)| **byte == b'/') {
                 if end > start {
-                    route.segments.push((start, end));
+                    self.segments.push((start, end));
                 }
                 start = end.saturating_add(1);
             }
         }
         if case == PathCase::Insensitive {
-            route.text.make_ascii_lowercase();
+            self.text.make_ascii_lowercase();
         }
-        route
     }
 
     fn push_decoded(&mut self, segment: &[u8]) {
