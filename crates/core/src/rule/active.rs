@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::declaration::{Ban, Mode, Network, OnMissing, OnOutage, Rule};
-use super::template::Template;
+use super::trie::Templates;
 use crate::{Cost, Limit};
 
 /// A rule at work.
@@ -200,8 +200,8 @@ pub(super) enum Test {
     Text { texts: Vec<Box<[u8]>>, prefixes: Vec<Box<[u8]>> },
     /// An address of one of these.
     Networks(Vec<Network>),
-    /// A path of one of these, which are in order of precedence.
-    Templates(Vec<Template>),
+    /// A path of one of these.
+    Templates(Templates),
     /// Any value.
     Present,
     /// No value.

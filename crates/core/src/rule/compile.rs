@@ -17,6 +17,7 @@ use super::error::{Place, Report, RuleError};
 use super::index::Index;
 use super::key;
 use super::template::Template;
+use super::trie::Templates;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
 use crate::{Algorithm, Limit, Quota, Revision};
 
@@ -93,7 +94,7 @@ impl Compiler {
             conditions.push(self.condition(name, pattern, place, report));
         }
         let templates = conditions.iter().find_map(|condition| match &condition.test {
-            Test::Templates(templates) => Some(templates.as_slice()),
+            Test::Templates(templates) => Some(templates),
             _ => None,
         });
         let mut by = Vec::with_capacity(rule.by.len());
@@ -137,7 +138,7 @@ impl Compiler {
     fn part(
         &mut self,
         name: &str,
-        templates: Option<&[Template]>,
+        templates: Option<&Templates>,
         place: Place,
         report: &mut Report,
     ) -> Part {

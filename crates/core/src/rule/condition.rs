@@ -9,6 +9,7 @@ use super::declaration::{Network, PathCase, Pattern, Value};
 use super::error::{Place, Report, RuleError};
 use super::host;
 use super::template::Template;
+use super::trie::Templates;
 
 /// Compiles a condition on the attribute of this slot.
 pub(super) fn condition(
@@ -23,9 +24,8 @@ pub(super) fn condition(
         (Pattern::Present, _) => Test::Present,
         (Pattern::Absent, _) => Test::Absent,
         (Pattern::Any(values), Slot::PATH) => {
-            let mut templates = collect(values, place, report, |value| template(value, case));
-            templates.sort_by(Template::precedence);
-            Test::Templates(templates)
+            let templates = collect(values, place, report, |value| template(value, case));
+            Test::Templates(Templates::new(templates))
         }
         (Pattern::Any(values), Slot::IP) => Test::Networks(collect(values, place, report, network)),
         (Pattern::Any(values), _) => texts(&folded(name), values, place, report),

@@ -1,14 +1,15 @@
 //! Why each rule of a domain applies to an ask or does not, for whoever asks for an explanation.
 //!
 //! Looks at every rule, without the index, and builds no keys: for people, not for requests.
-//! Says what `judge.rs` does; change them together.
+//! Says what `matching.rs` and `judge.rs` do; change them together.
 
 use super::active::ActiveRule;
 use super::ask::Ask;
 use super::charges::BlockedBy;
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
-use super::judge::{Applied, Match, View, replacers};
+use super::matching::{Applied, Match, replacers};
+use super::view::View;
 
 /// A rule, and what becomes of it for an ask.
 #[derive(Clone, Copy, Debug)]

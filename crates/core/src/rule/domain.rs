@@ -9,7 +9,7 @@ use super::ask::Name;
 use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
 use super::index::Index;
-use super::judge::View;
+use super::view::View;
 
 /// The rules of a domain, ready to judge.
 #[derive(Clone, Debug)]

@@ -16,10 +16,10 @@ use super::active::{Condition, Slot, Test};
 use super::ask::Attribute;
 use super::declaration::Network;
 use super::hash::Table;
-use super::judge::View;
 use super::network::masked;
 use super::template::{Piece, Template};
 use super::trie::Trie;
+use super::view::View;
 
 /// Sets of conditions by what they accept; each set has a number.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +94,7 @@ impl Index {
                 }
             }
             Test::Templates(templates) => {
-                for template in templates {
+                for template in templates.iter() {
                     self.paths.insert(template, number);
                 }
             }

@@ -10,8 +10,8 @@
 //! | `check`, `compile`, `condition`, `error` | what is wrong with it, or the rules at work |
 //! | `active`, `domain`, `set` | rules at work |
 //! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
-//! | `judge`, `charges`, `key`, `hash` | from an ask to keys |
-//! | `index`, `trie` | which rules may match, without looking at all |
+//! | `view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
+//! | `index`, `trie`, `hash` | which rules may match, without looking at all |
 //! | `consider` | the same in words |
 
 mod active;
@@ -30,11 +30,13 @@ pub mod host;
 mod index;
 mod judge;
 mod key;
+mod matching;
 mod network;
 pub mod path;
 mod set;
 mod template;
 mod trie;
+mod view;
 
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};

@@ -8,6 +8,44 @@ use smallvec::SmallVec;
 use super::hash::Table;
 use super::template::{Piece, Route, Template};
 
+/// The templates of one condition.
+#[derive(Clone, Debug)]
+pub(super) struct Templates {
+    /// In order of precedence.
+    list: Vec<Template>,
+    /// Their positions, if they are too many to be tried one by one.
+    trie: Option<Trie>,
+}
+
+impl Templates {
+    /// As many templates are tried one by one.
+    const FEW: usize = 8;
+
+    pub(super) fn new(mut list: Vec<Template>) -> Self {
+        list.sort_by(Template::precedence);
+        let trie = (list.len() > Self::FEW).then(|| {
+            let mut trie = Trie::default();
+            (0_u32..).zip(&list).for_each(|(at, template)| trie.insert(template, at));
+            trie
+        });
+        Self { list, trie }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Template> {
+        self.list.iter()
+    }
+
+    /// The most specific one that matches.
+    pub(super) fn find(&self, route: &Route) -> Option<&Template> {
+        let Some(trie) = &self.trie else {
+            return self.list.iter().find(|template| template.matches(route));
+        };
+        let mut first = None;
+        trie.walk(route, |at| first = Some(first.map_or(at, |first: u32| first.min(at))));
+        self.list.get(usize::try_from(first?).ok()?)
+    }
+}
+
 /// Templates, each with a number of its owner.
 #[derive(Clone, Debug)]
 pub(super) struct Trie {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tollgate_core::algorithm::SlidingLog;
-use tollgate_core::rule::declaration::{Ban, Domain, Pattern, Rule, Value};
+use tollgate_core::rule::declaration::{Ban, Domain, Pattern, Rule, Subject, Value};
 use tollgate_core::rule::{Place, RuleError, RuleSet, bounds};
+use tollgate_core::testing::Rng;
 
 use crate::support::{
     With, any, declare, limitation, list, rule, set, set_of, shop, subject, wrong, wrong_of,
@@ -282,6 +283,11 @@ fn in_a_partitioned_domain_every_counter_belongs_to_one_partition() {
     assert_eq!(within, "");
     assert_eq!(one, "");
     assert_eq!(two, across);
+    let by_ip = Domain {
+        partition: vec!["ip".to_owned()],
+        ..shop(vec![rule("a").on("ip", &["10.0.0.0/8"])])
+    };
+    assert!(wrong_of(by_ip).contains("counts across"), "a network is many addresses");
 }
 
 #[test]
@@ -398,4 +404,99 @@ fn present_and_absent_need_no_values() {
             ("method".to_owned(), any(&["get"])),
         ];
     })]);
+}
+
+/// Declarations broken in every way: an error with a place, or a set; never a panic.
+#[test]
+fn no_declaration_makes_it_panic() {
+    let mut rng = Rng::new(23);
+    let mut good = 0;
+    for _ in 0..20_000 {
+        match RuleSet::new(declare(vec![random_domain(&mut rng)])) {
+            Ok(_) => good += 1,
+            Err(errors) => {
+                assert!(!errors.is_empty());
+                assert!(errors.iter().all(|error| error.place().domain.is_some()));
+            }
+        }
+    }
+    assert!(good > 100, "{good}");
+}
+
+fn random_domain(rng: &mut Rng) -> Domain {
+    let mut domain =
+        Domain { rules: vec![random_rule(rng), rule("b")], ..Domain::new(random_text(rng)) };
+    if rng.chance(1, 3) {
+        domain.ipv6_prefix = rng.below(256) as u8;
+    }
+    if rng.chance(1, 3) {
+        domain.block.push(subject_of(&random_text(rng), &random_text(rng)));
+    }
+    domain
+}
+
+fn random_rule(rng: &mut Rng) -> Rule {
+    let mut rule = Rule::new(random_text(rng));
+    if rng.chance(1, 3) {
+        let values = vec![Value::Text(random_text(rng)), Value::Prefix(random_text(rng))];
+        rule.matches.push((random_text(rng), Pattern::Any(values)));
+    }
+    if rng.chance(1, 3) {
+        rule.by.push(random_text(rng));
+    }
+    if rng.chance(2, 3) {
+        rule.limits.push(limitation("5 per 1m"));
+    }
+    if rng.chance(1, 3) {
+        rule.limits.push(limitation("1000000 per 1h"));
+        rule.limits[0].name = Some(random_text(rng));
+    }
+    if rng.chance(1, 3) {
+        rule.replaces.push(random_text(rng));
+    }
+    if rng.chance(1, 3) {
+        rule.cost.attribute = Some(random_text(rng));
+        rule.cost.default = rng.below(3);
+    }
+    if rng.chance(1, 3) {
+        let within = Duration::from_nanos(rng.magnitude(u64::MAX));
+        let lasts = Duration::from_nanos(rng.magnitude(u64::MAX));
+        rule.ban = Some(Ban { after: rng.magnitude(u64::MAX), within, lasts });
+    }
+    rule.block = rng.chance(1, 8);
+    rule
+}
+
+fn random_text(rng: &mut Rng) -> String {
+    const TEXTS: [&str; 24] = [
+        "",
+        "a",
+        "b",
+        "path",
+        "path.",
+        "path.id",
+        "ip",
+        "header.",
+        "header.X",
+        "host",
+        "method",
+        "/",
+        "/{id}",
+        "/{*id}",
+        "/a/{",
+        "/%",
+        "/..",
+        "10.0.0.0/8",
+        "::/0",
+        "a.com",
+        "\0",
+        "*",
+        "user",
+        "\u{1f600}",
+    ];
+    rng.pick(&TEXTS).to_owned()
+}
+
+fn subject_of(name: &str, value: &str) -> Subject {
+    Subject::Attribute { name: name.to_owned(), value: Value::Text(value.to_owned()) }
 }

@@ -322,3 +322,17 @@ fn an_ask_has_at_most_64_attributes_and_names_of_128_and_values_of_a_mebibyte() 
     let crowded = ask.ip([192, 0, 2, 1].into());
     assert!(crowded.attribute("ip").is_some(), "an address cannot be crowded out");
 }
+
+#[test]
+fn of_many_templates_of_one_rule_the_most_specific_one_is_meant() {
+    let mut paths: Vec<String> = (0..50).map(|i| format!("/p{i}/{{x}}")).collect();
+    paths.extend(["/{*all}".to_owned(), "/p7/special".to_owned(), "/{one}".to_owned()]);
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let set = set(vec![rule("r").on("path", &paths).by(&["path"])]);
+    let ends = |path: &str, template: &[u8]| key(&set, &ask(&[("path", path)])).ends_with(template);
+
+    assert!(ends("/p7/special", b":/p7/special"));
+    assert!(ends("/p7/other", b":/p7/{x}"));
+    assert!(ends("/p7", b":/{one}"));
+    assert!(ends("/p7/a/b", b":/{*all}"));
+}

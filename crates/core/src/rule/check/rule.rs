@@ -111,7 +111,11 @@ fn check_partition(rule: &Rule, domain: &Domain, place: Place, report: &mut Repo
     for name in &domain.partition {
         let name = folded(name);
         let is_counted = rule.by.iter().any(|by| folded(by) == name);
-        let one_value = |pattern: &Pattern| matches!(pattern, Pattern::Any(values) if matches!(values.as_slice(), [Value::Text(_)]));
+        // A text of `ip` is a network, that is, many values.
+        let one_value = |pattern: &Pattern| match pattern {
+            Pattern::Any(values) => matches!(values.as_slice(), [Value::Text(_)]) && name != "ip",
+            Pattern::Present | Pattern::Absent => false,
+        };
         let mut matches = rule.matches.iter();
         if !is_counted && !matches.any(|(on, pattern)| folded(on) == name && one_value(pattern)) {
             let message = format!("the rule counts across the domain's partition by `{name}`");

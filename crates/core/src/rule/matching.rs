@@ -1,0 +1,150 @@
+//! Which rules match an ask, and which of these apply.
+//!
+//! Rules are looked at as a set: which ones match is found first, who replaces whom second, so
+//! that their order never matters. What is done with those that apply is said in `judge.rs`, and
+//! told in words by `consider.rs`.
+
+use smallvec::SmallVec;
+
+use super::active::{ActiveRule, Part, Slot, Test};
+use super::charges::BlockedBy;
+use super::declaration::{Mode, OnMissing};
+use super::domain::ActiveDomain;
+use super::key::{Buffer, Scribe};
+use super::template::Template;
+use super::view::View;
+
+/// A rule that matches, and by which of its templates.
+#[derive(Clone, Copy)]
+pub(super) struct Match<'s> {
+    pub(super) rule: &'s ActiveRule,
+    pub(super) position: usize,
+    pub(super) template: Option<&'s Template>,
+}
+
+impl<'s> Match<'s> {
+    /// The match, or which condition is the first that does not hold.
+    pub(super) fn of(
+        rule: &'s ActiveRule,
+        position: usize,
+        view: &View<'_>,
+    ) -> Result<Self, usize> {
+        let mut template = None;
+        for (at, condition) in rule.conditions.iter().enumerate() {
+            let holds = match &condition.test {
+                Test::Templates(templates) => {
+                    let route = view.route.as_ref();
+                    template = route.and_then(|route| templates.find(route));
+                    template.is_some()
+                }
+                test => test.holds(view, condition.slot),
+            };
+            if !holds {
+                return Err(at);
+            }
+        }
+        Ok(Self { rule, position, template })
+    }
+
+    /// The first attribute of `by` that the ask lacks, as declared.
+    pub(super) fn missing(&self, view: &View<'_>) -> Option<&'s str> {
+        let lacks = |part: &Part| match part {
+            Part::Value(slot) => view.value(*slot).is_none(),
+            Part::Path => view.route.is_none(),
+            Part::Template | Part::Capture(_) => false,
+        };
+        let at = self.rule.by.iter().position(lacks)?;
+        self.rule.declaration.by.get(at).map(String::as_str)
+    }
+
+    /// Whether anything of the rule happens to an ask that lacks this attribute of `by`.
+    pub(super) fn applies(&self, missing: Option<&str>) -> bool {
+        missing.is_none() || self.rule.on_missing() != OnMissing::Skip
+    }
+
+    pub(super) fn block(&self, missing: Option<&'s str>) -> Option<BlockedBy<'s>> {
+        match missing {
+            Some(attribute) if self.rule.on_missing() == OnMissing::Refuse => {
+                Some(BlockedBy::Missing { rule: self.rule, attribute })
+            }
+            _ if self.rule.declaration.block => Some(BlockedBy::Rule(self.rule)),
+            _ => None,
+        }
+    }
+
+    /// Writes the values of `by`.
+    pub(super) fn write(&self, view: &View<'_>, scribe: Scribe<'_>, buffer: &mut Buffer) {
+        for part in &self.rule.by {
+            match (part, view.route.as_ref(), self.template) {
+                (Part::Value(slot), ..) => scribe.value(buffer, view.value(*slot)),
+                (Part::Path, Some(route), _) => scribe.segments(buffer, route.segments(0)),
+                (Part::Template, _, Some(template)) => scribe.template(buffer, template.text()),
+                (Part::Capture(name), Some(route), Some(template)) => {
+                    match template.captured(name, route) {
+                        Some(segment) => scribe.text(buffer, segment),
+                        None => scribe.segments(buffer, template.rest(route)),
+                    }
+                }
+                _ => Scribe::absent(buffer),
+            }
+        }
+    }
+}
+
+impl Test {
+    pub(super) fn holds(&self, view: &View<'_>, slot: Slot) -> bool {
+        match self {
+            Self::Text { texts, prefixes } => view.text(slot).is_some_and(|value| {
+                texts.binary_search_by(|text| (**text).cmp(value)).is_ok()
+                    || prefixes.iter().any(|prefix| value.starts_with(prefix))
+            }),
+            Self::Networks(networks) => view
+                .address()
+                .is_some_and(|address| networks.iter().any(|network| network.contains(address))),
+            Self::Templates(templates) => {
+                view.route.as_ref().is_some_and(|route| templates.find(route).is_some())
+            }
+            Self::Present => view.value(slot).is_some(),
+            Self::Absent => view.value(slot).is_none(),
+        }
+    }
+}
+
+/// A match that applies, and the attribute of `by` that it does without.
+pub(super) type Applied<'s> = (Match<'s>, Option<&'s str>);
+
+/// The rules that match and apply, replaced or not, the most specific first.
+pub(super) fn applied<'s>(domain: &'s ActiveDomain, view: &View<'_>) -> SmallVec<[Applied<'s>; 8]> {
+    let mut applied: SmallVec<[Applied<'s>; 8]> = SmallVec::new();
+    for position in domain.candidates(view) {
+        let Ok(position) = usize::try_from(position) else { continue };
+        let Some(rule) = domain.rules.get(position) else { continue };
+        if let Ok(found) = Match::of(rule, position, view) {
+            let missing = found.missing(view);
+            if found.applies(missing) {
+                applied.push((found, missing));
+            }
+        }
+    }
+    applied.sort_unstable_by_key(|(found, _)| found.rank());
+    applied
+}
+
+impl Match<'_> {
+    fn rank(&self) -> usize {
+        self.rule.rank
+    }
+
+    /// Who of these replaces this one.
+    pub(super) fn replaced_by<'s>(&self, replacers: &[&'s ActiveRule]) -> Option<&'s ActiveRule> {
+        let replaces = |other: &&&ActiveRule| other.replaces.binary_search(&self.position).is_ok();
+        replacers.iter().find(replaces).copied()
+    }
+}
+
+/// Who of these replaces anyone. Whether somebody replaces them in turn does not matter: no
+/// chain of replacements, so no order.
+pub(super) fn replacers<'s>(applied: &[Applied<'s>]) -> SmallVec<[&'s ActiveRule; 4]> {
+    let rules = applied.iter().map(|(found, _)| found.rule);
+    rules.filter(|rule| rule.mode() == Mode::Enforce && !rule.replaces.is_empty()).collect()
+}
