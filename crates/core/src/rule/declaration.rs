@@ -24,7 +24,8 @@ pub struct Declaration {
 pub struct Domain {
     /// What asks call it.
     pub name: String,
-    /// Attributes whose values put all keys of a request into one lane of a Redis Cluster.
+    /// Attributes whose values put all keys of a request into one lane of a Redis Cluster. Every
+    /// rule that counts has them in `by`, or matches one value of each.
     pub partition: Vec<String>,
     /// How many leading bits of an IPv6 address are one client: 64, the least a client gets.
     pub ipv6_prefix: u8,
@@ -45,7 +46,8 @@ pub struct Rule {
     pub name: String,
     /// Conditions on attributes, each attribute at most once. All must hold.
     pub matches: Vec<(String, Pattern)>,
-    /// Attributes whose values tell counters apart; none means one counter for all.
+    /// Attributes whose values tell counters apart; none means one counter for all. `path` is the
+    /// template that matched, if the rule has one, and `path.id` what it captured as `{id}`.
     pub by: Vec<String>,
     /// What is allowed. All must pass.
     pub limits: Vec<Limitation>,
@@ -63,7 +65,8 @@ pub struct Rule {
     pub on_full: OnFull,
     /// What happens to an ask that lacks an attribute of `by`.
     pub on_missing: OnMissing,
-    /// Rules that are not charged where this one is.
+    /// Rules that are not charged where this one matches and applies. The only way in which a
+    /// rule more lets something more through. One in shadow mode replaces nobody.
     pub replaces: Vec<String>,
     /// A ban after repeated refusals.
     pub ban: Option<Ban>,
@@ -100,9 +103,10 @@ pub enum Pattern {
 pub enum Value {
     /// Exactly this text. For `path`: a template such as `/orders/{id}` or `/static/{*rest}`.
     Text(String),
-    /// Anything that begins with this; written with a `*` at its end.
+    /// Anything that begins with this; written with a `*` at its end. For `path` it must end in a
+    /// slash and means `{*rest}`: all below it, and itself.
     Prefix(String),
-    /// An address of this network; for `ip` only.
+    /// An address of this network; for `ip` only, where a text that is a network does as well.
     Network(Network),
 }
 
@@ -132,7 +136,8 @@ pub enum Subject {
 /// Whether the case of letters in a path matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PathCase {
-    /// `/Login` is `/login`: nobody gets around a rule by capitals.
+    /// `/Login` is `/login`: nobody gets around a rule by capitals. What a path captures is
+    /// counted in small letters as well. Letters beyond ASCII keep their case.
     #[default]
     Insensitive,
     /// They are two paths, and the application must treat them so as well.

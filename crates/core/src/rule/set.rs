@@ -140,3 +140,63 @@ impl RuleSet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::declaration::{Domain, Limitation, Pattern, Rule, Value};
+    use super::super::view::View;
+    use super::*;
+
+    fn rule(name: String, matches: &[(&str, String)]) -> Rule {
+        let mut rule = Rule::new(name);
+        let quota = "5 per 1m".parse().unwrap();
+        rule.limits.push(Limitation { name: None, quota, algorithm: None });
+        for (name, value) in matches {
+            let value = match value.strip_suffix('*') {
+                Some(prefix) => Value::Prefix(prefix.to_owned()),
+                None => Value::Text(value.clone()),
+            };
+            rule.matches.push(((*name).to_owned(), Pattern::Any(vec![value])));
+        }
+        rule
+    }
+
+    /// One rule for all, and so many that an ask meets one of each kind at most.
+    fn set_of(rules: usize) -> RuleSet {
+        let mut domain = Domain::new("shop");
+        domain.rules.push(rule("all".to_owned(), &[]));
+        for i in 1..rules {
+            let matches: &[(&str, String)] = match i % 5 {
+                0 => &[("path", format!("/api/items{i}/{{id}}")), ("method", "GET".to_owned())],
+                1 => &[("service", "auth".to_owned()), ("user", format!("user{i}"))],
+                2 => &[("ip", format!("10.{}.{}.0/24", i >> 8, i & 0xff))],
+                3 => &[("header.x", format!("key{i}-*"))],
+                _ => &[("path", "/api/{*rest}".to_owned()), ("tenant", format!("tenant{i}"))],
+            };
+            domain.rules.push(rule(format!("r{i}"), matches));
+        }
+        RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap()
+    }
+
+    /// What a judgement costs is shown by what it looks at; a clock would show the machine.
+    #[test]
+    fn an_ask_looks_at_no_more_of_ten_thousand_rules_than_of_a_hundred() {
+        let asked = Ask::new("shop")
+            .ip([10, 0, 12, 1].into())
+            .with("path", "/api/items15/7")
+            .and_then(|ask| ask.with("method", "GET"))
+            .and_then(|ask| ask.with("service", "auth"))
+            .and_then(|ask| ask.with("user", "user16"))
+            .and_then(|ask| ask.with("tenant", "tenant14"))
+            .and_then(|ask| ask.with("header.x", "key13-7"))
+            .unwrap();
+        for rules in [100, 10_000] {
+            let set = set_of(rules);
+            let (domain, _) = &set.domains[0];
+
+            let candidates = domain.candidates(&View::new(domain, &asked));
+
+            assert_eq!(candidates.as_slice(), [0, 12, 13, 14, 15, 16], "of {rules}");
+        }
+    }
+}
