@@ -16,6 +16,7 @@ mod limiter;
 mod observer;
 mod permits;
 mod reserve;
+pub mod rules;
 mod semaphore;
 mod stats;
 mod wait;

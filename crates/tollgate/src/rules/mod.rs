@@ -1,0 +1,156 @@
+//! Rule sets as files: YAML, TOML and JSON, one meaning.
+//!
+//! Every format is read into one small tree that knows the place of each value; one reader makes
+//! a [`Declaration`] of it, so that the formats cannot come to differ. What is wrong is told with
+//! line, column and a way out, many things at once. The fields are described in `docs/rules.md`.
+//!
+//! ```
+//! use tollgate::rules::{self, Format};
+//!
+//! let declared = rules::read(
+//!     "version: 1
+//! domain: shop
+//! rules:
+//!   - name: login-per-ip
+//!     match: { path: /login, method: POST }
+//!     by: [ip]
+//!     limits: [5 per 1m]
+//! ",
+//!     Format::Yaml,
+//! )?;
+//!
+//! let toml = rules::write(&declared, Format::Toml);
+//! assert_eq!(rules::read(&toml, Format::Toml)?, declared);
+//! # Ok::<(), rules::Problems>(())
+//! ```
+
+mod json;
+mod locate;
+mod names;
+mod node;
+mod problem;
+mod read;
+mod toml;
+mod write;
+mod yaml;
+
+use std::path::Path;
+
+use tollgate_core::rule::RuleSet;
+use tollgate_core::rule::declaration::Declaration;
+
+use node::Node;
+use problem::At;
+pub use problem::{Problem, Problems};
+
+/// The longest text that is read: 100 000 rules of three hundred bytes each.
+///
+/// One more than a set should have; a text beyond it is somebody's mistake or attack, and is
+/// refused before it costs memory.
+pub const MAX_TEXT: usize = 32 * 1024 * 1024;
+
+/// How a rule file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// YAML 1.2 without anchors, aliases and tags, in one document.
+    Yaml,
+    /// TOML 1.0.
+    Toml,
+    /// JSON as in RFC 8259; no key may be twice.
+    Json,
+}
+
+impl Format {
+    /// The format that the name of a file tells: by `.yaml`, `.yml`, `.toml` or `.json`.
+    ///
+    /// ```
+    /// use tollgate::rules::Format;
+    ///
+    /// assert_eq!(Format::of_path("/etc/tollgate/rules.yml"), Some(Format::Yaml));
+    /// assert_eq!(Format::of_path("rules.txt"), None);
+    /// ```
+    pub fn of_path(path: impl AsRef<Path>) -> Option<Self> {
+        let extension = path.as_ref().extension()?.to_str()?;
+        match extension.to_ascii_lowercase().as_str() {
+            "yaml" | "yml" => Some(Self::Yaml),
+            "toml" => Some(Self::Toml),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+}
+
+/// Reads what a text declares. Whether that makes a rule set is for [`load`] to say.
+///
+/// # Errors
+///
+/// With everything that is wrong with the text as a rule file. A text that is not even of its
+/// format, is longer than [`MAX_TEXT`] or has a key twice is told by its first problem alone.
+pub fn read(text: &str, format: Format) -> Result<Declaration, Problems> {
+    read::declaration(&parse(text, format)?)
+}
+
+/// Reads a rule set: what the text declares, checked whole and ready to judge.
+///
+/// ```
+/// use tollgate::rules::{self, Format};
+///
+/// let text = r#"{ "version": 1, "domain": "shop", "rules": [
+///     { "name": "all", "by": ["path.id"], "limits": ["5 per 1m"] } ] }"#;
+///
+/// let problems = rules::load(text, Format::Json).unwrap_err().in_file("rules.json");
+/// assert!(problems.to_string().starts_with("rules.json:2:29: no path is matched that captures `id`"));
+/// ```
+///
+/// # Errors
+///
+/// As [`read`]; and with what is wrong with the rules as a whole, at the place in the text.
+pub fn load(text: &str, format: Format) -> Result<RuleSet, Problems> {
+    let root = parse(text, format)?;
+    let declaration = read::declaration(&root)?;
+    RuleSet::new(declaration).map_err(|errors| {
+        let mut problems = Problems::default();
+        for error in errors {
+            let at = locate::locate(&root, error.place());
+            problems.add(at, error.message(), error.hint().map(str::to_owned));
+        }
+        problems.sorted()
+    })
+}
+
+/// Writes a declaration, leaving out what equals its default.
+///
+/// What [`RuleSet::new`] accepts reads back equal. Comments and spelling of a file that was read
+/// are not kept.
+pub fn write(declaration: &Declaration, format: Format) -> String {
+    write::declaration(declaration, format)
+}
+
+/// The text of a file's bytes.
+///
+/// # Errors
+///
+/// With the place of the first byte that is not UTF-8.
+pub fn decode(bytes: &[u8]) -> Result<&str, Problems> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
+        let text = std::str::from_utf8(valid).unwrap_or_default();
+        let at = node::Ruler::new(text).at(text.len());
+        let hint = "save the file as UTF-8".to_owned();
+        Problems::one(at, "a byte that is not UTF-8", Some(hint))
+    })
+}
+
+fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
+    if text.len() > MAX_TEXT {
+        let message = format!("a file of {} bytes is above {MAX_TEXT}", text.len());
+        return Err(Problems::one(At::START, message, None));
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match format {
+        Format::Yaml => yaml::parse(text),
+        Format::Toml => toml::parse(text),
+        Format::Json => json::parse(text),
+    }
+}

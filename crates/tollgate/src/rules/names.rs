@@ -1,0 +1,126 @@
+//! How choices are written, for the reader and the writer alike.
+
+use tollgate_core::algorithm::{Anchor, Estimate, Payment};
+use tollgate_core::rule::declaration::{Mode, OnMissing, OnOutage, PathCase, Scenario};
+use tollgate_core::{OnChange, OnFull};
+
+/// Values of a choice with their names, the default first where there is one.
+pub(super) type Names<T> = &'static [(&'static str, T)];
+
+/// What a choice is called.
+pub(super) fn name_of<T: PartialEq>(names: Names<T>, value: &T) -> &'static str {
+    names.iter().find(|(_, other)| other == value).map_or("", |(name, _)| name)
+}
+
+pub(super) const MODE: Names<Mode> =
+    &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+
+pub(super) const ON_OUTAGE: Names<OnOutage> =
+    &[("local", OnOutage::Local), ("admit", OnOutage::Admit), ("refuse", OnOutage::Refuse)];
+
+pub(super) const ON_CHANGE: Names<OnChange> =
+    &[("keep", OnChange::Keep), ("scale", OnChange::Scale), ("reset", OnChange::Reset)];
+
+pub(super) const ON_FULL: Names<OnFull> =
+    &[("share", OnFull::Share), ("admit", OnFull::Admit), ("refuse", OnFull::Refuse)];
+
+pub(super) const ON_MISSING: Names<OnMissing> =
+    &[("skip", OnMissing::Skip), ("share", OnMissing::Share), ("refuse", OnMissing::Refuse)];
+
+pub(super) const PATH_CASE: Names<PathCase> =
+    &[("insensitive", PathCase::Insensitive), ("sensitive", PathCase::Sensitive)];
+
+pub(super) const SCENARIO: Names<Scenario> = &[
+    ("global", Scenario::Global),
+    ("service", Scenario::Service),
+    ("interface", Scenario::Interface),
+    ("ip", Scenario::Ip),
+    ("user", Scenario::User),
+    ("login", Scenario::Login),
+    ("payment", Scenario::Payment),
+];
+
+pub(super) const ANCHOR: Names<Anchor> =
+    &[("first-hit", Anchor::FirstHit), ("epoch", Anchor::Epoch)];
+
+pub(super) const ESTIMATE: Names<Estimate> =
+    &[("conservative", Estimate::Conservative), ("weighted", Estimate::Weighted)];
+
+pub(super) const PAYMENT: Names<Payment> = &[("next", Payment::Next), ("own", Payment::Own)];
+
+/// What an algorithm is called. Kinds without their parameters, which are fields of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+    LeakyMeter,
+    LeakyQueue,
+    Smooth,
+    Concurrency,
+}
+
+pub(super) const ALGORITHM: Names<Kind> = &[
+    ("token-bucket", Kind::TokenBucket),
+    ("sliding-log", Kind::SlidingLog),
+    ("sliding-window", Kind::SlidingWindow),
+    ("fixed-window", Kind::FixedWindow),
+    ("leaky-meter", Kind::LeakyMeter),
+    ("leaky-queue", Kind::LeakyQueue),
+    ("smooth", Kind::Smooth),
+    ("concurrency", Kind::Concurrency),
+];
+
+/// Fields of a file and of each domain of one.
+pub(super) const FILE: &[&str] = &["$schema", "version", "domains"];
+pub(super) const DOMAIN: &[&str] =
+    &["domain", "partition", "ipv6-prefix", "path-case", "rules", "lists"];
+pub(super) const LISTS: &[&str] = &["exempt", "block"];
+pub(super) const RULE: &[&str] = &[
+    "name",
+    "match",
+    "by",
+    "limits",
+    "block",
+    "scenario",
+    "mode",
+    "on-outage",
+    "on-change",
+    "on-full",
+    "on-missing",
+    "replaces",
+    "ban",
+    "cost",
+    "local-guard",
+];
+pub(super) const LIMIT: &[&str] = &[
+    "name",
+    "count",
+    "per",
+    "burst",
+    "algorithm",
+    "anchor",
+    "panes",
+    "estimate",
+    "warm-up",
+    "cold-factor",
+    "payment",
+    "max-debt",
+    "concurrent",
+    "lease",
+];
+pub(super) const BAN: &[&str] = &["after", "within", "for"];
+pub(super) const COST: &[&str] = &["from", "default", "max"];
+pub(super) const PATTERN: &[&str] = &["text", "prefix", "present", "absent"];
+
+/// Which algorithm a field of a limit belongs to; none for those that all have.
+pub(super) fn owner_of(field: &str) -> Option<&'static str> {
+    match field {
+        "anchor" => Some("fixed-window"),
+        "panes" | "estimate" => Some("sliding-window"),
+        "warm-up" | "cold-factor" | "payment" | "max-debt" => Some("smooth"),
+        "lease" => Some("concurrency"),
+        _ => None,
+    }
+}

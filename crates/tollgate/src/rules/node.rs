@@ -1,0 +1,213 @@
+//! The tree that every format is read into: values with their places.
+//!
+//! Numbers stay as they are written, so that none is rounded before it is judged. What a field
+//! means is not known here; that is [`super::read`]'s.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use super::problem::{At, Problems, quoted};
+
+/// A value of a rule file and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'t> {
+    pub(super) at: At,
+    pub(super) value: Value<'t>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Value<'t> {
+    Null,
+    Bool(bool),
+    /// As written: `5`, `1.2`, `1e400`, `.nan`.
+    Number(Cow<'t, str>),
+    Text(Cow<'t, str>),
+    List(Vec<Node<'t>>),
+    Map(Vec<Entry<'t>>),
+}
+
+/// A key of a map and its value. Entries are in the order of the file, and no key is twice.
+#[derive(Clone, Debug)]
+pub(super) struct Entry<'t> {
+    pub(super) key: Cow<'t, str>,
+    pub(super) at: At,
+    pub(super) node: Node<'t>,
+}
+
+impl<'t> Node<'t> {
+    /// The value of this key, if this is a map that has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        self.entry(key).map(|entry| &entry.node)
+    }
+
+    pub(super) fn entry(&self, key: &str) -> Option<&Entry<'t>> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
+            _ => None,
+        }
+    }
+
+    /// The item of this number, if this is a list that is long enough.
+    pub(super) fn item(&self, index: usize) -> Option<&Self> {
+        match &self.value {
+            Value::List(items) => items.get(index),
+            _ => None,
+        }
+    }
+
+    /// What a message calls it.
+    pub(super) fn described(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Bool(flag) => format!("`{flag}`"),
+            Value::Number(text) => format!("the number {}", quoted(text)),
+            Value::Text(text) => format!("the text {}", quoted(text)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
+        }
+    }
+}
+
+/// How deep and how large a tree may become.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    nodes: usize,
+}
+
+impl Budget {
+    /// The deepest that lists and maps may lie within each other. A rule set needs eight.
+    pub(super) const DEPTH: usize = 32;
+
+    /// The most values in a file: 100 000 rules of forty values each. A value takes some fifty
+    /// bytes of memory, however few of text.
+    pub(super) const NODES: usize = 4_000_000;
+
+    /// Counts one more value, or says that it is one too many.
+    pub(super) fn spend(&mut self, at: At) -> Result<(), Problems> {
+        self.nodes = self.nodes.saturating_add(1);
+        if self.nodes > Self::NODES {
+            let hint = "split the rules into several domains on several nodes".to_owned();
+            return Err(Problems::one(
+                at,
+                format!("more than {} values in one file", Self::NODES),
+                Some(hint),
+            ));
+        }
+        Ok(())
+    }
+
+    /// A budget that this many values exhaust.
+    #[cfg(test)]
+    pub(super) const fn of(values: usize) -> Self {
+        Self { nodes: Self::NODES.saturating_sub(values) }
+    }
+
+    pub(super) fn too_deep(at: At) -> Problems {
+        Problems::one(at, format!("nested deeper than {} levels", Self::DEPTH), None)
+    }
+}
+
+/// The longest key, in bytes: the longest name of an attribute. YAML reads none of more than 1024
+/// characters, escapes included, unless it is marked as one.
+const MAX_KEY: usize = 128;
+
+/// Refuses a key that is twice in a map, which most readers answer by forgetting the first; and
+/// one that is longer than any.
+pub(super) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
+    let mut problems = Problems::default();
+    for entry in entries.iter().filter(|entry| entry.key.len() > MAX_KEY) {
+        let message = format!("the key {} is longer than {MAX_KEY} bytes", quoted(&entry.key));
+        problems.add(entry.at, message, None);
+    }
+    let mut sorted: Vec<&Entry<'_>> = entries.iter().collect();
+    sorted.sort_by(|a, b| a.key.cmp(&b.key).then(a.at.cmp(&b.at)));
+    let mut twice: Vec<_> = sorted
+        .iter()
+        .zip(sorted.iter().skip(1))
+        .filter(|(first, second)| first.key == second.key)
+        .collect();
+    twice.sort_by_key(|(_, second)| second.at);
+    for (first, second) in twice {
+        let hint = format!("the first is at {}:{}", first.at.line, first.at.column);
+        problems.add(
+            second.at,
+            format!("the key {} is here twice", quoted(&second.key)),
+            Some(hint),
+        );
+    }
+    problems.none_or(())
+}
+
+/// Turns offsets in a text into places without counting from the beginning each time.
+pub(super) struct Ruler<'t> {
+    text: &'t str,
+    /// The place of the first character at or behind each multiple of [`Ruler::STEP`] bytes.
+    marks: Vec<(usize, At)>,
+    /// The last answer: most questions are about what comes next.
+    last: Cell<(usize, At)>,
+}
+
+impl<'t> Ruler<'t> {
+    const STEP: usize = 128;
+
+    pub(super) fn new(text: &'t str) -> Self {
+        let mut marks = Vec::with_capacity(text.len().div_ceil(Self::STEP));
+        let mut due = 0;
+        let mut at = At::START;
+        for (offset, letter) in text.char_indices() {
+            if offset >= due {
+                marks.push((offset, at));
+                due = due.saturating_add(Self::STEP);
+            }
+            at = after(at, letter);
+        }
+        Self { text, marks, last: Cell::new((0, At::START)) }
+    }
+
+    /// The place of a byte; of the end, for an offset behind it.
+    pub(super) fn at(&self, offset: usize) -> At {
+        let last = self.last.get();
+        let ahead = offset.checked_sub(last.0).is_some_and(|distance| distance <= Self::STEP);
+        let behind = || self.marks.partition_point(|(mark, _)| *mark <= offset).checked_sub(1);
+        let near =
+            if ahead { Some(last) } else { behind().and_then(|i| self.marks.get(i).copied()) };
+        let Some((mark, mut at)) = near else { return At::START };
+        let mut reached = mark;
+        for letter in self.text.get(mark..).unwrap_or_default().chars() {
+            if reached >= offset {
+                break;
+            }
+            reached = reached.saturating_add(letter.len_utf8());
+            at = after(at, letter);
+        }
+        self.last.set((reached, at));
+        at
+    }
+}
+
+fn after(at: At, letter: char) -> At {
+    if letter == '\n' {
+        At { line: at.line.saturating_add(1), column: 1 }
+    } else {
+        At { column: at.column.saturating_add(1), ..at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ruler_counts_lines_and_characters() {
+        let text = format!("aé\n{}x", "ü".repeat(500));
+        let ruler = Ruler::new(&text);
+
+        assert_eq!(ruler.at(0), At { line: 1, column: 1 });
+        assert_eq!(ruler.at(3), At { line: 1, column: 3 });
+        assert_eq!(ruler.at(4), At { line: 2, column: 1 });
+        assert_eq!(ruler.at(4 + 1000), At { line: 2, column: 501 });
+        assert_eq!(ruler.at(9999), At { line: 2, column: 502 }, "the end");
+        assert_eq!(ruler.at(6), At { line: 2, column: 2 }, "back again");
+        assert_eq!(Ruler::new("").at(7), At::START);
+    }
+}

@@ -1,0 +1,155 @@
+//! From a tree to a declaration: one reader for all formats.
+//!
+//! Reading goes on behind a problem, so that one run tells of many. Whatever could not be read
+//! is left at its default; that never gets out, because a declaration with problems is not
+//! returned. What a single field cannot know (names that are twice, templates, what an algorithm
+//! can represent) is checked by `RuleSet::new`.
+
+mod limit;
+mod rule;
+mod scalar;
+mod subject;
+
+use tollgate_core::rule::declaration::{Declaration, Domain};
+
+use super::names;
+use super::node::{Entry, Node, Value};
+use super::problem::{At, Problems, did_you_mean, quoted};
+
+/// Reads what a tree declares.
+pub(super) fn declaration(root: &Node<'_>) -> Result<Declaration, Problems> {
+    let mut reader = Reader::default();
+    let declaration = reader.file(root);
+    reader.problems.none_or(declaration)
+}
+
+#[derive(Default)]
+struct Reader {
+    problems: Problems,
+}
+
+/// A map whose keys are all known.
+#[derive(Clone, Copy)]
+struct Fields<'n, 't> {
+    at: At,
+    entries: &'n [Entry<'t>],
+}
+
+impl<'n, 't> Fields<'n, 't> {
+    fn get(&self, name: &str) -> Option<&'n Node<'t>> {
+        self.entry(name).map(|entry| &entry.node)
+    }
+
+    fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
+        self.entries.iter().find(|entry| entry.key == name)
+    }
+}
+
+impl Reader {
+    fn file(&mut self, root: &Node<'_>) -> Declaration {
+        let mut declaration = Declaration { version: 0, domains: Vec::new() };
+        let known: Vec<&str> = names::FILE.iter().chain(names::DOMAIN).copied().collect();
+        let Some(file) = self.fields(root, "a rule file", &known) else { return declaration };
+        if let Some(schema) = file.get("$schema") {
+            self.text(schema, "$schema");
+        }
+        if let Some(node) = self.required(&file, "a rule file", "version", "`version: 1`") {
+            declaration.version = self.number(node, "version", 1).unwrap_or(1);
+        }
+        match file.get("domains") {
+            None => declaration.domains.push(self.domain(&file)),
+            Some(node) => {
+                for entry in file.entries.iter().filter(|e| names::DOMAIN.contains(&&*e.key)) {
+                    let message = format!("{} beside `domains`", quoted(&entry.key));
+                    let hint = "move it into an entry of `domains`".to_owned();
+                    self.problems.add(entry.at, message, Some(hint));
+                }
+                for node in self.list(node, "domains") {
+                    if let Some(fields) = self.fields(node, "a domain", names::DOMAIN) {
+                        declaration.domains.push(self.domain(&fields));
+                    }
+                }
+            }
+        }
+        declaration
+    }
+
+    fn domain(&mut self, fields: &Fields<'_, '_>) -> Domain {
+        let name = self
+            .required(fields, "a domain", "domain", "`domain: shop`")
+            .and_then(|node| self.text(node, "domain"));
+        let mut domain = Domain::new(name.unwrap_or_default());
+        if let Some(node) = fields.get("partition") {
+            domain.partition = self.texts(node, "partition");
+        }
+        if let Some(node) = fields.get("ipv6-prefix") {
+            domain.ipv6_prefix = self.small(node, "ipv6-prefix", 128).unwrap_or_default();
+        }
+        if let Some(node) = fields.get("path-case") {
+            domain.path_case = self.choice(node, "path-case", names::PATH_CASE).unwrap_or_default();
+        }
+        if let Some(node) = fields.get("rules") {
+            for node in self.list(node, "rules") {
+                domain.rules.extend(self.rule(node));
+            }
+        }
+        if let Some(lists) =
+            fields.get("lists").and_then(|node| self.fields(node, "`lists`", names::LISTS))
+        {
+            domain.exempt = self.subjects(&lists, "exempt");
+            domain.block = self.subjects(&lists, "block");
+        }
+        domain
+    }
+
+    /// The fields of a map; a problem for what is no map, and for every key that is not known.
+    fn fields<'n, 't>(
+        &mut self,
+        node: &'n Node<'t>,
+        what: &str,
+        known: &[&str],
+    ) -> Option<Fields<'n, 't>> {
+        let Value::Map(entries) = &node.value else {
+            self.wrong(node, what, "a map of fields", None);
+            return None;
+        };
+        for entry in entries {
+            if !known.contains(&&*entry.key) {
+                let hint = did_you_mean(&entry.key, known.iter().copied())
+                    .unwrap_or_else(|| format!("{what} has {}", known.join(", ")));
+                self.problems.add(
+                    entry.at,
+                    format!("unknown field {}", quoted(&entry.key)),
+                    Some(hint),
+                );
+            }
+        }
+        Some(Fields { at: node.at, entries })
+    }
+
+    /// A field that must be there.
+    fn required<'n, 't>(
+        &mut self,
+        fields: &Fields<'n, 't>,
+        what: &str,
+        name: &str,
+        example: &str,
+    ) -> Option<&'n Node<'t>> {
+        let node = fields.get(name);
+        if node.is_none() {
+            let hint = format!("write {example}");
+            self.problems.add(fields.at, format!("{what} without `{name}`"), Some(hint));
+        }
+        node
+    }
+
+    /// A value of the wrong kind.
+    fn wrong(&mut self, node: &Node<'_>, what: &str, wanted: &str, hint: Option<String>) {
+        let message = format!("{what} is {}, where {wanted} is wanted", node.described());
+        let hint = match node.value {
+            Value::Null => Some("leave it out, or give it a value".to_owned()),
+            _ => hint,
+        };
+        self.problems.add(node.at, message, hint);
+    }
+}

@@ -1,0 +1,74 @@
+//! TOML into a tree.
+
+use std::borrow::Cow;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::node::{Budget, Entry, Node, Ruler, Value, check_keys};
+use super::problem::{At, Problems};
+
+pub(super) fn parse(text: &str) -> Result<Node<'_>, Problems> {
+    let ruler = Ruler::new(text);
+    // The parser builds a tree of its own, which must be bounded before it is built: every value
+    // but the first has one of these in front of it.
+    let values = text.bytes().filter(|byte| b",=[{".contains(byte)).count();
+    if values > Budget::NODES {
+        let message = format!("more than {} values in one file", Budget::NODES);
+        return Err(Problems::one(At::START, message, None));
+    }
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(At::START, |span| ruler.at(span.start));
+        Problems::one(at, error.message().replace('\n', ", "), None)
+    })?;
+    Tree { ruler }.table(At::START, table.into_inner(), 0)
+}
+
+struct Tree<'t> {
+    ruler: Ruler<'t>,
+}
+
+impl<'t> Tree<'t> {
+    fn node(&self, value: Spanned<DeValue<'t>>, depth: usize) -> Result<Node<'t>, Problems> {
+        let at = self.ruler.at(value.span().start);
+        let value = match value.into_inner() {
+            DeValue::String(text) => Value::Text(text),
+            DeValue::Integer(number) if number.radix() == 10 => {
+                Value::Number(Cow::Owned(number.as_str().to_owned()))
+            }
+            DeValue::Integer(number) => Value::Number(Cow::Owned(number.to_string())),
+            DeValue::Float(number) => Value::Number(Cow::Owned(number.as_str().to_owned())),
+            DeValue::Boolean(flag) => Value::Bool(flag),
+            DeValue::Datetime(_) => {
+                let hint = "no field is one".to_owned();
+                return Err(Problems::one(at, "a date or time of day", Some(hint)));
+            }
+            DeValue::Array(items) => return self.list(at, items, depth),
+            DeValue::Table(table) => return self.table(at, table, depth),
+        };
+        Ok(Node { at, value })
+    }
+
+    fn list(&self, at: At, items: DeArray<'t>, depth: usize) -> Result<Node<'t>, Problems> {
+        let inner = deeper(at, depth)?;
+        let items = items.into_iter().map(|item| self.node(item, inner));
+        Ok(Node { at, value: Value::List(items.collect::<Result<_, _>>()?) })
+    }
+
+    fn table(&self, at: At, table: DeTable<'t>, depth: usize) -> Result<Node<'t>, Problems> {
+        let inner = deeper(at, depth)?;
+        let mut entries = Vec::with_capacity(table.len());
+        for (key, value) in table {
+            let at = self.ruler.at(key.span().start);
+            entries.push(Entry { key: key.into_inner(), at, node: self.node(value, inner)? });
+        }
+        // The parser sorts by name; conditions are kept in the order of the file.
+        entries.sort_by_key(|entry| entry.at);
+        check_keys(&entries)?;
+        Ok(Node { at, value: Value::Map(entries) })
+    }
+}
+
+fn deeper(at: At, depth: usize) -> Result<usize, Problems> {
+    if depth >= Budget::DEPTH { Err(Budget::too_deep(at)) } else { Ok(depth.saturating_add(1)) }
+}

@@ -1,0 +1,82 @@
+//! A tree as JSON, spread over lines where it is long.
+
+use super::quote::{Astral, quoted};
+use super::{ONE_LINE, Tree, is_spread};
+
+pub(super) fn print(root: &Tree) -> String {
+    let mut out = String::new();
+    lines(&mut out, root, 0, Spread::Always);
+    out.push('\n');
+    out
+}
+
+/// Whether a list or map is spread over lines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spread {
+    Always,
+    /// Its items are, where they are lists or maps; itself as well.
+    Items,
+    WhenLong,
+}
+
+fn lines(out: &mut String, tree: &Tree, indent: usize, spread: Spread) {
+    let short = spread == Spread::WhenLong && one_line(tree).chars().count() <= ONE_LINE;
+    if short || tree.is_empty() {
+        out.push_str(&one_line(tree));
+        return;
+    }
+    let inner = indent.saturating_add(2);
+    let separate = |out: &mut String, index: usize| {
+        out.push_str(if index == 0 { "\n" } else { ",\n" });
+        out.push_str(&" ".repeat(inner));
+    };
+    match tree {
+        Tree::List(items) => {
+            let of_items = if spread == Spread::Items { Spread::Always } else { Spread::WhenLong };
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                separate(out, index);
+                lines(out, item, inner, of_items);
+            }
+            out.push_str(&format!("\n{}]", " ".repeat(indent)));
+        }
+        Tree::Map(entries) => {
+            out.push('{');
+            for (index, (key, value)) in entries.iter().enumerate() {
+                separate(out, index);
+                out.push_str(&format!("{}: ", quoted(key, Astral::Pair)));
+                lines(out, value, inner, spread_of(key));
+            }
+            out.push_str(&format!("\n{}}}", " ".repeat(indent)));
+        }
+        scalar => out.push_str(&one_line(scalar)),
+    }
+}
+
+fn spread_of(key: &str) -> Spread {
+    match key {
+        "domains" | "rules" => Spread::Items,
+        key if is_spread(key) => Spread::Always,
+        _ => Spread::WhenLong,
+    }
+}
+
+fn one_line(tree: &Tree) -> String {
+    match tree {
+        Tree::Bool(flag) => flag.to_string(),
+        Tree::Number(number) => number.clone(),
+        Tree::Text(text) => quoted(text, Astral::Pair),
+        Tree::List(items) => {
+            let items: Vec<String> = items.iter().map(one_line).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
+        Tree::Map(entries) => {
+            let entry = |(key, value): &(String, Tree)| {
+                format!("{}: {}", quoted(key, Astral::Pair), one_line(value))
+            };
+            let entries: Vec<String> = entries.iter().map(entry).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+    }
+}

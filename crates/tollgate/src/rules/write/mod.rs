@@ -1,0 +1,53 @@
+//! From a declaration to a tree, and from there to text.
+//!
+//! What equals its default is left out, so that a file says only what somebody meant. A
+//! declaration that `RuleSet::new` accepts reads back equal from every format.
+
+mod json;
+mod quote;
+mod toml;
+mod tree;
+mod yaml;
+
+use tollgate_core::rule::declaration::Declaration;
+
+use super::Format;
+
+/// Writes a declaration in a format.
+pub(super) fn declaration(declaration: &Declaration, format: Format) -> String {
+    let root = tree::file(declaration);
+    match format {
+        Format::Yaml => yaml::print(&root),
+        Format::Toml => toml::print(&root),
+        Format::Json => json::print(&root),
+    }
+}
+
+/// A tree to be printed: as one that was read, without places.
+#[derive(Clone, Debug)]
+enum Tree {
+    Bool(bool),
+    /// A number as it is to be written.
+    Number(String),
+    Text(String),
+    List(Vec<Self>),
+    Map(Vec<(String, Self)>),
+}
+
+impl Tree {
+    const fn is_empty(&self) -> bool {
+        match self {
+            Self::List(items) => items.is_empty(),
+            Self::Map(entries) => entries.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// How long a list or map within one line may become.
+const ONE_LINE: usize = 80;
+
+/// Whether the value of this key is always spread over lines: these are what people read down.
+fn is_spread(key: &str) -> bool {
+    matches!(key, "domains" | "rules" | "limits" | "lists")
+}

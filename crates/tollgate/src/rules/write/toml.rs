@@ -1,0 +1,82 @@
+//! A tree as TOML: domains, rules and lists as tables, everything else within a line.
+
+use super::quote::{Astral, quoted};
+use super::{ONE_LINE, Tree};
+
+pub(super) fn print(root: &Tree) -> String {
+    let mut out = String::new();
+    table(&mut out, root, "");
+    out
+}
+
+/// The fields of a table, then the tables within it: once a header is written there is no way
+/// back to the fields of its parent.
+fn table(out: &mut String, tree: &Tree, path: &str) {
+    let Tree::Map(entries) = tree else { return };
+    let (tables, fields): (Vec<_>, Vec<_>) =
+        entries.iter().partition(|(key, value)| is_table(key, value));
+    for (key, value) in fields {
+        out.push_str(&format!("{} = {}\n", bare_or_quoted(key), field(value)));
+    }
+    for (key, value) in tables {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match value {
+            Tree::List(items) => {
+                for item in items {
+                    out.push_str(&format!("\n[[{path}]]\n"));
+                    table(out, item, &path);
+                }
+            }
+            inner => {
+                out.push_str(&format!("\n[{path}]\n"));
+                table(out, inner, &path);
+            }
+        }
+    }
+}
+
+fn is_table(key: &str, value: &Tree) -> bool {
+    !value.is_empty() && matches!(key, "domains" | "rules" | "lists")
+}
+
+/// A value within one line; a long list with an item a line, which TOML allows for lists alone.
+fn field(tree: &Tree) -> String {
+    let line = one_line(tree);
+    match tree {
+        Tree::List(items) if line.chars().count() > ONE_LINE => {
+            let items: String =
+                items.iter().map(|item| format!("  {},\n", one_line(item))).collect();
+            format!("[\n{items}]")
+        }
+        _ => line,
+    }
+}
+
+fn one_line(tree: &Tree) -> String {
+    match tree {
+        Tree::Bool(flag) => flag.to_string(),
+        Tree::Number(number) => number.clone(),
+        Tree::Text(text) => quoted(text, Astral::Long),
+        Tree::List(items) => {
+            let items: Vec<String> = items.iter().map(one_line).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
+        Tree::Map(entries) => {
+            let entry = |(key, value): &(String, Tree)| {
+                format!("{} = {}", bare_or_quoted(key), one_line(value))
+            };
+            let entries: Vec<String> = entries.iter().map(entry).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+    }
+}
+
+fn bare_or_quoted(key: &str) -> String {
+    let bare = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if !key.is_empty() && key.bytes().all(bare) {
+        key.to_owned()
+    } else {
+        quoted(key, Astral::Long)
+    }
+}

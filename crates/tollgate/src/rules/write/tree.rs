@@ -1,0 +1,246 @@
+//! What a declaration looks like as maps and lists.
+
+use std::time::Duration;
+
+use tollgate_core::algorithm::{Anchor, Estimate, Payment, SlidingWindow, Smooth};
+use tollgate_core::rule::declaration::{
+    Ban, CostFrom, Declaration, Domain, Limitation, Mode, OnMissing, OnOutage, PathCase, Pattern,
+    Rule, Subject, Value,
+};
+use tollgate_core::{Algorithm, OnChange, OnFull, Quota};
+
+use super::super::names::{self, Names, name_of};
+use super::Tree;
+
+pub(super) fn file(declaration: &Declaration) -> Tree {
+    let mut map = Fields::default();
+    map.put("version", number(declaration.version));
+    match declaration.domains.as_slice() {
+        [only] => domain_fields(&mut map, only),
+        several => map.put("domains", list(several, domain)),
+    }
+    map.done()
+}
+
+fn domain(domain: &Domain) -> Tree {
+    let mut map = Fields::default();
+    domain_fields(&mut map, domain);
+    map.done()
+}
+
+fn domain_fields(map: &mut Fields, domain: &Domain) {
+    map.put("domain", text(&domain.name));
+    map.put_some("partition", texts(&domain.partition));
+    if domain.ipv6_prefix != 64 {
+        map.put("ipv6-prefix", number(domain.ipv6_prefix));
+    }
+    map.put_choice("path-case", names::PATH_CASE, &domain.path_case, &PathCase::default());
+    map.put_some("rules", list(&domain.rules, rule));
+    let mut lists = Fields::default();
+    lists.put_some("exempt", list(&domain.exempt, subject));
+    lists.put_some("block", list(&domain.block, subject));
+    map.put_some("lists", lists.done());
+}
+
+fn rule(rule: &Rule) -> Tree {
+    let mut map = Fields::default();
+    map.put("name", text(&rule.name));
+    map.put_choice("mode", names::MODE, &rule.mode, &Mode::default());
+    let matches =
+        rule.matches.iter().map(|(name, pattern)| (name.clone(), pattern_tree(pattern))).collect();
+    map.put_some("match", Tree::Map(matches));
+    map.put_some("by", texts(&rule.by));
+    if let Some(scenario) = &rule.scenario {
+        map.put("scenario", text(name_of(names::SCENARIO, scenario)));
+    }
+    map.put_some("limits", list(&rule.limits, limit));
+    if rule.block {
+        map.put("block", Tree::Bool(true));
+    }
+    map.put_some("cost", cost(&rule.cost));
+    if let Some(ban) = &rule.ban {
+        map.put("ban", ban_tree(ban));
+    }
+    map.put_some("replaces", texts(&rule.replaces));
+    map.put_choice("on-outage", names::ON_OUTAGE, &rule.on_outage, &OnOutage::default());
+    map.put_choice("on-change", names::ON_CHANGE, &rule.on_change, &OnChange::default());
+    map.put_choice("on-full", names::ON_FULL, &rule.on_full, &OnFull::default());
+    map.put_choice("on-missing", names::ON_MISSING, &rule.on_missing, &OnMissing::default());
+    if let Some(guard) = rule.local_guard {
+        map.put("local-guard", Tree::Number(thousandths(guard)));
+    }
+    map.done()
+}
+
+fn limit(limit: &Limitation) -> Tree {
+    if limit.name.is_none() && limit.algorithm.is_none() {
+        return Tree::Text(limit.quota.to_string());
+    }
+    let mut map = Fields::default();
+    if let Some(name) = &limit.name {
+        map.put("name", text(name));
+    }
+    let time = || text(&time(limit.quota.period()));
+    if matches!(limit.algorithm, Some(Algorithm::Concurrency(_))) {
+        map.put("concurrent", number(limit.quota.count().get()));
+        map.put("lease", time());
+    } else {
+        map.put("count", number(limit.quota.count().get()));
+        map.put("per", time());
+    }
+    if limit.quota.has_own_burst() {
+        map.put("burst", number(limit.quota.burst().get()));
+    }
+    if let Some(algorithm) = &limit.algorithm {
+        algorithm_fields(&mut map, algorithm);
+    }
+    map.done()
+}
+
+fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
+    match algorithm {
+        // Said by `concurrent` already.
+        Algorithm::Concurrency(_) => return,
+        other => map.put("algorithm", text(other.name())),
+    }
+    match algorithm {
+        Algorithm::FixedWindow(window) => {
+            map.put_choice("anchor", names::ANCHOR, &window.anchor, &Anchor::default());
+        }
+        Algorithm::SlidingWindow(window) => {
+            map.put_choice("estimate", names::ESTIMATE, &window.estimate, &Estimate::default());
+            let usual = match window.estimate {
+                Estimate::Conservative => SlidingWindow::conservative(),
+                Estimate::Weighted => SlidingWindow::weighted(),
+            };
+            if window.panes != usual.panes {
+                map.put("panes", number(window.panes));
+            }
+        }
+        Algorithm::Smooth(smooth) => {
+            if let Some(period) = smooth.warm_up() {
+                map.put("warm-up", text(&time(period)));
+            }
+            if smooth.cold_factor() != Smooth::bursty().cold_factor() {
+                map.put("cold-factor", number(smooth.cold_factor()));
+            }
+            map.put_choice("payment", names::PAYMENT, &smooth.payment(), &Payment::default());
+            if let Some(permits) = smooth.max_debt() {
+                map.put("max-debt", number(permits));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn ban_tree(ban: &Ban) -> Tree {
+    let mut map = Fields::default();
+    map.put("after", number(ban.after));
+    map.put("within", text(&time(ban.within)));
+    map.put("for", text(&time(ban.lasts)));
+    map.done()
+}
+
+/// Empty, when the ask alone says what it costs.
+fn cost(cost: &CostFrom) -> Tree {
+    let mut map = Fields::default();
+    if let Some(attribute) = &cost.attribute {
+        if cost.default == 1 && cost.max.is_none() {
+            return text(attribute);
+        }
+        map.put("from", text(attribute));
+    }
+    if cost.default != 1 {
+        map.put("default", number(cost.default));
+    }
+    if let Some(max) = cost.max {
+        map.put("max", number(max));
+    }
+    map.done()
+}
+
+fn pattern_tree(pattern: &Pattern) -> Tree {
+    match pattern {
+        Pattern::Present => text("*"),
+        Pattern::Absent => Tree::Map(vec![("absent".to_owned(), Tree::Bool(true))]),
+        Pattern::Any(values) => match values.as_slice() {
+            [only] => value(only),
+            several => list(several, value),
+        },
+    }
+}
+
+/// A value in its short form, or spelled out where that would read as another.
+fn value(value: &Value) -> Tree {
+    let spelled_out = |key: &str, inner: &str| Tree::Map(vec![(key.to_owned(), text(inner))]);
+    match value {
+        Value::Text(inner) if inner.ends_with('*') => spelled_out("text", inner),
+        Value::Text(inner) => text(inner),
+        Value::Prefix(inner) if inner.is_empty() => spelled_out("prefix", inner),
+        Value::Prefix(inner) => Tree::Text(format!("{inner}*")),
+        Value::Network(network) => Tree::Text(network.to_string()),
+    }
+}
+
+fn subject(subject: &Subject) -> Tree {
+    match subject {
+        Subject::Network(network) => Tree::Text(network.to_string()),
+        Subject::Attribute { name, value: accepted } => {
+            Tree::Map(vec![(name.clone(), value(accepted))])
+        }
+    }
+}
+
+/// A length of time as core prints periods. What no period can be is printed for people only.
+fn time(time: Duration) -> String {
+    let quota = Quota::new(1, time).map(|quota| quota.to_string());
+    let period = quota.as_deref().ok().and_then(|text| text.strip_prefix("1 per "));
+    period.map_or_else(|| format!("{time:?}"), str::to_owned)
+}
+
+fn thousandths(guard: u32) -> String {
+    let (whole, rest) = (guard.checked_div(1_000), guard.checked_rem(1_000));
+    let digits = format!("{}.{:03}", whole.unwrap_or(0), rest.unwrap_or(0));
+    digits.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn text(text: &str) -> Tree {
+    Tree::Text(text.to_owned())
+}
+
+fn number(number: impl Into<u64>) -> Tree {
+    Tree::Number(number.into().to_string())
+}
+
+fn texts(items: &[String]) -> Tree {
+    list(items, |item| text(item))
+}
+
+fn list<T>(items: &[T], one: impl Fn(&T) -> Tree) -> Tree {
+    Tree::List(items.iter().map(one).collect())
+}
+
+#[derive(Default)]
+struct Fields(Vec<(String, Tree)>);
+
+impl Fields {
+    fn put(&mut self, name: &str, tree: Tree) {
+        self.0.push((name.to_owned(), tree));
+    }
+
+    fn put_some(&mut self, name: &str, tree: Tree) {
+        if !tree.is_empty() {
+            self.put(name, tree);
+        }
+    }
+
+    fn put_choice<T: PartialEq>(&mut self, name: &str, names: Names<T>, value: &T, usual: &T) {
+        if value != usual {
+            self.put(name, text(name_of(names, value)));
+        }
+    }
+
+    fn done(self) -> Tree {
+        Tree::Map(self.0)
+    }
+}

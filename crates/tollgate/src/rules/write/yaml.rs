@@ -1,0 +1,126 @@
+//! A tree as YAML: blocks where people read down, braces where they read across.
+
+use super::super::node::Value;
+use super::super::yaml::plain;
+use super::quote::{Astral, quoted};
+use super::{ONE_LINE, Tree, is_spread};
+
+pub(super) fn print(root: &Tree) -> String {
+    let mut out = String::new();
+    if let Tree::Map(entries) = root {
+        map(&mut out, entries, 0);
+    }
+    out
+}
+
+fn map(out: &mut String, entries: &[(String, Tree)], indent: usize) {
+    for (index, (key, value)) in entries.iter().enumerate() {
+        if index > 0 {
+            out.push_str(&" ".repeat(indent));
+        }
+        out.push_str(&scalar(key));
+        out.push(':');
+        // A line that is not wanted is not made: whole rule sets hang on some of these keys.
+        let spread = is_spread(key) && !value.is_empty();
+        let line = if spread { None } else { Some(flow(value)) };
+        let line = line.filter(|line| line.chars().count() <= ONE_LINE || is_flat(value));
+        match (line, value) {
+            (Some(line), _) => out.push_str(&format!(" {line}\n")),
+            (None, Tree::List(items)) => {
+                list(out, items, indent.saturating_add(2), matches!(&**key, "rules" | "domains"));
+            }
+            (None, Tree::Map(inner)) => {
+                let indent = indent.saturating_add(2);
+                out.push_str(&format!("\n{}", " ".repeat(indent)));
+                map(out, inner, indent);
+            }
+            (None, scalar) => out.push_str(&format!(" {}\n", flow(scalar))),
+        }
+    }
+}
+
+/// Whether it cannot be spread over lines.
+const fn is_flat(tree: &Tree) -> bool {
+    tree.is_empty() || matches!(tree, Tree::Bool(_) | Tree::Number(_) | Tree::Text(_))
+}
+
+fn list(out: &mut String, items: &[Tree], indent: usize, spread: bool) {
+    out.push('\n');
+    for item in items {
+        out.push_str(&format!("{}- ", " ".repeat(indent)));
+        match item {
+            Tree::Map(entries) if spread && !entries.is_empty() => {
+                map(out, entries, indent.saturating_add(2));
+            }
+            _ => out.push_str(&format!("{}\n", flow(item))),
+        }
+    }
+}
+
+/// Within one line.
+fn flow(tree: &Tree) -> String {
+    match tree {
+        Tree::Bool(flag) => flag.to_string(),
+        Tree::Number(number) => number.clone(),
+        Tree::Text(text) => scalar(text),
+        Tree::List(items) => {
+            let items: Vec<String> = items.iter().map(flow).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
+        Tree::Map(entries) => {
+            let entry = |(key, value): &(String, Tree)| format!("{}: {}", scalar(key), flow(value));
+            let entries: Vec<String> = entries.iter().map(entry).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+    }
+}
+
+/// A text without quotes where every reader of YAML, of any version, takes it for that text.
+fn scalar(text: &str) -> String {
+    if is_plain(text) { text.to_owned() } else { quoted(text, Astral::Long) }
+}
+
+fn is_plain(text: &str) -> bool {
+    let begins = |c: char| c.is_ascii_alphanumeric() || c == '/';
+    let letter = |c: char| begins(c) || "_.-".contains(c);
+    let words = text.split(' ').all(|word| word.starts_with(begins) && word.chars().all(letter));
+    // What YAML 1.1 reads as a truth, a number or a date.
+    let truth = ["y", "n", "yes", "no", "on", "off"].iter().any(|t| text.eq_ignore_ascii_case(t));
+    let digits = text.starts_with(|c: char| c.is_ascii_digit())
+        && !text.contains(|c: char| "dhmpsuw/".contains(c))
+        && text.matches('.').count() < 2;
+    let is_text = matches!(plain(text.into()), Value::Text(_));
+    words && is_text && !truth && !digits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted_where_some_reader_would_take_them_for_something_else() {
+        for text in ["5 per 1m", "30s", "/login", "10.0.0.0/8", "203.0.113.7", "header.x-user"] {
+            assert_eq!(scalar(text), text);
+        }
+        for text in [
+            "off",
+            "No",
+            "1_000",
+            "2001-01-01",
+            "1e3",
+            "null",
+            "/orders/{id}",
+            "a*",
+            "a: b",
+            "a #b",
+            " a",
+            "a -",
+            "",
+            "-",
+            "::1",
+        ] {
+            assert_eq!(scalar(text), format!("\"{text}\""));
+        }
+    }
+}
