@@ -2,7 +2,8 @@
 //!
 //! Every format is read into one small tree that knows the place of each value; one reader makes
 //! a [`Declaration`] of it, so that the formats cannot come to differ. What is wrong is told with
-//! line, column and a way out, many things at once. The fields are described in `docs/rules.md`.
+//! line, column and a way out, many things at once. The fields are described in `docs/rules.md`,
+//! for editors in [`SCHEMA`].
 //!
 //! ```
 //! use tollgate::rules::{self, Format};
@@ -42,6 +43,13 @@ use tollgate_core::rule::declaration::Declaration;
 use node::Node;
 use problem::At;
 pub use problem::{Problem, Problems};
+
+/// A JSON Schema (draft 2020-12) of rule files, for editors and other tools.
+///
+/// It accepts everything that [`load`] accepts. It refuses unknown fields and wrong kinds of
+/// values; what takes more than a schema, such as a name that is twice, only [`read`] and
+/// [`load`] can tell.
+pub const SCHEMA: &str = include_str!("../../schema/rules.schema.json");
 
 /// The longest text that is read: 100 000 rules of three hundred bytes each.
 ///
@@ -152,5 +160,71 @@ fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
         Format::Yaml => yaml::parse(text),
         Format::Toml => toml::parse(text),
         Format::Json => json::parse(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names::{self, Names};
+    use super::node::{Node, Value};
+
+    fn keys(node: &Node<'_>) -> Vec<String> {
+        let Value::Map(entries) = &node.value else { panic!("{node:?} is no map") };
+        entries.iter().map(|entry| entry.key.to_string()).collect()
+    }
+
+    fn walk<'n, 't>(root: &'n Node<'t>, path: &str) -> &'n Node<'t> {
+        path.split('/').fold(root, |node, key| {
+            let item = key.parse().ok().and_then(|index| node.item(index));
+            item.or_else(|| node.get(key)).unwrap_or_else(|| panic!("no {key} of {path}"))
+        })
+    }
+
+    #[test]
+    fn the_schema_has_the_fields_of_the_reader() {
+        let root = super::json::parse(super::SCHEMA).unwrap();
+        let file: Vec<&str> = names::FILE.iter().chain(names::DOMAIN).copied().collect();
+
+        for (path, fields) in [
+            ("properties", file.as_slice()),
+            ("$defs/domain/properties", names::DOMAIN),
+            ("$defs/lists/properties", names::LISTS),
+            ("$defs/rule/properties", names::RULE),
+            ("$defs/limit-fields/properties", names::LIMIT),
+            ("$defs/ban/properties", names::BAN),
+            ("$defs/cost/anyOf/1/properties", names::COST),
+        ] {
+            let (mut schema, mut fields) = (keys(walk(&root, path)), fields.to_vec());
+            schema.sort();
+            fields.sort_unstable();
+            assert_eq!(schema, fields, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_schema_has_the_choices_of_the_reader() {
+        fn check<T>(root: &Node<'_>, path: &str, names: Names<T>) {
+            let Value::List(items) = &walk(root, path).value else { panic!("{path} is no list") };
+            let text = |node: &Node<'_>| match &node.value {
+                Value::Text(text) => text.to_string(),
+                other => panic!("{other:?} is no text"),
+            };
+            let schema: Vec<String> = items.iter().map(text).collect();
+            let ours: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+            assert_eq!(schema, ours, "{path}");
+        }
+        let root = super::json::parse(super::SCHEMA).unwrap();
+
+        check(&root, "$defs/domain/properties/path-case/enum", names::PATH_CASE);
+        check(&root, "$defs/rule/properties/scenario/enum", names::SCENARIO);
+        check(&root, "$defs/rule/properties/mode/enum", names::MODE);
+        check(&root, "$defs/rule/properties/on-outage/enum", names::ON_OUTAGE);
+        check(&root, "$defs/rule/properties/on-change/enum", names::ON_CHANGE);
+        check(&root, "$defs/rule/properties/on-full/enum", names::ON_FULL);
+        check(&root, "$defs/rule/properties/on-missing/enum", names::ON_MISSING);
+        check(&root, "$defs/limit-fields/properties/algorithm/enum", names::ALGORITHM);
+        check(&root, "$defs/limit-fields/properties/anchor/enum", names::ANCHOR);
+        check(&root, "$defs/limit-fields/properties/estimate/enum", names::ESTIMATE);
+        check(&root, "$defs/limit-fields/properties/payment/enum", names::PAYMENT);
     }
 }

@@ -11,3 +11,4 @@ mod generate;
 mod problems;
 mod reading;
 mod round_trip;
+mod schema;
