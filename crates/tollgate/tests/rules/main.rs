@@ -7,6 +7,7 @@
     reason = "a test shall stop at an overflow"
 )]
 
+mod broken;
 mod generate;
 mod problems;
 mod reading;
