@@ -8,6 +8,7 @@
 )]
 
 mod broken;
+mod docs;
 mod generate;
 mod problems;
 mod reading;
