@@ -34,7 +34,7 @@ pub const MAX_LIMITS: usize = 8;
 /// The most rules that one rule replaces.
 pub const MAX_REPLACES: usize = 1_000;
 
-/// The most attributes of a domain's partition. They all are in `by` as well.
+/// The most attributes of a domain's partition. They are in every key as well.
 pub const MAX_PARTITION: usize = 4;
 
 /// The most entries of a domain's `exempt` or `block` list.

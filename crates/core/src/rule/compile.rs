@@ -32,16 +32,16 @@ pub(super) fn domain(
     let name: Arc<str> = declared.name.as_str().into();
     let mut compiler =
         Compiler { domain: name, case: declared.path_case, version, slots: Slots::new() };
+    let partition: Vec<String> = declared.partition.iter().map(|name| folded(name).into_owned()).collect();
     let mut rules = Vec::with_capacity(declared.rules.len());
     for (at, rule) in declared.rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place };
-        let mut active = compiler.rule(rule, place, report);
+        let mut active = compiler.rule(rule, &partition, place, report);
         active.index = first.saturating_add(at);
         rules.push(active);
     }
     link(&mut rules);
-    let partition =
-        declared.partition.iter().map(|name| compiler.slots.take(&folded(name))).collect();
+    let partition = partition.iter().map(|name| compiler.slots.take(name)).collect();
     let block = compiler.list(&declared.block, place.field("block"), report);
     let exempt = compiler.list(&declared.exempt, place.field("exempt"), report);
     let mut domain = ActiveDomain {
@@ -87,7 +87,13 @@ struct Compiler {
 }
 
 impl Compiler {
-    fn rule(&mut self, rule: &Rule, place: Place, report: &mut Report) -> ActiveRule {
+    fn rule(
+        &mut self,
+        rule: &Rule,
+        partition: &[String],
+        place: Place,
+        report: &mut Report,
+    ) -> ActiveRule {
         let mut conditions = Vec::with_capacity(rule.matches.len());
         for (at, (name, pattern)) in rule.matches.iter().enumerate() {
             let place = place.field("match").item(at);
@@ -101,6 +107,14 @@ impl Compiler {
         for (at, name) in rule.by.iter().enumerate() {
             let place = place.field("by").item(at);
             by.push(self.part(name, templates, place, report));
+        }
+        let mut counted_by = rule.by.clone();
+        for name in partition {
+            // A counter lives in one partition, so it is told apart by that as well.
+            if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
+                by.push(Part::Value(self.slots.take(name)));
+                counted_by.push(name.clone());
+            }
         }
         let mut limits = Vec::with_capacity(rule.limits.len());
         for (at, limitation) in rule.limits.iter().enumerate() {
@@ -119,6 +133,7 @@ impl Compiler {
             conditions,
             verbatim: key::verbatim(by.len()),
             by,
+            counted_by,
             replaces: Vec::new(),
             cost,
         }
@@ -232,7 +247,7 @@ impl Compiler {
             }),
             (lasting, refusals) => {
                 let errors = [
-                    ("lasts", lasting.map_err(|error| error.to_string())),
+                    ("for", lasting.map_err(|error| error.to_string())),
                     ("after … within", refusals.map_err(|error| error.to_string())),
                 ];
                 for (what, built) in errors {

@@ -54,7 +54,7 @@ impl<'s> Match<'s> {
             Part::Template | Part::Capture(_) => false,
         };
         let at = self.rule.by.iter().position(lacks)?;
-        self.rule.declaration.by.get(at).map(String::as_str)
+        self.rule.counted_by.get(at).map(String::as_str)
     }
 
     /// Whether anything of the rule happens to an ask that lacks this attribute of `by`.

@@ -166,7 +166,7 @@ fn every_mistake_of_a_rule_has_its_message() {
         ),
         (
             rule("a").with(|rule| rule.ban = Some(ban(5, 60, 0))),
-            "ban: `lasts`: the period is zero: the shortest is 1us",
+            "ban: `for`: the period is zero: the shortest is 1us",
         ),
         (
             rule("a").with(|rule| rule.cost.default = 2),
@@ -268,26 +268,6 @@ fn a_chain_as_long_as_the_set_and_a_diamond_are_no_circles() {
 
     assert_eq!(wrong(chain), "");
     assert_eq!(wrong(diamond), "");
-}
-
-#[test]
-fn in_a_partitioned_domain_every_counter_belongs_to_one_partition() {
-    let domain = |rule: Rule| Domain { partition: vec!["tenant".to_owned()], ..shop(vec![rule]) };
-
-    let across = wrong_of(domain(rule("a").by(&["ip"])));
-    let within = wrong_of(domain(rule("a").by(&["ip", "tenant"])));
-    let one = wrong_of(domain(rule("a").on("tenant", &["acme"])));
-    let two = wrong_of(domain(rule("a").on("tenant", &["acme", "umbrella"])));
-
-    assert!(across.contains("counts across the domain's partition by `tenant`"), "{across}");
-    assert_eq!(within, "");
-    assert_eq!(one, "");
-    assert_eq!(two, across);
-    let by_ip = Domain {
-        partition: vec!["ip".to_owned()],
-        ..shop(vec![rule("a").on("ip", &["10.0.0.0/8"])])
-    };
-    assert!(wrong_of(by_ip).contains("counts across"), "a network is many addresses");
 }
 
 #[test]

@@ -259,6 +259,19 @@ fn all_keys_of_an_ask_share_its_partition() {
 }
 
 #[test]
+fn in_a_partitioned_domain_every_counter_is_told_apart_by_the_partition() {
+    let rules = vec![rule("a").by(&["ip"]), rule("b")];
+    let set = set_of(Domain { partition: vec!["tenant".to_owned()], ..shop(rules) });
+    let of = |tenant: &'static str| ask(&[("tenant", tenant), ("ip", "192.0.2.1")]);
+
+    let (acme, umbrella) = (keys(&set, &of("acme")), keys(&set, &of("umbrella")));
+
+    assert_eq!(acme.len(), 2);
+    assert!(acme.iter().all(|key| !umbrella.contains(key)), "{acme:?} {umbrella:?}");
+    assert_eq!(keys(&set, &ask(&[("ip", "192.0.2.1")])), Vec::<Vec<u8>>::new(), "skipped without");
+}
+
+#[test]
 fn the_threshold_is_not_part_of_the_key() {
     let set_with = |quota: &str| {
         set(vec![rule("r").by(&["user"]).with(|rule| rule.limits = vec![limitation(quota)])])

@@ -75,6 +75,20 @@ fn the_example_of_the_design_declares_what_it_says() {
 }
 
 #[test]
+fn the_example_of_the_design_loads_beside_the_rule_that_it_replaces() {
+    let other = "\
+rules:
+  - { name: default-per-ip, by: [ip], limits: [100 per 1m] }
+";
+
+    let alone = rules::load(SHOP, Format::Yaml).unwrap_err();
+    let both = rules::load(&SHOP.replace("rules:\n", other), Format::Yaml);
+
+    assert!(alone.to_string().contains("default-per-ip"), "{alone}");
+    assert!(both.is_ok(), "{both:?}");
+}
+
+#[test]
 fn a_loaded_set_is_what_was_read() {
     let text = "{version: 3, domain: shop, rules: [{name: all, limits: [100 per 1s]}]}";
 

@@ -62,7 +62,7 @@ fn check_domain(domain: &Domain, place: Place, report: &mut Report) {
             let error = RuleError::new(place.field("name"), message);
             report.add(error.with_hint("a name tells the counters of one from the other's"));
         }
-        rule::check(rule, domain, place, report);
+        rule::check(rule, place, report);
         if report.is_full() {
             return;
         }

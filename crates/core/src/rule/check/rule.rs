@@ -9,7 +9,7 @@ use super::super::hash::Table;
 use super::{at_most, check_value, names};
 
 /// Reports what is wrong with a rule, but for whom it replaces.
-pub(super) fn check(rule: &Rule, domain: &Domain, place: Place, report: &mut Report) {
+pub(super) fn check(rule: &Rule, place: Place, report: &mut Report) {
     names::check(&rule.name, bounds::MAX_NAME, place.field("name"), report);
     check_matches(rule, place.field("match"), report);
     let by = place.field("by");
@@ -17,7 +17,6 @@ pub(super) fn check(rule: &Rule, domain: &Domain, place: Place, report: &mut Rep
     names::check_attributes(&rule.by, by, report);
     check_limits(rule, place, report);
     check_block(rule, place, report);
-    check_partition(rule, domain, by, report);
     check_cost(rule, place.field("cost"), report);
     if let Some(guard) = rule.local_guard
         && !(1_000..=bounds::MAX_LOCAL_GUARD).contains(&guard)
@@ -100,28 +99,6 @@ fn check_block(rule: &Rule, place: Place, report: &mut Report) {
     }
     if rule.on_missing != OnMissing::default() {
         refuse("on-missing", "a rule that blocks misses nothing");
-    }
-}
-
-/// A counter must always be charged within one partition, or it would be several.
-fn check_partition(rule: &Rule, domain: &Domain, place: Place, report: &mut Report) {
-    if rule.block {
-        return;
-    }
-    for name in &domain.partition {
-        let name = folded(name);
-        let is_counted = rule.by.iter().any(|by| folded(by) == name);
-        // A text of `ip` is a network, that is, many values.
-        let one_value = |pattern: &Pattern| match pattern {
-            Pattern::Any(values) => matches!(values.as_slice(), [Value::Text(_)]) && name != "ip",
-            Pattern::Present | Pattern::Absent => false,
-        };
-        let mut matches = rule.matches.iter();
-        if !is_counted && !matches.any(|(on, pattern)| folded(on) == name && one_value(pattern)) {
-            let message = format!("the rule counts across the domain's partition by `{name}`");
-            let error = RuleError::new(place, message);
-            report.add(error.with_hint(format!("add `{name}` to `by`, or match one value of it")));
-        }
     }
 }
 
