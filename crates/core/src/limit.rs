@@ -23,7 +23,8 @@ pub enum OnChange {
     /// What was used stays used: 90 of 100 becomes 90 of 500.
     #[default]
     Keep,
-    /// The used share stays: 90 of 100 becomes 450 of 500.
+    /// The used share stays: 90 of 100 becomes 450 of 500. A log of more than 256 entries is then
+    /// remembered in 256, so that what was used leaves a little later.
     Scale,
     /// Start anew.
     Reset,

@@ -15,11 +15,11 @@ use tollgate_core::algorithm::{
     Algorithm, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
     SlidingWindow, Smooth, TokenBucket,
 };
-use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::Kind;
+use tollgate_core::testing::{Rng, oracle::Ledger};
 use tollgate_core::{
-    Charge, ChargeError, Holder, Key, KeyError, Limit, LimitErrorKind, OnChange, Op, Quota,
-    Revision, State, Timestamp, Verdict,
+    Charge, ChargeError, Counter, Holder, Key, KeyError, Limit, LimitErrorKind, OnChange, Op,
+    Quota, Revision, State, Timestamp, Verdict,
 };
 
 /// Moments where arithmetic breaks: both ends, beyond 2^53, the year 2262 of signed nanoseconds.
@@ -306,6 +306,33 @@ fn a_shorter_renewal_resets_when_the_new_lease_ends() {
     let renewed = subject.charge(acquire(1), 0, START);
 
     assert_eq!(renewed.reset_after, Duration::from_secs(1));
+}
+
+#[test]
+fn a_long_log_is_scaled_as_its_oracle_says() {
+    let key = Key::new("k").unwrap();
+    let before = limit(SlidingLog, "100_000 per 1h");
+    for (count, entries) in [(30_000, 256), (30_000, 257), (70_000, 1_000), (100, 5_000)] {
+        let after = limit(SlidingLog, &format!("{count} per 1h")).with_revision(Revision(1));
+        let after = after.with_on_change(OnChange::Scale);
+        let (mut counter, mut ledger) = (Counter::absent(&before), Ledger::new(&before));
+        let mut compare = |limit: &Limit, op: Op, now: Timestamp| {
+            let charge = Charge::new(key, limit, op).unwrap();
+            let expected = ledger.charge(limit, op, Duration::ZERO, now);
+            let decision = counter.charge(&charge, now);
+            assert!(expected.agrees(&decision), "{op:?} at {now}: {decision:?}, not {expected:?}");
+        };
+        for i in 0..entries {
+            compare(&before, Op::Take(1 + i % 7), at(START + i * SECOND / 2));
+        }
+        for i in 0..20 {
+            // As the entries leave one by one, so does what may be taken.
+            let now = at(START + 3_600 * SECOND + i * entries / 20 * SECOND / 2);
+            for cost in [0, 1, count / 10, count / 2] {
+                compare(&after, Op::Peek(cost), now);
+            }
+        }
+    }
 }
 
 // Found by the oracle: scaling down leaves entries that cost nothing, and the log then waits for

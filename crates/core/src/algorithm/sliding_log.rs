@@ -36,6 +36,11 @@ const MAX_TOTAL: u64 = 1 << 52;
 /// The most that debits may record at once; the oldest part of a larger debt is forgiven.
 const MAX_DEBT: u64 = 1 << 40;
 
+/// The most entries that are scaled to another count. A log that has more is made coarser first:
+/// each entry that stays also stands for those before it, which so leave later, by a 256th of the
+/// log at most. In Redis each entry that is scaled is written anew while everybody waits.
+pub const MAX_SCALED: usize = 256;
+
 /// The numbers of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -197,6 +202,16 @@ impl Log {
         }
     }
 
+    /// Leaves at most so many entries, as many apart from each other as can be.
+    fn coarsen(&mut self, most: usize) {
+        let len = self.entries.len();
+        if len > most {
+            let places = (1..=most).map(|i| i.saturating_mul(len).checked_div(most));
+            let kept = places.filter_map(|place| self.entries.get(place?.checked_sub(1)?));
+            self.entries = kept.copied().collect();
+        }
+    }
+
     fn rebase(&mut self) {
         for entry in &mut self.entries {
             entry.total = entry.total.saturating_sub(self.base);
@@ -348,6 +363,7 @@ impl Step for SlidingLog {
             Change::Revise(OnChange::Reset) => return None,
             Change::Revise(OnChange::Keep) | Change::Adopt => {}
             Change::Revise(OnChange::Scale) => {
+                log.coarsen(MAX_SCALED);
                 log.rebase();
                 for entry in &mut log.entries {
                     entry.total = scale(entry.total, from.capacity, to.capacity);

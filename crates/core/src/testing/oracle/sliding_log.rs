@@ -6,6 +6,9 @@ use crate::{Limit, OnChange, Op, Retry, Verdict};
 /// The most debt a log records.
 const MAX_DEBT: u64 = 1 << 40;
 
+/// The most entries that are scaled.
+const MAX_SCALED: u64 = 256;
+
 /// A plain list of charges.
 #[derive(Clone, Debug)]
 pub struct SlidingLogOracle {
@@ -99,6 +102,23 @@ impl SlidingLogOracle {
         }
     }
 
+    /// Too many charges become 256, of as nearly equal numbers as can be, each at the latest moment
+    /// of those it stands for.
+    fn coarsen(&mut self) {
+        let n = self.charges.len() as u64;
+        if n <= MAX_SCALED {
+            return;
+        }
+        let mut groups = vec![Entry { at: 0, cost: 0 }; MAX_SCALED as usize];
+        for (i, charge) in (1..).zip(&self.charges) {
+            // The first group whose end, a multiple of n / 256 rounded down, is not before it.
+            let group = (1..=MAX_SCALED).find(|end| end * n / MAX_SCALED >= i);
+            let group = &mut groups[group.expect("the last ends with the last") as usize - 1];
+            *group = Entry { at: charge.at, cost: group.cost + charge.cost };
+        }
+        self.charges = groups;
+    }
+
     fn forget(&mut self, now: u64, period: u64) {
         self.charges.retain(|entry| now < entry.at + period);
     }
@@ -140,6 +160,7 @@ impl SlidingLogOracle {
         match how {
             How::Revise(OnChange::Reset) => self.charges.clear(),
             How::Revise(OnChange::Scale) => {
+                self.coarsen();
                 let (mut before, mut after) = (0, 0);
                 for entry in &mut self.charges {
                     before += entry.cost;
