@@ -11,15 +11,15 @@
 --          `I2I2` key and term; a term above 32767 is one of a group of which any suffices. Or for
 --          runs of equal requests of one charge each `I1` 0, `I2` how many, and for each `I2I2I2` key,
 --          term and how often
--- ARGV[5…] conversions, three each: the number of a key, what is expected there (of a log: tag and
---          fingerprint), and what that means under another limit (of a log: `I8I1` milliseconds to
---          live and length of tag, tag, dump); nothing if it means nothing
+-- ARGV[5…] conversions, three each: the number of a key, what is expected there (of a log: its tag),
+--          and what that means under another limit (of a log: how it is carried over, see
+--          `log.convert`); nothing if it means nothing
 --
 -- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
 -- counted under another limit); how many foreign values were found; the views or dumps of logs, in
 -- order; the lengths of what follows, `I4` each, 4294967295 for nothing; and in one string what each
--- key held before: a string, or for a log of another limit `I1` length of tag, tag, fingerprint and
--- dump, and nothing for one that is under the limit of its charge; an empty string if the counter
+-- key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest
+-- moment, and nothing for one that is under the limit of its charge; an empty string if the counter
 -- from which a charge borrows its limit is gone.
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
@@ -98,22 +98,12 @@ local log = steps[1]
 
 for i = 5, #ARGV, 3 do
   local key, expected, new = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
-  if key <= string_keys then
-    if prior[key] == expected then converted[key], dirty[key] = new, true end
-  else
-    local name = KEYS[key]
-    local tag = log.tag(name)
-    if tag and tag .. log.fingerprint(name) == expected then
-      if new == '' then
-        remains[key] = true
-        log.replace(name, '', '')
-      else
-        -- It must not be without a time to live, whatever becomes of the request.
-        local px, length = unpack_('<I8I1', new)
-        log.replace(name, sub_(new, 10, length + 9), sub_(new, length + 10))
-        call('PEXPIRE', name, px)
-      end
+  if key > string_keys then
+    if log.tag(KEYS[key]) == expected and log.convert(KEYS[key], expected, new, now) then
+      poisoned = poisoned + 1
     end
+  elseif prior[key] == expected then
+    converted[key], dirty[key] = new, true
   end
 end
 
@@ -133,7 +123,7 @@ local function load(i, limit)
       poisoned, dirty[i], remains[i], under[i] = poisoned + 1, true, true, limit
       return true
     elseif found and found ~= tag then
-      prior[i] = pack('<I1', #found) .. found .. log.fingerprint(KEYS[i]) .. log.dump_all(KEYS[i])
+      prior[i] = log.found(KEYS[i], found)
       return false
     elseif found then
       local state, foreign = log.open(KEYS[i], limit.plan, now)
@@ -355,7 +345,7 @@ for i, members in pairs(strays) do
   poisoned = poisoned + #members
   for _, stray in ipairs(members) do call('ZREM', KEYS[i], stray) end
 end
-for _, key in ipairs(gone) do call('DEL', key) end
+for _, key in ipairs(gone) do call('UNLINK', key) end
 
 for i = 1, #KEYS do
   if not prior[i] then

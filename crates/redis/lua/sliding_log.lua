@@ -22,6 +22,12 @@ local MAX_TOTAL = 4503599627370496
 local MAX_DEBT = 1099511627776
 local MAX_ENTRIES = 100000
 
+-- The most entries that are scaled to another count: as in core.
+local MAX_SCALED = 256
+
+-- The most entries that one run removes one by one; the rest is for the next run.
+local PIECE = 10000
+
 -- A length of one byte goes before a tag that is returned.
 local MAX_TAG = 255
 
@@ -263,39 +269,41 @@ function log.dump(plan, state, now)
   return pack('<I8', state.base) .. concat(parts), strays
 end
 
--- Everything that is stored, live or not, as a dump; empty if any of it is foreign, or there is
--- more than any log of ours holds.
-function log.dump_all(key)
-  if call('ZCARD', key) > MAX_ENTRIES + 1 then return '' end
-  local found = call('ZRANGE', key, 1, -1, 'WITHSCORES')
-  local parts, base = {}, nil
-  for i = 1, #found, 2 do
-    local e = entry({ found[i], found[i + 1] })
-    if not e then return '' end
-    base = base or e.total - e.cost
-    parts[#parts + 1] = pack('<I8I8', e.at, e.total)
+-- What is told of a log under another limit: its tag, and when its newest entry was charged; no
+-- moment if it is foreign.
+function log.found(key, tag)
+  local last = call('ZCARD', key) <= 2 * MAX_ENTRIES and at_rank(key, -1)
+  return pack('<I1', #tag) .. tag .. (last and pack('<I8', last.at) or '')
+end
+
+-- Removes whatever is there, however large. To delete first would make Redis let all that follows
+-- pass even if its memory is full; a write that it may refuse comes before.
+local function clear(key, tag)
+  if type(redis.pcall('ZCARD', key)) == 'number' then
+    call('ZADD', key, -1, tag)
+  else
+    call('SET', key, '', 'PX', 1)
   end
-  return base and pack('<I8', base) .. concat(parts) or ''
+  call('UNLINK', key)
 end
 
--- Tells one content of a log from another: totals only rise, so its ends and length say enough.
-function log.fingerprint(key)
-  local ends = { call('ZCARD', key), unpack(call('ZRANGE', key, 1, 1, 'WITHSCORES')) }
-  for _, part in ipairs(call('ZRANGE', key, -1, -1, 'WITHSCORES')) do ends[#ends + 1] = part end
-  return redis.sha1hex(concat(ends, ' '))
-end
-
--- Removes whatever is there. To delete first would make Redis let all that follows pass even if its
--- memory is full; a write that it may refuse comes before.
-local function clear(key)
-  call('SET', key, '', 'PX', 1)
-  call('DEL', key)
+-- Puts a few entries, each with its moment and total, in the place of what is stored.
+local function rebuild(key, tag, before, found)
+  clear(key, tag)
+  local parts, last = { -1, tag }, found[#found]
+  for _, e in ipairs(found) do
+    -- What is out of order is foreign.
+    if e.total > before and (e == last or e.total < last.total) then
+      parts[#parts + 1], parts[#parts + 2] = score(e.at), member(e.total, e.total - before)
+      before = e.total
+    end
+  end
+  call('ZADD', key, unpack(parts))
 end
 
 -- Puts a whole log in the place of what is stored: the dump of another.
-function log.replace(key, tag, dump)
-  clear(key)
-  if dump == '' then return end
+local function replace(key, tag, dump)
+  clear(key, tag)
   call('ZADD', key, -1, tag)
   local before = unpack_('<I8', dump)
   for i = 9, #dump, 16 do
@@ -305,13 +313,22 @@ function log.replace(key, tag, dump)
   end
 end
 
+-- Removes what had left by `moment`: all of it, or as much as one run may.
+local function trim(key, moment)
+  if call('ZCARD', key) > PIECE and call('ZCOUNT', key, 0, score(moment)) > PIECE then
+    call('ZREMRANGEBYRANK', key, 1, PIECE)
+  else
+    call('ZREMRANGEBYSCORE', key, 0, score(moment))
+  end
+end
+
 -- `remains`: there is something under the key that is not a log in use.
 function log.write(key, plan, tag, state, now, remains)
   if not state.stored then
-    if remains then clear(key) end
+    if remains then clear(key, tag) end
     call('ZADD', key, -1, tag, score(state.newest), member(state.total, state.total - state.base))
   elseif state.rebased > 0 then
-    log.replace(key, tag, (log.dump(plan, state, now)))
+    replace(key, tag, (log.dump(plan, state, now)))
   else
     -- What may be refused for want of memory comes first.
     if state.pushed then
@@ -321,7 +338,7 @@ function log.write(key, plan, tag, state, now, remains)
     end
     if state.cut then call('ZREMRANGEBYSCORE', key, '(' .. score(now), '+inf') end
     if state.replaces then call('ZREM', key, state.last.text) end
-    call('ZREMRANGEBYSCORE', key, 0, score(now - plan.window))
+    trim(key, now - plan.window)
     if state.forgiven then
       local high = call('ZCARD', key)
       local rank = rank_of(key, 1, high, state.base + 1, -1)
@@ -334,6 +351,97 @@ function log.write(key, plan, tag, state, now, remains)
     end
   end
   call('PEXPIRE', key, ttl(state.newest + plan.window, now))
+end
+
+-- `total` of a count of `from`, as the same share of a count of `to`. Counts are at most 10^5, and
+-- what exceeds 2^53 is cut off anyway.
+local function scale(total, from, to)
+  local rest = total % from
+  local scaled = (total - rest) / from * to + floor(rest * to / from)
+  if scaled > MAX_USED then scaled = MAX_USED end
+  return scaled
+end
+
+-- At most so many of the entries from rank `low` on, the last of them among these.
+local function spread(key, low, count, most)
+  local kept = {}
+  if count <= most then
+    local found = call('ZRANGE', key, low, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do kept[#kept + 1] = entry({ found[i], found[i + 1] }) end
+  else
+    for i = 1, most do kept[#kept + 1] = at_rank(key, low + floor(i * count / most) - 1) end
+  end
+  return kept
+end
+
+-- Drops all before rank `low`, and of the `live` entries from there on all but the newest `most`,
+-- the first of which then stands for them. False if that is more than one run may.
+local function shorten(key, tag, base, low, live, most)
+  if most > live then most = live end
+  local gone = low - 1 + live - most
+  if gone == 0 then return true end
+  if gone > PIECE and most <= MAX_SCALED then
+    rebuild(key, tag, base, spread(key, gone + 1, most, most))
+    return true
+  end
+  local piece = gone > PIECE and PIECE or gone
+  local first = piece >= low and at_rank(key, piece + 1)
+  -- What may be refused for want of memory comes first, even if it is there already.
+  call('ZADD', key, -1, tag)
+  if first and first.total - first.cost > base then
+    call('ZADD', key, score(first.at), member(first.total, first.total - base))
+    call('ZREM', key, first.text)
+  end
+  call('ZREMRANGEBYRANK', key, 1, piece)
+  return piece == gone
+end
+
+-- Carries what is stored under one tag over to another limit, as core's `convert` does.
+--
+-- `how`    `<I1dddd` what becomes of it, its window and count, and those of the other limit; then
+--          the other limit's tag. 0: nothing. 1: it stays. 2: it is scaled. 3: nothing if it is idle,
+--          else it stays under its own limit.
+--
+-- A log that has to lose many entries loses them in several runs, and keeps its tag until the last.
+-- Returns whether it was foreign.
+function log.convert(key, old_tag, how, now)
+  local act, window, count, new_window, new_count, at = unpack_('<I1dddd', how)
+  local tag, plan = sub_(how, at), { capacity = count, window = window }
+  local state, foreign
+  if act > 0 then state, foreign = log.open(key, plan, now) end
+  if act == 3 and state then return false end
+  if state and state.dirty then log.write(key, plan, old_tag, state, now) end
+  if new_window < window then plan.window = new_window end
+  local live = call('ZCOUNT', key, live_after(plan, now), '+inf')
+  local low = call('ZCARD', key) - live
+  local first = state and state.newest + plan.window > now and at_rank(key, low)
+  if not first then
+    clear(key, tag)
+    return foreign
+  end
+  local base = first.total - first.cost
+  if act == 2 then
+    local scaled, before = {}, 0
+    for _, e in ipairs(spread(key, low, live, MAX_SCALED)) do
+      local total = scale(e.total - base, count, new_count)
+      if total > before then scaled[#scaled + 1] = { at = e.at, total = total } end
+      before = total
+    end
+    while #scaled > new_count do table.remove(scaled, 1) end
+    if #scaled == 0 then
+      clear(key, tag)
+      return false
+    end
+    rebuild(key, tag, 0, scaled)
+  elseif shorten(key, old_tag, base, low, live, new_count) then
+    call('ZADD', key, -1, tag)
+    call('ZREM', key, old_tag)
+  else
+    return false
+  end
+  local newest = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
+  call('PEXPIRE', key, ttl(newest + new_window, now))
+  return false
 end
 
 steps[1] = log

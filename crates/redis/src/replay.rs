@@ -12,12 +12,13 @@ use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::algorithm::sliding_log::Log;
+use tollgate_core::algorithm::{SlidingLog, TokenBucket};
+use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::suite::{self, Model, Subject};
 use tollgate_core::{
-    Answer, Charge, Counter, Key, Limit, Op, Plan, Request, Revision, State, Timestamp,
+    Answer, Charge, Counter, Key, Limit, OnChange, Op, Plan, Request, Revision, State, Timestamp,
 };
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
 
@@ -214,6 +215,54 @@ fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
 
         assert_eq!(answers, [model.charge(&request, now)], "after {after} µs");
         scripted.holds(charges[0].key(), model.counter(&charges[0]).unwrap(), now);
+    }
+}
+
+/// More entries than are scaled one by one, and more than the lower count lets stay.
+#[test]
+fn a_long_log_is_carried_over_as_core_does() {
+    let scripted = Scripted::start();
+    let log = |quota: &str, revision| {
+        let limit = Limit::new(SlidingLog, quota.parse().unwrap()).unwrap();
+        limit.with_revision(Revision(revision))
+    };
+    let old = log("5_000 per 1m", 1);
+    let edits = [
+        log("5_000 per 1h", 2),
+        log("5_000 per 2s", 2),
+        log("5_000 per 1h", 1),
+        log("300 per 1m", 2),
+        log("3 per 2s", 2),
+        log("7_919 per 1m", 2).with_on_change(OnChange::Scale),
+        log("1_013 per 2s", 2).with_on_change(OnChange::Scale),
+        log("100 per 1m", 2).with_on_change(OnChange::Scale),
+        log("9_000 per 1m", 2).with_on_change(OnChange::Reset),
+    ];
+    let mut rng = Rng::new(11);
+    // Before the last charge, at it, and a while after it; and when some have left.
+    for (round, later) in [-1_000_000_i64, 0, 5_000, 57_500_000].into_iter().enumerate() {
+        for (i, new) in edits.iter().enumerate() {
+            let (mut model, key) = (Model::default(), format!("{round}:{i}"));
+            let mut at = 1_700_000_000_000_000;
+            let mut ask = |limit: &Limit, op: Op, at: u64| {
+                let now = Timestamp::from_micros(at);
+                let charges = [Charge::new(Key::new(&key).unwrap(), limit, op).unwrap()];
+                let request = Request::new(&charges).unwrap();
+                scripted.set_time(now);
+                let context = format!("{limit} {op:?} at {at}");
+                assert_eq!(scripted.charge(&[request]), [model.charge(&request, now)], "{context}");
+                scripted.holds(charges[0].key(), model.counter(&charges[0]).unwrap(), now);
+            };
+            for _ in 0..700 {
+                at += rng.within(1, 8_000);
+                ask(&old, Op::Take(rng.within(1, 9)), at);
+            }
+            at = at.checked_add_signed(later).unwrap();
+            for op in [Op::Peek(1), Op::Take(200), Op::Peek(3_000)] {
+                ask(new, op, at);
+            }
+            ask(new, Op::Peek(2_000), at + 1_000_000);
+        }
     }
 }
 

@@ -3,18 +3,16 @@
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::sliding_log::Log;
+use tollgate_core::algorithm::sliding_log::{self, Log};
 use tollgate_core::{
-    Answer, Counter, Limit, Need, Op, Plan, Request, Retry, Seat, State, Timestamp, Verdict,
+    Answer, Counter, Limit, Need, OnChange, Op, Plan, Request, Retry, Seat, State, Timestamp,
+    Verdict,
 };
 
 use super::owned::{Owned, OwnedCharge};
 use super::{Batch, Conversion, Garbled, Pending, Sent, Tally};
-use crate::layout;
+use crate::layout::{self, Carry};
 use crate::link::Reply;
-
-/// How long the fingerprint of a log is.
-const FINGERPRINT: usize = 40;
 
 impl Batch {
     /// Answers what the script decided, by the place of each request; the rest stays in the
@@ -104,27 +102,81 @@ impl Batch {
         now: Timestamp,
         tally: &mut Tally,
     ) -> Limit {
+        if let Plan::SlidingLog(plan) = charge.limit().plan() {
+            return self.adapt_log(charge, plan, found, now, tally);
+        }
         let limit = *charge.limit();
-        let (expected, new) = match read(charge, found) {
-            Some((counter, expected)) => {
+        let new = match read(&limit, found) {
+            Some(counter) => {
                 let under = *counter.under();
                 // What is idle is absent, and absent counters come under any limit.
                 let idle = under.idle_at(counter.state()).is_some_and(|idle| idle <= now);
-                if !idle && (under.revision() > limit.revision() || under.counts_like(&limit)) {
+                if !idle && stays(&under, &limit) {
                     return under;
                 }
                 tally.converted = tally.converted.saturating_add(1);
-                (expected, converted(counter, &limit, now))
+                converted(counter, &limit, now)
             }
             None => {
                 tally.poisoned = tally.poisoned.saturating_add(1);
-                (if charge.is_log() { log_identity(found) } else { found }, Vec::new())
+                Vec::new()
             }
         };
-        let (name, expected) = (charge.name.clone(), expected.to_vec());
+        let (name, expected) = (charge.name.clone(), found.to_vec());
         self.conversions.push(Conversion { name, expected, new });
         limit
     }
+
+    /// The same for a log, of which only its tag and its newest moment are known. Lua carries it
+    /// over, as it may be too long to be sent.
+    fn adapt_log(
+        &mut self,
+        charge: &OwnedCharge,
+        plan: &sliding_log::Plan,
+        found: &[u8],
+        now: Timestamp,
+        tally: &mut Tally,
+    ) -> Limit {
+        let limit = *charge.limit();
+        let (tag, newest) = split_log(found);
+        let known = layout::read_tag(tag).filter(|(_, rest)| rest.is_empty());
+        let known = known.zip(newest).and_then(|((under, _), newest)| match under.plan() {
+            Plan::SlidingLog(from) => Some((under, *from, newest)),
+            _ => None,
+        });
+        let (carry, from) = match known {
+            Some((under, from, newest)) => {
+                let idle = now.micros_since(newest) >= from.window_us;
+                if !idle && stays(&under, &limit) {
+                    return under;
+                }
+                tally.converted = tally.converted.saturating_add(1);
+                let carry = match limit.on_change() {
+                    _ if under.revision() > limit.revision() => Carry::DropIfIdle,
+                    _ if under.revision() == limit.revision() => Carry::Keep,
+                    OnChange::Keep => Carry::Keep,
+                    OnChange::Scale => Carry::Scale,
+                    OnChange::Reset => Carry::Drop,
+                };
+                (carry, from)
+            }
+            None => {
+                tally.poisoned = tally.poisoned.saturating_add(1);
+                (Carry::Drop, *plan)
+            }
+        };
+        let mut new = Vec::new();
+        carry.write(&from, plan, &mut new);
+        layout::write_tag(&limit, &mut new);
+        let (name, expected) = (charge.name.clone(), tag.to_vec());
+        self.conversions.push(Conversion { name, expected, new });
+        limit
+    }
+}
+
+/// Whether a counter under one limit is judged by that, and not converted, for a charge of another.
+fn stays(under: &Limit, limit: &Limit) -> bool {
+    under.revision() > limit.revision() || under.counts_like(limit)
 }
 
 /// The answer, corrected to what was charged should Lua and Rust ever disagree.
@@ -140,50 +192,29 @@ fn as_charged(answer: Answer, passed: bool) -> Answer {
     Answer { verdict, refused_by: (!passed).then_some(0), ..answer }
 }
 
-/// A counter under another limit, and what identifies it as still the same.
-fn read<'v>(charge: &OwnedCharge, found: &'v [u8]) -> Option<(Counter, &'v [u8])> {
-    if charge.is_log() {
-        let (length, rest) = found.split_first()?;
-        let (tag, rest) = rest.split_at_checked(usize::from(*length))?;
-        let (_, dump) = rest.split_at_checked(FINGERPRINT)?;
-        let (limit, []) = layout::read_tag(tag)? else { return None };
-        let log = layout::read_dump(dump).filter(|log| log.entries().next().is_some())?;
-        let same = limit.code() == charge.limit().code();
-        let counter = Counter::new(State::SlidingLog(log), &limit);
-        return same.then_some((counter, log_identity(found)));
-    }
-    let (limit, state) = layout::read_tag(found)?;
-    let state = layout::decode(&limit, state)?;
-    let same = limit.code() == charge.limit().code();
-    same.then_some((Counter::new(state, &limit), found))
+/// A counter under another limit of the same algorithm.
+fn read(limit: &Limit, found: &[u8]) -> Option<Counter> {
+    let (under, state) = layout::read_tag(found)?;
+    let state = layout::decode(&under, state)?;
+    (under.code() == limit.code()).then(|| Counter::new(state, &under))
 }
 
-/// The tag and the fingerprint of a log that was found under another limit.
-fn log_identity(found: &[u8]) -> &[u8] {
-    let length = found.first().map_or(0, |length| usize::from(*length));
-    found.get(1..length.saturating_add(1).saturating_add(FINGERPRINT)).unwrap_or(&[])
+/// The tag and the newest moment of a log that was found under another limit.
+fn split_log(found: &[u8]) -> (&[u8], Option<Timestamp>) {
+    let (length, rest) =
+        found.split_first().map_or((0, found), |(n, rest)| (usize::from(*n), rest));
+    let (tag, newest) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+    let newest = newest.try_into().ok().map(u64::from_le_bytes);
+    (tag, newest.map(Timestamp::from_micros))
 }
 
 /// What a counter means under this limit, as it is stored; nothing if it is absent then.
 fn converted(mut counter: Counter, limit: &Limit, now: Timestamp) -> Vec<u8> {
     counter.settle(limit, now);
     let mut out = Vec::new();
-    match counter.state() {
-        State::Absent => {}
-        State::SlidingLog(log) => {
-            let mut tag = Vec::new();
-            layout::write_tag(limit, &mut tag);
-            let idle = limit.idle_at(counter.state()).unwrap_or(now);
-            let millis = idle.micros_since(now).saturating_div(1_000).saturating_add(1);
-            out.extend_from_slice(&millis.to_le_bytes());
-            out.push(u8::try_from(tag.len()).unwrap_or(u8::MAX));
-            out.extend_from_slice(&tag);
-            layout::dump(log, &mut out);
-        }
-        state => {
-            layout::write_tag(limit, &mut out);
-            layout::encode(state, &mut out);
-        }
+    if !matches!(counter.state(), State::Absent) {
+        layout::write_tag(limit, &mut out);
+        layout::encode(counter.state(), &mut out);
     }
     out
 }

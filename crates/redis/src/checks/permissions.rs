@@ -26,7 +26,7 @@ const USED: &[&str] = &[
     "zrem $2 b",
     "zremrangebyrank $2 1 1",
     "zremrangebyscore $2 1 1",
-    "del $1 $2",
+    "unlink $1 $2",
 ];
 /// What the link itself uses.
 const LINK: &[&str] = &["ping", "eval", "evalsha", "info"];
@@ -131,7 +131,7 @@ mod tests {
             acl(&config),
             "ACL SETUSER alice on ><password> resetkeys ~tg:* resetchannels -@all +ping +eval \
              +evalsha +info +time +set +get +mget +zadd +pexpire +zcard +zrange +zcount \
-             +zrangebyscore +zrevrangebyscore +zrem +zremrangebyrank +zremrangebyscore +del \
+             +zrangebyscore +zrevrangebyscore +zrem +zremrangebyrank +zremrangebyscore +unlink \
              +select"
         );
     }

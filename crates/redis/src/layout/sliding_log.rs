@@ -35,11 +35,30 @@ pub(crate) fn read_dump(mut bytes: &[u8]) -> Option<Log> {
     Log::from_entries(base, entries)
 }
 
-/// Writes a log as a dump.
-pub(crate) fn dump(log: &Log, out: &mut Vec<u8>) {
-    out.extend_from_slice(&log.base().to_le_bytes());
-    for entry in log.entries() {
-        out.extend_from_slice(&entry.at.as_micros().to_le_bytes());
-        out.extend_from_slice(&entry.total.to_le_bytes());
+/// What becomes of a log that was counted under another limit: `log.convert` in Lua.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carry {
+    /// Nothing is left of it.
+    Drop,
+    /// Its entries stay.
+    Keep,
+    /// Its entries are scaled to the new count.
+    Scale,
+    /// Nothing is left of it if it is idle; else it stays where it is.
+    DropIfIdle,
+}
+
+impl Carry {
+    /// Writes it with the numbers of both limits; the new one's tag shall follow.
+    pub(crate) fn write(self, from: &Plan, to: &Plan, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Drop => 0,
+            Self::Keep => 1,
+            Self::Scale => 2,
+            Self::DropIfIdle => 3,
+        });
+        for number in [from.window_us, from.capacity, to.window_us, to.capacity] {
+            double(number, out);
+        }
     }
 }

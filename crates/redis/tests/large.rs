@@ -1,0 +1,168 @@
+//! Counters as large as they get: what they cost Redis, and that nobody waits for them.
+//!
+//! Time is measured by Redis itself (`SLOWLOG`), with much room for a busy machine; what a script does
+//! is counted in commands and bytes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    reason = "a test stops there"
+)]
+
+mod common;
+
+use common::*;
+use tollgate_harness::{RedisServer, Reply};
+use tollgate_redis::core::algorithm::SlidingLog;
+use tollgate_redis::core::{Limit, OnChange, Revision};
+use tollgate_redis::{Config, RedisStore};
+
+/// As many entries as a log may have.
+const ENTRIES: u64 = 100_000;
+/// No script may take longer, in microseconds: a quarter of that is normal, the rest is for a machine
+/// that does other things as well.
+const LONGEST: i64 = 20_000;
+
+fn now(server: &RedisServer) -> u64 {
+    let Reply::Array(parts) = run(server, &[b"TIME"]) else { panic!("TIME is two numbers") };
+    let numbers = parts.iter().map(|part| match part {
+        Reply::Bulk(digits) => std::str::from_utf8(digits).unwrap().parse::<u64>().unwrap(),
+        other => panic!("{other:?}"),
+    });
+    numbers.reduce(|seconds, micros| seconds * 1_000_000 + micros).unwrap()
+}
+
+/// A log of `entries` charges of 1 under this limit, 20 µs apart, the first of them `age` µs ago.
+async fn long_log(server: &RedisServer, limit: &Limit, entries: u64, age: u64) -> Vec<u8> {
+    let store = connect(patient(&server.url())).await;
+    run(server, &[b"FLUSHALL"]);
+    assert!(take(&store, "log", limit).await.passes());
+    let name = the_name(server);
+    run(server, &[b"ZREMRANGEBYRANK", &name, b"1", b"-1"]);
+    let first = now(server) - age;
+    for chunk in (1..=entries).collect::<Vec<_>>().chunks(1_000) {
+        let mut parts = vec![b"ZADD".to_vec(), name.clone()];
+        for total in chunk {
+            parts.push((first + total * 20).to_string().into_bytes());
+            parts.push([total.to_le_bytes(), 1_u64.to_le_bytes()].concat());
+        }
+        run(server, &parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    }
+    name
+}
+
+/// Begins to watch what scripts cost.
+fn watch(server: &RedisServer) {
+    run(server, &[b"CONFIG", b"SET", b"slowlog-log-slower-than", b"0"]);
+    run(server, &[b"SLOWLOG", b"RESET"]);
+    run(server, &[b"CONFIG", b"RESETSTAT"]);
+}
+
+/// What the scripts cost since: the longest in microseconds, commands called, and bytes sent.
+fn cost(server: &RedisServer) -> (i64, u64, u64) {
+    let info = |section: &[u8]| match run(server, &[b"INFO", section]) {
+        Reply::Bulk(text) => String::from_utf8(text).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let field = |text: &str, name: &str| text.split(name).nth(1).map(digits);
+    let bytes = field(&info(b"stats"), "total_net_output_bytes:").unwrap();
+    let calls = info(b"commandstats").lines().filter_map(|line| field(line, "calls=")).sum();
+    let Reply::Array(entries) = run(server, &[b"SLOWLOG", b"GET", b"-1"]) else { panic!() };
+    let longest = entries.iter().map(|entry| match entry {
+        Reply::Array(parts) => match &parts[2] {
+            Reply::Integer(micros) => *micros,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    });
+    (longest.max().unwrap(), calls, bytes)
+}
+
+fn digits(text: &str) -> u64 {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().unwrap()
+}
+
+fn log_limit(quota: &str, revision: u64) -> Limit {
+    limit(SlidingLog, quota).with_revision(Revision(revision))
+}
+
+/// A store with the deadline that everybody has.
+async fn hasty(server: &RedisServer) -> RedisStore {
+    connect(Config::new(&server.url()).unwrap()).await
+}
+
+/// How many calls fail before one is answered, and what it is told to be left.
+async fn failures(store: &RedisStore, limit: &Limit) -> (u32, u64) {
+    for failed in 0..20 {
+        if let Ok(answer) = ask(store, &[of("log", limit, 1)]).await {
+            return (failed, answer.decisions[0].remaining);
+        }
+    }
+    panic!("never answered: {:?}", store.stats());
+}
+
+/// A conversion used to send every entry to the client and back: longer than the deadline, so at each
+/// charge again, and Redis stood still meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_log_comes_under_another_limit_within_the_deadline() {
+    let server = RedisServer::start().unwrap();
+    let old = log_limit("100_000 per 1h", 1);
+    let scaled = log_limit("50_000 per 1h", 2).with_on_change(OnChange::Scale);
+    let edits = [
+        ("a longer period", log_limit("100_000 per 2h", 2), 9_999),
+        ("a shorter one", log_limit("100_000 per 30m", 2), 9_999),
+        ("the same revision", log_limit("100_000 per 2h", 1), 9_999),
+        ("a lower count", log_limit("91_000 per 1h", 2), 999),
+        ("a count lower than what is used", log_limit("60_000 per 1h", 2), 0),
+        ("a low one", log_limit("10 per 1h", 2), 0),
+        ("half of it", scaled, 4_999),
+        ("anew", log_limit("100_000 per 2h", 2).with_on_change(OnChange::Reset), 99_999),
+        ("so short that all have left", log_limit("100_000 per 1s", 2), 99_999),
+    ];
+    for (what, new, left) in edits {
+        let name = long_log(&server, &old, 90_000, 60_000_000).await;
+        let store = hasty(&server).await;
+        watch(&server);
+
+        let (failed, remaining) = failures(&store, &new).await;
+
+        let (longest, calls, bytes) = cost(&server);
+        println!("{what}: {failed} failed, {longest} µs, {calls} commands, {bytes} bytes");
+        assert!(failed <= 1, "{what}: {failed} calls failed");
+        assert_eq!(remaining, left, "{what}");
+        let most = i64::try_from(new.quota().count().get()).unwrap();
+        let Reply::Integer(members) = run(&server, &[b"ZCARD", &name]) else { panic!() };
+        assert!(members <= most + 1, "{what}: {members} members");
+        assert!(longest < LONGEST, "{what}: {longest} µs");
+        assert!(calls < 3_000 && bytes < 10_000, "{what}: {calls} commands, {bytes} bytes");
+        assert!(pttl(&server, &name) > 0, "{what}");
+        assert_eq!(store.stats().twin_mismatches, 0, "{what}");
+    }
+}
+
+/// Most of a log may leave between two charges. What has left is removed by and by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_log_that_has_left_does_not_hold_redis_up() {
+    let server = RedisServer::start().unwrap();
+    let limit = log_limit("100_000 per 1h", 1);
+    // They are two seconds apart, the first and the last.
+    for (what, age) in [("all of it", 3_700_000_000), ("half of it", 3_601_000_000)] {
+        let name = long_log(&server, &limit, ENTRIES, age).await;
+        let store = hasty(&server).await;
+        watch(&server);
+
+        let (failed, _) = failures(&store, &limit).await;
+        for _ in 0..60 {
+            assert!(ask(&store, &[of("log", &limit, 1)]).await.is_ok(), "{what}");
+        }
+
+        let (longest, ..) = cost(&server);
+        println!("{what} has left: {longest} µs");
+        assert!(failed <= 1, "{what}: {failed} calls failed");
+        assert!(longest < LONGEST, "{what}: {longest} µs");
+        assert!(pttl(&server, &name) > 0, "{what}");
+        assert_eq!(store.stats().twin_mismatches, 0, "{what}");
+    }
+}
