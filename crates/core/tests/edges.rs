@@ -10,7 +10,11 @@ mod support;
 use std::time::Duration;
 
 use support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros};
+use tollgate_core::algorithm::FURTHEST_US;
+use tollgate_core::algorithm::bucket::{Ahead, Bucket};
+use tollgate_core::algorithm::concurrency::{Hold, Holders};
 use tollgate_core::algorithm::fixed_window::MAX_USED;
+use tollgate_core::algorithm::smooth::Tickets;
 use tollgate_core::algorithm::{
     Algorithm, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
     SlidingWindow, Smooth, TokenBucket,
@@ -19,7 +23,7 @@ use tollgate_core::testing::history::Kind;
 use tollgate_core::testing::{Rng, oracle::Ledger};
 use tollgate_core::{
     Charge, ChargeError, Counter, Holder, Key, KeyError, Limit, LimitErrorKind, OnChange, Op,
-    Quota, Revision, State, Timestamp, Verdict,
+    Quota, Revision, Span, State, Timestamp, Verdict,
 };
 
 /// Moments where arithmetic breaks: both ends, beyond 2^53, the year 2262 of signed nanoseconds.
@@ -306,6 +310,35 @@ fn a_shorter_renewal_resets_when_the_new_lease_ends() {
     let renewed = subject.charge(acquire(1), 0, START);
 
     assert_eq!(renewed.reset_after, Duration::from_secs(1));
+}
+
+/// States that somebody else wrote, as far ahead as a moment can be, refuse for as long as the longest
+/// that could have been written, and no longer.
+#[test]
+fn what_lies_further_ahead_than_it_can_is_moved_back() {
+    let (never, now) = (Timestamp::MAX, at(START));
+    let arrival = Span { whole: u64::MAX, part: 0 };
+    let bucket = |ahead| State::TokenBucket(Bucket { arrival, ahead });
+    let queue = State::LeakyQueue(Bucket { arrival, ahead: Ahead::Waiting(now) });
+    let tickets = Tickets { stored: 0.0, free_at: never, written_at: now };
+    let hold = |holder, until| Hold { holder: Holder(holder), until };
+    let holders = Holders::restored(now, vec![hold(1, at(START + 5)), hold(2, never)]);
+    let states = [
+        (limit(TokenBucket, "10 per 1h"), bucket(Ahead::No), 3_600 * SECOND),
+        (limit(TokenBucket, "10 per 1h"), bucket(Ahead::Debt(now)), FURTHEST_US),
+        (limit(TokenBucket, "10 per 1h"), bucket(Ahead::Waiting(at(0))), FURTHEST_US),
+        (limit(LeakyQueue, "10 per 1h"), queue, FURTHEST_US),
+        (limit(Smooth::bursty(), "1 per 1s"), State::Smooth(tickets), FURTHEST_US + SECOND + 1),
+        (limit(Concurrency, "10 per 1s"), State::Concurrency(holders), FURTHEST_US / 12),
+    ];
+    for (limit, mut state, furthest) in states {
+        assert!(limit.settle(&mut state, now), "{limit}");
+
+        assert_eq!(limit.idle_at(&state), Some(at(START + furthest)), "{limit}");
+        let settled = state.clone();
+        assert!(!limit.settle(&mut state, now), "{limit}: it is settled");
+        assert_eq!(state, settled, "{limit}");
+    }
 }
 
 #[test]

@@ -336,7 +336,7 @@ for i = 1, #KEYS do
     elseif limit and i > string_keys then
       log.write(key, limit.plan, limit.tag, state, now, remains[i])
     elseif limit then
-      store(i, limit.tag .. limit.step.encode(state), limit.step.idle(limit.plan, state))
+      store(i, limit.step.encode(state, limit.tag), limit.step.idle(limit.plan, state))
     end
   end
 end

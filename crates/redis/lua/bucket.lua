@@ -52,9 +52,9 @@ function bucket.decode(plan, s, at)
   return nil
 end
 
-function bucket.encode(state)
-  if state[3] == 0 then return pack('<I8I8', state[1], state[2]) end
-  return pack('<I8I8I1I8', state[1], state[2], state[3], state[4])
+function bucket.encode(state, tag)
+  if state[3] == 0 then return tag .. pack('<I8I8', state[1], state[2]) end
+  return tag .. pack('<I8I8I1I8', state[1], state[2], state[3], state[4])
 end
 
 function bucket.idle(plan, state)
@@ -73,6 +73,8 @@ function bucket.settle(plan, state, now)
     ahead, since = 0, 0
   elseif ahead == 0 then
     w, p = furthest_w, furthest_p
+  elseif above(w, p, now + FURTHEST, 0) then
+    w, p = now + FURTHEST, 0
   end
   if w == state[1] and p == state[2] and ahead == state[3] and since == state[4] then
     return state, false

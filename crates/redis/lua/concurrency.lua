@@ -1,97 +1,174 @@
 -- Concurrency (7), as crates/core/src/algorithm/concurrency.rs: change them together.
 --
--- A state is the stored string itself: `<I8` when it was written, then 24 bytes a permit, the
--- holder and `<I8` until when, soonest to end first. src/layout/concurrency.rs is the same.
+-- Stored as `<I8` when it was written, then 24 bytes a permit, the holder and `<I8` until when,
+-- soonest to end first. src/layout/concurrency.rs is the same.
 --
--- Thousands may hold, so nothing here makes a value for each of them: permits are searched and
--- moved as bytes. Only a clock that stepped back rewrites them one by one.
+-- Thousands may hold. Nothing here looks at each of them, and as Redis hashes every string that Lua
+-- makes, byte by byte, no long one is cut or joined before all is decided. A state is
+-- { written_at, pieces, count }; a piece is { string, where its first permit begins, how many there
+-- are, whether it was made in this run }. Pieces and lists of them are never changed, only replaced.
+-- An order of permits that is not ours is not noticed; core finds the same places in it.
 do
   local MAX_COUNT = 10000
 
-  -- Where the first permit that ends after `moment` begins; past the end if none does.
-  local function after(s, moment)
-    local low, high = 0, (#s - 8) / 24
+  -- The most permits of a piece that another one is joined to.
+  local MAX_JOINED = 32
+
+  -- Until when the permit at `index`, counted from 0, is held.
+  local function until_when(pieces, index)
+    local i, piece = 1, pieces[1]
+    while index >= piece[3] do
+      index, i = index - piece[3], i + 1
+      piece = pieces[i]
+    end
+    return (unpack_('<I8', piece[1], piece[2] + 24 * index + 16))
+  end
+
+  -- How many permits come before the first, from `low` on, that ends after `moment`.
+  local function after(state, low, moment)
+    local pieces, high = state[2], state[3]
     while low < high do
       local middle = floor((low + high) / 2)
-      if unpack_('<I8', s, 25 + 24 * middle) <= moment then low = middle + 1 else high = middle end
+      if until_when(pieces, middle) <= moment then low = middle + 1 else high = middle end
     end
-    return 9 + 24 * low
+    return low
   end
 
-  -- Where the permit of `holder` begins, from `from` on. The same bytes may also lie across the
-  -- border of two permits.
-  local function seek(s, holder, from)
-    local at = find(s, holder, from, true)
-    while at and (at - 9) % 24 ~= 0 do
-      at = find(s, holder, at + 1, true)
+  -- Which permit begins at `at` of `s`; nil if it was taken out.
+  local function index_of(pieces, s, at)
+    local index = 0
+    for i = 1, #pieces do
+      local piece = pieces[i]
+      local inside = (at - piece[2]) / 24
+      if piece[1] == s and inside >= 0 and inside < piece[3] then return index + inside end
+      index = index + piece[3]
     end
-    return at
+    return nil
   end
 
-  -- Written now: the permits from `first` on, but not those of `holder`, the first of which is at
-  -- `mine`.
-  local function without(s, first, holder, mine, now)
-    local rest = pack('<I8', now) .. sub_(s, first, mine - 1) .. sub_(s, mine + 24)
-    local again = seek(rest, holder, mine - first + 9)
-    if again then return without(rest, 9, holder, again, now) end
-    return rest
+  -- Which permit from `first` on is the holder's. His bytes are looked for from the first on that is
+  -- not zero, as most numbers are full of zeros; they may also lie elsewhere than at the beginning
+  -- of a permit.
+  local function seek(state, holder, first)
+    local pieces, searched = state[2], nil
+    local skip = (find(holder, '[^%z]') or 1) - 1
+    local bytes = sub_(holder, skip + 1)
+    for i = 1, #pieces do
+      local s, origin = pieces[i][1], pieces[i][2]
+      -- What was stored may be in many pieces, and is searched once.
+      local at = s ~= searched and find(s, bytes, origin + skip, true)
+      if not pieces[i][4] then searched = s end
+      while at do
+        at = at - skip
+        if (at - origin) % 24 == 0 and sub_(s, at, at + 15) == holder then
+          local found = index_of(pieces, s, at)
+          if found and found >= first then return found end
+        end
+        at = find(s, bytes, at + skip + 1, true)
+      end
+    end
+    return nil
   end
 
-  local function idle(_, s)
-    return (unpack_('<I8', s, #s - 7))
+  -- The pieces of the permits from `low` to before `high`, added to `out`.
+  local function copy(pieces, low, high, out)
+    local index, n = 0, #out
+    for i = 1, #pieces do
+      local piece = pieces[i]
+      local from, to = low - index, high - index
+      index = index + piece[3]
+      if from <= 0 and to >= piece[3] then
+        n = n + 1
+        out[n] = piece
+      elseif to <= 0 then
+        break
+      elseif from < piece[3] then
+        if from < 0 then from = 0 end
+        if to > piece[3] then to = piece[3] end
+        n = n + 1
+        out[n] = { piece[1], piece[2] + 24 * from, to - from, piece[4] }
+      end
+    end
+    return out
+  end
+
+  local function idle(_, state)
+    return until_when(state[2], state[3] - 1)
+  end
+
+  -- What is left of the permits from `first` on without the one at `mine`; nil if nothing is.
+  local function without(state, first, mine, now)
+    local pieces = copy(state[2], first, mine, {})
+    copy(state[2], mine + 1, state[3], pieces)
+    local count = state[3] - first - 1
+    if count == 0 then return nil end
+    return { now, pieces, count }
+  end
+
+  local function text(piece)
+    return sub_(piece[1], piece[2], piece[2] + 24 * piece[3] - 1)
+  end
+
+  -- The permits from `first` on, and one more in its place. Those that are made in a run mostly end
+  -- side by side, and are kept in few pieces.
+  local function with(state, first, permit, ends_at, now)
+    if not state then return { now, { { permit, 1, 1, true } }, 1 } end
+    local place = after(state, first, ends_at)
+    local pieces, rest = copy(state[2], first, place, {}), copy(state[2], place, state[3], {})
+    local joined, count, next_one = permit, 1, 1
+    local before, behind = pieces[#pieces], rest[1]
+    if before and before[4] and before[3] < MAX_JOINED then
+      joined, count = text(before) .. joined, before[3] + 1
+      pieces[#pieces] = nil
+    end
+    if behind and behind[4] and behind[3] < MAX_JOINED then
+      joined, count, next_one = joined .. text(behind), count + behind[3], 2
+    end
+    pieces[#pieces + 1] = { joined, 1, count, true }
+    for i = next_one, #rest do pieces[#pieces + 1] = rest[i] end
+    return { now, pieces, state[3] - first + 1 }
   end
 
   steps[7] = {
     plan = function(packed, at)
       local capacity, longest
       capacity, longest, at = unpack_('<I8I8', packed, at)
-      -- Reading a holder as two numbers and forgetting them is the fastest way past it.
-      return { capacity = capacity, longest = longest, eight = '<' .. rep('ddI8', 8) }, at
+      return { capacity = capacity, longest = longest }, at
     end,
 
-    decode = function(plan, s, at)
+    decode = function(_, s, at)
       local size = #s - at + 1
       if size < 32 or size > 8 + 24 * MAX_COUNT or (size - 8) % 24 ~= 0 then return nil end
-      if unpack_('<I8', s, at) >= MAX_EXACT then return nil end
-      local last, k, eight = 0, at + 8, plan.eight
-      while k + 191 <= #s do
-        local _, _, a, _, _, b, _, _, c, _, _, d, _, _, e, _, _, f, _, _, g, _, _, h =
-          unpack_(eight, s, k)
-        if last > a or a > b or b > c or c > d or d > e or e > f or f > g or g > h then
-          return nil
-        end
-        last, k = h, k + 192
-      end
-      while k < #s do
-        local ends_at = unpack_('<I8', s, k + 16)
-        if last > ends_at then return nil end
-        last, k = ends_at, k + 24
-      end
-      if last >= MAX_EXACT then return nil end
-      return sub_(s, at)
+      local written_at, count = unpack_('<I8', s, at), (size - 8) / 24
+      if written_at >= MAX_EXACT then return nil end
+      return { written_at, { { s, at + 8, count, false } }, count }
     end,
 
-    settle = function(_, s, now)
-      if idle(nil, s) <= now then return nil, true end
-      local back = unpack_('<I8', s) - now
-      if back <= 0 then return s, false end
-      -- What lay ahead of the write lies as far ahead of the earlier now.
-      local shifted = { pack('<I8', now) }
-      for k = 9, #s, 24 do
+    settle = function(_, state, now)
+      local last = idle(nil, state)
+      if last <= now then return nil, true end
+      local back, latest = state[1] - now, now + MAX_AHEAD
+      if back <= 0 and last <= latest then return state, false end
+      -- What lay ahead of the write lies as far ahead of the earlier now. It is as it was stored,
+      -- one piece.
+      if back < 0 then back = 0 end
+      local moved, s, from = {}, state[2][1][1], state[2][1][2]
+      for k = from, #s, 24 do
         local ends_at = unpack_('<I8', s, k + 16) - back
         if ends_at < 0 then ends_at = 0 end
-        shifted[#shifted + 1] = sub_(s, k, k + 15)
-        shifted[#shifted + 1] = pack('<I8', ends_at)
+        if ends_at > latest then ends_at = latest end
+        moved[#moved + 1] = sub_(s, k, k + 15)
+        moved[#moved + 1] = pack('<I8', ends_at)
       end
-      return table.concat(shifted), true
+      return { state[1] - back, { { concat(moved), 1, state[3], false } }, state[3] }, true
     end,
 
-    decide = function(plan, s, t, now)
+    decide = function(plan, state, t, now)
       local op = t.op
-      local first, live = 9, 0
-      if s then
-        first = after(s, now)
-        live = (#s + 1 - first) / 24
+      local first, live = 0, 0
+      if state then
+        first = after(state, 0, now)
+        live = state[3] - first
       end
       if op == 2 then
         if t.cost > 0 and live + t.cost > plan.capacity then return false, false end
@@ -99,32 +176,24 @@ do
       end
       if op < 5 then return false, false end
       local holder = t.holder
-      local mine = s and seek(s, holder, first)
+      local mine = state and seek(state, holder, first)
       if op == 7 then
         if not mine then return 0, false end
-        local rest = without(s, first, holder, mine, now)
-        if #rest == 8 then return 0, true, nil end
-        return 0, true, rest
+        return 0, true, without(state, first, mine, now)
       end
       if not mine and (op == 6 or live >= plan.capacity) then return false, false end
       local lease = t.lease
       if lease > plan.longest then lease = plan.longest end
+      if mine then state, first = without(state, first, mine, now), 0 end
       local ends_at = now + lease
-      local permit = holder .. pack('<I8', ends_at)
-      if not s then return 0, true, pack('<I8', now) .. permit end
-      local rest
-      if mine then
-        rest = without(s, first, holder, mine, now)
-      else
-        rest = pack('<I8', now) .. sub_(s, first)
-      end
-      local place = after(rest, ends_at)
-      if place > #rest then return 0, true, rest .. permit end
-      return 0, true, sub_(rest, 1, place - 1) .. permit .. sub_(rest, place)
+      return 0, true, with(state, first, holder .. pack('<I8', ends_at), ends_at, now)
     end,
 
-    encode = function(s)
-      return s
+    -- With the tag before it, so that the whole is joined once.
+    encode = function(state, tag)
+      local parts = { tag, pack('<I8', state[1]) }
+      for i, piece in ipairs(state[2]) do parts[i + 2] = text(piece) end
+      return concat(parts)
     end,
 
     idle = idle,

@@ -28,8 +28,8 @@ steps[0] = {
     return { start, used }
   end,
 
-  encode = function(window)
-    return pack('<I8I8', window[1], window[2])
+  encode = function(window, tag)
+    return tag .. pack('<I8I8', window[1], window[2])
   end,
 
   idle = function(plan, window)

@@ -9,8 +9,10 @@ local concat, floor = table.concat, math.floor
 -- Doubles are exact up to here; no time, count or total that we write lies above.
 local MAX_EXACT = 9007199254740992
 
--- The furthest that debt may reach, and the most that debits may count up to: as in core.
+-- The furthest that debt or a lease may reach, the furthest that anything may lie ahead, and the
+-- most that debits may count up to: as in core.
 local MAX_AHEAD = 31536000000000
+local FURTHEST = 12 * MAX_AHEAD
 local MAX_USED = 2000000000000000
 
 -- The longest state: ten thousand holders, and a tag.

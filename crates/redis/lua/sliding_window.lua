@@ -143,8 +143,8 @@ do
       return 0, true, moved(plan, state, present, 0, cost)
     end,
 
-    encode = function(state)
-      return pack(formats[#state], spread(state))
+    encode = function(state, tag)
+      return tag .. pack(formats[#state], spread(state))
     end,
 
     idle = idle,

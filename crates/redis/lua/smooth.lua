@@ -119,12 +119,16 @@ do
 
     settle = function(plan, state, now)
       if idle(plan, state) <= now then return nil, true end
-      local back = state[3] - now
-      if back <= 0 then return state, false end
-      -- What lay ahead of the write lies as far ahead of the earlier now.
-      local free_at = state[2] - back
-      if free_at < 0 then free_at = 0 end
-      return { state[1], free_at, now }, true
+      local free_at, written_at = state[2], state[3]
+      if written_at > now then
+        -- What lay ahead of the write lies as far ahead of the earlier now.
+        free_at = free_at - (written_at - now)
+        if free_at < 0 then free_at = 0 end
+        written_at = now
+      end
+      if free_at > now + FURTHEST then free_at = now + FURTHEST end
+      if free_at == state[2] and written_at == state[3] then return state, false end
+      return { state[1], free_at, written_at }, true
     end,
 
     decide = function(plan, state, t, now)
@@ -141,8 +145,8 @@ do
       return credit(plan, state, t, now)
     end,
 
-    encode = function(state)
-      return pack('<dI8I8', state[1], state[2], state[3])
+    encode = function(state, tag)
+      return tag .. pack('<dI8I8', state[1], state[2], state[3])
     end,
 
     idle = idle,

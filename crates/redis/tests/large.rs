@@ -12,14 +12,21 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::*;
+use tokio::sync::Mutex;
 use tollgate_harness::{RedisServer, Reply};
-use tollgate_redis::core::algorithm::SlidingLog;
-use tollgate_redis::core::{Limit, OnChange, Revision};
+use tollgate_redis::core::algorithm::{Concurrency, SlidingLog};
+use tollgate_redis::core::{
+    Answer, Charge, Holder, Key, Limit, OnChange, Op, Request, Revision, Store,
+};
 use tollgate_redis::{Config, RedisStore};
 
 /// As many entries as a log may have.
 const ENTRIES: u64 = 100_000;
+/// The deadline that everybody has.
+const MOST: Duration = Duration::from_millis(20);
 /// No script may take longer, in microseconds: a quarter of that is normal, the rest is for a machine
 /// that does other things as well.
 const LONGEST: i64 = 20_000;
@@ -90,8 +97,11 @@ fn log_limit(quota: &str, revision: u64) -> Limit {
 
 /// A store with the deadline that everybody has.
 async fn hasty(server: &RedisServer) -> RedisStore {
-    connect(Config::new(&server.url()).unwrap()).await
+    connect(Config::new(&server.url()).unwrap().deadline(MOST)).await
 }
+
+/// One at a time: they measure.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// How many calls fail before one is answered, and what it is told to be left.
 async fn failures(store: &RedisStore, limit: &Limit) -> (u32, u64) {
@@ -107,6 +117,7 @@ async fn failures(store: &RedisStore, limit: &Limit) -> (u32, u64) {
 /// charge again, and Redis stood still meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_log_comes_under_another_limit_within_the_deadline() {
+    let _turn = TURN.lock().await;
     let server = RedisServer::start().unwrap();
     let old = log_limit("100_000 per 1h", 1);
     let scaled = log_limit("50_000 per 1h", 2).with_on_change(OnChange::Scale);
@@ -142,9 +153,75 @@ async fn a_long_log_comes_under_another_limit_within_the_deadline() {
     }
 }
 
+/// So many permits of one limit, of the holder that each number names.
+async fn held_by(server: &RedisServer, limit: &Limit, holders: impl Iterator<Item = u128>) {
+    let store = connect(patient(&server.url())).await;
+    run(server, &[b"FLUSHALL"]);
+    assert!(ask(&store, &[one("held", limit, 1)]).await.unwrap().passes());
+    let name = the_name(server);
+    let Reply::Bulk(mut value) = run(server, &[b"GET", &name]) else { panic!("not a string") };
+    value.truncate(value.len() - 24);
+    for (i, holder) in (0..).zip(holders) {
+        value.extend(holder.to_le_bytes());
+        value.extend((now(server) + 3_000_000_000 + i * 50).to_le_bytes());
+    }
+    run(server, &[b"SET", &name, &value, b"PX", b"3000000"]);
+}
+
+/// Every permit used to be read for every charge, a millisecond each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_beside_thousands_of_holders_does_not_hold_redis_up() {
+    let _turn = TURN.lock().await;
+    let server = RedisServer::start().unwrap();
+    let limit = limit(Concurrency, "10_000 per 1h");
+    let random = |i: u64| u128::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let numbers = |i: u64| u128::from(i) + 1_000_000;
+    for (what, holder) in [("numbers", &numbers as &dyn Fn(u64) -> u128), ("any", &random)] {
+        held_by(&server, &limit, (0..9_000).map(holder)).await;
+        // The client too has something to do for each.
+        let store = connect(Config::new(&server.url()).unwrap().deadline(10 * MOST)).await;
+        let lease = Duration::from_secs(3_500);
+        let charges: Vec<_> = (9_000..9_250)
+            .map(|i| Op::Acquire { holder: Holder(holder(i)), lease })
+            .map(|op| [Charge::new(Key::new("held").unwrap(), &limit, op).unwrap()])
+            .collect();
+        let batch: Vec<_> = charges.iter().map(|charge| Request::new(charge).unwrap()).collect();
+        watch(&server);
+
+        let answers = store.charge(&batch).await.unwrap();
+
+        let (longest, ..) = cost(&server);
+        println!("{what}: {longest} µs");
+        assert!(answers.iter().all(Answer::passes), "{what}");
+        assert_eq!(answers[249].decisions[0].remaining, 750, "{what}");
+        assert!(longest < 3 * LONGEST, "{what}: {longest} µs");
+        assert_eq!(store.stats().twin_mismatches, 0, "{what}");
+    }
+}
+
+/// Each of them used to be taken out of the rest, one after the other: seconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_of_every_permit_does_not_hold_redis_up() {
+    let _turn = TURN.lock().await;
+    let server = RedisServer::start().unwrap();
+    let limit = limit(Concurrency, "10_000 per 1h");
+    held_by(&server, &limit, (0..10_000).map(|_| 7)).await;
+    let store = hasty(&server).await;
+    watch(&server);
+
+    let answer = ask(&store, &[one("held", &limit, 7)]).await.unwrap();
+
+    let (longest, ..) = cost(&server);
+    println!("one holder: {longest} µs");
+    assert!(answer.passes());
+    assert!(longest < LONGEST, "{longest} µs");
+    assert_eq!(store.stats().twin_mismatches, 0);
+}
+
 /// Most of a log may leave between two charges. What has left is removed by and by.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_log_that_has_left_does_not_hold_redis_up() {
+    let _turn = TURN.lock().await;
     let server = RedisServer::start().unwrap();
     let limit = log_limit("100_000 per 1h", 1);
     // They are two seconds apart, the first and the last.

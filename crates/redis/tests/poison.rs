@@ -14,7 +14,9 @@ use tollgate_redis::RedisStore;
 use tollgate_redis::core::algorithm::{SlidingLog, TokenBucket};
 use tollgate_redis::core::{Algorithm, Answer, Limit, Request, Store, Timestamp};
 
-/// Longer than any period.
+/// The longest period, in microseconds.
+const YEAR: u64 = 365 * 86_400 * 1_000_000;
+/// Longer than any of ours.
 const YEARS: u64 = 10 * 366 * 86_400 * 1_000_000;
 
 fn is_log(limit: &Limit) -> bool {
@@ -262,6 +264,62 @@ async fn a_changed_byte_anywhere_is_no_error_and_no_refusal_for_good() {
 
             assert!(answer.passes(), "{context}: {answer:?}");
             assert!(pttl(&server, &name) > 0, "{context}");
+        }
+    }
+    assert_eq!(store.stats().twin_mismatches, 0);
+}
+
+/// Each stored value with its moments far in the future, as it may be by its form, and without a time
+/// to live. It used to be believed: a refusal for 285 years.
+fn far_ahead(limit: &Limit, stored: &[u8]) -> Vec<Vec<u8>> {
+    let far = ((1_u64 << 53) - 1).to_le_bytes();
+    let with = |from_the_end: usize| {
+        let (mut value, at) = (stored.to_vec(), stored.len() - from_the_end);
+        value[at..at + 8].copy_from_slice(&far);
+        value
+    };
+    match limit.algorithm() {
+        Algorithm::FixedWindow(_) => vec![with(16)],
+        Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) | Algorithm::LeakyQueue(_) => {
+            let ahead =
+                |code: u8, since: u64| [&with(16)[..], &[code], &since.to_le_bytes()].concat();
+            vec![with(16), ahead(1, 1), ahead(2, 1), ahead(1, START), ahead(2, START + 1)]
+        }
+        Algorithm::Smooth(_) => vec![with(16)],
+        Algorithm::Concurrency(_) => vec![with(8)],
+        Algorithm::SlidingLog(_) | Algorithm::SlidingWindow(_) => vec![],
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lies_further_ahead_than_it_can_is_moved_back() {
+    let (server, clock) = clockwork();
+    let store = connect(config(&server)).await;
+    for limit in every_algorithm() {
+        clock.set(START).unwrap();
+        let name = charged_once(&store, &server, &limit).await;
+        if is_log(&limit) {
+            continue;
+        }
+        let longest = match limit.algorithm() {
+            Algorithm::Concurrency(_) => YEAR,
+            _ => 12 * YEAR + 2 * 3_600_000_000,
+        };
+        for value in far_ahead(&limit, &string(&server, &name)) {
+            let context = format!("{limit}: {}", value.escape_ascii());
+            clock.set(START).unwrap();
+            put(&server, &name, &[command(&[b"SET", &name, &value])]);
+
+            // Ten permits: one is not enough to be refused by all.
+            for holder in 1..=10 {
+                let _ = ask(&store, &[one("poisoned", &limit, holder)]).await.expect(&context);
+            }
+
+            let ttl = u64::try_from(pttl(&server, &name)).expect(&context);
+            assert!(ttl <= longest / 1_000 + 1, "{context}: {ttl} ms");
+            clock.set(START + longest + 1_000).unwrap();
+            let answer = ask(&store, &[one("poisoned", &limit, 99)]).await.expect(&context);
+            assert!(answer.passes(), "{context}: {answer:?}");
         }
     }
     assert_eq!(store.stats().twin_mismatches, 0);

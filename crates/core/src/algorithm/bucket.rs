@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::{Change, MAX_AHEAD_US, Step};
+use super::{Change, FURTHEST_US, MAX_AHEAD_US, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -114,6 +114,9 @@ impl Plan {
             state.ahead = Ahead::No;
         } else if state.ahead == Ahead::No {
             state.arrival = furthest;
+        } else {
+            let furthest = Span::micros(now.as_micros().saturating_add(FURTHEST_US));
+            state.arrival = state.arrival.min(furthest);
         }
         *state != prior
     }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Change, Step, refuse_own_burst};
+use super::{Change, MAX_AHEAD_US, Step, refuse_own_burst};
 use crate::charge::{Holder, Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind};
@@ -53,9 +53,13 @@ pub struct Hold {
 pub type State = Holders;
 
 impl Holders {
-    /// What a store kept: permits in the order in which their leases end. `None` in any other.
-    pub fn restored(written_at: Timestamp, held: Vec<Hold>) -> Option<Self> {
-        held.is_sorted_by_key(|hold| hold.until).then_some(Self { written_at, held })
+    /// What a store kept: permits in the order in which their leases end.
+    ///
+    /// Whoever finds them in another order, or one holder twice, has been handed what nobody here
+    /// wrote, and need not look: a permit then counts until those after it have ended, at the
+    /// latest until the last has, and of one holder's permits the first is his.
+    pub const fn restored(written_at: Timestamp, held: Vec<Hold>) -> Self {
+        Self { written_at, held }
     }
 
     /// When this was written.
@@ -70,9 +74,22 @@ impl Holders {
 
     /// Permits held at `now`, soonest to end first.
     pub fn live(&self, now: Timestamp) -> &[Hold] {
-        let ended = self.held.partition_point(|hold| hold.until <= now);
-        self.held.get(ended..).unwrap_or(&[])
+        self.held.get(ended(&self.held, now)..).unwrap_or(&[])
     }
+}
+
+/// How many have ended by this moment. Plain bisection, as in Lua: so both find the same place even
+/// where the order is not ours.
+fn ended(held: &[Hold], by: Timestamp) -> usize {
+    let (mut low, mut high) = (0, held.len());
+    while low < high {
+        let middle = low.midpoint(high);
+        match held.get(middle) {
+            Some(hold) if hold.until <= by => low = middle.saturating_add(1),
+            _ => high = middle,
+        }
+    }
+    low
 }
 
 /// An edit of the holders: leases that ended are dropped first.
@@ -143,13 +160,16 @@ impl Step for Concurrency {
 
     fn settle(_: &Plan, state: &mut Holders, now: Timestamp) -> bool {
         let back = state.written_at.micros_since(now);
-        if back > 0 {
+        // A lease under any quota: what was granted under a longer one stays.
+        let latest = now.plus_micros(MAX_AHEAD_US);
+        let changed = back > 0 || state.held.last().is_some_and(|hold| hold.until > latest);
+        if changed {
             for hold in &mut state.held {
-                hold.until = hold.until.minus_micros(back);
+                hold.until = hold.until.minus_micros(back).min(latest);
             }
-            state.written_at = now;
+            state.written_at = state.written_at.min(now);
         }
-        back > 0
+        changed
     }
 
     fn decide(
@@ -196,9 +216,12 @@ impl Step for Concurrency {
 
     fn apply(_: &Plan, state: Option<Holders>, edit: Edit) -> Option<Holders> {
         let mut state = state.unwrap_or_default();
-        state.held.retain(|hold| hold.until > edit.now && hold.holder != edit.holder);
+        state.held.drain(..ended(&state.held, edit.now));
+        if let Some(mine) = state.held.iter().position(|hold| hold.holder == edit.holder) {
+            state.held.remove(mine);
+        }
         if let Some(until) = edit.until {
-            let place = state.held.partition_point(|hold| hold.until <= until);
+            let place = ended(&state.held, until);
             state.held.insert(place, Hold { holder: edit.holder, until });
         }
         state.written_at = edit.now;

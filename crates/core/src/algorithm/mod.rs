@@ -41,6 +41,11 @@ pub use smooth::{Payment, Smooth};
 /// must not silence a key for longer than the longest period there is.
 pub(crate) const MAX_AHEAD_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 
+/// The furthest that a bucket, a queue or a smooth limiter can come to lie ahead under any quota: the
+/// longest refill, a period for one more place in a queue, and debt or patience. What lies further
+/// ahead was written by somebody else, and is moved back to here.
+pub const FURTHEST_US: u64 = 12 * MAX_AHEAD_US;
+
 /// How recorded usage is carried over to another quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {

@@ -28,7 +28,7 @@
 
 use std::time::Duration;
 
-use super::{Change, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Change, FURTHEST_US, MAX_AHEAD_US, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -386,13 +386,12 @@ impl Step for Smooth {
     }
 
     fn settle(_: &Plan, state: &mut Tickets, now: Timestamp) -> bool {
-        let back = state.written_at.micros_since(now);
-        if back > 0 {
-            // What lay ahead of the write lies as far ahead of the earlier now.
-            *state =
-                Tickets { free_at: state.free_at.minus_micros(back), written_at: now, ..*state };
-        }
-        back > 0
+        let prior = *state;
+        // What lay ahead of the write lies as far ahead of the earlier now.
+        let free_at = state.free_at.minus_micros(state.written_at.micros_since(now));
+        state.free_at = free_at.min(now.plus_micros(FURTHEST_US));
+        state.written_at = state.written_at.min(now);
+        *state != prior
     }
 
     fn decide(

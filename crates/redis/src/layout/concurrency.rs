@@ -3,9 +3,9 @@
 //!
 //! `lua/concurrency.lua` is the same in Lua: change them together.
 
-use tollgate_core::Holder;
 use tollgate_core::algorithm::Concurrency;
 use tollgate_core::algorithm::concurrency::{Hold, Holders, Plan, State};
+use tollgate_core::{Holder, Timestamp};
 
 use super::moment;
 
@@ -29,10 +29,10 @@ pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
     }
 }
 
-/// The state, unless nobody or too many hold, their leases are out of order, or a moment is
-/// inexact.
+/// The state, unless nobody or too many hold, or it was written at an inexact moment.
 ///
-/// The plan does not matter: after its count was lowered more may hold than it allows.
+/// Nobody looks at every permit: thousands may hold. The plan does not matter either: after its count
+/// was lowered more may hold than it allows.
 pub(crate) fn decode(_: &Plan, bytes: &[u8]) -> Option<State> {
     let (written_at, bytes) = bytes.split_first_chunk()?;
     let (permits, []) = bytes.as_chunks::<24>() else { return None };
@@ -40,12 +40,14 @@ pub(crate) fn decode(_: &Plan, bytes: &[u8]) -> Option<State> {
     if !(1..=Concurrency::MAX_COUNT).contains(&count) {
         return None;
     }
-    let held = permits.iter().map(permit).collect::<Option<Vec<_>>>()?;
-    Holders::restored(moment(*written_at)?, held)
+    let held = permits.iter().filter_map(permit).collect();
+    Some(Holders::restored(moment(*written_at)?, held))
 }
 
+/// A permit; it has the length of one.
 fn permit(bytes: &[u8; 24]) -> Option<Hold> {
     let (holder, until) = bytes.split_first_chunk()?;
     let holder = Holder(u128::from_le_bytes(*holder));
-    Some(Hold { holder, until: moment(until.try_into().ok()?)? })
+    let until = u64::from_le_bytes(until.try_into().ok()?);
+    Some(Hold { holder, until: Timestamp::from_micros(until) })
 }

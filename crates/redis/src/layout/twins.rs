@@ -47,16 +47,16 @@ for i = 2, #ARGV, 3 do
   if ARGV[i + 1] ~= '' and not state then
     answers[#answers + 1] = ''
   else
-    assert(not state or step.encode(state) == ARGV[i + 1])
+    assert(not state or step.encode(state, '') == ARGV[i + 1])
     if state then state, settled = step.settle(plan, state, now) end
     assert(not state or step.idle(plan, state) > now or settled)
-    local before = state and step.encode(state)
+    local before = state and step.encode(state, '')
     local wait, edited, new = step.decide(plan, state, t, now)
-    assert(not state or step.encode(state) == before)
+    assert(not state or step.encode(state, '') == before)
     if wait and edited then state = new end
     answers[#answers + 1] =
       struct.pack('<dBBd', wait or -1, settled and 1 or 0, edited and 1 or 0,
-        state and step.idle(plan, state) or -1) .. (state and step.encode(state) or '')
+        state and step.idle(plan, state) or -1) .. (state and step.encode(state, '') or '')
   end
 end
 return answers
@@ -279,7 +279,7 @@ fn any_state(plan: &Plan, rng: &mut Rng, now: u64) -> State {
                 .collect();
             held.sort_by_key(|hold| hold.until);
             let written_at = near(rng, 1 << 40);
-            State::Concurrency(Holders::restored(written_at, held).expect("sorted"))
+            State::Concurrency(Holders::restored(written_at, held))
         }
         other => unreachable!("{other:?} has its twin elsewhere"),
     }
