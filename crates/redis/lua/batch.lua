@@ -7,7 +7,7 @@
 --          tag, tag, plan); the terms (`I2I1` limit and operation, `dddddd` cost, its span, patience,
 --          moment, lease, and 16 bytes of holder); an operation above 15 is judged by the limit that
 --          its counter was found under, which is not the charge's own: only while that is so
--- ARGV[4]  the requests: for each `I1` charges and a flag (128: dump its logs), for each charge
+-- ARGV[4]  the requests: for each `I1` charges and a flag (128: some share a log), for each charge
 --          `I2I2` key and term; a term above 32767 is one of a group of which any suffices. Or for
 --          runs of equal requests of one charge each `I1` 0, `I2` how many, and for each `I2I2I2` key,
 --          term and how often
@@ -16,8 +16,9 @@
 --          `log.convert`); nothing if it means nothing
 --
 -- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
--- counted under another limit); how many foreign values were found; the views or dumps of logs, in
--- order; the lengths of what follows, `I4` each, 4294967295 for nothing; and in one string what each
+-- counted under another limit); how many foreign values were found; what is seen of logs, in order:
+-- a view of three `I8` for each charge, or where several share one, `I4` length and a dump or, if
+-- 2147483648 was added to the length, a sketch; the lengths of what follows, `I4` each, 4294967295 for nothing; and in one string what each
 -- key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest
 -- moment, and nothing for one that is under the limit of its charge; an empty string if the counter
 -- from which a charge borrows its limit is gone.
@@ -26,6 +27,9 @@
 -- exception is a conversion, which replaces what was read by what it means under another limit.
 
 local NOTHING = 4294967295
+
+-- Added to the length of a sketch of a log.
+local SKETCH = 2147483648
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -170,16 +174,24 @@ local function commit(key, limit, new)
   end
 end
 
-local function see(i, t, state, dumps)
-  if dumps then
-    local dump, found = log.dump(t.limit.plan, state, now)
-    views[#views + 1] = pack('<I4', #dump) .. dump
-    if #found > 0 then strays[i] = found end
-  else
-    local cost = 0
-    if t.op <= 2 then cost = t.cost end
-    views[#views + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, cost, now))
+local function asked(t)
+  return t.op <= 2 and t.cost or 0
+end
+
+local function see(t, state)
+  views[#views + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, asked(t), now))
+end
+
+-- What the charges of one request see of a log that several of them share: all of it, or a sketch.
+local function see_all(i, limit, state, wanted)
+  local sketch = log.sketch(limit.plan, state, wanted, now)
+  if sketch then
+    views[#views + 1] = pack('<I4', #sketch + SKETCH) .. sketch
+    return
   end
+  local dump, found = log.dump(limit.plan, state, now)
+  views[#views + 1] = pack('<I4', #dump) .. dump
+  if #found > 0 then strays[i] = found end
 end
 
 -- Takes from different buckets, the way nearly every request of several charges goes: from what is
@@ -231,17 +243,28 @@ local function charge_several(count, first, dumps)
     for c = 1, count do blocked[keys[c]] = true end
     return 'u'
   end
-  local waits, scratch, touched, seen = {}, {}, {}, {}
+  local waits, scratch, touched = {}, {}, {}
+  -- Of the logs, in order: what is to be known of each, and the sum of what was taken.
+  local logs, wanted, sums = {}, {}, {}
   local best, has_group, refused = false, false, false
   for c = 1, count do
     local key, t = keys[c], charges[c]
     local state = states[key]
     if touched[key] then state = scratch[key] end
-    -- One dump of a log tells all that the other charges of this request see of it.
-    if t.limit.step.is_log and not (dumps and seen[key]) then see(key, t, state, dumps) end
-    seen[key] = true
+    local shared = dumps and t.limit.step.is_log
+    if shared then
+      if not wanted[key] then logs[#logs + 1], wanted[key], sums[key] = key, {}, 0 end
+      sums[key] = sums[key] + asked(t)
+      log.note_cost(t.limit.plan, state, asked(t), wanted[key])
+      -- What it is told if it may not charge, and when all would pass together.
+      log.note_cost(t.limit.plan, states[key], asked(t), wanted[key])
+      log.note_cost(t.limit.plan, states[key], sums[key], wanted[key])
+    elseif t.limit.step.is_log then
+      see(t, state)
+    end
     local wait, changed, new = t.limit.step.decide(t.limit.plan, state, t, now)
     waits[c] = wait
+    if shared and changed then log.note_base(new, wanted[key]) end
     if wait and changed then
       touched[key], scratch[key] = true, new
       -- A log that is emptied is still there when the next charge makes another.
@@ -254,20 +277,25 @@ local function charge_several(count, first, dumps)
       refused = true
     end
   end
-  if refused or (has_group and not best) then return 'd' end
-  if not has_group then
+  local found = {}
+  for _, key in ipairs(logs) do found[key] = states[key] end
+  local passes = not refused and (best or not has_group)
+  if passes and not has_group then
     for key in pairs(touched) do commit(key, under[key], scratch[key]) end
-    return 'p'
-  end
-  -- What an earlier charge of a group would have left is not what is there.
-  for c = 1, count do
-    local key, t = keys[c], charges[c]
-    if not group[c] or (waits[c] and waits[c] <= best) then
-      local _, changed, new = t.limit.step.decide(t.limit.plan, states[key], t, now)
-      if changed then commit(key, t.limit, new) end
+  elseif passes then
+    -- What an earlier charge of a group would have left is not what is there.
+    for c = 1, count do
+      local key, t = keys[c], charges[c]
+      if wanted[key] then log.note_cost(t.limit.plan, states[key], asked(t), wanted[key]) end
+      if not group[c] or (waits[c] and waits[c] <= best) then
+        local _, changed, new = t.limit.step.decide(t.limit.plan, states[key], t, now)
+        if changed then commit(key, t.limit, new) end
+        if changed and wanted[key] then log.note_base(new, wanted[key]) end
+      end
     end
   end
-  return 'p'
+  for _, key in ipairs(logs) do see_all(key, under[key], found[key], wanted[key]) end
+  return passes and 'p' or 'd'
 end
 
 local letters = {}

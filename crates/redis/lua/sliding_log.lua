@@ -25,6 +25,9 @@ local MAX_ENTRIES = 100000
 -- The most entries that are scaled to another count: as in core.
 local MAX_SCALED = 256
 
+-- The most entries that are dumped, all of them.
+local MAX_DUMPED = 8
+
 -- The most entries that one run removes one by one; the rest is for the next run.
 local PIECE = 10000
 
@@ -267,6 +270,56 @@ function log.dump(plan, state, now)
   end
   if state.pushed then keep(state.newest, state.total) end
   return pack('<I8', state.base) .. concat(parts), strays
+end
+
+-- Notes the total at which a decision about `cost` looks for the entry that blocks it.
+function log.note_cost(plan, state, cost, wanted)
+  if not state or cost == 0 then return end
+  local gone = state.total + cost - plan.capacity
+  if gone > state.base and gone <= state.total then wanted[#wanted + 1] = gone + state.rebased end
+end
+
+-- Notes the first total that is left after a credit.
+function log.note_base(state, wanted)
+  if state and state.forgiven then wanted[#wanted + 1] = state.base + state.rebased + 1 end
+end
+
+-- What several decisions about a long log need to know: the entries at which the totals noted are
+-- reached, those before them, and the newest, as `<I8I8I8` place among the live entries, moment and
+-- total. Nil if the log is short.
+function log.sketch(plan, state, wanted, now)
+  if not state or not state.stored or not state.last then return nil end
+  local key, after = state.key, live_after(plan, now)
+  local low = call('ZCARD', key) - call('ZCOUNT', key, after, '+inf')
+  local high = low + call('ZCOUNT', key, after, score(now))
+  if state.forgiven then low = rank_of(key, low, high, state.base + state.rebased + 1, -1) end
+  if state.replaces then high = high - 1 end
+  if high - low <= MAX_DUMPED then return nil end
+  local ranks, pinned = {}, {}
+  local function pin(rank)
+    if rank >= low and rank < high and not pinned[rank] then
+      pinned[rank], ranks[#ranks + 1] = true, rank
+    end
+  end
+  for _, total in ipairs(wanted) do
+    local rank = rank_of(key, low, high, total, -1)
+    pin(rank)
+    pin(rank - 1)
+  end
+  pin(high - 1)
+  table.sort(ranks)
+  local parts, before = { pack('<I8', state.base) }, nil
+  for _, rank in ipairs(ranks) do
+    local e = at_rank(key, rank)
+    if e and in_order(e, before, state.last) and e.total - state.rebased > state.base then
+      parts[#parts + 1] = pack('<I8I8I8', rank - low, e.at, e.total - state.rebased)
+      before = e
+    end
+  end
+  if state.pushed then
+    parts[#parts + 1] = pack('<I8I8I8', high - low, state.newest, state.total)
+  end
+  return concat(parts)
 end
 
 -- What is told of a log under another limit: its tag, and when its newest entry was charged; no

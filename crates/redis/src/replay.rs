@@ -266,6 +266,51 @@ fn a_long_log_is_carried_over_as_core_does() {
     }
 }
 
+/// Requests whose charges meet on one log that is too long to be sent: takes, questions, debits beyond
+/// the count, credits, and groups.
+#[test]
+fn charges_that_share_a_log_are_answered_as_in_core() {
+    let scripted = Scripted::start();
+    let mut rng = Rng::new(12);
+    let (mut at, mut refused, mut passed) = (1_700_000_000_000_000, 0, 0);
+    for round in 0..60 {
+        let quota = rng.pick(&["12 per 1s", "40 per 1s", "300 per 1s"]).parse().unwrap();
+        let limit = Limit::new(SlidingLog, quota).unwrap();
+        let (mut model, name) = (Model::default(), format!("shared:{round}"));
+        let key = Key::new(&name).unwrap();
+        for _ in 0..150 {
+            at += rng.within(0, 9_000);
+            let now = Timestamp::from_micros(at);
+            let mut any_charge = || {
+                let most = rng.pick(&[2, 2, 9, 200]);
+                let (cost, at) = (rng.within(1, most), Timestamp::from_micros(at - rng.below(9)));
+                let op = match rng.below(12) {
+                    0 => Op::Debit { cost, at },
+                    1 => Op::Credit { cost, at },
+                    2 => Op::Peek(cost),
+                    _ => Op::Take(cost),
+                };
+                let charge = Charge::new(key, &limit, op).unwrap();
+                if rng.chance(1, 8) { charge.any_of() } else { charge }
+            };
+            let batch: Vec<Vec<Charge<'_>>> =
+                [1, 2, 4].map(|n| (0..n).map(|_| any_charge()).collect()).into();
+            let batch: Vec<_> = batch.iter().map(|one| Request::new(one).unwrap()).collect();
+            scripted.set_time(now);
+
+            let answers = scripted.charge(&batch);
+
+            let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
+            assert_eq!(answers, expected, "{limit}, {batch:?} at {at}");
+            let first = &batch[0].charges()[0];
+            scripted.holds(key, model.counter(first).unwrap(), now);
+            passed += answers.iter().filter(|answer| answer.passes()).count();
+            refused += answers.iter().filter(|answer| !answer.passes()).count();
+        }
+    }
+    assert!(passed > 4_000 && refused > 4_000, "{passed} passed, {refused} were refused");
+}
+
 #[test]
 fn every_sentence_about_stores_holds() {
     suite::all(&Scripted::start(), 1, 50);

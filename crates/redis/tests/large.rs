@@ -153,6 +153,29 @@ async fn a_long_log_comes_under_another_limit_within_the_deadline() {
     }
 }
 
+/// Several charges of one request on one log used to have all of it sent: a second and more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_that_share_a_long_log_do_not_have_it_sent() {
+    let _turn = TURN.lock().await;
+    let server = RedisServer::start().unwrap();
+    let limit = log_limit("100_000 per 1h", 1);
+    long_log(&server, &limit, 99_000, 60_000_000).await;
+    let store = hasty(&server).await;
+    watch(&server);
+
+    for (charges, cost, passes) in [(2, 1, true), (64, 5, true), (2, 400, false), (8, 1, true)] {
+        let charges = vec![of("log", &limit, cost); charges];
+        let answer = ask(&store, &charges).await.unwrap();
+        assert_eq!(answer.passes(), passes, "{cost}: {answer:?}");
+    }
+
+    let (longest, calls, bytes) = cost(&server);
+    println!("shared: {longest} µs, {calls} commands, {bytes} bytes");
+    assert!(longest < LONGEST, "{longest} µs");
+    assert!(bytes < 10_000, "{bytes} bytes");
+    assert_eq!(store.stats().twin_mismatches, 0);
+}
+
 /// So many permits of one limit, of the holder that each number names.
 async fn held_by(server: &RedisServer, limit: &Limit, holders: impl Iterator<Item = u128>) {
     let store = connect(patient(&server.url())).await;

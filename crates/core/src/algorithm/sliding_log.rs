@@ -109,6 +109,25 @@ impl Log {
         Self { base: 0, entries: entries.collect() }
     }
 
+    /// The same log with as many entries as it has elsewhere, of which those here are the ones at
+    /// these places: each gap is filled with copies of the entry before it, which decide nothing.
+    /// For stores that keep the log elsewhere.
+    #[must_use]
+    pub fn padded(self, places: &[usize]) -> Self {
+        let mut entries = VecDeque::new();
+        let first = self.entries.front().map(|entry| entry.at);
+        // The least that an entry may add, or else it would count as given back.
+        let least = self.base.saturating_add(1);
+        let mut before = Entry { at: first.unwrap_or(Timestamp::EPOCH), total: least };
+        for (entry, place) in self.entries.iter().zip(places) {
+            let most = usize::try_from(SlidingLog::MAX_COUNT).unwrap_or(usize::MAX);
+            entries.resize((*place).min(most).max(entries.len()), before);
+            entries.push_back(*entry);
+            before = *entry;
+        }
+        Self { base: self.base, entries }
+    }
+
     /// What was charged before the entries that are kept.
     pub const fn base(&self) -> u64 {
         self.base

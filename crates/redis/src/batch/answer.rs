@@ -14,6 +14,9 @@ use super::{Batch, Conversion, Garbled, Pending, Sent, Tally};
 use crate::layout::{self, Carry};
 use crate::link::Reply;
 
+/// The bit of a length that tells a sketch of a log from a dump.
+const SKETCH: u32 = 1 << 31;
+
 impl Batch {
     /// Answers what the script decided, by the place of each request; the rest stays in the
     /// batch, to be sent again.
@@ -293,7 +296,7 @@ impl<'r> Bench<'r> {
         {
             let index = usize::from(*key).checked_sub(1)?;
             if charge.is_log() {
-                self.see(index, charge, false, true)?;
+                self.see(index, charge)?;
             }
             let decision = self.counters.get_mut(index)?.charge(&charge.charge()?, self.now);
             let refused_by = (!decision.passes()).then_some(0);
@@ -301,13 +304,14 @@ impl<'r> Bench<'r> {
             let (verdict, at) = (decision.verdict, self.now);
             return Some(Answer { verdict, at, refused_by, decisions });
         }
-        let dumps = request.shares_a_log();
+        let shared = request.shares_a_log();
         let mut seats: SmallVec<[Seat; 4]> = SmallVec::new();
         for (charge, (key, _)) in request.charges.iter().zip(numbers) {
             let index = usize::from(*key).checked_sub(1)?;
-            if charge.is_log() {
-                let first = !seats.contains(&Seat::Counter(index));
-                self.see(index, charge, dumps, first)?;
+            if charge.is_log() && !shared {
+                self.see(index, charge)?;
+            } else if charge.is_log() && !seats.contains(&Seat::Counter(index)) {
+                self.see_all(index, charge, request)?;
             }
             seats.push(Seat::Counter(index));
         }
@@ -317,26 +321,33 @@ impl<'r> Bench<'r> {
     }
 
     /// Takes what was seen of a log for this charge as the log.
-    fn see(&mut self, number: usize, charge: &OwnedCharge, dumps: bool, first: bool) -> Option<()> {
+    fn see(&mut self, number: usize, charge: &OwnedCharge) -> Option<()> {
         let Plan::SlidingLog(plan) = charge.judge().plan() else { return None };
-        if dumps && !first {
-            // One dump tells all; the core makes of it what further charges see.
-            return Some(());
-        }
-        let log = if dumps {
-            let (length, rest) = self.views.split_first_chunk::<4>()?;
-            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-            let (dump, rest) = rest.split_at_checked(length)?;
-            self.views = rest;
-            layout::read_dump(dump)?
-        } else {
-            let view = layout::read_view(&mut self.views)?;
-            let cost = match charge.op {
-                Op::Take(cost) | Op::Peek(cost) => cost,
-                _ => 0,
-            };
-            Log::as_seen(plan, view, cost)
+        let view = layout::read_view(&mut self.views)?;
+        let cost = match charge.op {
+            Op::Take(cost) | Op::Peek(cost) => cost,
+            _ => 0,
         };
+        self.put(number, charge, Log::as_seen(plan, view, cost))
+    }
+
+    /// Takes what was seen of a log for all charges of a request, of which this is the first on the
+    /// log, as the log; the core makes of it what the others see.
+    fn see_all(&mut self, number: usize, charge: &OwnedCharge, request: &Owned) -> Option<()> {
+        let (length, rest) = self.views.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length);
+        let (seen, rest) = rest.split_at_checked(usize::try_from(length & !SKETCH).ok()?)?;
+        self.views = rest;
+        if length & SKETCH == 0 {
+            return self.put(number, charge, layout::read_dump(seen)?);
+        }
+        let (log, places) = layout::read_sketch(seen)?;
+        // Only debits may find more entries than the count, and so have to know how many there are.
+        let counts = request.charges.iter().any(|charge| matches!(charge.op, Op::Debit { .. }));
+        self.put(number, charge, if counts { log.padded(&places) } else { log })
+    }
+
+    fn put(&mut self, number: usize, charge: &OwnedCharge, log: Log) -> Option<()> {
         let empty = log.entries().next().is_none();
         let state = if empty { State::Absent } else { State::SlidingLog(log) };
         *self.counters.get_mut(number)? = Counter::new(state, charge.judge());

@@ -70,7 +70,7 @@ impl<'b> Numbered<'b> {
 /// The bit of a term's number that puts the charge into the group of which any suffices.
 const ANY_OF: u16 = 1 << 15;
 
-/// The bit of the number of charges that asks for dumps of logs instead of views.
+/// The bit of the number of charges that says that some share a log.
 const DUMPS: u8 = 1 << 7;
 
 /// Before runs of requests of one charge each.

@@ -19,7 +19,7 @@ mod twins;
 
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
-pub(crate) use sliding_log::{Carry, read_dump, read_view};
+pub(crate) use sliding_log::{Carry, read_dump, read_sketch, read_view};
 pub(crate) use tag::{read_tag, write_tag};
 
 /// Doubles are exact up to here; nothing that is sent lies above, and nothing that is stored comes
