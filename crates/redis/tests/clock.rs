@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use tollgate_core::testing::Rng;
+use tollgate_harness::Reply;
 use tollgate_redis::RedisStore;
 use tollgate_redis::core::{Algorithm, Answer, Limit, Retry, Verdict};
 
@@ -48,6 +49,28 @@ async fn an_hour_ahead_costs_one_burst_at_most() {
 
         assert!(first >= 1, "{limit}");
         assert!(second <= first.max(10), "{limit}: {first}, then {second}");
+        assert_eq!(store.stats().twin_mismatches, 0);
+    }
+}
+
+/// What Redis forgets while the clock is ahead does not come back with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ahead_and_back_again_costs_one_burst_at_most() {
+    for limit in every_algorithm() {
+        let (server, clock) = clockwork();
+        let store = connect(patient(&server.url())).await;
+        let mut holder = 0;
+        let (first, _) = exhaust(&store, &limit, &mut holder).await;
+
+        let name = the_name(&server);
+        clock.set(START + 3 * HOUR_US).unwrap();
+        assert_eq!(run(&server, &[b"EXISTS", &name]), Reply::Integer(0), "{limit}");
+        clock.set(START).unwrap();
+        let (second, _) = exhaust(&store, &limit, &mut holder).await;
+
+        assert_eq!(second, first, "{limit}");
+        let (third, _) = exhaust(&store, &limit, &mut holder).await;
+        assert_eq!(third, 0, "{limit}");
         assert_eq!(store.stats().twin_mismatches, 0);
     }
 }
