@@ -43,13 +43,18 @@ end
 local not_after = tonumber(ARGV[1])
 if not_after > 0 and now > not_after then return { 'late' } end
 
+local function step_of(code)
+  if not steps[code] then make(code) end
+  return steps[code]
+end
+
 local packed = ARGV[3]
 local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed)
 local limits, terms = {}, {}
 for i = 1, limit_count do
   local code, length
   code, length, position = unpack_('<I1I1', packed, position)
-  local limit = { step = steps[code], tag = sub_(packed, position, position + length - 1) }
+  local limit = { step = step_of(code), tag = sub_(packed, position, position + length - 1) }
   limit.at, limit.length, limit.format = length + 1, length + 16, fmt('<c%dI8I8', length)
   limit.plan, position = limit.step.plan(packed, position + length)
   limits[i] = limit
@@ -98,7 +103,7 @@ for i = 1, string_keys do
   end
 end
 
-local log = steps[1]
+local log = #KEYS > string_keys and step_of(1)
 
 for i = 5, #ARGV, 3 do
   local key, expected, new = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
