@@ -25,9 +25,7 @@ use governor::clock::QuantaClock;
 use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::rule::declaration::{
-    Declaration, Domain, Limitation, Pattern, Rule, Value,
-};
+use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::{Admission, EmbeddedStore, Limiter};
 use tollgate_bench::Random;
@@ -72,7 +70,10 @@ fn main() {
         ask(limiter, 99);
         let change = ALLOCATOR.stats() - before;
         // The text of the asks is written into one buffer, so all that is left is the limiter's.
-        println!("case=allocations/{rules}-rules each={}", change.allocations as f64 / OPERATIONS as f64);
+        println!(
+            "case=allocations/{rules}-rules each={}",
+            change.allocations as f64 / OPERATIONS as f64
+        );
     }
 }
 

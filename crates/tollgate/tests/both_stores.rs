@@ -1,7 +1,13 @@
 //! The same sentences on the embedded store and on a real Redis.
 
 #![cfg(feature = "redis")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
 
 mod common;
 
@@ -74,11 +80,14 @@ async fn remaining<S: Store + 'static>(limiter: &Limiter<S>, ask: &Ask<'_>, rule
 async fn one_refusal_charges_no_rule<S: Store + 'static, F: Future<Output = S>>(
     store: impl Fn() -> F,
 ) {
-    let set = rules(1, [
-        hourly("all", &[], 1_000, TokenBucket),
-        hourly("per-user", &["user"], 3, SlidingLog),
-        hourly("per-plan", &["plan"], 100, FixedWindow::default()),
-    ]);
+    let set = rules(
+        1,
+        [
+            hourly("all", &[], 1_000, TokenBucket),
+            hourly("per-user", &["user"], 3, SlidingLog),
+            hourly("per-plan", &["plan"], 100, FixedWindow::default()),
+        ],
+    );
     let limiter = limiter(store().await, set);
     let ask = || user("alice").with("plan", "gold").unwrap();
 
@@ -144,10 +153,16 @@ async fn another_rule_never_turns_a_refusal_into_a_pass<
         std::sync::Arc::clone(&store),
         rules(1, [hourly("few-a", &["user"], 4, TokenBucket)]),
     );
-    let more = limiter(store, rules(1, [
-        hourly("more-a", &["user"], 4, TokenBucket),
-        hourly("more-b", &[], 6, FixedWindow::default()),
-    ]));
+    let more = limiter(
+        store,
+        rules(
+            1,
+            [
+                hourly("more-a", &["user"], 4, TokenBucket),
+                hourly("more-b", &[], 6, FixedWindow::default()),
+            ],
+        ),
+    );
     let mut rng = Rng::new(5);
     for _ in 0..60 {
         let name = format!("u{}", rng.below(4));
@@ -245,10 +260,13 @@ async fn counters_are_told_apart_by_every_value<S: Store + 'static, F: Future<Ou
 async fn a_reservation_is_settled_once<S: Store + 'static, F: Future<Output = S>>(
     store: impl Fn() -> F,
 ) {
-    let set = rules(1, [
-        hourly("tokens", &["user"], 100, TokenBucket),
-        hourly("daily", &[], 1_000, FixedWindow::default()),
-    ]);
+    let set = rules(
+        1,
+        [
+            hourly("tokens", &["user"], 100, TokenBucket),
+            hourly("daily", &[], 1_000, FixedWindow::default()),
+        ],
+    );
     let limiter = limiter(store().await, set);
     let reserved = limiter.reserve(&user("alice").cost(50), Duration::from_secs(60)).await.unwrap();
 

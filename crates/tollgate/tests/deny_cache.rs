@@ -1,7 +1,13 @@
 //! The deny cache changes nothing about who is admitted: a node that has one and a node that asks
 //! every time go through the same history on stores of their own, and agree.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
 
 mod common;
 

@@ -1,6 +1,12 @@
 //! What the limiter promises, on the embedded store in virtual time.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
 
 mod common;
 

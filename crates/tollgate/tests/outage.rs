@@ -1,6 +1,12 @@
 //! The outage ladder with several nodes, in virtual time. E37, B2, B3, B16
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
 
 mod common;
 

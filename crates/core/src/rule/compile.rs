@@ -32,7 +32,8 @@ pub(super) fn domain(
     let name: Arc<str> = declared.name.as_str().into();
     let mut compiler =
         Compiler { domain: name, case: declared.path_case, version, slots: Slots::new() };
-    let partition: Vec<String> = declared.partition.iter().map(|name| folded(name).into_owned()).collect();
+    let partition: Vec<String> =
+        declared.partition.iter().map(|name| folded(name).into_owned()).collect();
     let mut rules = Vec::with_capacity(declared.rules.len());
     for (at, rule) in declared.rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place };

@@ -1,7 +1,14 @@
 //! Stores and rules for tests: an embedded store on tokio's clock, so that hours pass at once, and
 //! a way to it that can fail.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "tests; each uses a part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests; each uses a part"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

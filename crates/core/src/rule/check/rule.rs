@@ -3,7 +3,7 @@
 use super::super::ask::folded;
 use super::super::bounds;
 use super::super::compile::limit_name;
-use super::super::declaration::{Domain, OnMissing, Pattern, Rule, Value};
+use super::super::declaration::{OnMissing, Pattern, Rule};
 use super::super::error::{Place, Report, RuleError};
 use super::super::hash::Table;
 use super::{at_most, check_value, names};
