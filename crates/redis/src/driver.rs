@@ -4,13 +4,20 @@
 //! queued by then becomes one batch: nobody waits for company, and company comes by itself while
 //! others are under way. A job is never torn apart, so its requests are decided in order.
 //!
+//! All of this, and the link, runs on a thread of its own. So a caller is answered by its deadline
+//! whatever becomes of the runtime that the store was made on, and however busy its own is; and a
+//! busy process is not taken for a Redis that does not answer.
+//!
 //! Not here: connections, deadlines, failures (`link.rs`); what a batch is (`batch/`).
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -19,8 +26,9 @@ use tollgate_core::{Answer, StoreError};
 use crate::batch::{Batch, Owned, Tally};
 use crate::clock::{self, Instant};
 use crate::config::Config;
-use crate::error::Cause;
+use crate::error::{Cause, ConnectError};
 use crate::link::Link;
+use crate::script::SCRIPT;
 
 /// What one caller asks, and where to tell it.
 #[derive(Debug)]
@@ -39,7 +47,7 @@ pub(crate) const MAX_CHARGES: usize = 256;
 /// Runs under way at a time on a connection: while Redis works on one, the next is on its way.
 const FLIGHTS: usize = 3;
 
-/// The queue and what runs behind it. Ends when the last handle to the queue is dropped.
+/// The queue, and the thread behind it, which ends when the queue is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
     queue: mpsc::Sender<Job>,
@@ -58,12 +66,28 @@ pub(crate) struct Counts {
 }
 
 impl Driver {
-    pub(crate) fn start(link: Arc<Link>, config: &Config) -> Self {
+    /// Starts the thread, connects there, and returns once the link has made its first attempt.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Link::connect`], and when there can be no thread.
+    pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
         let (queue, jobs) = mpsc::channel(config.max_waiting);
         let counts = Arc::new(Counts::default());
-        let flights = FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight);
-        tokio::spawn(drive(link, jobs, flights, config.deadline, Arc::clone(&counts)));
-        Self { queue, counts }
+        let (tell, told) = oneshot::channel();
+        let cannot =
+            |error: io::Error| ConnectError::settings("no thread for the store").with_source(error);
+        let (config, counted) = (config.clone(), Arc::clone(&counts));
+        let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(live(config, jobs, counted, tell)),
+            Err(error) => drop(tell.send(Err(cannot(error)))),
+        };
+        let thread = thread::Builder::new().name("tollgate-redis".to_owned());
+        thread.spawn(life).map_err(cannot)?;
+        let link = told.await.unwrap_or_else(|_| {
+            Err(ConnectError::settings("the thread of the store ended before it was connected"))
+        })?;
+        Ok((Self { queue, counts }, link))
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -79,6 +103,30 @@ impl Driver {
             }
             TrySendError::Closed(_) => Cause::Stopped.unavailable(),
         })
+    }
+}
+
+/// What the thread does, until nobody can put anything into the queue any more.
+async fn live(
+    config: Config,
+    jobs: mpsc::Receiver<Job>,
+    counts: Arc<Counts>,
+    mut tell: oneshot::Sender<Result<Arc<Link>, ConnectError>>,
+) {
+    let connected = tokio::select! {
+        connected = Link::connect(&config, SCRIPT) => connected,
+        () = tell.closed() => return,
+    };
+    match connected {
+        Ok(link) => {
+            let link = Arc::new(link);
+            let flights = FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight);
+            if tell.send(Ok(Arc::clone(&link))).is_ok() {
+                drive(link, jobs, flights, config.deadline, counts).await;
+            }
+        }
+        // Whoever does not wait for it any more need not know.
+        Err(error) => drop(tell.send(Err(error))),
     }
 }
 

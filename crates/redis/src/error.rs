@@ -115,7 +115,7 @@ impl fmt::Display for Cause {
             Self::NoReply => f.write_str("redis did not reply before the deadline"),
             Self::Lost => f.write_str("the connection to redis ended before the reply"),
             Self::Late => f.write_str("the call reached redis too late and was dropped there"),
-            Self::Stopped => f.write_str("the runtime that the store lives on has ended"),
+            Self::Stopped => f.write_str("the thread of the store has ended"),
             Self::Garbled => f.write_str("the reply of the script makes no sense"),
             Self::Answer { code, detail } => write!(f, "redis answered {code} {detail}"),
         }

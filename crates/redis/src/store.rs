@@ -10,7 +10,6 @@ use tollgate_core::{Answer, Request, Store, StoreError, StoreErrorKind, Timestam
 use crate::batch::Owned;
 use crate::driver::{Driver, Job, MAX_CHARGES};
 use crate::link::Link;
-use crate::script::SCRIPT;
 use crate::{Config, ConnectError, Warning, clock};
 
 /// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
@@ -80,14 +79,14 @@ impl RedisStore {
     /// Connects. A server that cannot be reached is no error: the store keeps trying, and says
     /// [`StoreErrorKind::Unavailable`] until it succeeds.
     ///
-    /// Must be called within a tokio runtime, on which the store then lives.
+    /// The store lives on a thread of its own, until it is dropped. It can be called from any
+    /// runtime, of tokio or not.
     ///
     /// # Errors
     ///
     /// When a person has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
-        let link = Arc::new(Link::connect(&config, SCRIPT).await?);
-        let driver = Driver::start(Arc::clone(&link), &config);
+        let (driver, link) = Driver::start(&config).await?;
         Ok(Self { link, driver, config })
     }
 
@@ -123,7 +122,7 @@ impl RedisStore {
         let (tell, told) = oneshot::channel();
         let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
         self.driver.submit(Job { requests, deadline, tell })?;
-        // The driver always answers, unless its runtime is shut down.
+        // The driver always answers, unless its thread panicked.
         told.await.unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Timeout)))
     }
 }
