@@ -37,7 +37,7 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 		latency -- --nocapture --test-threads 1
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
 		$(CARGO) test --locked --release -p tollgate-redis --all-features \
-		--test latency --test processes -- --nocapture --test-threads 1
+		--test latency --test overload --test processes -- --nocapture --test-threads 1
 
 bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis

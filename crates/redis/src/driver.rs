@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime;
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 use tollgate_core::{Answer, StoreError};
 
 use crate::batch::{Batch, Owned, Tally};
@@ -28,18 +28,47 @@ use crate::clock::{self, Instant};
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
 use crate::link::Link;
+use crate::queue::{Load, Queue, TurnedAway};
 use crate::script::SCRIPT;
 
 /// What one caller asks, and where to tell it.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) requests: SmallVec<[Owned; 1]>,
+    pub(crate) requests: Requests,
+    /// Empty, with room for all of them: what the caller's thread allocates it shall free.
+    pub(crate) answers: Vec<Answer>,
     pub(crate) deadline: Instant,
-    pub(crate) tell: oneshot::Sender<Outcome>,
+    pub(crate) tell: oneshot::Sender<Told>,
 }
 
-/// What one caller is told.
-pub(crate) type Outcome = Result<Vec<Answer>, StoreError>;
+pub(crate) type Requests = SmallVec<[Owned; 1]>;
+
+impl Job {
+    fn turn_away(self, error: StoreError) {
+        let Self { requests, answers, tell, .. } = self;
+        let _ = tell.send(Told { answers, error: Some(error), _spent: requests });
+    }
+}
+
+impl Load for Job {
+    fn charges(&self) -> usize {
+        self.requests.iter().map(Owned::len).sum()
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+/// What one caller is told. The requests go back to whom they came from, as memory that one thread
+/// allocates and another frees is dear.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) answers: Vec<Answer>,
+    /// Why not all of them are there.
+    pub(crate) error: Option<StoreError>,
+    _spent: Requests,
+}
 
 /// Charges in one run of the script: about a millisecond of Redis's time when every key is another.
 pub(crate) const MAX_CHARGES: usize = 256;
@@ -47,11 +76,26 @@ pub(crate) const MAX_CHARGES: usize = 256;
 /// Runs under way at a time on a connection: while Redis works on one, the next is on its way.
 const FLIGHTS: usize = 3;
 
-/// The queue, and the thread behind it, which ends when the queue is dropped.
+/// The queue, and the thread behind it, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    queue: mpsc::Sender<Job>,
+    queue: Arc<Queue<Job>>,
     counts: Arc<Counts>,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// Lets go of those who wait, should the thread end before its queue does.
+struct Closing(Arc<Queue<Job>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// What was counted since the start.
@@ -72,14 +116,19 @@ impl Driver {
     ///
     /// Those of [`Link::connect`], and when there can be no thread.
     pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
-        let (queue, jobs) = mpsc::channel(config.max_waiting);
+        let queue = Arc::new(Queue::new(MAX_CHARGES, config.max_waiting, config.deadline));
         let counts = Arc::new(Counts::default());
         let (tell, told) = oneshot::channel();
         let cannot =
             |error: io::Error| ConnectError::settings("no thread for the store").with_source(error);
-        let (config, counted) = (config.clone(), Arc::clone(&counts));
+        let driven = Driven {
+            queue: Arc::clone(&queue),
+            counts: Arc::clone(&counts),
+            flights: FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight),
+        };
+        let config = config.clone();
         let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(live(config, jobs, counted, tell)),
+            Ok(runtime) => runtime.block_on(live(config, driven, tell)),
             Err(error) => drop(tell.send(Err(cannot(error)))),
         };
         let thread = thread::Builder::new().name("tollgate-redis".to_owned());
@@ -96,23 +145,30 @@ impl Driver {
 
     /// Puts a job into the queue.
     pub(crate) fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => {
+        self.queue.join(job).map_err(|why| match why {
+            TurnedAway::Full => {
                 self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
                 Cause::TooManyInFlight.unavailable()
             }
-            TrySendError::Closed(_) => Cause::Stopped.unavailable(),
+            TurnedAway::Closed => Cause::Stopped.unavailable(),
         })
     }
 }
 
-/// What the thread does, until nobody can put anything into the queue any more.
+/// What the thread works with.
+struct Driven {
+    queue: Arc<Queue<Job>>,
+    counts: Arc<Counts>,
+    flights: usize,
+}
+
+/// What the thread does, until the queue is closed.
 async fn live(
     config: Config,
-    jobs: mpsc::Receiver<Job>,
-    counts: Arc<Counts>,
+    driven: Driven,
     mut tell: oneshot::Sender<Result<Arc<Link>, ConnectError>>,
 ) {
+    let _closing = Closing(Arc::clone(&driven.queue));
     let connected = tokio::select! {
         connected = Link::connect(&config, SCRIPT) => connected,
         () = tell.closed() => return,
@@ -120,9 +176,8 @@ async fn live(
     match connected {
         Ok(link) => {
             let link = Arc::new(link);
-            let flights = FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight);
             if tell.send(Ok(Arc::clone(&link))).is_ok() {
-                drive(link, jobs, flights, config.deadline, counts).await;
+                drive(link, driven).await;
             }
         }
         // Whoever does not wait for it any more need not know.
@@ -130,122 +185,164 @@ async fn live(
     }
 }
 
-async fn drive(
-    link: Arc<Link>,
-    mut jobs: mpsc::Receiver<Job>,
-    flights: usize,
-    patience: Duration,
-    counts: Arc<Counts>,
-) {
-    let flights = Arc::new(Semaphore::new(flights));
-    while let Ok(flight) = Arc::clone(&flights).acquire_owned().await {
-        let Some(first) = jobs.recv().await else { return };
-        let aboard = board(first, &mut jobs);
-        tokio::spawn(fly(Arc::clone(&link), aboard, flight, patience, Arc::clone(&counts)));
+async fn drive(link: Arc<Link>, driven: Driven) {
+    let flights = Arc::new(Semaphore::new(driven.flights));
+    let driven = Arc::new(driven);
+    let mut pause = driven.queue.least();
+    loop {
+        // Those whose time runs out while no flight is free are told in time all the same.
+        match timeout(pause, Arc::clone(&flights).acquire_owned()).await {
+            Ok(Ok(flight)) => {
+                let Some(load) = driven.queue.depart(clock::now).await else { return };
+                tokio::spawn(fly(Arc::clone(&link), load, flight, Arc::clone(&driven)));
+            }
+            Ok(Err(_)) => return,
+            // Between two loads of them, replies are looked at.
+            Err(_) => yield_now().await,
+        }
+        let more = turn_away(&driven.queue);
+        pause = if more { Duration::ZERO } else { driven.queue.least() };
     }
 }
 
-/// Takes what has queued until it is a batch; the last job may be one too many, as jobs are not
-/// torn apart.
-fn board(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
-    let charges = |job: &Job| job.requests.iter().map(Owned::len).sum::<usize>();
-    let mut sum = charges(&first);
-    let mut aboard = vec![first];
-    while sum < MAX_CHARGES {
-        match jobs.try_recv() {
-            Ok(job) => {
-                sum = sum.saturating_add(charges(&job));
-                aboard.push(job);
-            }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-        }
-    }
-    aboard
+/// Tells a load of those whose time has run out in the queue; whether there was one.
+fn turn_away(queue: &Queue<Job>) -> bool {
+    let Some(mut load) = queue.expired(clock::now()) else { return false };
+    let error = Cause::DeadlinePassed.unavailable();
+    load.drain(..).for_each(|job| job.turn_away(error.clone()));
+    queue.give_back(load);
+    true
 }
 
 /// A caller that waits for the answers to its requests.
 struct Waiting {
-    tell: oneshot::Sender<Outcome>,
+    tell: oneshot::Sender<Told>,
     requests: usize,
-    /// Those that are there, with their places.
-    answers: Vec<(usize, Answer)>,
+    /// Those that are there, and what they answer.
+    answers: Vec<Answer>,
+    spent: Requests,
+    /// The place of each among the caller's requests, unless there is only one.
+    places: Vec<usize>,
+}
+
+impl Waiting {
+    fn is_done(&self) -> bool {
+        self.answers.len() == self.requests
+    }
+
+    fn tell(mut self) {
+        if !self.places.is_sorted() {
+            // A request that was decided in a later run comes later here.
+            let mut answers: Vec<_> = self.places.into_iter().zip(self.answers).collect();
+            answers.sort_unstable_by_key(|(place, _)| *place);
+            self.answers = answers.into_iter().map(|(_, answer)| answer).collect();
+        }
+        // Whoever no longer listens was charged all the same.
+        let _ = self.tell.send(Told { answers: self.answers, error: None, _spent: self.spent });
+    }
+
+    fn fail(self, error: StoreError) {
+        let partly = !self.answers.is_empty();
+        let error = Some(if partly { error.after_a_charge() } else { error });
+        let _ = self.tell.send(Told { answers: self.answers, error, _spent: self.spent });
+    }
+}
+
+/// Those who fly together, and whose each request is.
+#[derive(Default)]
+struct Passengers {
+    waiting: Vec<Option<Waiting>>,
+    owners: Vec<(usize, usize)>,
+    deadline: Option<Instant>,
+}
+
+impl Passengers {
+    /// Boards who may still be answered in time; their requests.
+    fn board(&mut self, load: &mut Vec<Job>, now: Instant, least: Duration) -> Vec<Owned> {
+        let mut requests = Vec::with_capacity(load.len());
+        self.waiting.reserve(load.len());
+        self.owners.reserve(load.len());
+        for job in load.drain(..) {
+            // A caller that has given up is not charged for it.
+            if job.tell.is_closed() {
+                continue;
+            }
+            // With so little time left it would most likely be charged and told that it may have
+            // been.
+            if job.deadline.saturating_duration_since(now) < least {
+                job.turn_away(Cause::DeadlinePassed.unavailable());
+                continue;
+            }
+            self.deadline = Some(self.deadline.map_or(job.deadline, |d| d.min(job.deadline)));
+            let Job { requests: mut own, answers, tell, .. } = job;
+            let count = own.len();
+            self.owners.extend((0..count).map(|i| (self.waiting.len(), i)));
+            requests.extend(own.drain(..));
+            let (spent, places) = (own, Vec::new());
+            self.waiting.push(Some(Waiting { tell, requests: count, answers, spent, places }));
+        }
+        requests
+    }
+
+    /// Notes an answer; the caller it completes.
+    fn note(&mut self, place: usize, request: Owned, answer: Answer) -> Option<usize> {
+        let (number, i) = *self.owners.get(place)?;
+        let caller = self.waiting.get_mut(number)?.as_mut()?;
+        caller.answers.push(answer);
+        caller.spent.push(request);
+        if caller.requests > 1 {
+            caller.places.push(i);
+        }
+        caller.is_done().then_some(number)
+    }
+
+    fn tell(&mut self, number: usize) {
+        if let Some(caller) = self.waiting.get_mut(number).and_then(Option::take) {
+            caller.tell();
+        }
+    }
+
+    fn fail(self, error: &StoreError) {
+        for caller in self.waiting.into_iter().flatten() {
+            caller.fail(error.clone());
+        }
+    }
 }
 
 /// Runs a batch until every request is decided, and tells each caller as soon as all of its own
 /// are.
 async fn fly(
     link: Arc<Link>,
-    jobs: Vec<Job>,
+    mut load: Vec<Job>,
     _flight: OwnedSemaphorePermit,
-    patience: Duration,
-    counts: Arc<Counts>,
+    driven: Arc<Driven>,
 ) {
-    let now = clock::now();
-    let mut deadline = None;
-    let mut waiting: Vec<Option<Waiting>> = Vec::with_capacity(jobs.len());
-    let mut owners: Vec<(usize, usize)> = Vec::with_capacity(jobs.len());
-    let mut requests = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        // A caller that has given up is not charged for it.
-        if job.tell.is_closed() {
-            continue;
-        }
-        // With so little time left it would most likely be charged and told that it may have been.
-        if job.deadline.saturating_duration_since(now).saturating_mul(4) < patience {
-            let _ = job.tell.send(Err(Cause::DeadlinePassed.unavailable()));
-            continue;
-        }
-        deadline = Some(deadline.map_or(job.deadline, |first: Instant| first.min(job.deadline)));
-        let count = job.requests.len();
-        owners.extend((0..count).map(|i| (waiting.len(), i)));
-        requests.extend(job.requests);
-        waiting.push(Some(Waiting { tell: job.tell, requests: count, answers: Vec::new() }));
-    }
-    let Some(deadline) = deadline else { return };
+    let Driven { queue, counts, .. } = &*driven;
+    let mut passengers = Passengers::default();
+    let requests = passengers.board(&mut load, clock::now(), queue.least());
+    queue.give_back(load);
+    let Some(deadline) = passengers.deadline else { return };
     counts.requests.fetch_add(u64::try_from(requests.len()).unwrap_or(0), Ordering::Relaxed);
+    let mut done = Vec::with_capacity(requests.len());
     let mut batch = Batch::new(requests);
     while !batch.is_done() {
         counts.runs.fetch_add(1, Ordering::Relaxed);
-        let told = match link.run(batch.call(), deadline).await {
-            Ok(reply) => batch
-                .answer(&reply, |place, answer| tell(&mut waiting, &owners, place, answer))
-                // It was executed, whatever it says.
-                .map_err(|_| Cause::Garbled.timeout()),
-            Err(error) => Err(error),
+        let reply = match link.run(batch.call(), deadline).await {
+            Ok(reply) => reply,
+            Err(error) => return passengers.fail(&error),
         };
-        match told {
-            Ok(tally) => counts.add(tally),
-            Err(error) => return fail(waiting, &error),
+        let tally = batch.answer(&reply, |place, request, answer| {
+            done.extend(passengers.note(place, request, answer));
+        });
+        // Whoever is told finds it counted.
+        counts.add(tally.unwrap_or_default());
+        for number in done.drain(..) {
+            passengers.tell(number);
         }
-    }
-}
-
-fn tell(waiting: &mut [Option<Waiting>], owners: &[(usize, usize)], place: usize, answer: Answer) {
-    let Some((job, i)) = owners.get(place) else { return };
-    let Some(slot) = waiting.get_mut(*job) else { return };
-    let Some(caller) = slot else { return };
-    if caller.requests > 1 {
-        caller.answers.push((*i, answer));
-        if caller.answers.len() == caller.requests
-            && let Some(mut caller) = slot.take()
-        {
-            // A request that was decided in a later run comes later here.
-            caller.answers.sort_unstable_by_key(|(i, _)| *i);
-            let answers = caller.answers.into_iter().map(|(_, answer)| answer).collect();
-            // Whoever no longer listens was charged all the same.
-            let _ = caller.tell.send(Ok(answers));
+        if tally.is_err() {
+            // It was executed, whatever it says.
+            return passengers.fail(&Cause::Garbled.timeout());
         }
-    } else if let Some(caller) = slot.take() {
-        let _ = caller.tell.send(Ok(vec![answer]));
-    }
-}
-
-fn fail(waiting: Vec<Option<Waiting>>, error: &StoreError) {
-    for caller in waiting.into_iter().flatten() {
-        let partly = !caller.answers.is_empty();
-        let error = error.clone();
-        let error = if partly { error.after_a_charge() } else { error };
-        let _ = caller.tell.send(Err(error));
     }
 }
 

@@ -8,53 +8,54 @@
 //!
 //! Changing anything here moves every counter: it needs another version.
 
+use smallvec::SmallVec;
 use tollgate_core::{Key, Limit};
 
 /// What every name begins with; `docs/keys.md` and the ACL lines say it too.
-const PREFIX: &[u8] = b"tg:{";
+const PREFIX: &[u8; 4] = b"tg:{";
 
 /// The version of the layout of names and of what they hold.
 pub(crate) const VERSION: u8 = 1;
 
 /// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: lane i
 /// lies in the middle of the i-th of 64 equal ranges.
-pub(crate) const LANES: [&str; 64] = [
-    "53t", "j3j", "if5", "kec", "574", "74b", "akm", "6bk", "96a", "frw", "0ip", "oin", "d1i",
-    "38o", "0m0", "2nf", "he6", "box", "40w", "c9q", "hav", "7ah", "447", "67a", "1js", "fcu",
-    "0xr", "gqt", "1n3", "3me", "e2j", "gu4", "712", "52d", "cmk", "4dm", "75r", "h5l", "7av",
-    "ice", "3y7", "1za", "2k6", "8ax", "wu7", "931", "2ov", "8e8", "7d8", "5gn", "621", "41g",
-    "jc0", "qkn", "66q", "i6o", "3h5", "1kc", "2z4", "0yb", "3lu", "des", "o94", "802",
+pub(crate) const LANES: [&[u8; 3]; 64] = [
+    b"53t", b"j3j", b"if5", b"kec", b"574", b"74b", b"akm", b"6bk", b"96a", b"frw", b"0ip", b"oin",
+    b"d1i", b"38o", b"0m0", b"2nf", b"he6", b"box", b"40w", b"c9q", b"hav", b"7ah", b"447", b"67a",
+    b"1js", b"fcu", b"0xr", b"gqt", b"1n3", b"3me", b"e2j", b"gu4", b"712", b"52d", b"cmk", b"4dm",
+    b"75r", b"h5l", b"7av", b"ice", b"3y7", b"1za", b"2k6", b"8ax", b"wu7", b"931", b"2ov", b"8e8",
+    b"7d8", b"5gn", b"621", b"41g", b"jc0", b"qkn", b"66q", b"i6o", b"3h5", b"1kc", b"2z4", b"0yb",
+    b"3lu", b"des", b"o94", b"802",
 ];
 
 /// The longest name: prefix, lane, version, algorithm, key.
 pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 
+/// A name. Those of keys up to some forty bytes need no memory of their own.
+pub(crate) type Name = SmallVec<[u8; 56]>;
+
 /// The name of the counter of `key` under `limit`, within `partition`.
-pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Box<[u8]> {
+pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Name {
     let key = key.as_bytes();
-    // Exactly as long as it becomes while algorithms have one digit.
-    let mut out = Vec::with_capacity(key.len().saturating_add("tg:{abc}:1:0:".len()));
-    out.extend_from_slice(PREFIX);
-    out.extend_from_slice(lane(partition.unwrap_or(key)).as_bytes());
-    out.extend_from_slice(b"}:");
-    out.push(b'0'.saturating_add(VERSION));
-    out.push(b':');
-    let code = limit.code();
-    if code >= 10 {
-        out.push(b'0'.saturating_add(code / 10));
+    let [a, b, c] = lane(partition.unwrap_or(key));
+    let [t, g, colon, brace] = *PREFIX;
+    let version = b'0'.saturating_add(VERSION);
+    let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
+    let mut out =
+        Name::from_slice(&[t, g, colon, brace, a, b, c, b'}', b':', version, b':', ones, b':']);
+    if tens > 0 {
+        out.insert(11, b'0'.saturating_add(tens));
     }
-    out.push(b'0'.saturating_add(code % 10));
-    out.push(b':');
     out.extend_from_slice(key);
-    out.into_boxed_slice()
+    out
 }
 
 /// The number of the algorithm and the key that a name stands for; `None` if it is not a name of
 /// this version.
 pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
-    let rest = name.strip_prefix(PREFIX)?;
+    let rest = name.strip_prefix(&PREFIX[..])?;
     let (lane, rest) = rest.split_at_checked(3)?;
-    if !LANES.iter().any(|known| known.as_bytes() == lane) {
+    if !LANES.iter().any(|known| *known == lane) {
         return None;
     }
     let rest = rest.strip_prefix(b"}:")?.strip_prefix(&[b'0'.saturating_add(VERSION), b':'])?;
@@ -70,14 +71,14 @@ pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
 /// The lane of what a partition, or a key without one, is called: FNV-1a, then two rounds of
 /// mixing, as its high bits alone hardly depend on short keys. It needs no secret: whoever aims at
 /// one lane gains nothing by it.
-fn lane(bytes: &[u8]) -> &'static str {
+fn lane(bytes: &[u8]) -> [u8; 3] {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     let lane = usize::try_from(mixed >> 58).unwrap_or(0);
-    LANES.get(lane).copied().unwrap_or("000")
+    LANES.get(lane).map_or(*b"000", |lane| **lane)
 }
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn lanes_spread_evenly_over_the_slots_of_a_cluster() {
         for (i, lane) in LANES.iter().enumerate() {
-            assert_eq!(usize::from(slot(lane.as_bytes()) / 256), i, "{lane}");
+            assert_eq!(usize::from(slot(&lane[..]) / 256), i, "{lane:?}");
         }
     }
 

@@ -16,6 +16,7 @@ mod error;
 pub mod keys;
 mod layout;
 mod link;
+mod queue;
 #[cfg(test)]
 mod replay;
 mod script;

@@ -94,7 +94,7 @@ impl Subject for Scripted {
         for round in 0.. {
             assert!(round < 10, "never decided: {batch:?}");
             let reply = self.run(&batch.call());
-            let tally = batch.answer(&reply, |i, answer| answers[i] = Some(answer)).unwrap();
+            let tally = batch.answer(&reply, |i, _, answer| answers[i] = Some(answer)).unwrap();
             assert_eq!(tally.mismatches, 0, "Lua and Rust disagree");
             self.tally.borrow_mut().converted += tally.converted;
             self.tally.borrow_mut().poisoned += tally.poisoned;

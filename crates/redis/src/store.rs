@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
+use tokio::task::coop::consume_budget;
 use tollgate_core::{Answer, Request, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
 
 use crate::batch::Owned;
-use crate::driver::{Driver, Job, MAX_CHARGES};
+use crate::driver::{Driver, Job, MAX_CHARGES, Requests, Told};
 use crate::link::Link;
 use crate::{Config, ConnectError, Warning, clock};
 
@@ -118,12 +119,21 @@ impl RedisStore {
         }
     }
 
-    async fn submit(&self, requests: SmallVec<[Owned; 1]>) -> Result<Vec<Answer>, StoreError> {
+    async fn submit(&self, requests: Requests) -> Result<Vec<Answer>, StoreError> {
         let (tell, told) = oneshot::channel();
         let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
-        self.driver.submit(Job { requests, deadline, tell })?;
-        // The driver always answers, unless its thread panicked.
-        told.await.unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Timeout)))
+        let answers = Vec::with_capacity(requests.len());
+        if let Err(error) = self.driver.submit(Job { requests, answers, deadline, tell }) {
+            // Whoever asks again and again must not keep its thread from everything else.
+            consume_budget().await;
+            return Err(error);
+        }
+        match told.await {
+            Ok(Told { error: Some(error), .. }) => Err(error),
+            Ok(told) => Ok(told.answers),
+            // The driver always answers, unless its thread panicked.
+            Err(_) => Err(StoreError::new(StoreErrorKind::Timeout)),
+        }
     }
 }
 
@@ -164,7 +174,7 @@ impl RedisStore {
     async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         // A request without charges passes, and concerns no counter.
         let sent = part.iter().filter(|request| !request.charges().is_empty());
-        let requests: SmallVec<[Owned; 1]> = sent.map(Owned::new).collect();
+        let requests: Requests = sent.map(Owned::new).collect();
         if requests.len() == part.len() {
             return self.submit(requests).await;
         }

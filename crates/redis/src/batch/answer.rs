@@ -18,12 +18,12 @@ use crate::link::Reply;
 const SKETCH: u32 = 1 << 31;
 
 impl Batch {
-    /// Answers what the script decided, by the place of each request; the rest stays in the
-    /// batch, to be sent again.
+    /// Answers what the script decided, by the place of each request, which is given back; the rest
+    /// stays in the batch, to be sent again.
     pub(crate) fn answer(
         &mut self,
         reply: &Reply,
-        mut tell: impl FnMut(usize, Answer),
+        mut tell: impl FnMut(usize, Owned, Answer),
     ) -> Result<Tally, Garbled> {
         let part = |i: usize| reply.values.get(i).and_then(Option::as_deref).ok_or(Garbled);
         let (letters, poisoned, views) = (part(0)?, part(1)?, part(2)?);
@@ -50,7 +50,7 @@ impl Batch {
                     let passed = *letter == b'p';
                     tally.mismatches =
                         tally.mismatches.saturating_add(u64::from(answer.passes() != passed));
-                    tell(pending.place, as_charged(answer, passed));
+                    tell(pending.place, pending.request, as_charged(answer, passed));
                 }
                 b'u' => left.push((pending, own)),
                 _ => return Err(Garbled),

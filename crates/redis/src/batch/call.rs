@@ -56,6 +56,11 @@ struct Numbered<'b> {
 }
 
 impl<'b> Numbered<'b> {
+    fn reserve(&mut self, names: usize) {
+        self.names.reserve(names);
+        self.numbers.reserve(names);
+    }
+
     fn number(&mut self, name: &'b [u8]) -> u16 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -86,6 +91,7 @@ impl<'b> Writer<'b> {
     pub(super) fn write(mut self, batch: &'b Batch) -> (Call, Sent) {
         let charges = || batch.requests.iter().flat_map(|pending| &pending.request.charges);
         // Logs are numbered after all strings, so those must be known first, if there are logs.
+        self.strings.reserve(batch.requests.len());
         if charges().any(OwnedCharge::is_log) {
             for charge in charges().filter(|charge| !charge.is_log()) {
                 self.strings.number(&charge.name);
@@ -93,6 +99,7 @@ impl<'b> Writer<'b> {
         }
         let mut program = Vec::with_capacity(batch.requests.len().saturating_mul(5));
         let mut sent = Sent::default();
+        sent.charges.reserve(batch.requests.len());
         let mut rest = batch.requests.as_slice();
         while !rest.is_empty() {
             let alone = rest.iter().take(MAX_RUNS).take_while(|p| p.request.len() == 1).count();

@@ -15,6 +15,7 @@ mod owned;
 
 pub(crate) use owned::Owned;
 
+use crate::keys::Name;
 use crate::link::Call;
 
 /// Requests that are sent together, in order.
@@ -44,7 +45,7 @@ struct Pending {
 /// What a counter means under another limit than it was counted under.
 #[derive(Debug)]
 struct Conversion {
-    name: Box<[u8]>,
+    name: Name,
     /// What must still be there.
     expected: Vec<u8>,
     /// What takes its place; empty if nothing does.

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Key, Limit, Need, Op, Request};
 
-use crate::keys;
+use crate::keys::{self, Name};
 
 /// A request with everything it refers to.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Owned {
 #[derive(Debug)]
 pub(super) struct OwnedCharge {
     /// The counter's name in Redis, of which the key is the end.
-    pub(super) name: Box<[u8]>,
+    pub(super) name: Name,
     key_at: usize,
     limit: Limit,
     pub(super) op: Op,
