@@ -17,6 +17,8 @@ const MAX_IN_FLIGHT: usize = 1 << 16;
 const MAX_WAITING: usize = 1 << 20;
 /// Shorter ones are below the resolution of the timer.
 const MIN_DEADLINE: Duration = Duration::from_millis(1);
+/// Nobody waits longer for a decision, and what Redis keeps for a retry lives twice as long.
+const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How Redis is reached, and how patient a caller is. Only the URL has no default.
 ///
@@ -117,16 +119,16 @@ impl Config {
     }
 
     /// How long one decision may take before its caller is answered without Redis; 20 ms unless
-    /// set, 1 ms at least.
+    /// set, brought into 1 ms to 60 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline.max(MIN_DEADLINE);
+        self.deadline = deadline.clamp(MIN_DEADLINE, MAX_DEADLINE);
         self
     }
 
-    /// How long one attempt to connect and log in may take; 1 s unless set. Callers never wait for
-    /// it: without a connection they are answered at once.
+    /// How long one attempt to connect and log in may take; 1 s unless set, brought into 1 ms to
+    /// 60 s. Callers never wait for it: without a connection they are answered at once.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout.max(MIN_DEADLINE);
+        self.connect_timeout = timeout.clamp(MIN_DEADLINE, MAX_DEADLINE);
         self
     }
 
@@ -199,11 +201,11 @@ impl BreakerSettings {
         self
     }
 
-    /// The pause between two probes is drawn evenly from this range; 50 to 200 ms unless set.
-    /// Being drawn, the probes of a fleet do not arrive together.
+    /// The pause between two probes is drawn evenly from this range; 50 to 200 ms unless set, both
+    /// brought into 1 ms to 60 s. Being drawn, the probes of a fleet do not arrive together.
     pub fn probe(mut self, shortest: Duration, longest: Duration) -> Self {
-        let shortest = shortest.max(MIN_DEADLINE);
-        self.probe = shortest..=longest.max(shortest);
+        let shortest = shortest.clamp(MIN_DEADLINE, MAX_DEADLINE);
+        self.probe = shortest..=longest.clamp(shortest, MAX_DEADLINE);
         self
     }
 }
@@ -289,5 +291,16 @@ mod tests {
         assert_eq!((high.connections, high.max_in_flight), (MAX_CONNECTIONS, MAX_IN_FLIGHT));
         let breaker = BreakerSettings::default().failures(0).probe(Duration::ZERO, Duration::ZERO);
         assert_eq!((breaker.failures, breaker.probe), (1, MIN_DEADLINE..=MIN_DEADLINE));
+    }
+
+    #[test]
+    fn nothing_is_waited_for_without_end() {
+        let config = Config::new("redis://localhost").unwrap();
+
+        let config = config.deadline(Duration::MAX).connect_timeout(Duration::MAX);
+        let breaker = BreakerSettings::default().probe(Duration::MAX, Duration::MAX);
+
+        assert_eq!((config.deadline, config.connect_timeout), (MAX_DEADLINE, MAX_DEADLINE));
+        assert_eq!(breaker.probe, MAX_DEADLINE..=MAX_DEADLINE);
     }
 }
