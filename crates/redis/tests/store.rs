@@ -13,10 +13,10 @@ use tollgate_core::testing::suite::Model;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate_redis::core::{
-    Answer, Charge, Holder, Key, Limit, OnChange, Op, Request, Retry, Revision, Store, Timestamp,
-    Verdict,
+    Answer, Charge, Holder, Key, Limit, OnChange, Op, Request, Retry, Revision, Store,
+    StoreErrorKind, Timestamp, Verdict,
 };
-use tollgate_redis::{RedisStore, keys};
+use tollgate_redis::{Config, RedisStore, keys};
 
 fn sound(stores: &[&RedisStore]) {
     for store in stores {
@@ -321,6 +321,82 @@ async fn two_revisions_that_alternate_admit_what_the_newer_allows() {
     }
     sound(&[&stores[0], &stores[1]]);
     assert!(stores[0].stats().converted + stores[1].stats().converted >= 3);
+}
+
+/// A deadline without end once made every call `Unavailable`: the moment could not be represented.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_deadline_there_is_answers() {
+    let server = RedisServer::start().unwrap();
+    let config = Config::new(&server.url()).unwrap().deadline(Duration::MAX);
+    let store = connect(config.connect_timeout(Duration::MAX)).await;
+
+    assert!(take(&store, "k", &bucket(1)).await.passes());
+    assert!(!take(&store, "k", &bucket(1)).await.passes());
+}
+
+/// Counts were once added after callers were told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_told_finds_it_counted() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(patient(&server.url())).await;
+    let limit = bucket(1);
+    assert!(take(&store, "k", &limit).await.passes());
+    let name = the_name(&server);
+
+    for poisoned in 1..=200 {
+        run(&server, &[b"SET", &name, b"somebody else's", b"PX", b"100000"]);
+        assert!(take(&store, "k", &limit).await.passes());
+        assert_eq!(store.stats().poisoned, poisoned);
+    }
+}
+
+#[tokio::test]
+async fn three_runs_are_under_way_and_the_rest_waits() {
+    let server = RedisServer::start().unwrap();
+    let store = Arc::new(connect(patient(&server.url())).await);
+    let limit = bucket(1);
+    server.stop().unwrap();
+
+    let calls: Vec<_> = (0..2_000)
+        .map(|i| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { take(&store, &format!("k{i}"), &limit).await.passes() })
+        })
+        .collect();
+    until("three runs", || store.stats().runs == 3).await;
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(store.stats().runs, 3, "no fourth while none is back");
+    server.resume().unwrap();
+
+    for call in calls {
+        assert!(call.await.unwrap());
+    }
+    assert_eq!(store.stats().requests, 2_000);
+    sound(&[&store]);
+}
+
+/// A call of more than a run goes in parts, so a later part may fail when an earlier one is charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_second_part_fails_says_that_it_may_have_been_charged() {
+    let server = RedisServer::start().unwrap();
+    let rights: [&[u8]; 7] = [b"ACL", b"SETUSER", b"some", b"on", b">pw", b"+@all", b"~*mine*"];
+    run(&server, &rights);
+    let store = connect(patient(&server.url()).user("some").password("pw")).await;
+    let limit = bucket(1_000);
+    let (mine, other) = ([of("mine", &limit, 1)], [of("other", &limit, 1)]);
+    let batch = |first: usize| {
+        let mut batch = vec![Request::new(&mine).unwrap(); first];
+        batch.push(Request::new(&other).unwrap());
+        batch
+    };
+
+    let in_one_part = store.charge(&batch(255)).await.unwrap_err();
+    assert_eq!(in_one_part.kind(), StoreErrorKind::Unavailable);
+    assert_eq!(remaining(&store, "mine", &limit).await, 1_000, "nothing was charged");
+
+    let in_two_parts = store.charge(&batch(256)).await.unwrap_err();
+    assert_eq!(in_two_parts.kind(), StoreErrorKind::Timeout);
+    assert_eq!(remaining(&store, "mine", &limit).await, 744, "the first part was");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
