@@ -259,6 +259,7 @@ struct Passengers {
 impl Passengers {
     /// Boards who may still be answered in time; their requests.
     fn board(&mut self, load: &mut Vec<Job>, now: Instant, least: Duration) -> Vec<Owned> {
+        let earliest = now.checked_add(least).unwrap_or(now);
         let mut requests = Vec::with_capacity(load.len());
         self.waiting.reserve(load.len());
         self.owners.reserve(load.len());
@@ -269,15 +270,22 @@ impl Passengers {
             }
             // With so little time left it would most likely be charged and told that it may have
             // been.
-            if job.deadline.saturating_duration_since(now) < least {
+            if job.deadline < earliest {
                 job.turn_away(Cause::DeadlinePassed.unavailable());
                 continue;
             }
             self.deadline = Some(self.deadline.map_or(job.deadline, |d| d.min(job.deadline)));
             let Job { requests: mut own, answers, tell, .. } = job;
             let count = own.len();
-            self.owners.extend((0..count).map(|i| (self.waiting.len(), i)));
-            requests.extend(own.drain(..));
+            if count == 1
+                && let Some(request) = own.pop()
+            {
+                self.owners.push((self.waiting.len(), 0));
+                requests.push(request);
+            } else {
+                self.owners.extend((0..count).map(|i| (self.waiting.len(), i)));
+                requests.extend(own.drain(..));
+            }
             let (spent, places) = (own, Vec::new());
             self.waiting.push(Some(Waiting { tell, requests: count, answers, spent, places }));
         }

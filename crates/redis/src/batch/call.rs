@@ -62,13 +62,10 @@ impl<'b> Numbered<'b> {
     }
 
     fn number(&mut self, name: &'b [u8]) -> u16 {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
-        }
-        self.names.push(name);
-        let number = u16::try_from(self.names.len()).unwrap_or(u16::MAX);
-        self.numbers.insert(name, number);
-        number
+        *self.numbers.entry(name).or_insert_with(|| {
+            self.names.push(name);
+            u16::try_from(self.names.len()).unwrap_or(u16::MAX)
+        })
     }
 }
 

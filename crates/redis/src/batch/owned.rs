@@ -40,7 +40,11 @@ impl Owned {
                 judged_by: None,
             }
         };
-        Self { charges: request.charges().iter().map(own).collect() }
+        let charges: Box<[OwnedCharge]> = match request.charges() {
+            [charge] => Box::new([own(charge)]),
+            charges => charges.iter().map(own).collect(),
+        };
+        Self { charges }
     }
 
     /// How many charges, the measure of a batch.
