@@ -46,7 +46,7 @@ pub use limit::{Limit, LimitError, LimitErrorKind, OnChange, OnFull, Revision};
 pub use quota::{ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError};
 pub use request::{Request, RequestError, Seat};
 pub use span::{Rate, Span};
-pub use store::{Store, StoreError, StoreErrorKind};
+pub use store::{MAX_VALUE, Store, StoreError, StoreErrorKind};
 pub use time::{Clock, Timestamp};
 
 /// The program of the README, compiled and run with the doctests.

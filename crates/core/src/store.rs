@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
-use crate::{Answer, Request};
+use crate::{Answer, Key, Request};
 
 /// Keeps counters and executes requests on them, each all or none.
 ///
@@ -40,7 +40,36 @@ pub trait Store: Send + Sync {
             answers.pop().ok_or(StoreError::new(StoreErrorKind::Timeout))
         }
     }
+
+    /// The value that is kept under a name. Values say how to count, such as a rate that several
+    /// processes share; no value is a counter, whatever its name.
+    ///
+    /// # Errors
+    ///
+    /// When the store could not answer.
+    fn read(
+        &self,
+        name: Key<'_>,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+
+    /// Sets the value under a name if it is still `expected` (`None`: if there is none), and
+    /// returns what is there now: `new`, or what somebody else has set. At most
+    /// [`MAX_VALUE`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the store could not answer: after a timeout it may have been set, and may be tried
+    /// again. When the value is too long, or the store has no room for it.
+    fn compare_and_set(
+        &self,
+        name: Key<'_>,
+        expected: Option<&[u8]>,
+        new: &[u8],
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 }
+
+/// The longest value of [`Store::compare_and_set`]: far more than a setting needs.
+pub const MAX_VALUE: usize = 64 * 1024;
 
 impl<S: Store> Store for Arc<S> {
     const REMOTE: bool = S::REMOTE;
@@ -51,6 +80,19 @@ impl<S: Store> Store for Arc<S> {
 
     async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
         S::decide(self, request).await
+    }
+
+    async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+        S::read(self, name).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        name: Key<'_>,
+        expected: Option<&[u8]>,
+        new: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        S::compare_and_set(self, name, expected, new).await
     }
 }
 

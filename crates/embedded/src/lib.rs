@@ -28,6 +28,7 @@ mod spill;
 mod store;
 mod sync;
 mod table;
+mod values;
 
 pub use builder::Builder;
 pub use clock::MonotonicClock;

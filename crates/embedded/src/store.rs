@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 use tollgate_core::algorithm::bucket::Plain;
 use tollgate_core::{
-    Answer, Charge, Clock, Decision, Op, Request, Retry, Store, StoreError, Timestamp, Verdict,
+    Answer, Charge, Clock, Decision, Key, Op, Request, Retry, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::MonotonicClock;
@@ -19,6 +19,7 @@ use crate::overflow::Overflow;
 use crate::several::Several;
 use crate::shard::{Outcome, Shard};
 use crate::sync::{Guard, Lock};
+use crate::values::Values;
 
 /// Keeps counters in this process: bounded, exact, without a thread of its own.
 ///
@@ -43,6 +44,7 @@ pub struct EmbeddedStore<C = MonotonicClock> {
     mask: u64,
     booths: Booths,
     overflow: Lock<Overflow>,
+    values: Values,
 }
 
 /// A shard on cache lines of its own, so that neighbours do not slow each other down.
@@ -94,6 +96,7 @@ impl<C: Clock> EmbeddedStore<C> {
             mask: u64::try_from(sizes.shards.saturating_sub(1)).unwrap_or(0),
             booths: Booths::new(sizes.booths),
             overflow: Lock::new(Overflow::default()),
+            values: Values::default(),
         }
     }
 
@@ -341,5 +344,18 @@ impl<C: Clock> Store for EmbeddedStore<C> {
 
     async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
         Ok(self.charge_request(request))
+    }
+
+    async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.values.read(name))
+    }
+
+    async fn compare_and_set(
+        &self,
+        name: Key<'_>,
+        expected: Option<&[u8]>,
+        new: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.values.compare_and_set(name, expected, new)
     }
 }

@@ -81,6 +81,7 @@ const FLIGHTS: usize = 3;
 pub(crate) struct Driver {
     queue: Arc<Queue<Job>>,
     counts: Arc<Counts>,
+    runtime: runtime::Handle,
 }
 
 impl Drop for Driver {
@@ -128,19 +129,30 @@ impl Driver {
         };
         let config = config.clone();
         let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(live(config, driven, tell)),
+            Ok(runtime) => {
+                let handle = runtime.handle().clone();
+                runtime.block_on(live(config, driven, handle, tell));
+            }
             Err(error) => drop(tell.send(Err(cannot(error)))),
         };
         let thread = thread::Builder::new().name("tollgate-redis".to_owned());
         thread.spawn(life).map_err(cannot)?;
-        let link = told.await.unwrap_or_else(|_| {
+        let (link, runtime) = told.await.unwrap_or_else(|_| {
             Err(ConnectError::settings("the thread of the store ended before it was connected"))
         })?;
-        Ok((Self { queue, counts }, link))
+        Ok((Self { queue, counts, runtime }, link))
     }
 
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Runs something on the store's thread; `None` if that has ended.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.runtime.spawn(work).await.ok()
     }
 
     /// Puts a job into the queue.
@@ -166,7 +178,8 @@ struct Driven {
 async fn live(
     config: Config,
     driven: Driven,
-    mut tell: oneshot::Sender<Result<Arc<Link>, ConnectError>>,
+    runtime: runtime::Handle,
+    mut tell: oneshot::Sender<Result<(Arc<Link>, runtime::Handle), ConnectError>>,
 ) {
     let _closing = Closing(Arc::clone(&driven.queue));
     let connected = tokio::select! {
@@ -176,7 +189,7 @@ async fn live(
     match connected {
         Ok(link) => {
             let link = Arc::new(link);
-            if tell.send(Ok(Arc::clone(&link))).is_ok() {
+            if tell.send(Ok((Arc::clone(&link), runtime))).is_ok() {
                 drive(link, driven).await;
             }
         }

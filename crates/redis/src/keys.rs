@@ -50,6 +50,21 @@ pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Nam
     out
 }
 
+/// What the names of values have in place of an algorithm's number.
+const VALUE: u8 = b'v';
+
+/// The name of a value.
+pub(crate) fn value_name(key: Key<'_>) -> Name {
+    let key = key.as_bytes();
+    let [a, b, c] = lane(key);
+    let [t, g, colon, brace] = *PREFIX;
+    let version = b'0'.saturating_add(VERSION);
+    let head = [t, g, colon, brace, a, b, c, b'}', b':', version, b':', VALUE, b':'];
+    let mut out = Name::from_slice(&head);
+    out.extend_from_slice(key);
+    out
+}
+
 /// The number of the algorithm and the key that a name stands for; `None` if it is not a name of
 /// this version.
 pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {

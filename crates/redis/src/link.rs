@@ -46,9 +46,10 @@ use crate::checks::Warning;
 use crate::clock::{self, Instant};
 use crate::config::{Config, Retry};
 use crate::error::{Cause, ConnectError};
+use crate::script::VALUES;
 
 pub(crate) use self::answer::Reply;
-pub(crate) use self::command::{Call, Script, Strings};
+pub(crate) use self::command::{Call, Script, Strings, Which};
 pub(crate) use self::wire::{Gone, Wire};
 
 /// A link to one Redis server, for one script. Dropping it ends its tasks and connections.
@@ -74,6 +75,7 @@ impl Link {
     ) -> Result<Self, ConnectError> {
         let shared = Arc::new(Shared {
             script: Script::new(script),
+            values: Script::new(VALUES),
             dialer: Dialer::new(config)?,
             lanes: (0..config.connections).map(|_| Arc::default()).collect(),
             turn: AtomicUsize::new(0),
@@ -188,6 +190,7 @@ pub(crate) struct Health {
 struct Shared {
     config: Config,
     script: Script,
+    values: Script,
     dialer: Dialer,
     lanes: Box<[Arc<Lane>]>,
     turn: AtomicUsize,
@@ -226,7 +229,11 @@ impl Shared {
         loop {
             trail.wire = Some(Arc::clone(&lane));
             trail.uncertain = true;
-            let command = call.pack(&self.script, form, &preamble);
+            let script = match call.which {
+                Which::Batch => &self.script,
+                Which::Values => &self.values,
+            };
+            let command = call.pack(script, form, &preamble);
             let answer = wire.ask(&command).await.map_or(Answer::Foreign, Answer::read);
             // What was sent first may have been executed, whatever becomes of the second.
             trail.uncertain = resent;

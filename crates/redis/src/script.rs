@@ -1,4 +1,7 @@
-//! The one script, put together from its files when this crate is compiled.
+//! The scripts, put together from their files when this crate is compiled.
+
+/// Reads a value, or sets it if it is what the caller knows.
+pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 
 /// Reads, decides and writes a batch. The order matters: a file uses what those before it define.
 ///

@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::task::coop::consume_budget;
-use tollgate_core::{Answer, Request, Store, StoreError, StoreErrorKind, Timestamp, Verdict};
+use tollgate_core::{
+    Answer, Key, MAX_VALUE, Request, Store, StoreError, StoreErrorKind, Timestamp, Verdict,
+};
 
 use crate::batch::Owned;
 use crate::driver::{Driver, Job, MAX_CHARGES, Requests, Told};
-use crate::link::Link;
-use crate::{Config, ConnectError, Warning, clock};
+use crate::link::{Call, Link, Which};
+use crate::{Config, ConnectError, Warning, clock, keys};
 
 /// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
 ///
@@ -156,6 +158,41 @@ impl Store for RedisStore {
             }
         }
         Ok(answers)
+    }
+
+    async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+        self.value(name, Vec::new()).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        name: Key<'_>,
+        expected: Option<&[u8]>,
+        new: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        if new.len() > MAX_VALUE {
+            let error = StoreError::new(StoreErrorKind::Unavailable);
+            return Err(error.with_source("the value is longer than 64 KiB"));
+        }
+        let known = expected.map_or_else(|| b"-".to_vec(), |value| [b"=", value].concat());
+        self.value(name, vec![known, new.to_vec()]).await
+    }
+}
+
+impl RedisStore {
+    async fn value(
+        &self,
+        name: Key<'_>,
+        args: Vec<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = keys::value_name(name);
+        let keys = std::iter::once(&name[..]).collect();
+        let call = Call { which: Which::Values, keys, args };
+        let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
+        let link = Arc::clone(&self.link);
+        let ran = self.driver.run(async move { link.run(call, deadline).await }).await;
+        let reply = ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
+        Ok(reply.values.into_iter().next().flatten())
     }
 }
 

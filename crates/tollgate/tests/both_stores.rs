@@ -18,9 +18,11 @@ use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucke
 use tollgate::core::rule::declaration::{Mode, Rule};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, Store};
+use tollgate::core::{Algorithm, Key, Limit, MAX_VALUE, Store};
 use tollgate::redis::{Config, RedisStore};
-use tollgate::{DenyCache, EmbeddedStore, Limiter, ReservationError};
+use tollgate::{
+    DenyCache, EmbeddedStore, Limiter, RateError, RateLimiter, RateType, ReservationError,
+};
 use tollgate_harness::RedisServer;
 
 /// Runs a body on each store, each fresh.
@@ -54,6 +56,8 @@ on_both! {
     counters_are_told_apart_by_every_value,
     a_reservation_is_settled_once,
     a_permit_comes_back_when_it_is_dropped,
+    a_value_is_set_by_whoever_knows_it,
+    of_two_rates_the_first_wins_until_it_is_set_anew,
 }
 
 async fn connect(url: &str) -> RedisStore {
@@ -298,4 +302,69 @@ async fn a_permit_comes_back_when_it_is_dropped<S: Store + 'static, F: Future<Ou
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(passes, "long before its lease ends");
+}
+
+async fn a_value_is_set_by_whoever_knows_it<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let store = store().await;
+    let name = Key::new(b"k\0{x}").unwrap();
+    let text = |value: Option<Vec<u8>>| value.map(|value| String::from_utf8(value).unwrap());
+
+    assert_eq!(store.read(name).await.unwrap(), None);
+    let vain = store.compare_and_set(name, Some(b"a"), b"b").await.unwrap();
+    assert_eq!(vain, None, "there is nothing to compare with");
+    assert_eq!(text(store.compare_and_set(name, None, b"one").await.unwrap()).unwrap(), "one");
+    assert_eq!(text(store.compare_and_set(name, None, b"two").await.unwrap()).unwrap(), "one");
+    let two = store.compare_and_set(name, Some(b"one"), b"two").await.unwrap();
+    assert_eq!(text(two).unwrap(), "two");
+    assert_eq!(text(store.read(name).await.unwrap()).unwrap(), "two");
+    assert!(store.compare_and_set(name, Some(b"two"), &[0; MAX_VALUE + 1]).await.is_err());
+    let empty = store.compare_and_set(name, Some(b"two"), b"").await.unwrap();
+    assert_eq!(empty, Some(Vec::new()), "an empty value is a value");
+
+    // No counter has the name of a value, whatever the key.
+    let limit = Limit::new(TokenBucket, "1 per 1h".parse().unwrap()).unwrap();
+    let limiter = Limiter::new(store);
+    assert!(limiter.check(b"k\0{x}", &limit, 1).await.unwrap().passes());
+    assert_eq!(limiter.store().read(name).await.unwrap(), Some(Vec::new()));
+}
+
+/// Row 9 of the mission.
+async fn of_two_rates_the_first_wins_until_it_is_set_anew<
+    S: Store + 'static,
+    F: Future<Output = S>,
+>(
+    store: impl Fn() -> F,
+) {
+    let store = std::sync::Arc::new(store().await);
+    let node = || limiter(std::sync::Arc::clone(&store), RuleSet::empty());
+    let (one, two) = (node(), node());
+    let (a, b) = (RateLimiter::new(&one, "mail").unwrap(), RateLimiter::new(&two, "mail").unwrap());
+    let hourly = |count: u64| format!("{count} per 1h").parse().unwrap();
+
+    assert!(matches!(a.try_acquire(1).await, Err(RateError::NotSet)));
+    assert!(a.try_set_rate(RateType::Overall, hourly(5)).await.unwrap());
+    assert!(!b.try_set_rate(RateType::Overall, hourly(5)).await.unwrap(), "not even the same");
+    assert!(a.try_acquire(3).await.unwrap());
+    assert!(b.try_acquire(2).await.unwrap());
+    assert!(!a.try_acquire(1).await.unwrap() && !b.try_acquire(1).await.unwrap());
+    assert!(matches!(b.try_acquire(6).await, Err(RateError::NotAdmitted(_))), "there are five");
+    assert!(!b.try_acquire_timeout(1, Duration::from_secs(60)).await.unwrap(), "told at once");
+
+    // Set anew by one, it binds the other: what was used stays used.
+    b.set_rate(RateType::Overall, hourly(7)).await.unwrap();
+    assert_eq!(b.rate().await.unwrap().unwrap().edit, 2);
+    assert_eq!(b.available().await.unwrap(), 2);
+    b.acquire(1).await.unwrap();
+    assert!(a.try_acquire(1).await.unwrap(), "charged under the old rate, judged by the new");
+    assert!(!a.try_acquire(1).await.unwrap() && !b.try_acquire(1).await.unwrap());
+
+    // Each client for itself.
+    let (a, b) = (RateLimiter::new(&one, "own").unwrap(), RateLimiter::new(&two, "own").unwrap());
+    a.set_rate(RateType::PerClient, hourly(1)).await.unwrap();
+    assert!(a.try_acquire(1).await.unwrap() && b.try_acquire(1).await.unwrap());
+    assert!(!a.try_acquire(1).await.unwrap() && !b.try_acquire(1).await.unwrap());
+    assert!(RateLimiter::new(&one, "").is_err());
+    assert!(RateLimiter::new(&one, &"x".repeat(1024)).is_err());
 }

@@ -20,7 +20,7 @@ use tollgate::core::algorithm::{
 };
 use tollgate::core::rule::RuleSet;
 use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, Verdict};
+use tollgate::core::{Algorithm, Retry, Verdict};
 use tollgate::{DenyCache, Limiter, Reservation, Source};
 
 fn algorithms() -> Vec<Algorithm> {
@@ -141,5 +141,7 @@ async fn a_flood_of_refusals_costs_the_store_twenty_questions_a_second() {
     assert!(!limiter.admit(&user("bob").cost(2)).await.passes());
     let higher = limiter.admit(&user("bob").cost(3)).await;
     assert_eq!(higher.ruling().source(), Source::DenyCache);
+    let never = limiter.admit(&user("bob").cost(4)).await;
+    assert_eq!(never.verdict(), Verdict::Deny(Retry::Never), "and four never pass");
     assert!(limiter.admit(&user("bob")).await.passes());
 }

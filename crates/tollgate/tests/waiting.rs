@@ -19,7 +19,7 @@ use tollgate::core::algorithm::{
     FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, Smooth, TokenBucket,
 };
 use tollgate::core::{Algorithm, Limit, Store};
-use tollgate::{Gate, Limiter, NoPermit, NotAdmitted, Semaphore, Shaper};
+use tollgate::{Gate, Limiter, NoPermit, NotAdmitted, RateLimiter, RateType, Semaphore, Shaper};
 
 fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
     Limit::new(algorithm, quota.parse().unwrap()).unwrap()
@@ -277,4 +277,41 @@ async fn a_semaphore_is_fair_and_leaks_nothing() {
     }
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
     assert_eq!(seats.available(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_for_a_rate_come_through_in_order_and_a_new_rate_is_seen_within_a_second() {
+    let store = backend();
+    let (one, two) = (Limiter::new(Way::to(&store)), Limiter::new(Way::to(&store)));
+    let mail = Arc::new(RateLimiter::new(&one, "mail").unwrap());
+    mail.set_rate(RateType::Overall, "10 per 1s".parse().unwrap()).await.unwrap();
+    let (start, log) = (Instant::now(), Log::default());
+    let mut tasks = Vec::new();
+    for i in 0..30 {
+        let (mail, log) = (Arc::clone(&mail), Arc::clone(&log));
+        tasks.push(tokio::spawn(async move {
+            mail.acquire(1).await.unwrap();
+            log.lock().unwrap().push((i, start.elapsed().as_millis()));
+        }));
+        settle().await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let log = log.lock().unwrap().clone();
+    assert_eq!(log.iter().map(|(i, _)| *i).collect::<Vec<_>>(), (0..30).collect::<Vec<_>>());
+    for (i, at) in log {
+        let due = (i as u128 / 10) * 1_000;
+        assert!((due..=due + 10).contains(&at), "{i} at {at} ms");
+    }
+
+    let other = RateLimiter::new(&two, "mail").unwrap();
+    other.set_rate(RateType::Overall, "1 per 1h".parse().unwrap()).await.unwrap();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(mail.try_acquire(1).await.unwrap());
+    assert!(!mail.try_acquire(1).await.unwrap(), "one an hour, set by another process");
+    // A store that does not answer leaves the rate that is known.
+    one.store().set(common::Road::Closed);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(mail.try_acquire(1).await.is_ok(), "by the local share");
 }

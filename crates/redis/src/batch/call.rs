@@ -11,7 +11,7 @@ use tollgate_core::{Limit, Need, Op};
 use super::owned::OwnedCharge;
 use super::{Batch, Conversion, Pending, Sent};
 use crate::layout;
-use crate::link::{Call, Strings};
+use crate::link::{Call, Strings, Which};
 
 /// Collects what the requests of a batch have in common, each thing once.
 #[derive(Default)]
@@ -115,7 +115,7 @@ impl<'b> Writer<'b> {
         let names = self.strings.names.iter().chain(&self.logs.names);
         let keys: Strings = names.copied().collect();
         sent.keys = keys.len();
-        (Call { keys, args }, sent)
+        (Call { which: Which::Batch, keys, args }, sent)
     }
 
     /// Requests of one charge each, equal ones that follow each other as one run.

@@ -18,9 +18,20 @@ impl Script {
     }
 }
 
-/// One run of the script: `KEYS` and, from `ARGV[3]` on, `ARGV`.
+/// Which script is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// The one that decides a batch.
+    #[default]
+    Batch,
+    /// The one that keeps values.
+    Values,
+}
+
+/// One run of a script: `KEYS` and, from `ARGV[3]` on, `ARGV`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
+    pub(crate) which: Which,
     pub(crate) keys: Strings,
     pub(crate) args: Vec<Vec<u8>>,
 }
@@ -113,7 +124,7 @@ mod tests {
     fn a_call_is_one_command_with_the_preamble_before_its_arguments() {
         let script = Script::new("return 1");
         let keys = [&b"a"[..], b""].into_iter().collect();
-        let call = Call { keys, args: vec![b"\xff\r\n".into()] };
+        let call = Call { keys, args: vec![b"\xff\r\n".into()], ..Call::default() };
         let preamble = Preamble { not_after: u64::MAX, id: "i".to_owned() };
 
         let packed = call.pack(&script, Form::BySha, &preamble).get_packed_command();

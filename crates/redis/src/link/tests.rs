@@ -67,7 +67,7 @@ async fn link(config: Config) -> Link {
 }
 
 fn call() -> Call {
-    Call { keys: std::iter::once(KEY.as_bytes()).collect(), args: vec![] }
+    Call { keys: std::iter::once(KEY.as_bytes()).collect(), ..Call::default() }
 }
 
 async fn run(link: &Link) -> Result<Reply, StoreError> {

@@ -96,9 +96,11 @@ impl Denials {
     }
 }
 
-/// What is asked for, if its refusal may be repeated.
+/// What is asked for, if its refusal may be repeated. More than can ever pass is refused for good,
+/// which only the store says.
 fn asked(toll: &Toll<'_>) -> Option<Cost> {
-    toll.asked().filter(|_| !toll.counts_holders())
+    let most = toll.limit.quota().burst().get();
+    toll.asked().filter(|cost| *cost <= most && !toll.counts_holders())
 }
 
 fn edit(toll: &Toll<'_>) -> (Revision, Quota) {

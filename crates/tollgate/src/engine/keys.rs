@@ -13,7 +13,6 @@ pub(crate) const RESERVATION: u8 = b'o';
 /// The nodes that are alive.
 pub(crate) const NODES: u8 = b'n';
 /// A rate that is kept in the store, and its counter.
-#[expect(dead_code, reason = "the rate limiter comes next")]
 pub(crate) const RATE: u8 = b'q';
 
 /// The key of this kind with this number.

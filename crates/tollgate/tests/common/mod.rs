@@ -19,7 +19,7 @@ use tollgate::EmbeddedStore;
 use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::core::{
-    Algorithm, Answer, Clock, Request, Store, StoreError, StoreErrorKind, Timestamp,
+    Algorithm, Answer, Clock, Key, Request, Store, StoreError, StoreErrorKind, Timestamp,
 };
 
 /// Tokio's clock, which tests can pause.
@@ -82,7 +82,32 @@ impl Way {
     }
 }
 
+impl Way {
+    fn reachable(&self) -> Result<(), StoreError> {
+        match self.state.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            1 => Err(StoreError::new(StoreErrorKind::Unavailable)),
+            _ => Err(StoreError::new(StoreErrorKind::Timeout)),
+        }
+    }
+}
+
 impl Store for Way {
+    async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
+        self.reachable()?;
+        self.backend.read(name).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        name: Key<'_>,
+        expected: Option<&[u8]>,
+        new: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.reachable()?;
+        self.backend.compare_and_set(name, expected, new).await
+    }
+
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         let state = self.state.load(Ordering::SeqCst);
         // Every trip takes a moment, so that others may come in between.

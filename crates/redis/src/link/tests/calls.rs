@@ -18,7 +18,7 @@ async fn keys_and_arguments_arrive_as_they_are() {
     let link = Link::connect(&patient(&server.url()), ECHO).await.unwrap();
     let bytes: Vec<u8> = (0..=255).collect();
     let keys = std::iter::once(bytes.as_slice()).collect();
-    let call = Call { keys, args: vec![vec![], bytes.clone()] };
+    let call = Call { keys, args: vec![vec![], bytes.clone()], ..Call::default() };
 
     let reply = link.run(call, clock::now() + AGES).await.unwrap();
 
