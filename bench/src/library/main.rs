@@ -128,10 +128,13 @@ fn admitted(limiter: &Limiter<EmbeddedStore<Quanta>>, ask: &Ask<'_>) -> Admissio
 fn with_ask<R>(name: &mut String, user: u64, ip: u64, act: impl FnOnce(&Ask<'_>) -> R) -> R {
     let name = set(name, user);
     let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | ip as u32));
-    let ask = Ask::new("shop").ip(address);
-    let ask = ask.with("service", "orders").and_then(|ask| ask.with("path", "/orders/17"));
-    let ask = ask.and_then(|ask| ask.with("method", "GET")).and_then(|ask| ask.with("user", name));
-    act(&ask.expect("valid"))
+    let mut ask = Ask::new("shop").ip(address);
+    for (attribute, value) in
+        [("service", "orders"), ("path", "/orders/17"), ("method", "GET"), ("user", name.as_str())]
+    {
+        ask.push(attribute, value.as_bytes()).expect("valid");
+    }
+    act(&ask)
 }
 
 fn fill(mut act: impl FnMut(&Ask<'_>)) {

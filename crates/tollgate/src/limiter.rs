@@ -174,40 +174,36 @@ impl<S: Store + 'static> Limiter<S> {
         rules: Arc<RuleSet>,
         mut note: impl FnMut(&Toll<'_>, Option<&[u8]>),
     ) -> Admission {
-        let charges = match rules.judge(ask, &self.shared.secret) {
-            Judgement::Charges(charges) => charges,
+        let judgement = rules.judge(ask, &self.shared.secret);
+        let charges = match &judgement {
+            Judgement::Charges(charges) if !charges.is_empty() => charges,
             other => {
-                let reason = reason(&other);
-                drop(other);
+                let reason = reason(other);
+                drop(judgement);
                 return self.without_charges(reason, rules, manner);
             }
         };
-        if charges.is_empty() {
-            drop(charges);
-            return self.without_charges(Reason::NoRule, rules, manner);
-        }
         let names = &self.shared.engine.names;
-        let tolls: SmallVec<[Toll<'_>; 8]> = charges
-            .enforced()
-            .iter()
-            .map(|due| toll(&charges, due, manner, || names.draw()))
-            .collect();
-        let outcome = self.shared.engine.decide(&tolls, charges.partition()).await;
-        let findings = found(charges.enforced(), &outcome);
+        let mut tolls: SmallVec<[Toll<'_>; 4]> = SmallVec::new();
+        for due in charges.enforced() {
+            tolls.push(toll(charges, due, manner, || names.draw()));
+        }
+        let decided = self.shared.engine.decide(&tolls, charges.partition()).await;
         let mut permits = Permits::none();
         if manner == Manner::Charge {
-            if outcome.answer.passes() {
+            if decided.answer.passes() {
                 permits = self.hold(&tolls, charges.partition());
                 tolls.iter().for_each(|toll| note(toll, charges.partition()));
-                self.shadow(&charges, &rules).await;
+                self.shadow(charges, &rules).await;
             } else {
-                self.count_refusals(&charges, &outcome);
+                self.count_refusals(charges, &decided);
             }
         }
-        let outage = outage(&outcome, &tolls);
+        let outage = outage(&decided, &tolls);
+        let findings = found(charges.enforced(), &decided);
         drop(tolls);
-        drop(charges);
-        let ruling = ruling(Reason::Limits, &outcome, findings, rules);
+        drop(judgement);
+        let ruling = ruling(Reason::Limits, &decided, findings, rules);
         self.conclude(ruling, permits, outage, manner)
     }
 

@@ -32,12 +32,11 @@ pub(super) fn judge<'s>(
     if !replacers.is_empty() {
         applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
     }
-    let mut charges = Charges::default();
-    let mut enforced = 0_usize;
+    let (mut shadow_block, mut enforced) = (None, 0_usize);
     for (found, missing) in &applied {
         let shadow = found.rule.mode() == Mode::Shadow;
         match found.block(*missing) {
-            Some(block) if shadow => charges.shadow_block = charges.shadow_block.or(Some(block)),
+            Some(block) if shadow => shadow_block = shadow_block.or(Some(block)),
             Some(block) => return Judgement::Blocked(block),
             None if !shadow => enforced = enforced.saturating_add(found.rule.dues()),
             None => {}
@@ -46,7 +45,10 @@ pub(super) fn judge<'s>(
     if enforced > Request::MAX_CHARGES {
         return Judgement::TooMany { charges: enforced };
     }
-    let mut writer = Writer { domain, view: &view, secret, charges: &mut charges };
+    // Filled where they are returned: charges are too large to be moved about for every ask.
+    let mut judgement = Judgement::Charges(Charges { shadow_block, ..Charges::default() });
+    let Judgement::Charges(charges) = &mut judgement else { return judgement };
+    let mut writer = Writer { domain, view: &view, secret, charges };
     for mode in [Mode::Enforce, Mode::Shadow] {
         for (found, missing) in &applied {
             if found.rule.mode() == mode && found.block(*missing).is_none() {
@@ -58,7 +60,7 @@ pub(super) fn judge<'s>(
         }
     }
     writer.partition();
-    Judgement::Charges(charges)
+    judgement
 }
 
 /// Writes dues and their keys.
