@@ -188,14 +188,15 @@ impl<S: Store + 'static> Limiter<S> {
         for due in charges.enforced() {
             tolls.push(toll(charges, due, manner, || names.draw()));
         }
+        let mut permits = self.permits(&tolls, charges.partition());
         let decided = self.shared.engine.decide(&tolls, charges.partition()).await;
-        let mut permits = Permits::none();
         if manner == Manner::Charge {
             if decided.answer.passes() {
-                permits = self.hold(&tolls, charges.partition());
+                permits.granted();
                 tolls.iter().for_each(|toll| note(toll, charges.partition()));
                 self.shadow(charges, &rules).await;
             } else {
+                permits.refused();
                 self.count_refusals(charges, &decided);
             }
         }
@@ -247,12 +248,13 @@ impl<S: Store + 'static> Limiter<S> {
         Admission::new(ruling, permits, outage)
     }
 
-    fn hold(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
-        let held = tolls.iter().filter_map(|toll| match toll.op {
+    /// The permits that these tolls ask for.
+    fn permits(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
+        let asked = tolls.iter().filter_map(|toll| match toll.op {
             Op::Acquire { holder, lease } => Some((OwnedToll::new(toll, partition), holder, lease)),
             _ => None,
         });
-        Permits::hold(held, &self.shared.keeper, &self.shared.engine)
+        Permits::asked(asked, &self.shared.keeper, &self.shared.engine)
     }
 
     /// Charges shadow rules: a second request, whose answer only observers see.

@@ -17,7 +17,7 @@ use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
 #[must_use = "permits go back as soon as this is dropped"]
 #[derive(Default)]
 pub struct Permits {
-    held: SmallVec<[(OwnedToll, Holder); 1]>,
+    held: SmallVec<[(OwnedToll, Holder, Duration); 1]>,
     home: Option<Home>,
 }
 
@@ -53,22 +53,33 @@ impl Permits {
         Self::default()
     }
 
-    /// Holds these, and has them renewed.
-    pub(crate) fn hold<S: Store + 'static>(
+    /// Permits that are about to be asked for. Dropped before the answer is known, they are
+    /// released: whoever leaves while the question is under way leaves nothing behind.
+    pub(crate) fn asked<S: Store + 'static>(
         tolls: impl IntoIterator<Item = (OwnedToll, Holder, Duration)>,
         keeper: &Keeper,
         engine: &Arc<Engine<S>>,
     ) -> Self {
-        let mut held = SmallVec::new();
-        for (toll, holder, lease) in tolls {
-            keeper.ask(Chore::Hold { toll: toll.clone(), holder, lease });
-            held.push((toll, holder));
-        }
+        let held: SmallVec<_> = tolls.into_iter().collect();
         if held.is_empty() {
             return Self::none();
         }
         let engine: Arc<dyn Releases> = Arc::<Engine<S>>::clone(engine);
         Self { held, home: Some(Home { keeper: keeper.clone(), engine }) }
+    }
+
+    /// They were granted, and are renewed from now on.
+    pub(crate) fn granted(&self) {
+        let Some(home) = &self.home else { return };
+        for (toll, holder, lease) in &self.held {
+            let (toll, holder, lease) = (toll.clone(), *holder, *lease);
+            home.keeper.ask(Chore::Hold { toll, holder, lease });
+        }
+    }
+
+    /// They were refused: there is nothing to give back.
+    pub(crate) fn refused(&mut self) {
+        self.held.clear();
     }
 
     /// How many permits these are.
@@ -85,7 +96,7 @@ impl Permits {
 impl Drop for Permits {
     fn drop(&mut self) {
         let Some(home) = &self.home else { return };
-        for (toll, holder) in self.held.drain(..) {
+        for (toll, holder, _) in self.held.drain(..) {
             home.engine.release(&toll, holder);
             home.keeper.ask(Chore::Release { toll, holder });
         }

@@ -212,6 +212,36 @@ async fn a_task_that_panics_or_is_cancelled_leaks_no_permit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_leaves_while_the_store_is_asked_leaks_no_permit() {
+    let set = rules(1, [with(rule("at-once", &["user"], &["1 per 1h"]), Concurrency)]);
+    let limiter = Limiter::builder(Way::to(&backend())).rules(set).build();
+
+    for polls in 1..6 {
+        let ask = user("alice");
+        let mut asking = Box::pin(limiter.admit(&ask));
+        // Left at every point where it waits.
+        for _ in 0..polls {
+            let polled = futures_poll(asking.as_mut()).await;
+            if polled {
+                break;
+            }
+        }
+        drop(asking);
+        settle().await;
+        let next = limiter.admit(&ask).await;
+        assert!(next.passes(), "left after {polls} polls");
+        drop(next);
+        settle().await;
+    }
+}
+
+/// Polls once; whether it is done.
+async fn futures_poll<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
+    std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_ready()))
+        .await
+}
+
+#[tokio::test(start_paused = true)]
 async fn peeking_and_explaining_charge_nothing() {
     let mut off = log(rule("off", &[], &["1 per 1m"]));
     off.mode = Mode::Off;

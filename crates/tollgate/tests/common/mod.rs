@@ -121,6 +121,7 @@ impl Store for Way {
             state => {
                 self.reached.fetch_add(batch.len() as u64, Ordering::SeqCst);
                 let answers = self.backend.charge(batch).await;
+                tokio::task::yield_now().await;
                 if state == 2 { Err(StoreError::new(StoreErrorKind::Timeout)) } else { answers }
             }
         }
