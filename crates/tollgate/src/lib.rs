@@ -3,6 +3,34 @@
 //! A [`Limiter`] judges requests by rules on a store: [`EmbeddedStore`] in this process, or, with
 //! the feature `redis`, one that many processes share. [`Gate`] and [`Shaper`] wait instead of
 //! refusing; [`Semaphore`] bounds how many are at work in this process.
+//!
+//! ```
+//! use tollgate::core::rule::Ask;
+//! use tollgate::rules::{self, Format};
+//! use tollgate::{EmbeddedStore, Limiter};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let rules = "{ version: 1, domain: shop, rules: [{ name: per-user, by: [user], limits: [2 per 1m] }] }";
+//! let limiter = Limiter::new(EmbeddedStore::new());
+//! limiter.set_rules(rules::load(rules, Format::Yaml)?)?;
+//!
+//! let alice = Ask::new("shop").with("user", "alice")?;
+//! assert!(limiter.admit(&alice).await.passes());
+//! assert!(limiter.admit(&alice).await.passes());
+//! assert!(!limiter.admit(&alice).await.passes());
+//! # Ok(()) }
+//! ```
+//!
+//! | To | Use |
+//! |---|---|
+//! | learn it by examples | [`guide`] |
+//! | judge a request by rules | [`rules`], [`Limiter::admit`], [`Admission`] |
+//! | charge one counter without rules | [`Limiter::check`] |
+//! | know what would happen, and why | [`Limiter::peek`], [`Limiter::explain`] |
+//! | charge an estimate, and settle later | [`Limiter::reserve`], [`Limiter::commit`], [`Limiter::refund`] |
+//! | wait for a turn | [`Limiter::gate`], [`Shaper`] |
+//! | bound how many are at work | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
+//! | hear what happens | [`Observer`], [`Limiter::stats`] |
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +40,7 @@ mod chance;
 mod clock;
 mod engine;
 mod explain;
+pub mod guide;
 mod limiter;
 mod observer;
 mod permits;
@@ -38,3 +67,10 @@ pub use tollgate_embedded::EmbeddedStore;
 #[cfg(feature = "redis")]
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
+
+/// The program of the README, compiled and run with the doctests.
+#[cfg(doctest)]
+mod readme {
+    #[doc = include_str!("../README.md")]
+    struct Tollgate;
+}
