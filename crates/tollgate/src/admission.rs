@@ -15,6 +15,29 @@ use crate::engine::Source;
 use crate::permits::Permits;
 
 /// Whether a request may pass, and on what that rests.
+///
+/// Keep it, or its [`Permits`], for as long as the work takes: permits of concurrency limits go
+/// back when it is dropped.
+///
+/// ```
+/// use tollgate::{Admission, EmbeddedStore, Limiter, core::{Limit, algorithm::SlidingLog}};
+///
+/// /// What a web server would answer.
+/// fn status(admission: &Admission) -> u16 {
+///     match admission.outage() {
+///         _ if admission.passes() => 200,
+///         Some(outage) if outage.unavailable => 503,
+///         _ => 429,
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// let limit = Limit::new(SlidingLog, "1 per 1m".parse()?)?;
+/// assert_eq!(status(&limiter.check("k", &limit, 1).await?), 200);
+/// assert_eq!(status(&limiter.check("k", &limit, 1).await?), 429);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "an admission that is not looked at admits everybody"]
 pub enum Admission {
@@ -36,10 +59,11 @@ pub enum Admission {
     },
 }
 
-/// Why the store was not asked.
+/// Why the answer is not the store's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// What became of the question.
+    /// What became of the question: after a [`StoreErrorKind::Timeout`] the store may have charged
+    /// it as well.
     pub cause: StoreErrorKind,
     /// Whether the request is refused only because the store is away (503, not 429).
     pub unavailable: bool,
@@ -53,7 +77,7 @@ impl Admission {
         }
     }
 
-    /// Whether the request may pass, now or after [`Admission::wait`].
+    /// Whether the request may pass, now or after [`Admission::wait`]. In an outage as well.
     pub fn passes(&self) -> bool {
         self.verdict().passes()
     }
@@ -63,7 +87,9 @@ impl Admission {
         self.ruling().verdict
     }
 
-    /// How long to wait before passing; zero unless the request was granted a place in the future.
+    /// How long to wait before passing; zero unless the request was granted a place in the future,
+    /// which needs patience: [`Limiter::admit`](crate::Limiter::admit) and
+    /// [`Limiter::check`](crate::Limiter::check) have none.
     pub fn wait(&self) -> Duration {
         match self.verdict() {
             Verdict::Wait(wait) => wait,
@@ -71,7 +97,8 @@ impl Admission {
         }
     }
 
-    /// After how long asking again can help; `None` if the request passes, or never will.
+    /// After how long asking again can help, never zero; `None` if the request passes, or never
+    /// will. Of several limits that refuse, the longest.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.verdict() {
             Verdict::Deny(Retry::After(retry)) => Some(retry),
@@ -143,11 +170,12 @@ pub(crate) struct Found {
 /// What one limit of one rule says.
 #[derive(Clone, Copy, Debug)]
 pub struct Finding<'r> {
-    /// The rule; `None` for a question without rules.
+    /// The rule; `None` for a question without rules
+    /// ([`Limiter::check`](crate::Limiter::check)).
     pub rule: Option<&'r ActiveRule>,
-    /// Its limit.
+    /// Its limit; `None` for its ban, and without rules.
     pub limit: Option<&'r ActiveLimit>,
-    /// What it says.
+    /// Its verdict alone, and what remains.
     pub decision: Decision,
 }
 
@@ -177,7 +205,8 @@ impl Ruling {
         self.rules.version()
     }
 
-    /// What each limit says.
+    /// What each limit says, bans included, the most specific rule first. Where the store was not
+    /// asked, only what refuses is known of: see [`Ruling::source`].
     pub fn findings(&self) -> impl Iterator<Item = Finding<'_>> {
         self.findings.iter().map(|found| self.finding(found))
     }

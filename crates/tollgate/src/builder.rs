@@ -13,7 +13,20 @@ use crate::limiter::{Limiter, Shared};
 use crate::observer::{Observer, Observers};
 use crate::stats::Counts;
 
-/// Says what a limiter is made of.
+/// Says what a limiter is made of. Made by [`Limiter::builder`].
+///
+/// ```
+/// use tollgate::{DenyCache, EmbeddedStore, Limiter, rules};
+///
+/// let limiter = Limiter::builder(EmbeddedStore::builder().max_keys(100_000).build())
+///     .rules(rules::load("{ version: 3, domain: shop }", rules::Format::Yaml)?)
+///     .secret(*b"sixteen bytes of")
+///     .deny_cache(DenyCache::Off)
+///     .build();
+///
+/// assert_eq!(limiter.rules().version(), 3);
+/// # Ok::<(), rules::Problems>(())
+/// ```
 pub struct Builder<S> {
     store: S,
     rules: RuleSet,
@@ -25,8 +38,8 @@ pub struct Builder<S> {
 /// Whether refusals that are known to be refusals are repeated without asking the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DenyCache {
-    /// For up to 50 ms. Changes who is admitted only in that a credit by another process is seen
-    /// so much later.
+    /// For up to 50 ms, on remote stores. Changes who is admitted only in that a credit by another
+    /// process, its newer rules, or a jump of the store's clock are seen so much later.
     #[default]
     On,
     /// The store is asked every time.
@@ -52,7 +65,8 @@ impl<S: Store + 'static> Builder<S> {
 
     /// The secret that all processes of a fleet share: long values enter keys hashed under it,
     /// and reservations are signed by it. Without one this process draws its own, and long values
-    /// count apart in each process.
+    /// count apart in each process. Draw it at random, and keep it from everybody else: whoever
+    /// has it can make reservations that were never charged.
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
         self.secret = Some(secret);
         self
@@ -64,14 +78,15 @@ impl<S: Store + 'static> Builder<S> {
         self
     }
 
-    /// Tells this observer as well.
+    /// Tells this observer as well. All share one thread, which starts with the first.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Box::new(observer));
         self
     }
 
     /// Makes the limiter. What it does besides requests runs on the tokio runtime it is made on,
-    /// or on a thread of its own where there is none.
+    /// or on a thread of its own where there is none. It ends with that runtime: permits are not
+    /// renewed and refusals not counted towards bans after that.
     pub fn build(self) -> Limiter<S> {
         let engine = Arc::new(Engine::new(self.store, self.deny_cache));
         let secret = self.secret.unwrap_or_else(chance::secret);

@@ -12,7 +12,7 @@ use tollgate_core::{Key, Retry, Store, Verdict};
 use crate::Limiter;
 use crate::admission::{Outage, Reason};
 
-/// Why a request would be answered as it would be.
+/// Why a request would be answered as it would be. Made by [`Limiter::explain`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -24,9 +24,11 @@ pub struct Explanation {
     pub reason: Reason,
     /// Why the counters are this process's own, if the store does not answer.
     pub outage: Option<Outage>,
-    /// Every rule of the domain, and what becomes of it, in the order of the file.
+    /// Every rule of the domain, and what becomes of it, in the order of the file. The domain's
+    /// lists come before all rules: if `reason` is [`Reason::Exempt`] or [`Reason::Blocked`] by a
+    /// list, none is charged.
     pub rules: Vec<ExplainedRule>,
-    /// Every counter that the request would be charged on.
+    /// Every counter of an enforced rule that the request would be charged on.
     pub counters: Vec<ExplainedCounter>,
 }
 
@@ -94,7 +96,34 @@ pub struct ExplainedCounter {
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Explains what [`Limiter::admit`] would say, rule by rule and counter by counter.
+    /// Explains what [`Limiter::admit`] would say, rule by rule and counter by counter. Charges
+    /// nothing, and looks at every rule of the domain: for people, not for every request.
+    ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, Fate, Limiter, rules, core::rule::Ask};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// limiter.set_rules(rules::load(
+    ///     "
+    /// version: 1
+    /// domain: shop
+    /// rules:
+    ///   - { name: usual, by: [user], limits: [1 per 1h] }
+    ///   - { name: gold, match: { plan: gold }, by: [user], limits: [9 per 1h], replaces: [usual] }
+    /// ",
+    ///     rules::Format::Yaml,
+    /// )?)?;
+    ///
+    /// let explained = limiter.explain(&Ask::new("shop").with("user", "alice")?.with("plan", "gold")?).await;
+    ///
+    /// assert_eq!(explained.rules[0].fate, Fate::Replaced { by: "gold".into() });
+    /// assert_eq!(explained.rules[1].fate, Fate::Charged);
+    /// assert_eq!(explained.counters[0].allows, "9 per 1h (token-bucket)");
+    /// assert_eq!(explained.counters[0].key, "r4:shop4:gold2:1ht5:alice");
+    /// assert_eq!(explained.counters[0].remaining, 9);
+    /// # Ok(()) }
+    /// ```
     pub async fn explain(&self, ask: &Ask<'_>) -> Explanation {
         let rules = self.rules();
         let admission = self.peek_under(ask, Arc::clone(&rules)).await;

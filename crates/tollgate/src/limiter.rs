@@ -65,22 +65,70 @@ pub(crate) struct Shared<S> {
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// A limiter on this store, without rules.
+    /// A limiter on this store, without rules: everything passes until [`Limiter::set_rules`].
     pub fn new(store: S) -> Self {
         Self::builder(store).build()
     }
 
-    /// A limiter with more to say about it.
+    /// A limiter that begins with rules, or has a fleet's secret, or observers.
     pub fn builder(store: S) -> Builder<S> {
         Builder::new(store)
     }
 
     /// Judges an ask by the rules, and charges what it costs, all or none.
+    ///
+    /// A request that one limit refuses is charged by none. It always has an answer: where the
+    /// store gives none in time, the rules say what holds meanwhile, and the admission is
+    /// [`Admission::Degraded`]. Nobody waits here: what cannot pass now is refused, with the time
+    /// after which asking again helps.
+    ///
+    /// Dropping the future before it ends may leave the charge, as a question to a remote store
+    /// cannot be called back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{EmbeddedStore, Limiter, Reason, rules, core::rule::Ask};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// limiter.set_rules(rules::load(
+    ///     "{ version: 1, domain: shop, rules: [{ name: pay, match: { path: /pay }, limits: [1 per 1m] }] }",
+    ///     rules::Format::Yaml,
+    /// )?)?;
+    /// let pay = Ask::new("shop").with("path", "/pay")?;
+    ///
+    /// assert!(limiter.admit(&pay).await.passes());
+    /// let refused = limiter.admit(&pay).await;
+    /// assert!(refused.retry_after() > Some(Duration::from_secs(50)));
+    /// assert_eq!(refused.ruling().reason(), Reason::Limits);
+    ///
+    /// let elsewhere = limiter.admit(&Ask::new("shop").with("path", "/")?).await;
+    /// assert_eq!((elsewhere.passes(), elsewhere.ruling().reason()), (true, Reason::NoRule));
+    /// # Ok(()) }
+    /// ```
     pub async fn admit(&self, ask: &Ask<'_>) -> Admission {
         self.rule_on(ask, Manner::Charge, self.rules(), |_, _| {}).await
     }
 
-    /// What [`Limiter::admit`] would say, without charging anything.
+    /// What [`Limiter::admit`] would say, without charging anything. Neither counted in
+    /// [`Limiter::stats`] as a request nor told to observers.
+    ///
+    /// ```
+    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// # limiter.set_rules(rules::load(
+    /// #     "{ version: 1, domain: shop, rules: [{ name: all, limits: [1 per 1m] }] }",
+    /// #     rules::Format::Yaml,
+    /// # )?)?;
+    /// let ask = Ask::new("shop"); // of which one a minute may pass
+    /// for _ in 0..10 {
+    ///     assert!(limiter.peek(&ask).await.passes());
+    /// }
+    /// assert!(limiter.admit(&ask).await.passes());
+    /// assert!(!limiter.peek(&ask).await.passes());
+    /// # Ok(()) }
+    /// ```
     pub async fn peek(&self, ask: &Ask<'_>) -> Admission {
         self.peek_under(ask, self.rules()).await
     }
@@ -91,6 +139,22 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Charges one counter of the caller's choice, without rules.
+    ///
+    /// The key has up to 1023 bytes and never meets a rule's. One key under two limits of one
+    /// algorithm is one counter. In an outage this process's share of the limit answers.
+    ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, Limiter, core::{Limit, algorithm::TokenBucket}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// let limit = Limit::new(TokenBucket, "10 per 1h".parse()?)?;
+    ///
+    /// assert!(limiter.check("mail:alice", &limit, 10).await?.passes());
+    /// assert!(!limiter.check("mail:alice", &limit, 1).await?.passes());
+    /// assert!(limiter.check("mail:bob", &limit, 1).await?.passes());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -118,7 +182,10 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(self.conclude(ruling, Permits::none(), outage, Manner::Charge))
     }
 
-    /// A counter of the caller's choice at which callers wait.
+    /// A counter of the caller's choice at which callers wait: see [`Gate`].
+    ///
+    /// Its key is that of [`Limiter::check`], so a check and a gate of one key and limit share one
+    /// counter. Two gates of one key do not share a line: clone one instead.
     ///
     /// # Errors
     ///
@@ -130,12 +197,28 @@ impl<S: Store + 'static> Limiter<S> {
         Gate::new(Arc::clone(&shared.engine), shared.keeper.clone(), counter)
     }
 
-    /// The rules that apply now.
+    /// The rules that apply now: of version 0 and empty before the first.
     pub fn rules(&self) -> Arc<RuleSet> {
         self.shared.rules.load_full()
     }
 
-    /// Applies other rules from now on. Whoever is being judged keeps those it began with.
+    /// Applies other rules from now on. Whoever is being judged keeps those it began with, and
+    /// nobody waits.
+    ///
+    /// What was used of a limit stays used, as its rule's `on-change` says. While processes have
+    /// different versions, the newer one's limit judges all.
+    ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, Limiter, StaleRules, rules};
+    ///
+    /// let set = |version: u64| rules::load(&format!("{{ version: {version}, domain: shop }}"), rules::Format::Yaml);
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    ///
+    /// limiter.set_rules(set(7)?)?;
+    /// assert_eq!(limiter.set_rules(set(7)?), Err(StaleRules { present: 7, offered: 7 }));
+    /// assert_eq!(limiter.rules().version(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -156,12 +239,12 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(())
     }
 
-    /// What was counted since the start.
+    /// What was counted since the start, by this limiter and its clones.
     pub fn stats(&self) -> Stats {
         self.shared.counts.stats(&self.shared)
     }
 
-    /// The store.
+    /// The store it decides on, for its own statistics and warnings.
     pub fn store(&self) -> &S {
         &self.shared.engine.store
     }
@@ -427,7 +510,7 @@ impl<S> fmt::Debug for Limiter<S> {
     }
 }
 
-/// Rules whose version does not rise.
+/// Rules whose version does not rise. Those that applied before still do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleRules {
     /// The version that applies.

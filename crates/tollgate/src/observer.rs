@@ -12,20 +12,33 @@ use crate::admission::{Outage, Ruling};
 
 /// Is told what happened. Called on one thread, in order.
 ///
-/// ```
-/// use std::sync::atomic::{AtomicU64, Ordering};
-/// use tollgate::{Event, Observer};
+/// An observer that panics is told of the next event all the same. Up to 8 192 events wait for it;
+/// what is dropped beyond that is counted in [`Stats::dropped_events`](crate::Stats::dropped_events).
 ///
-/// #[derive(Default)]
-/// struct Refusals(AtomicU64);
+/// ```
+/// use std::sync::mpsc::{Sender, channel};
+/// use tollgate::{EmbeddedStore, Event, Limiter, Observer, core::{Limit, algorithm::SlidingLog}};
+///
+/// struct Refusals(Sender<u64>);
 ///
 /// impl Observer for Refusals {
 ///     fn observe(&self, event: &Event) {
-///         if let Event::Refused { .. } = event {
-///             self.0.fetch_add(1, Ordering::Relaxed);
+///         if let Event::Refused { ruling } = event {
+///             let _ = self.0.send(ruling.version());
 ///         }
 ///     }
 /// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (sender, refusals) = channel();
+/// let limiter = Limiter::builder(EmbeddedStore::new()).observer(Refusals(sender)).build();
+/// let limit = Limit::new(SlidingLog, "1 per 1h".parse()?)?;
+/// for _ in 0..2 {
+///     let _ = limiter.check("k", &limit, 1).await?;
+/// }
+///
+/// assert_eq!(refusals.recv()?, 0, "by the rules of version 0, which are none");
+/// # Ok(()) }
 /// ```
 pub trait Observer: Send + Sync + 'static {
     /// Something happened. May take its time; if it takes too long, events are dropped.

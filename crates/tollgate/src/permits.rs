@@ -14,6 +14,29 @@ use tollgate_core::{Holder, Op, Request, Store};
 use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
 
 /// What a request holds until it is done. Most hold nothing.
+///
+/// Each is renewed every third of its lease while this lives. On a store in this process it is
+/// back as soon as this is dropped; to a remote one it goes back in the background.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// limiter.set_rules(rules::load(
+///     "{ version: 1, domain: shop, rules: [{ name: export, limits: [{ concurrent: 1, lease: 1m }] }] }",
+///     rules::Format::Yaml,
+/// )?)?;
+/// let ask = Ask::new("shop");
+///
+/// let permits = limiter.admit(&ask).await.into_permits();
+/// assert_eq!(permits.len(), 1);
+/// assert!(!limiter.admit(&ask).await.passes());
+///
+/// drop(permits);
+/// assert!(limiter.admit(&ask).await.passes());
+/// # Ok(()) }
+/// ```
 #[must_use = "permits go back as soon as this is dropped"]
 #[derive(Default)]
 pub struct Permits {

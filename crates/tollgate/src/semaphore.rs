@@ -39,7 +39,7 @@ impl Semaphore {
         Self { inner: Arc::new(tokio::sync::Semaphore::new(count.min(most))), size: permits }
     }
 
-    /// How many are free now.
+    /// How many are free now, as far as one can tell while others take them.
     pub fn available(&self) -> u32 {
         u32::try_from(self.inner.available_permits()).unwrap_or(u32::MAX)
     }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::admission::{Outage, Ruling};
 use crate::limiter::Shared;
 
-/// What was counted since a limiter was made. Every request is admitted, refused or degraded.
+/// What was counted since a limiter was made. Every request by rules, and every
+/// [`Limiter::check`](crate::Limiter::check), is admitted, refused or degraded; who waits at a gate is
+/// not counted here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -15,7 +17,7 @@ pub struct Stats {
     pub refused: u64,
     /// Requests that were answered without the store, in an outage.
     pub degraded: u64,
-    /// Refusals that the store was not asked for.
+    /// Refusals that the store was not asked for, those of questions included.
     pub cached: u64,
     /// Refusals by a local guard.
     pub guarded: u64,

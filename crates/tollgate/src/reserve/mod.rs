@@ -70,6 +70,26 @@ impl<S: Store + 'static> Limiter<S> {
     /// Charges the ask's cost as an estimate, to be settled within `lifetime`, at most
     /// [`MAX_LIFETIME`].
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// limiter.set_rules(rules::load(
+    ///     "{ version: 1, domain: llm, rules: [{ name: tokens, scenario: payment, limits: [100 per 1h] }] }",
+    ///     rules::Format::Yaml,
+    /// )?)?;
+    /// let ask = Ask::new("llm").cost(60);
+    ///
+    /// let reserved = limiter.reserve(&ask, Duration::from_secs(60)).await.map_err(|_| "refused")?;
+    /// assert!(limiter.reserve(&ask, Duration::from_secs(60)).await.is_err(), "40 are left");
+    ///
+    /// limiter.commit(&reserved, 10).await?;
+    /// assert_eq!(limiter.explain(&ask).await.counters[0].remaining, 90);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The admission that refuses it, or that was made without the store: what was let through in
@@ -92,10 +112,33 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// Settles a reservation for what it really cost: the same on every counter.
     ///
+    /// What was used beyond the estimate is debited, even where nothing is left. What was not is
+    /// credited, as far as time has not given it back already.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{EmbeddedStore, Limiter, ReservationError, rules, core::rule::Ask};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// # limiter.set_rules(rules::load(
+    /// #     "{ version: 1, domain: llm, rules: [{ name: tokens, scenario: payment, limits: [100 per 1h] }] }",
+    /// #     rules::Format::Yaml,
+    /// # )?)?;
+    /// # let ask = Ask::new("llm").cost(60);
+    /// let reserved = limiter.reserve(&ask, Duration::from_secs(60)).await.map_err(|_| "refused")?;
+    ///
+    /// limiter.commit(&reserved, 75).await?;
+    /// assert_eq!(limiter.explain(&ask).await.counters[0].remaining, 25);
+    ///
+    /// let again = limiter.commit(&reserved, 75).await;
+    /// assert!(matches!(again, Err(ReservationError::AlreadyUsed)));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When it was settled before, has expired, or the store did not answer; then it can be tried
-    /// again.
+    /// again, and [`ReservationError::AlreadyUsed`] means that the first try arrived.
     pub async fn commit(
         &self,
         reservation: &Reservation,
@@ -104,7 +147,7 @@ impl<S: Store + 'static> Limiter<S> {
         self.settle(reservation, actual).await
     }
 
-    /// Gives back all that a reservation is still worth.
+    /// Gives back all that a reservation is still worth: [`Limiter::commit`] of nothing.
     ///
     /// # Errors
     ///
@@ -152,12 +195,14 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// The reservation as text that any node of the fleet can settle. Permits stay with this
-    /// process.
+    /// process. It shows the keys of its counters, and so what clients are told apart by, to whoever
+    /// has it.
     pub fn token(&self, reservation: &Reservation) -> String {
         token::write(reservation, &self.shared.mac)
     }
 
-    /// A reservation from its token.
+    /// A reservation from its token. Counters whose rule or algorithm this node's rules do not
+    /// have are left as they are when it is settled.
     ///
     /// # Errors
     ///
@@ -186,7 +231,7 @@ fn once_key(id: u128, buffer: &mut [u8; 17]) -> Option<Key<'_>> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReservationError {
-    /// It was settled before.
+    /// It was settled before, perhaps by a call whose answer was lost.
     AlreadyUsed,
     /// Its time is over. It stays charged.
     Expired,

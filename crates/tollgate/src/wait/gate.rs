@@ -35,9 +35,12 @@ use crate::engine::{Chore, Engine, Keeper, OwnedToll, Source};
 /// let limit = Limit::new(TokenBucket, "10 per 1s burst 1".parse()?)?;
 /// let gate = limiter.gate("mail", limit)?;
 ///
-/// for _ in 0..3 {
-///     gate.acquire(1).await?; // at once, and then a tenth of a second apart
-/// }
+/// let start = tokio::time::Instant::now();
+/// let (one, two, three) = tokio::join!(gate.acquire(1), gate.acquire(1), gate.acquire(1));
+///
+/// assert!(one.is_ok() && two.is_ok() && three.is_ok());
+/// let took = start.elapsed().as_millis();
+/// assert!((195..=205).contains(&took), "at once, and then a tenth of a second apart");
 /// # Ok(()) }
 /// ```
 pub struct Gate<S = EmbeddedStore> {
@@ -75,7 +78,8 @@ impl<S: Store + 'static> Gate<S> {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Waits for `cost` permits, however long it takes.
+    /// Waits for `cost` permits, however long it takes, up to a year. Dropping the future gives the
+    /// place back.
     ///
     /// # Errors
     ///
@@ -140,7 +144,7 @@ impl<S: Store + 'static> Gate<S> {
         }
     }
 
-    /// How many permits could be taken now.
+    /// How many permits could be taken now; in an outage, of this process's share.
     pub async fn available(&self) -> u64 {
         let Some(toll) = self.shared.counter.toll(Op::Peek(0)) else { return 0 };
         let partition = self.shared.counter.partition.as_deref();
@@ -148,7 +152,8 @@ impl<S: Store + 'static> Gate<S> {
         outcome.answer.decisions.first().map_or(0, |decision| decision.remaining)
     }
 
-    /// How many of this process wait for a place that they were granted.
+    /// How many of this process wait for a place that they were granted. Those at the door, whose
+    /// algorithm grants none, are not among them.
     pub fn waiting(&self) -> usize {
         self.shared.line.len()
     }

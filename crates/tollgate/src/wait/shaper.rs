@@ -22,8 +22,12 @@ use crate::Limiter;
 /// let limiter = Limiter::new(EmbeddedStore::new());
 /// let shaper = Shaper::new(&limiter, "bank", "5 per 1s burst 100".parse()?)?;
 ///
-/// let paid = shaper.run(async { "paid" }).await?;
-/// assert_eq!(paid, "paid");
+/// let start = tokio::time::Instant::now();
+/// let pay = async || shaper.run(async { start.elapsed().as_millis() }).await;
+/// let (one, two) = tokio::join!(pay(), pay());
+///
+/// assert!(one? <= 5);
+/// assert!((195..=205).contains(&two?));
 /// # Ok(()) }
 /// ```
 pub struct Shaper<S = EmbeddedStore> {
