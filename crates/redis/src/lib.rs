@@ -28,12 +28,9 @@ pub use crate::error::{ConnectError, ConnectErrorKind};
 pub use crate::store::{RedisStore, Stats};
 pub use tollgate_core as core;
 
-/// The programs of the READMEs, compiled with the doctests; those of the embedded store run.
+/// The program of the README, compiled with the doctests.
 #[cfg(doctest)]
-mod readmes {
+mod readme {
     #[doc = include_str!("../README.md")]
     struct Redis;
-
-    #[doc = include_str!("../../../README.md")]
-    struct Repository;
 }

@@ -68,9 +68,12 @@ pub use tollgate_embedded::EmbeddedStore;
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 
-/// The program of the README, compiled and run with the doctests.
-#[cfg(doctest)]
+/// The programs of the READMEs, compiled with the doctests; those that need no server run.
+#[cfg(all(doctest, feature = "redis"))]
 mod readme {
     #[doc = include_str!("../README.md")]
     struct Tollgate;
+
+    #[doc = include_str!("../../../README.md")]
+    struct Repository;
 }
