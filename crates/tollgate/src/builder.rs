@@ -8,7 +8,7 @@ use tollgate_core::Store;
 use tollgate_core::rule::{KeySecret, RuleSet};
 
 use crate::chance;
-use crate::engine::{Engine, Keeper};
+use crate::engine::{Engine, Fleet, Keeper};
 use crate::limiter::{Limiter, Shared};
 use crate::observer::{Observer, Observers};
 use crate::stats::Counts;
@@ -32,6 +32,7 @@ pub struct Builder<S> {
     rules: RuleSet,
     secret: Option<[u8; 16]>,
     deny_cache: DenyCache,
+    fleet: Fleet,
     observers: Vec<Box<dyn Observer>>,
 }
 
@@ -53,6 +54,7 @@ impl<S: Store + 'static> Builder<S> {
             rules: RuleSet::empty(),
             secret: None,
             deny_cache: DenyCache::default(),
+            fleet: Fleet { name: "".into(), nodes: 1 },
             observers: Vec::new(),
         }
     }
@@ -72,6 +74,22 @@ impl<S: Store + 'static> Builder<S> {
         self
     }
 
+    /// The fleet that this node belongs to: nodes of one name that share a store share out its
+    /// limits in an outage. Without a name, all nodes without one are a fleet. Names longer than 256
+    /// bytes are cut there.
+    pub fn fleet(mut self, name: &str) -> Self {
+        let end = name.floor_char_boundary(256);
+        self.fleet.name = name.get(..end).unwrap_or_default().into();
+        self
+    }
+
+    /// How many nodes the fleet is taken for until it has been counted for the first time; one unless
+    /// said. A node that starts while the store is away has no other way to know its share.
+    pub fn nodes(mut self, nodes: u64) -> Self {
+        self.fleet.nodes = nodes.max(1);
+        self
+    }
+
     /// Whether refusals are repeated without asking; on unless said.
     pub fn deny_cache(mut self, deny_cache: DenyCache) -> Self {
         self.deny_cache = deny_cache;
@@ -88,7 +106,7 @@ impl<S: Store + 'static> Builder<S> {
     /// or on a thread of its own where there is none. It ends with that runtime: permits are not
     /// renewed and refusals not counted towards bans after that.
     pub fn build(self) -> Limiter<S> {
-        let engine = Arc::new(Engine::new(self.store, self.deny_cache));
+        let engine = Arc::new(Engine::new(self.store, self.deny_cache, self.fleet));
         let secret = self.secret.unwrap_or_else(chance::secret);
         let shared = Shared {
             keeper: Keeper::start(&engine),

@@ -6,11 +6,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tollgate_core::rule::{Ask, Charges, Due, Judgement, KeySecret, LimitKind, RuleSet};
-use tollgate_core::{Algorithm, Cost, Holder, Key, KeyError, Limit, Op, Retry, Store, Verdict};
+use tollgate_core::{
+    Algorithm, Cost, Holder, Key, KeyError, Limit, Op, Retry, Store, Timestamp, Verdict,
+};
 use tollgate_embedded::EmbeddedStore;
 
 use crate::admission::{Admission, Found, Outage, Reason, Ruling};
@@ -107,7 +110,15 @@ impl<S: Store + 'static> Limiter<S> {
     /// # Ok(()) }
     /// ```
     pub async fn admit(&self, ask: &Ask<'_>) -> Admission {
-        self.rule_on(ask, Manner::Charge, self.rules(), |_, _| {}).await
+        self.rule_on(ask, Manner::CHARGE, self.rules(), |_, _| {}).await
+    }
+
+    /// The same for a caller that can wait: up to `patience` for a place in the future, which
+    /// [`Admission::wait`] then says. Only limits that keep a time line grant one (leaky queue and
+    /// meter, token bucket, smooth), and of several limits one waits; the others must pass now.
+    /// Whoever gives up while waiting has been charged all the same: a [`Gate`] gives places back.
+    pub async fn admit_within(&self, ask: &Ask<'_>, patience: Duration) -> Admission {
+        self.rule_on(ask, Manner::Charge { patience }, self.rules(), |_, _| {}).await
     }
 
     /// What [`Limiter::admit`] would say, without charging anything. Neither counted in
@@ -179,7 +190,7 @@ impl<S: Store + 'static> Limiter<S> {
         let findings = found.collect();
         let outage = outage(&outcome, &tolls);
         let ruling = ruling(Reason::Limits, &outcome, findings, self.rules());
-        Ok(self.conclude(ruling, Permits::none(), outage, Manner::Charge))
+        Ok(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE))
     }
 
     /// A counter of the caller's choice at which callers wait: see [`Gate`].
@@ -259,25 +270,37 @@ impl<S: Store + 'static> Limiter<S> {
     ) -> Admission {
         let judgement = rules.judge(ask, &self.shared.secret);
         let charges = match &judgement {
-            Judgement::Charges(charges) if !charges.is_empty() => charges,
+            Judgement::Charges(charges) => charges,
             other => {
                 let reason = reason(other);
                 drop(judgement);
                 return self.without_charges(reason, rules, manner);
             }
         };
+        if charges.enforced().is_empty() {
+            let mut permits = Permits::none();
+            if manner != Manner::Peek {
+                permits = self.shadow(charges, &rules).await;
+            }
+            drop(judgement);
+            let ruling = uncounted(Reason::NoRule, rules);
+            return self.conclude(ruling, permits, None, manner);
+        }
         let names = &self.shared.engine.names;
         let mut tolls: SmallVec<[Toll<'_>; 4]> = SmallVec::new();
         for due in charges.enforced() {
             tolls.push(toll(charges, due, manner, || names.draw()));
         }
+        if let Manner::Charge { patience } = manner {
+            be_patient(&mut tolls, patience);
+        }
         let mut permits = self.permits(&tolls, charges.partition());
         let decided = self.shared.engine.decide(&tolls, charges.partition()).await;
-        if manner == Manner::Charge {
+        if manner != Manner::Peek {
             if decided.answer.passes() {
                 permits.granted();
                 tolls.iter().for_each(|toll| note(toll, charges.partition()));
-                self.shadow(charges, &rules).await;
+                permits.join(self.shadow(charges, &rules).await);
             } else {
                 permits.refused();
                 self.count_refusals(charges, &decided);
@@ -292,20 +315,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     fn without_charges(&self, reason: Reason, rules: Arc<RuleSet>, manner: Manner) -> Admission {
-        let verdict = match reason {
-            Reason::Blocked | Reason::TooManyLimits => Verdict::Deny(Retry::Never),
-            _ => Verdict::Allow,
-        };
-        let ruling = Ruling {
-            verdict,
-            reason,
-            at: tollgate_core::Timestamp::EPOCH,
-            source: Source::Store,
-            rules,
-            refused_by: None,
-            findings: SmallVec::new(),
-        };
-        self.conclude(ruling, Permits::none(), None, manner)
+        self.conclude(uncounted(reason, rules), Permits::none(), None, manner)
     }
 
     /// Counts, tells, and answers. What is only asked about is not counted.
@@ -340,36 +350,52 @@ impl<S: Store + 'static> Limiter<S> {
         Permits::asked(asked, &self.shared.keeper, &self.shared.engine)
     }
 
-    /// Charges shadow rules: a second request, whose answer only observers see.
-    async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) {
+    /// Charges shadow rules: a second request, whose answer only observers see. Their permits last
+    /// as long as those of other rules.
+    async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) -> Permits {
+        if charges.shadow_block().is_some() {
+            self.shared.tell_shadow(&uncounted(Reason::Blocked, Arc::clone(rules)));
+        }
         if charges.shadow().is_empty() {
-            return;
+            return Permits::none();
         }
         let names = &self.shared.engine.names;
-        let mut owned = Vec::with_capacity(charges.shadow().len());
-        let mut found = SmallVec::new();
+        let mut tolls: SmallVec<[Toll<'_>; 4]> = SmallVec::new();
+        let mut found: SmallVec<[Found; 4]> = SmallVec::new();
         for due in charges.shadow() {
-            let toll = toll(charges, due, Manner::Charge, || names.draw());
-            owned.push((OwnedToll::new(&toll, charges.partition()), toll.op));
+            tolls.push(toll(charges, due, Manner::CHARGE, || names.draw()));
             found.push(place(due));
         }
-        let shared = Arc::clone(&self.shared);
-        let rules = Arc::clone(rules);
-        let told = move |outcome: Outcome| shared.tell_shadow(&outcome, found, rules);
-        let told = Teller::new(told);
+        let permits = self.permits(&tolls, charges.partition());
+        let owned = tolls.iter().map(|toll| (OwnedToll::new(toll, charges.partition()), toll.op));
+        let (owned, shared, rules) = (owned.collect(), Arc::clone(&self.shared), Arc::clone(rules));
+        let told = Teller::new(move |outcome: Outcome| {
+            for (found, decision) in found.iter_mut().zip(&outcome.answer.decisions) {
+                found.decision = *decision;
+            }
+            shared.tell_shadow(&ruling(Reason::Limits, &outcome, found, rules));
+        });
         if S::REMOTE {
             self.shared.keeper.ask(Chore::Shadow { tolls: owned, told });
         } else {
             // It takes no trip, so nobody waits for it.
             self.shared.engine.shadow(owned, told).await;
         }
+        permits.granted();
+        permits
     }
 
     /// Has refusals counted towards bans, off the caller's path.
     fn count_refusals(&self, charges: &Charges<'_>, outcome: &Outcome) {
+        if let Source::Outage(_) = outcome.source {
+            // Nobody is banned for what the store's absence refuses.
+            return;
+        }
+        let mut counted = None;
         for (due, decision) in charges.enforced().iter().zip(&outcome.answer.decisions) {
             let refuses = !decision.passes() && due.limit.kind() == LimitKind::Limit;
-            if !refuses {
+            // The limits of a rule follow each other, and one request is one refusal.
+            if !refuses || counted.replace(due.rule.index()) == Some(due.rule.index()) {
                 continue;
             }
             let same = |other: &&Due<'_>| {
@@ -396,16 +422,28 @@ impl<S: Store + 'static> Limiter<S> {
 }
 
 impl<S> Shared<S> {
-    fn tell_shadow(&self, outcome: &Outcome, mut found: SmallVec<[Found; 4]>, rules: Arc<RuleSet>) {
-        for (found, decision) in found.iter_mut().zip(&outcome.answer.decisions) {
-            found.decision = *decision;
+    fn tell_shadow(&self, ruling: &Ruling) {
+        self.counts.add_shadow(ruling.verdict.passes());
+        if !ruling.verdict.passes() {
+            self.observers.tell(|| Event::ShadowRefused { ruling: ruling.clone() });
         }
-        self.counts.add_shadow(outcome.answer.passes());
-        if !outcome.answer.passes() {
-            self.observers.tell(|| Event::ShadowRefused {
-                ruling: ruling(Reason::Limits, outcome, found, rules),
-            });
-        }
+    }
+}
+
+/// What is said where nothing is counted.
+fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
+    let verdict = match reason {
+        Reason::Blocked | Reason::TooManyLimits => Verdict::Deny(Retry::Never),
+        _ => Verdict::Allow,
+    };
+    Ruling {
+        verdict,
+        reason,
+        at: Timestamp::EPOCH,
+        source: Source::Store,
+        rules,
+        refused_by: None,
+        findings: SmallVec::new(),
     }
 }
 
@@ -429,8 +467,31 @@ fn ruling(
 /// Whether an ask is charged or only asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    Charge,
+    /// Charged, with this patience.
+    Charge {
+        patience: Duration,
+    },
     Peek,
+}
+
+impl Manner {
+    /// Charged, now or not at all.
+    pub(crate) const CHARGE: Self = Self::Charge { patience: Duration::ZERO };
+}
+
+/// Lets one of the tolls wait for a place in the future: only one can, as two places cannot be
+/// promised for one moment. The queue first, as it passes nobody else; then what keeps a time line.
+fn be_patient(tolls: &mut [Toll<'_>], patience: Duration) {
+    let rank = |toll: &&mut Toll<'_>| match toll.limit.algorithm() {
+        Algorithm::LeakyQueue(_) => Some(3),
+        Algorithm::LeakyMeter(_) => Some(2),
+        Algorithm::Smooth(_) | Algorithm::TokenBucket(_) => Some(1),
+        _ => None,
+    };
+    let waits = tolls.iter_mut().filter(|toll| toll.spent() > 0 && rank(toll).is_some());
+    if let Some(toll) = waits.max_by_key(rank) {
+        toll.patience = patience;
+    }
 }
 
 /// The toll of a due.
@@ -443,10 +504,10 @@ pub(crate) fn toll<'c, 's: 'c>(
     let limit = due.limit.limit();
     let holders = matches!(limit.algorithm(), Algorithm::Concurrency(_));
     let op = match (manner, due.limit.kind()) {
-        (Manner::Charge, LimitKind::Limit) if holders => {
+        (Manner::Charge { .. }, LimitKind::Limit) if holders => {
             Op::Acquire { holder: Holder(draw()), lease: limit.quota().period() }
         }
-        (Manner::Charge, LimitKind::Limit) => Op::Take(due.cost),
+        (Manner::Charge { .. }, LimitKind::Limit) => Op::Take(due.cost),
         (Manner::Peek, LimitKind::Limit) if holders => Op::Peek(1),
         (_, _) => Op::Peek(due.cost),
     };

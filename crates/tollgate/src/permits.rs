@@ -100,6 +100,12 @@ impl Permits {
         }
     }
 
+    /// Holds what another holds as well.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        self.held.append(&mut other.held);
+        self.home = self.home.take().or_else(|| other.home.take());
+    }
+
     /// They were refused: there is nothing to give back.
     pub(crate) fn refused(&mut self) {
         self.held.clear();

@@ -1,34 +1,58 @@
 //! What this process let through while the store did not answer, and owes it.
 //!
 //! A counter that was answered for locally has a debt here, perhaps of nothing, until the store
-//! answers for it again. Before it does, it is told what passed meanwhile: as a request of its own
-//! that takes from a counter nobody else knows and debits the other, all or none. So a debt whose
-//! settling timed out can be sent again, and counts once.
+//! answers for it again. Before it does, it is told what passed meanwhile, in *parts*: each a request
+//! of its own that takes from a counter nobody else knows, named by the part, and debits the other,
+//! all or none. A part keeps its name and its cost until it is known to have been told, so one whose
+//! settling timed out is sent again and counts once; what passes after it was sent is another part.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use smallvec::SmallVec;
 use tollgate_core::{Cost, Limit};
 
 use super::slots::Print;
 use super::toll::{OwnedToll, Toll};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 /// How many counters may be owed to at a time. Beyond, what passes is not remembered, and counted.
 pub(crate) const MOST: usize = 65_536;
 
+/// How many parts of a debt may be under way. Beyond, what passes waits for them.
+const PARTS: usize = 8;
+
 /// What is owed to one counter.
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
-    pub(crate) toll: OwnedToll,
+    toll: OwnedToll,
     /// The limit that this process answers by meanwhile.
-    pub(crate) share: Limit,
-    pub(crate) cost: Cost,
+    share: Limit,
+    /// What no part has yet.
+    cost: Cost,
     /// When something last passed.
-    pub(crate) last: Instant,
-    /// Under which name it is settled. A debt that grows after it was sent gets another.
+    last: Instant,
+    parts: SmallVec<[Part; 1]>,
+}
+
+/// A part of a debt, which counts once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
     pub(crate) name: u128,
+    pub(crate) cost: Cost,
+    pub(crate) last: Instant,
+    /// Whether it was sent, and may have arrived.
+    uncertain: bool,
+}
+
+/// What is to be told of a debt.
+#[derive(Clone, Debug)]
+pub(crate) struct Settling {
+    print: Print,
+    pub(crate) toll: OwnedToll,
+    pub(crate) parts: SmallVec<[Part; 1]>,
 }
 
 /// All debts.
@@ -50,7 +74,7 @@ pub(crate) enum Met {
 
 impl Debts {
     pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.len() == 0
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -65,7 +89,6 @@ impl Debts {
         partition: Option<&[u8]>,
         share: &Limit,
         now: Instant,
-        name: u128,
     ) -> Met {
         let mut debts = self.lock();
         if debts.contains_key(&print) {
@@ -75,41 +98,89 @@ impl Debts {
             return Met::Unknown;
         }
         let toll = OwnedToll::new(toll, partition);
-        debts.insert(print, Debt { toll, share: *share, cost: 0, last: now, name });
+        let debt = Debt { toll, share: *share, cost: 0, last: now, parts: SmallVec::new() };
+        debts.insert(print, debt);
         self.count.store(debts.len(), Ordering::Release);
         Met::First
     }
 
     /// Adds what passed. The most that still counts is what the share holds at once.
-    pub(crate) fn add(&self, print: Print, cost: Cost, now: Instant, name: u128) -> bool {
+    pub(crate) fn add(&self, print: Print, cost: Cost, now: Instant) -> bool {
         let mut debts = self.lock();
         let Some(debt) = debts.get_mut(&print) else { return false };
         debt.cost = debt.cost.saturating_add(cost).min(debt.share.quota().burst().get());
         debt.last = now;
-        debt.name = name;
         true
     }
 
-    pub(crate) fn of(&self, print: Print) -> Option<Debt> {
-        self.lock().get(&print).cloned()
-    }
-
-    /// Some of them, with what they are known by.
-    pub(crate) fn some(&self, most: usize) -> Vec<(Print, Debt)> {
-        self.lock().iter().take(most).map(|(print, debt)| (*print, debt.clone())).collect()
-    }
-
-    /// Forgets a debt that was settled under this name, unless it has grown since.
-    pub(crate) fn settled(&self, print: Print, name: u128) {
+    /// What is to be told of a counter: what was sent before and is not known to have been told, and
+    /// what passed since, as far as it still counts. `used` says how much of the share is used.
+    pub(crate) fn settling(
+        &self,
+        print: Print,
+        used: impl FnOnce(&OwnedToll, &Limit) -> u64,
+        name: impl FnOnce() -> u128,
+    ) -> Option<Settling> {
         let mut debts = self.lock();
-        if debts.get(&print).is_some_and(|debt| debt.name == name) {
-            debts.remove(&print);
+        let debt = debts.get_mut(&print)?;
+        // What has left the counter is worth nothing to the store either.
+        let (now, counts) = (clock::now(), counts_for(&debt.share));
+        debt.parts.retain(|part| now.saturating_duration_since(part.last) < counts);
+        if debt.cost > 0 && debt.parts.len() < PARTS {
+            let cost = debt.cost.min(used(&debt.toll, &debt.share));
+            debt.cost = 0;
+            if cost > 0 {
+                debt.parts.push(Part { name: name(), cost, last: debt.last, uncertain: false });
+            }
+        }
+        Some(Settling { print, toll: debt.toll.clone(), parts: debt.parts.clone() })
+    }
+
+    /// Some of them.
+    pub(crate) fn some(&self, most: usize) -> Vec<Print> {
+        self.lock().keys().take(most).copied().collect()
+    }
+
+    /// Forgets what the store was told, and the debt if nothing is left of it.
+    pub(crate) fn settled(&self, settled: &Settling) {
+        let mut debts = self.lock();
+        let Some(debt) = debts.get_mut(&settled.print) else { return };
+        debt.parts.retain(|part| !settled.parts.iter().any(|told| told.name == part.name));
+        if debt.cost == 0 && debt.parts.is_empty() {
+            debts.remove(&settled.print);
             self.count.store(debts.len(), Ordering::Release);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Print, Debt>> {
+    /// Takes back what was certainly not told: by the next time, less of it may still count.
+    pub(crate) fn unsent(&self, settling: &Settling) {
+        let mut debts = self.lock();
+        let Some(debt) = debts.get_mut(&settling.print) else { return };
+        let Debt { parts, cost, .. } = debt;
+        parts.retain(|part| {
+            if !part.uncertain {
+                *cost = cost.saturating_add(part.cost);
+            }
+            part.uncertain
+        });
+    }
+
+    /// Notes that what was sent may have arrived.
+    pub(crate) fn uncertain(&self, settling: &Settling) {
+        if let Some(debt) = self.lock().get_mut(&settling.print) {
+            debt.parts.iter_mut().for_each(|part| part.uncertain = true);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Print, Debt>> {
         // Every edit above is whole before anything could panic.
         self.by_print.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The longest that a charge counts under a limit: its window, or the time in which it is full again.
+fn counts_for(limit: &Limit) -> Duration {
+    let quota = limit.quota();
+    let bursts = quota.burst().get().div_ceil(quota.count().get());
+    quota.period().saturating_mul(u32::try_from(bursts).unwrap_or(u32::MAX))
 }

@@ -6,26 +6,29 @@
 //! - *Refusals* are counted towards a ban, and *credits* given, off the caller's path.
 //!
 //! It lives on the runtime that made it, or on a thread of its own where there is none, until the
-//! limiter and every permit are gone. What it is asked to do is bounded: beyond [`CHORES`] a chore
-//! is dropped and counted, which costs a permit its lease, or a ban a refusal, and admits nobody.
+//! limiter and every permit are gone. Chores are done in the order in which they were asked for. What
+//! permits ask is never dropped, and bounded by how many there are. Of the rest at most [`CHORES`]
+//! wait; beyond, one is dropped and counted, which costs a ban a refusal or a counter a credit, and
+//! admits nobody.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tollgate_core::algorithm::{Concurrency, FixedWindow};
 use tollgate_core::{
-    Answer, Charge, Cost, Holder, Limit, Op, Quota, Request, Store, StoreError, Timestamp, Verdict,
+    Answer, Charge, Cost, Holder, Limit, OnFull, Op, Quota, Request, Store, StoreError, Timestamp,
+    Verdict,
 };
 
 use super::toll::OwnedToll;
 use super::{Engine, Outcome, Shared, Source, keys};
 use crate::clock::{self, Instant, after};
 
-/// Chores that may wait.
+/// Chores that may wait, besides those of permits.
 const CHORES: usize = 65_536;
 
 /// Chores done with one call to the store.
@@ -38,14 +41,18 @@ const DEAD: Duration = Duration::from_secs(15);
 /// How often debts are tried to be settled while there are any.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// For how long a name is known to have been used: longer than anyone tries.
-const ONCE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Calls of settlings each time, so that all there may be are settled within seconds.
+const SETTLINGS: usize = 64;
 
-/// The limit under which something happens once.
-#[expect(clippy::expect_used, reason = "a literal that every test of this crate builds")]
-pub(crate) fn once_limit() -> Limit {
-    let quota = Quota::new(1, ONCE).expect("one a day is a quota");
-    Limit::new(FixedWindow::default(), quota).expect("a window of a day is a limit")
+/// The limit under which something happens once within so long, and not at all where a store has no
+/// room to remember it.
+#[expect(clippy::expect_used, reason = "the span is clamped to what a quota can have")]
+pub(crate) fn once_within(span: Duration) -> Limit {
+    let span = span.clamp(Duration::from_secs(1), Quota::MAX_PERIOD);
+    let span = Duration::from_micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX));
+    let quota = Quota::new(1, span).expect("one in at least a second is a quota");
+    let limit = Limit::new(FixedWindow::default(), quota).expect("any such window is a limit");
+    limit.with_on_full(OnFull::Refuse)
 }
 
 #[expect(clippy::expect_used, reason = "a literal that every test of this crate builds")]
@@ -88,26 +95,44 @@ impl std::fmt::Debug for Teller {
     }
 }
 
+impl Chore {
+    /// Whether nothing worse than what the header says happens without it.
+    const fn may_be_dropped(&self) -> bool {
+        !matches!(self, Self::Hold { .. } | Self::Release { .. })
+    }
+}
+
 /// A handle to the task. It ends when the last one is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Keeper {
-    chores: mpsc::Sender<Chore>,
+    chores: mpsc::UnboundedSender<Chore>,
+    /// How many wait that may be dropped.
+    waiting: Arc<AtomicUsize>,
+    lost: Arc<AtomicU64>,
 }
 
 impl Keeper {
     pub(crate) fn start<S: Store + 'static>(engine: &Shared<S>) -> Self {
-        let (chores, asked) = mpsc::channel(CHORES);
-        let keep = Keep::new(Arc::clone(engine)).run(asked);
+        let (chores, asked) = mpsc::unbounded_channel();
+        let (waiting, lost) = (Arc::default(), Arc::clone(&engine.counts.lost_chores));
+        let keep = Keep::new(Arc::clone(engine), Arc::clone(&waiting)).run(asked);
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(keep)),
             Err(_) => on_a_thread(keep),
         }
-        Self { chores }
+        Self { chores, waiting, lost }
     }
 
-    /// Asks for a chore; false if there are too many.
-    pub(crate) fn ask(&self, chore: Chore) -> bool {
-        self.chores.try_send(chore).is_ok()
+    /// Asks for a chore.
+    pub(crate) fn ask(&self, chore: Chore) {
+        let droppable = chore.may_be_dropped();
+        if droppable && self.waiting.fetch_add(1, Ordering::AcqRel) >= CHORES {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        } else if self.chores.send(chore).is_err() {
+            // The runtime that the task lived on has ended.
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -124,6 +149,7 @@ fn on_a_thread(keep: impl Future<Output = ()> + Send + 'static) {
 
 struct Keep<S> {
     engine: Shared<S>,
+    waiting: Arc<AtomicUsize>,
     held: HashMap<Holder, Held>,
     /// When each is to be renewed, earliest first.
     renewals: BTreeSet<(Instant, Holder)>,
@@ -138,10 +164,11 @@ struct Held {
 }
 
 impl<S: Store> Keep<S> {
-    fn new(engine: Shared<S>) -> Self {
+    fn new(engine: Shared<S>, waiting: Arc<AtomicUsize>) -> Self {
         let now = clock::now();
         Self {
             engine,
+            waiting,
             held: HashMap::new(),
             renewals: BTreeSet::new(),
             next_beat: S::REMOTE.then_some(now),
@@ -149,7 +176,7 @@ impl<S: Store> Keep<S> {
         }
     }
 
-    async fn run(mut self, mut chores: mpsc::Receiver<Chore>) {
+    async fn run(mut self, mut chores: mpsc::UnboundedReceiver<Chore>) {
         let mut asked = Vec::with_capacity(AT_ONCE);
         loop {
             let tick = tokio::time::sleep_until(self.next_tick());
@@ -190,7 +217,11 @@ impl<S: Store> Keep<S> {
         if now >= self.next_settling && !self.engine.ladder.debts.is_empty() {
             self.next_settling = after(now, SETTLE);
             // While the store is away this fails at once, or after its deadline.
-            let _ = self.engine.settle_some().await;
+            for _ in 0..SETTLINGS {
+                if self.engine.ladder.debts.is_empty() || self.engine.settle_some().await.is_err() {
+                    break;
+                }
+            }
         }
     }
 
@@ -198,7 +229,7 @@ impl<S: Store> Keep<S> {
     async fn beat(&self) {
         let limit = nodes_limit();
         let holder = Holder(self.engine.names.process());
-        let job = vec![(nodes(limit), Op::Acquire { holder, lease: DEAD })];
+        let job = vec![(self.nodes(limit), Op::Acquire { holder, lease: DEAD })];
         if let Ok(answers) = self.engine.execute(&[job]).await
             && let Some(decision) = answers.first().and_then(|answer| answer.decisions.first())
         {
@@ -228,6 +259,9 @@ impl<S: Store> Keep<S> {
         let mut after = Vec::new();
         let now = clock::now();
         for chore in chores {
+            if chore.may_be_dropped() {
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+            }
             match chore {
                 Chore::Hold { toll, holder, lease } => self.hold(toll, holder, lease, now),
                 Chore::Release { toll, holder } => {
@@ -299,14 +333,15 @@ impl<S: Store> Keep<S> {
     async fn farewell(&self) {
         if S::REMOTE {
             let release = Op::Release { holder: Holder(self.engine.names.process()) };
-            let _ = self.engine.execute(&[vec![(nodes(nodes_limit()), release)]]).await;
+            let _ = self.engine.execute(&[vec![(self.nodes(nodes_limit()), release)]]).await;
         }
     }
-}
 
-/// The counter of live nodes.
-fn nodes(limit: Limit) -> OwnedToll {
-    OwnedToll { key: Box::new([keys::NODES]), limit, partition: None }
+    /// The counter of live nodes of this fleet.
+    fn nodes(&self, limit: Limit) -> OwnedToll {
+        let key = [&[keys::NODES], self.engine.fleet.as_bytes()].concat().into();
+        OwnedToll { key, limit, partition: None }
+    }
 }
 
 fn third(lease: Duration) -> Duration {

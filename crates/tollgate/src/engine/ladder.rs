@@ -19,10 +19,10 @@ use tollgate_core::{
 };
 use tollgate_embedded::EmbeddedStore;
 
-use super::debts::{Debt, Debts, Met};
+use super::debts::{Debts, Met, Settling};
 use super::part::share_of;
 use super::slots::{Print, Printer, Slots};
-use super::toll::Toll;
+use super::toll::{OwnedToll, Toll};
 use crate::chance::Names;
 use crate::clock::{self, Instant, LocalClock, after};
 
@@ -102,7 +102,6 @@ impl Ladder {
         tolls: &[Toll<'_>],
         partition: Option<&[u8]>,
         printer: &Printer,
-        names: &Names,
     ) -> Answer {
         let now = clock::now();
         if let Some(by) = tolls.iter().position(|toll| toll.on_outage == OnOutage::Refuse) {
@@ -117,7 +116,7 @@ impl Ladder {
                 return refusal(tolls.len(), i);
             };
             let print = printer.print(toll.key, toll.limit);
-            match self.debts.meet(print, toll, partition, &share, now, names.draw()) {
+            match self.debts.meet(print, toll, partition, &share, now) {
                 Met::First => self.seed(print, toll, &share, now),
                 Met::Again | Met::Unknown => {}
             }
@@ -127,7 +126,7 @@ impl Ladder {
         if answer.passes() {
             for (i, _, print) in &shares {
                 let spent = tolls.get(*i).map_or(0, Toll::spent);
-                if spent > 0 && !self.debts.add(*print, spent, now, names.draw()) {
+                if spent > 0 && !self.debts.add(*print, spent, now) {
                     self.forgotten.fetch_add(spent, Ordering::Relaxed);
                 }
             }
@@ -175,11 +174,14 @@ impl Ladder {
         peek.map_or(0, |peek| self.local.charge_one(&peek).remaining)
     }
 
-    /// What of a debt still counts: time has taken the rest.
-    pub(crate) fn owed(&self, debt: &Debt) -> u64 {
-        let Some(toll) = debt.toll.toll(Op::Peek(0)) else { return 0 };
-        let used = debt.share.quota().burst().get();
-        debt.cost.min(used.saturating_sub(self.remaining(&toll, &debt.share)))
+    /// What is to be told of a counter's debt, if it has one: what of it still counts, as time has
+    /// taken the rest.
+    pub(crate) fn settling(&self, print: Print, names: &Names) -> Option<Settling> {
+        let used = |toll: &OwnedToll, share: &Limit| {
+            let Some(toll) = toll.toll(Op::Peek(0)) else { return 0 };
+            share.quota().burst().get().saturating_sub(self.remaining(&toll, share))
+        };
+        self.debts.settling(print, used, || names.draw())
     }
 
     /// Gives back a permit that was taken here.
@@ -201,8 +203,11 @@ fn for_now(verdict: Verdict) -> Verdict {
 
 fn refusal(tolls: usize, by: usize) -> Answer {
     let verdict = Verdict::Deny(Retry::After(ASK_AGAIN));
-    let mut decisions = SmallVec::new();
-    decisions.resize(tolls, Decision { verdict, ..passing() });
+    let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
+    decisions.resize(tolls, passing());
+    if let Some(refusing) = decisions.get_mut(by) {
+        refusing.verdict = verdict;
+    }
     Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions }
 }
 

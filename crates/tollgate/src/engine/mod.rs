@@ -22,6 +22,7 @@ mod toll;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::{
@@ -32,18 +33,19 @@ use tollgate_core::{
 use crate::builder::DenyCache;
 use crate::chance::Names;
 use crate::clock::{self, Instant};
-use debts::Debt;
+use debts::Settling;
 use denials::Denials;
 use guards::Guards;
-pub(crate) use keeper::{Chore, Keeper, Teller, at_once, once_limit};
+pub(crate) use keeper::{Chore, Keeper, Teller, at_once, once_within};
 use ladder::Ladder;
-use slots::{Print, Printer};
+use slots::Printer;
 pub(crate) use toll::{OwnedToll, Toll};
 
 /// Executes tolls on a store, and answers in its place when it does not.
 #[derive(Debug)]
 pub(crate) struct Engine<S> {
     pub(crate) store: S,
+    fleet: Box<str>,
     pub(crate) names: Names,
     printer: Printer,
     denials: Option<Denials>,
@@ -51,6 +53,14 @@ pub(crate) struct Engine<S> {
     ladder: Ladder,
     once: Limit,
     counts: Counts,
+}
+
+/// The fleet that a node belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct Fleet {
+    pub(crate) name: Box<str>,
+    /// How many it is taken for until it has been counted.
+    pub(crate) nodes: u64,
 }
 
 /// Who answered.
@@ -81,19 +91,22 @@ pub(crate) struct Counts {
     pub(crate) guarded: AtomicU64,
     pub(crate) degraded: AtomicU64,
     pub(crate) debited: AtomicU64,
-    pub(crate) lost_chores: AtomicU64,
+    pub(crate) lost_chores: Arc<AtomicU64>,
 }
 
 impl<S: Store> Engine<S> {
-    pub(crate) fn new(store: S, deny_cache: DenyCache) -> Self {
+    pub(crate) fn new(store: S, deny_cache: DenyCache, fleet: Fleet) -> Self {
+        let ladder = Ladder::new(if S::REMOTE { ladder::PLACES } else { 0 });
+        ladder.set_nodes(fleet.nodes);
         Self {
             store,
+            fleet: fleet.name,
             names: Names::new(),
             printer: Printer::new(),
             denials: (S::REMOTE && deny_cache == DenyCache::On).then(Denials::new),
             guards: Guards::new(),
-            ladder: Ladder::new(if S::REMOTE { ladder::PLACES } else { 0 }),
-            once: once_limit(),
+            ladder,
+            once: once_within(DEBT_KNOWN),
             counts: Counts::default(),
         }
     }
@@ -130,7 +143,7 @@ impl<S: Store> Engine<S> {
             }
             Err(error) => {
                 self.counts.degraded.fetch_add(1, Ordering::Relaxed);
-                let answer = self.ladder.answer(tolls, partition, &self.printer, &self.names);
+                let answer = self.ladder.answer(tolls, partition, &self.printer);
                 Outcome { answer, source: Source::Outage(error.kind()) }
             }
         }
@@ -155,10 +168,10 @@ impl<S: Store> Engine<S> {
         if self.ladder.debts.is_empty() {
             return self.store.decide(&request).await;
         }
-        let mut owed: SmallVec<[(Print, Debt); 4]> = SmallVec::new();
+        let mut owed: SmallVec<[Settling; 4]> = SmallVec::new();
         for toll in tolls {
             let print = self.printer.print(toll.key, toll.limit);
-            owed.extend(self.ladder.debts.of(print).map(|debt| (print, debt)));
+            owed.extend(self.ladder.settling(print, &self.names));
         }
         self.settle(&owed, Some(&request)).await.and_then(|answer| {
             // The request itself was the last of the batch.
@@ -169,53 +182,64 @@ impl<S: Store> Engine<S> {
     /// Tells the store of debts, and then asks it.
     async fn settle(
         &self,
-        owed: &[(Print, Debt)],
+        owed: &[Settling],
         then: Option<&Request<'_>>,
     ) -> Result<Option<Answer>, StoreError> {
-        let mut buffers: Vec<[u8; 17]> = vec![[0; 17]; owed.len()];
-        let mut debits: Vec<[Charge<'_>; 2]> = Vec::with_capacity(owed.len());
-        let mut partitions = Vec::with_capacity(owed.len());
-        for ((_, debt), buffer) in owed.iter().zip(&mut buffers) {
-            let cost = self.ladder.owed(debt);
-            let at = self.ladder.store_time(debt.last).unwrap_or(Timestamp::MAX);
-            let debit = debt.toll.toll(Op::Debit { cost, at }).and_then(|toll| toll.charge());
-            let once = keys::numbered(keys::DEBT, debt.name, buffer)
+        let parts = || owed.iter().flat_map(|debt| debt.parts.iter().map(move |part| (debt, part)));
+        let mut buffers: Vec<[u8; 17]> = vec![[0; 17]; parts().count()];
+        let mut requests: Vec<Built<'_>> = Vec::new();
+        for ((debt, part), buffer) in parts().zip(&mut buffers) {
+            let at = self.ladder.store_time(part.last).unwrap_or(Timestamp::MAX);
+            let once = keys::numbered(keys::DEBT, part.name, buffer)
                 .and_then(|key| Toll::new(key, &self.once, Op::Take(1)).charge());
-            if let (Some(once), Some(debit), true) = (once, debit, cost > 0) {
-                debits.push([once, debit]);
-                partitions.push(debt.toll.partition.as_deref());
-            }
+            let debit = debt.toll.toll(Op::Debit { cost: part.cost, at });
+            let debit = debit.and_then(|toll| toll.charge());
+            let charges = once.into_iter().chain(debit).collect();
+            requests.push((charges, debt.toll.partition.as_deref()));
         }
-        let mut batch: Vec<Request<'_>> = Vec::with_capacity(debits.len().saturating_add(1));
-        for (charges, partition) in debits.iter().zip(&partitions) {
+        // A counter that nothing is owed to is only asked about: whether the store is back.
+        for debt in owed.iter().filter(|debt| debt.parts.is_empty() && then.is_none()) {
+            let peek = debt.toll.toll(Op::Peek(0)).and_then(|toll| toll.charge());
+            requests.push((peek.into_iter().collect(), debt.toll.partition.as_deref()));
+        }
+        let mut batch: Vec<Request<'_>> = Vec::with_capacity(requests.len().saturating_add(1));
+        for (charges, partition) in &requests {
             let Ok(request) = Request::new(charges) else { continue };
             batch.push(partition.map_or(request, |partition| request.within(partition)));
         }
         batch.extend(then);
-        if batch.is_empty() {
-            return Ok(None);
+        let answers = self.store.charge(&batch).await;
+        for debt in owed {
+            match &answers {
+                Ok(_) => self.ladder.debts.settled(debt),
+                Err(error) if error.kind() == StoreErrorKind::Unavailable => {
+                    self.ladder.debts.unsent(debt);
+                }
+                Err(_) => self.ladder.debts.uncertain(debt),
+            }
         }
-        let mut answers = self.store.charge(&batch).await?;
-        for (print, debt) in owed {
-            self.ladder.debts.settled(*print, debt.name);
-        }
-        let told = u64::try_from(debits.len()).unwrap_or(u64::MAX);
+        let mut answers = answers?;
+        let told = u64::try_from(parts().count()).unwrap_or(u64::MAX);
         self.counts.debited.fetch_add(told, Ordering::Relaxed);
         Ok(then.and_then(|_| answers.pop()))
     }
 
     /// Settles some debts of counters that nobody asks about.
     pub(crate) async fn settle_some(&self) -> Result<(), StoreError> {
-        let owed = self.ladder.debts.some(SETTLED_AT_ONCE);
-        if owed.is_empty() {
-            return Ok(());
-        }
+        let prints = self.ladder.debts.some(SETTLED_AT_ONCE);
+        let owed: Vec<Settling> = prints
+            .into_iter()
+            .filter_map(|print| self.ladder.settling(print, &self.names))
+            .collect();
         self.settle(&owed, None).await.map(drop)
     }
 
-    /// A refusal that need not be asked for.
+    /// A refusal that need not be asked for. Whoever only asks wants to know what the store says.
     fn known(&self, tolls: &[Toll<'_>]) -> Option<Answer> {
         let denials = self.denials.as_ref()?;
+        if tolls.iter().all(|toll| matches!(toll.op, Op::Peek(_))) {
+            return None;
+        }
         let now = clock::now();
         let known =
             |toll: &Toll<'_>| denials.known(self.printer.print(toll.key, toll.limit), toll, now);
@@ -245,8 +269,14 @@ impl<S: Store> Engine<S> {
     }
 }
 
+/// The charges of a request, and its partition.
+type Built<'a> = (SmallVec<[Charge<'a>; 2]>, Option<&'a [u8]>);
+
 /// How many debts are settled with one call: well below what a store sends at once.
 const SETTLED_AT_ONCE: usize = 64;
+
+/// For how long the store remembers that a debt was settled: longer than its settling is tried.
+const DEBT_KNOWN: Duration = Duration::from_secs(60 * 60);
 
 /// The answer to a request when some of its charges are known to be refused: the longest retry
 /// says when asking helps.

@@ -15,11 +15,13 @@ use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::rule::Ask;
-use tollgate_core::{Charge, Cost, Key, Op, Request, RequestError, Store, StoreError, Timestamp};
+use tollgate_core::{
+    Basis, Charge, Cost, Key, Op, Request, RequestError, Store, StoreError, Timestamp,
+};
 
 use crate::admission::Admission;
 use crate::clock;
-use crate::engine::{OwnedToll, Toll, keys};
+use crate::engine::{OwnedToll, Toll, keys, once_within};
 use crate::limiter::{Limiter, Manner};
 use crate::permits::Permits;
 pub use token::TokenError;
@@ -41,9 +43,12 @@ struct Spent {
     cost: Cost,
 }
 
-/// The longest that a reservation may wait: half of how long the store remembers that one was
-/// used, so that none can be used twice.
+/// The longest that a reservation may wait to be settled.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// How much longer than it can be used a reservation is known to have been used: clocks that
+/// disagree must not let it be used again.
+const SLACK: Duration = Duration::from_secs(60);
 
 impl Reservation {
     /// Until when it can be settled, by the store's clock.
@@ -161,9 +166,13 @@ impl<S: Store + 'static> Limiter<S> {
         reservation: &Reservation,
         actual: Cost,
     ) -> Result<(), ReservationError> {
+        if reservation.spent.is_empty() {
+            // Nothing was counted, so there is nothing to settle.
+            return Ok(());
+        }
         let mut bytes = [0; 17];
         let once = once_key(reservation.id, &mut bytes).ok_or(ReservationError::AlreadyUsed)?;
-        let limit = crate::engine::once_limit();
+        let limit = once_within(reservation.expires.since(reservation.at).saturating_add(SLACK));
         let engine = &self.shared.engine;
         let now = match engine.ladder().store_time(clock::now()) {
             Some(now) => now,
@@ -191,7 +200,11 @@ impl<S: Store + 'static> Limiter<S> {
         let request = partition.map_or(request, |partition| request.within(partition));
         let answer = engine.store.decide(&request).await?;
         engine.forget_denials(&tolls);
-        if answer.passes() { Ok(()) } else { Err(ReservationError::AlreadyUsed) }
+        match answer.decisions.first() {
+            _ if answer.passes() => Ok(()),
+            Some(used) if used.basis == Basis::Overflow => Err(ReservationError::NoRoom),
+            _ => Err(ReservationError::AlreadyUsed),
+        }
     }
 
     /// The reservation as text that any node of the fleet can settle. Permits stay with this
@@ -218,7 +231,7 @@ impl<S: Store + 'static> Limiter<S> {
                 spent.push((OwnedToll::new(toll, partition), cost));
             }
         };
-        let admission = self.rule_on(ask, Manner::Charge, self.rules(), note).await;
+        let admission = self.rule_on(ask, Manner::CHARGE, self.rules(), note).await;
         (admission, spent)
     }
 }
@@ -235,6 +248,8 @@ pub enum ReservationError {
     AlreadyUsed,
     /// Its time is over. It stays charged.
     Expired,
+    /// The store is full, and has no room to remember that it was used. It can be tried again.
+    NoRoom,
     /// More counters than one request may have, the mark of its use included.
     TooLarge(RequestError),
     /// The store did not answer. It can be tried again, and counts once.
@@ -258,6 +273,7 @@ impl fmt::Display for ReservationError {
         f.write_str(match self {
             Self::AlreadyUsed => "the reservation was settled before",
             Self::Expired => "the reservation has expired, and stays charged",
+            Self::NoRoom => "the store has no room to remember that the reservation was used",
             Self::TooLarge(_) => "the reservation is charged on too many counters to be settled",
             Self::Store(_) => "the reservation could not be settled, and can be tried again",
         })
@@ -269,7 +285,7 @@ impl std::error::Error for ReservationError {
         match self {
             Self::Store(error) => Some(error),
             Self::TooLarge(error) => Some(error),
-            Self::AlreadyUsed | Self::Expired => None,
+            Self::AlreadyUsed | Self::Expired | Self::NoRoom => None,
         }
     }
 }

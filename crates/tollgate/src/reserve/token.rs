@@ -5,7 +5,7 @@
 //! charge = cost 8 │ algorithm 1 │ key │ partition, the last two behind their lengths (2)
 //! ```
 //!
-//! All numbers little-endian. The code is SipHash-2-4 of 128 bits under the fleet's secret, over
+//! All numbers little-endian. The code is SipHash-2-4 of 128 bits under a key made of the fleet's secret, over
 //! all that is before it. A key names its rule and limit, which are looked up in the rules of
 //! whoever settles; a counter whose rule is gone is left as it is.
 
@@ -82,9 +82,11 @@ pub(super) fn read(
 }
 
 fn code(bytes: &[u8], secret: &[u8; 16]) -> [u8; 16] {
+    // Under a key of its own. Values of clients are hashed under the secret itself, and shown in
+    // keys; but only long ones, and this text is short.
     let mut hasher = SipHasher24::new_with_key(secret);
-    // So that no key that was hashed under the same secret is a token's code.
-    hasher.write(b"tollgate reservation\0");
+    hasher.write(b"tollgate reservations");
+    let mut hasher = SipHasher24::new_with_key(&hasher.finish128().as_bytes());
     hasher.write(bytes);
     hasher.finish128().as_bytes()
 }

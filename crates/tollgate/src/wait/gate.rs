@@ -10,18 +10,18 @@
 //! limiters price permits by what is stored, so their places stay taken.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, MutexGuard, oneshot};
 use tollgate_core::{
     Algorithm, Charge, Cost, KeyError, Limit, Op, Retry, Store, Timestamp, Verdict,
 };
 use tollgate_embedded::EmbeddedStore;
 
 use super::line::{Line, Place, Ticket};
-use crate::clock::{self, after};
+use crate::clock::{self, Instant, after};
 use crate::engine::{Chore, Engine, Keeper, OwnedToll, Source};
 
 /// One counter at which callers wait. Clones share the line.
@@ -53,6 +53,8 @@ struct Shared<S> {
     counter: OwnedToll,
     line: Arc<Line>,
     door: Mutex<()>,
+    /// When the first at the door asks again: nobody behind it passes earlier.
+    next_question: std::sync::Mutex<Option<Instant>>,
     at_door: AtomicUsize,
     numbers: AtomicU64,
 }
@@ -72,6 +74,7 @@ impl<S: Store + 'static> Gate<S> {
             counter,
             line: Arc::default(),
             door: Mutex::new(()),
+            next_question: std::sync::Mutex::default(),
             at_door: AtomicUsize::new(0),
             numbers: AtomicU64::new(0),
         };
@@ -104,9 +107,14 @@ impl<S: Store + 'static> Gate<S> {
                 Said::NotYet { retry, in_all } => within(in_all, patience, retry)?,
             }
         }
-        let _here = AtDoor::new(&self.shared.at_door);
+        self.shared.not_before(deadline)?;
+        let here = AtDoor::new(&self.shared.at_door);
         let lined_up = tokio::time::timeout_at(deadline, self.shared.door.lock()).await;
-        let turn = lined_up.map_err(|_| NotAdmitted::Late { retry_after: Duration::ZERO })?;
+        let Ok(turn) = lined_up else {
+            self.shared.not_before(deadline)?;
+            return Err(NotAdmitted::Late { retry_after: SOON });
+        };
+        let first = First { next_question: &self.shared.next_question, _turn: turn };
         let held = loop {
             let left = deadline.saturating_duration_since(clock::now());
             match self.ask(cost, left).await {
@@ -115,13 +123,14 @@ impl<S: Store + 'static> Gate<S> {
                 Said::Never => return Err(NotAdmitted::Never { cost }),
                 Said::NotYet { retry, in_all } => {
                     within(in_all, left, retry)?;
+                    self.shared.say_next_question(retry);
                     tokio::time::sleep(retry).await;
                 }
             }
         };
         // The next may ask; this one has its place.
-        drop(turn);
-        drop(_here);
+        drop(first);
+        drop(here);
         held.wait().await
     }
 
@@ -192,6 +201,23 @@ impl<S: Store + 'static> Shared<S> {
             None => (Verdict::Deny(Retry::Never), Duration::ZERO, Timestamp::EPOCH, Source::Store),
         };
         Granted { shared: Some(self), verdict, reset, at, source, cost, patience }
+    }
+
+    /// Whoever must pass before the first at the door asks again cannot.
+    fn not_before(&self, deadline: Instant) -> Result<(), NotAdmitted> {
+        let next = *self.next_question.lock().unwrap_or_else(PoisonError::into_inner);
+        match next {
+            Some(next) if next > deadline => {
+                let retry_after = next.saturating_duration_since(deadline).max(SOON);
+                Err(NotAdmitted::Late { retry_after })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn say_next_question(&self, retry: Duration) {
+        let next = after(clock::now(), retry);
+        *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
 
     /// Has a charge given back that nobody uses.
@@ -294,6 +320,18 @@ impl<S: Store + 'static> Drop for HeldPlace<S> {
     }
 }
 
+/// The first at the door. When it leaves, whoever is next asks at once.
+struct First<'g> {
+    next_question: &'g std::sync::Mutex<Option<Instant>>,
+    _turn: MutexGuard<'g, ()>,
+}
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// Somebody who waits at the door.
 struct AtDoor<'g>(&'g AtomicUsize);
 
@@ -309,6 +347,9 @@ impl Drop for AtDoor<'_> {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
+
+/// The least that somebody is told to wait.
+const SOON: Duration = Duration::from_millis(1);
 
 fn within(in_all: Duration, patience: Duration, retry_after: Duration) -> Result<(), NotAdmitted> {
     if in_all > patience { Err(NotAdmitted::Late { retry_after }) } else { Ok(()) }

@@ -1,0 +1,286 @@
+//! Bugs that were found by attacking the limiter, each with its story.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+mod common;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use common::*;
+use std::time::Duration;
+use tollgate::core::Limit;
+use tollgate::core::algorithm::*;
+use tollgate::core::rule::{Ask, declaration::*};
+use tollgate::*;
+
+fn log(name: &str, quota: &str) -> Rule {
+    with(rule(name, &["user"], &[quota]), SlidingLog)
+}
+const fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+async fn node(way: &Way, r: Rule) -> Limiter<Way> {
+    let l = Limiter::builder(way.clone()).rules(rules(1, [r])).build();
+    settle().await;
+    tokio::time::sleep(s(6)).await;
+    l
+}
+
+/// Releases shared a bounded queue with refusals: when it was full a release was dropped, and its
+/// permit renewed for ever.
+#[tokio::test(start_paused = true)]
+async fn a_release_behind_seventy_thousand_refusals_comes_back() {
+    let mut r = on(log("login", "1 per 1h"), "service", "login");
+    r.ban = Some(Ban { after: 1_000_000, within: s(3600), lasts: s(900) });
+    let c = on(with(rule("c", &["user"], &["1 per 10s"]), Concurrency), "service", "export");
+    let l = Limiter::builder(backend()).rules(rules(1, [r, c])).build();
+    let export = || user("a").with("service", "export").unwrap();
+    let held = l.admit(&export()).await;
+    settle().await;
+    for _ in 0..70_000 {
+        let _ = l.admit(&user("m").with("service", "login").unwrap()).await;
+    }
+    drop(held);
+    tokio::time::sleep(s(600)).await;
+    assert!(l.peek(&export()).await.passes(), "the permit came back");
+}
+/// What was dropped at a full queue was counted nowhere.
+#[tokio::test(start_paused = true)]
+async fn chores_dropped_at_a_full_queue_are_counted() {
+    let mut r = log("login", "1 per 1h");
+    r.ban = Some(Ban { after: 1_000_000, within: s(3600), lasts: s(900) });
+    let l = Limiter::builder(backend()).rules(rules(1, [r])).build();
+    for _ in 0..70_000 {
+        let _ = l.admit(&user("a")).await;
+    }
+    assert!(l.stats().lost_chores > 0);
+}
+/// Long values of clients were hashed under the very key that signs reservations, and shown in the
+/// keys of counters: whoever sent the text of a token as a user name was shown its signature.
+#[tokio::test(start_paused = true)]
+async fn no_token_is_forged_from_a_long_value() {
+    let l = Limiter::builder(backend())
+        .secret([9; 16])
+        .rules(rules(1, [log("r", "100 per 1h")]))
+        .build();
+    let at = 1_700_000_000_000_000_u64;
+    let mut p = vec![1_u8];
+    p.extend(42_u128.to_le_bytes());
+    p.extend(at.to_le_bytes());
+    p.extend((at + 3_600_000_000).to_le_bytes());
+    let key = b"r4:shop1:r2:1ht5:alice";
+    for _ in 0..6 {
+        p.extend(100_u64.to_le_bytes());
+        p.push(1);
+        p.extend((key.len() as u16).to_le_bytes());
+        p.extend(key);
+        p.extend(0_u16.to_le_bytes());
+    }
+    let mut value = b"tollgate reservation\0".to_vec();
+    value.extend(&p);
+    let shown =
+        l.explain(&Ask::new("shop").with("user", &value).unwrap()).await.counters[0].key.clone();
+    let raw = unescape(&shown);
+    let token = format!(
+        "{}.{}",
+        URL_SAFE_NO_PAD.encode(&p),
+        URL_SAFE_NO_PAD.encode(&raw[raw.len() - 16..])
+    );
+    assert!(l.redeem(&token).is_err());
+}
+/// Debts of nothing were never settled, and kept those behind them from being told.
+#[tokio::test(start_paused = true)]
+async fn debts_worth_nothing_go_and_hide_no_others() {
+    let way = Way::to(&backend());
+    let l = node(&way, log("q", "100 per 1h")).await;
+    way.set(Road::Closed);
+    for i in 0..2000 {
+        let _ = l.peek(&user(&format!("p{i}"))).await;
+    }
+    for i in 0..100 {
+        assert!(l.admit(&user(&format!("u{i}"))).await.passes());
+    }
+    way.set(Road::Open);
+    tokio::time::sleep(s(600)).await;
+    assert_eq!(l.stats().owing, 0);
+}
+/// A debt that grew after a lost reply was told anew as a whole.
+#[tokio::test(start_paused = true)]
+async fn a_debt_that_grows_after_a_lost_reply_counts_once() {
+    let way = Way::to(&backend());
+    let l = node(&way, log("r", "1000 per 1h")).await;
+    way.set(Road::Closed);
+    for _ in 0..10 {
+        assert!(l.admit(&user("a")).await.passes());
+    }
+    way.set(Road::LosesReplies);
+    tokio::time::sleep(s(1)).await;
+    way.set(Road::Closed);
+    assert!(l.admit(&user("a")).await.passes());
+    way.set(Road::Open);
+    tokio::time::sleep(s(1)).await;
+    assert_eq!(1000 - l.explain(&user("a")).await.counters[0].remaining, 11);
+}
+/// Three 503s of `on-outage: refuse` were counted as refusals, and banned a client.
+#[tokio::test(start_paused = true)]
+async fn refusals_of_an_outage_ban_nobody() {
+    let mut r = log("login", "100 per 1h");
+    r.on_outage = OnOutage::Refuse;
+    r.ban = Some(Ban { after: 3, within: s(60), lasts: s(900) });
+    let way = Way::to(&backend());
+    let l = node(&way, r).await;
+    for _ in 0..3 {
+        way.set(Road::Closed);
+        let _ = l.admit(&user("a")).await;
+        way.set(Road::Open);
+        settle().await;
+    }
+    assert!(l.admit(&user("a")).await.passes());
+}
+/// Explain was answered by the deny cache, which knows nothing of counters that do not refuse.
+#[tokio::test(start_paused = true)]
+async fn explain_tells_counters_also_beside_a_cached_refusal() {
+    let l = Limiter::builder(Way::to(&backend()))
+        .rules(rules(
+            1,
+            [with(rule("all", &[], &["100 per 1h"]), SlidingLog), log("r", "1 per 1h")],
+        ))
+        .build();
+    for _ in 0..2 {
+        let _ = l.admit(&user("a")).await;
+    }
+    let all = l.explain(&user("a")).await.counters.into_iter().find(|c| c.rule == "all").unwrap();
+    assert_eq!(all.remaining, 99);
+}
+/// Where no rule matched, a reservation was made at the epoch, and had expired since.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_nothing_counts_can_be_committed() {
+    let l = Limiter::builder(backend())
+        .rules(rules(1, [on(log("r", "10 per 1h"), "service", "x")]))
+        .build();
+    let r = l.reserve(&user("a"), s(60)).await.unwrap();
+    assert!(l.commit(&r, 1).await.is_ok());
+}
+/// Marks of use were kept for a day, and in a full store shared one counter, so that every
+/// reservation but the first was said to have been used.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_says_that_it_is_full() {
+    let store = EmbeddedStore::builder().max_keys(64).shards(1).with_clock(TokioClock::new());
+    let l = Limiter::builder(store)
+        .rules(rules(1, [with(rule("r", &["user"], &["100000 per 1h"]), TokenBucket)]))
+        .build();
+    let mut settled = 0;
+    for _ in 0..200 {
+        let r = l.reserve(&user("a"), s(60)).await.unwrap();
+        match l.commit(&r, 1).await {
+            Ok(()) => settled += 1,
+            Err(error) => assert!(matches!(error, ReservationError::NoRoom), "{error:?}"),
+        }
+    }
+    assert!(settled >= 60, "{settled}: as many as there is room for");
+    tokio::time::advance(s(121)).await;
+    let r = l.reserve(&user("a"), s(60)).await.unwrap();
+    assert!(l.commit(&r, 1).await.is_ok(), "and those who are remembered are forgotten in time");
+}
+/// A node that had never met the store took the whole limit for its share.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_start_in_an_outage_have_shares_if_they_are_told_how_many_they_are() {
+    let store = backend();
+    let (mut passed, mut fleet) = (0, vec![]);
+    for _ in 0..4 {
+        let way = Way::to(&store);
+        way.set(Road::Closed);
+        fleet.push(Limiter::builder(way).nodes(4).rules(rules(1, [log("r", "10 per 1h")])).build());
+    }
+    settle().await;
+    for l in &fleet {
+        for _ in 0..20 {
+            passed += u64::from(l.admit(&user("a")).await.passes());
+        }
+    }
+    assert!(passed <= 10 + 4 * 3, "{passed} of 10");
+}
+/// Blocks in shadow mode were neither counted nor told.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_rule_that_blocks_is_told() {
+    let mut b = Rule::new("b");
+    b.block = true;
+    b.mode = Mode::Shadow;
+    let l = Limiter::builder(backend()).rules(rules(1, [b])).build();
+    assert!(l.admit(&user("a")).await.passes());
+    assert_eq!(l.stats().shadow_refused, 1);
+}
+/// Where only shadow rules matched, an empty request was sent, and failed in an outage.
+#[tokio::test(start_paused = true)]
+async fn nothing_but_shadow_rules_is_no_outage() {
+    let mut r = log("s", "10 per 1h");
+    r.mode = Mode::Shadow;
+    let way = Way::to(&backend());
+    let l = node(&way, r).await;
+    way.set(Road::Closed);
+    assert!(l.admit(&user("a")).await.outage().is_none());
+}
+/// Permits of shadow rules were never released.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_permit_ends_with_its_request() {
+    let mut r = with(rule("c", &["user"], &["1 per 10s"]), Concurrency);
+    r.mode = Mode::Shadow;
+    let l = Limiter::builder(backend()).rules(rules(1, [r, log("e", "1000 per 1s")])).build();
+    for _ in 0..3 {
+        drop(l.admit(&user("a")).await);
+        settle().await;
+    }
+    assert_eq!(l.stats().shadow_refused, 0);
+}
+/// Whoever waited behind another at the door of a gate was told to retry after nothing, once its
+/// whole patience was over.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_to_retry_after_nothing() {
+    let l = Limiter::new(backend());
+    let g = l.gate("w", Limit::new(SlidingLog, "1 per 10s".parse().unwrap()).unwrap()).unwrap();
+    g.acquire(1).await.unwrap();
+    let other = g.clone();
+    tokio::spawn(async move { other.acquire(1).await });
+    settle().await;
+    let Err(NotAdmitted::Late { retry_after }) = g.acquire_timeout(1, s(3)).await else { panic!() };
+    assert!(retry_after > Duration::ZERO);
+}
+fn unescape(s: &str) -> Vec<u8> {
+    let b = s.as_bytes();
+    let mut o = vec![];
+    let mut i = 0;
+    while i < b.len() {
+        if b[i] == b'\\' {
+            match b[i + 1] {
+                b'x' => {
+                    o.push(u8::from_str_radix(&s[i + 2..i + 4], 16).unwrap());
+                    i += 4;
+                }
+                b'n' => {
+                    o.push(b'\n');
+                    i += 2;
+                }
+                b't' => {
+                    o.push(b'\t');
+                    i += 2;
+                }
+                b'r' => {
+                    o.push(b'\r');
+                    i += 2;
+                }
+                c => {
+                    o.push(c);
+                    i += 2;
+                }
+            }
+        } else {
+            o.push(b[i]);
+            i += 1;
+        }
+    }
+    o
+}
