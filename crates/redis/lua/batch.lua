@@ -3,14 +3,16 @@
 -- KEYS     the counters: strings first, then logs
 -- ARGV[1]  not_after: microseconds of server time from which nothing is to be charged; 0 if unknown
 -- ARGV[2]  the batch's id; empty if it is never sent again
--- ARGV[3]  `<I2I2I2` numbers of string keys, limits and terms; the limits (`I1I1` code and length of
+-- ARGV[3]  `<I1` 0, or 1 and what plain.lua needs (`I2` number of keys, `I1` length and bytes of tag,
+--          format of a value, format of one among others, `dd` full burst, span of the cost);
+--          `I2I2I2` numbers of string keys, limits and terms; the limits (`I1I1` code and length of
 --          tag, tag, plan); the terms (`I2I1` limit and operation, `dddddd` cost, its span, patience,
 --          moment, lease, and 16 bytes of holder); an operation above 15 is judged by the limit that
 --          its counter was found under, which is not the charge's own: only while that is so
--- ARGV[4]  the requests: for each `I1` charges and a flag (128: some share a log), for each charge
---          `I2I2` key and term; a term above 32767 is one of a group of which any suffices. Or for
---          runs of equal requests of one charge each `I1` 0, `I2` how many, and for each `I2I2I2` key,
---          term and how often
+-- ARGV[4]  the requests. Of several charges: `I1` how many each and a flag (128: some share a log), `I2`
+--          how many requests, for each charge `I2I2` key and term; a term above 32767 is one of a group
+--          of which any suffices. Of one charge each: `I1` 0, `I2` how many runs, and for each
+--          `I2I2I2I2` first key, term, how many keys from that on, and how often each
 -- ARGV[5…] conversions, three each: the number of a key, what is expected there (of a log: its tag),
 --          and what that means under another limit (of a log: how it is carried over, see
 --          `log.convert`); nothing if it means nothing
@@ -18,38 +20,27 @@
 -- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
 -- counted under another limit); how many foreign values were found; what is seen of logs, in order:
 -- a view of three `I8` for each charge, or where several share one, `I4` length and a dump or, if
--- 2147483648 was added to the length, a sketch; the lengths of what follows, `I4` each, 4294967295 for nothing; and in one string what each
--- key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest
+-- 2147483648 was added to the length, a sketch; the lengths of what follows, `I4` each, 4294967295 for
+-- nothing, or one that all have; and in one string what each key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest
 -- moment, and nothing for one that is under the limit of its charge; an empty string if the counter
 -- from which a charge borrows its limit is gone.
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
 -- exception is a conversion, which replaces what was read by what it means under another limit.
 
+local program = ARGV[4]
+
 local NOTHING = 4294967295
 
 -- Added to the length of a sketch of a log.
 local SKETCH = 2147483648
-
-local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
-
-local reply_key
-if ARGV[2] ~= '' then
-  reply_key = string.match(KEYS[1], '^tg:{[^}]*}:') .. 'reply:' .. ARGV[2]
-  local known = call('GET', reply_key)
-  if known then return cmsgpack.unpack(known) end
-end
-local not_after = tonumber(ARGV[1])
-if not_after > 0 and now > not_after then return { 'late' } end
 
 local function step_of(code)
   if not steps[code] then make(code) end
   return steps[code]
 end
 
-local packed = ARGV[3]
-local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed)
+local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed, header)
 local limits, terms = {}, {}
 for i = 1, limit_count do
   local code, length
@@ -164,7 +155,6 @@ local function load(i, limit)
   return true
 end
 
-local program = ARGV[4]
 -- What is seen of logs, in order; and per key the members of a log that are not ours.
 local views, strays = {}, {}
 
@@ -202,12 +192,10 @@ end
 -- Takes from different buckets, the way nearly every request of several charges goes: from what is
 -- stored to what is to be stored, see `bucket.run`. Nil, and nothing done, if they are not that.
 local plain_keys, plain_values, plain_idles = {}, {}, {}
-local function charge_plainly(count, first)
-  local position, refused, stale = first, false, false
+local function charge_plainly(count, flat, first)
+  local refused, stale = false, false
   for c = 1, count do
-    local key, term
-    key, term, position = unpack_('<I2I2', program, position)
-    local t = terms[term]
+    local key, t = flat[first + 2 * c - 1], terms[flat[first + 2 * c]]
     local run = t and t.run
     if not run or under[key] or blocked[key] or converted[key] then return nil end
     for before = 1, c - 1 do
@@ -228,13 +216,12 @@ local function charge_plainly(count, first)
   return 'p'
 end
 
--- A request of several charges, all or none. `first` is where its charges begin in the program.
-local function charge_several(count, first, dumps)
+-- A request of several charges, all or none. Their keys and terms are in `flat`, after `first`.
+local function charge_several(count, flat, first, dumps)
   local keys, charges, group = {}, {}, {}
-  local decidable, position = true, first
+  local decidable = true
   for c = 1, count do
-    local key, term
-    key, term, position = unpack_('<I2I2', program, position)
+    local key, term = flat[first + 2 * c - 1], flat[first + 2 * c]
     if term > 32767 then term, group[c] = term - 32768, true end
     keys[c], charges[c] = key, terms[term]
     local limit = charges[c].limit
@@ -312,36 +299,43 @@ while at <= length do
     -- Runs of equal requests of one charge each.
     local runs
     runs, at = unpack_('<I2', program, at + 1)
-    local flat = { unpack_('<' .. rep('I2I2I2', runs), program, at) }
-    for i = 1, 3 * runs, 3 do
-      local key, times = flat[i], flat[i + 2]
-      local t = terms[flat[i + 1]]
-      r = r + 1
+    local flat = { unpack_('<' .. rep('I2I2I2I2', runs), program, at) }
+    for i = 1, 4 * runs, 4 do
+      local term, times = flat[i + 1], flat[i + 3]
+      local t = terms[term]
       local run = t and t.run
-      local passed, value, idle
-      if run and not under[key] and not blocked[key] and not converted[key] then
-        passed, value, idle = run(t.limit, fresh[key] or prior[key], t, now, times)
-      end
-      if passed then
-        if value then fresh[key], idle_at[key] = value, idle end
-        if times == 1 then
-          letters[r] = passed == 1 and 'p' or 'd'
-        else
-          letters[r] = rep('p', passed) .. rep('d', times - passed)
+      for key = flat[i], flat[i] + flat[i + 2] - 1 do
+        r = r + 1
+        local passed, value, idle
+        if run and not under[key] and not blocked[key] and not converted[key] then
+          passed, value, idle = run(t.limit, fresh[key] or prior[key], t, now, times)
         end
-      else
-        local each = {}
-        for n = 1, times do each[n] = charge_several(1, at + 2 * (i - 1)) end
-        letters[r] = concat(each)
+        if passed then
+          if value then fresh[key], idle_at[key] = value, idle end
+          if times == 1 then
+            letters[r] = passed == 1 and 'p' or 'd'
+          else
+            letters[r] = rep('p', passed) .. rep('d', times - passed)
+          end
+        else
+          local each = {}
+          for n = 1, times do each[n] = charge_several(1, { key, term }, 0) end
+          letters[r] = concat(each)
+        end
       end
     end
-    at = at + 6 * runs
+    at = at + 8 * runs
   else
     local dumps = count > 127
     if dumps then count = count - 128 end
-    r = r + 1
-    letters[r] = charge_plainly(count, at + 1) or charge_several(count, at + 1, dumps)
-    at = at + 1 + 4 * count
+    local requests
+    requests, at = unpack_('<I2', program, at + 1)
+    local flat = { unpack_('<' .. rep('I2I2', count * requests), program, at) }
+    for first = 0, 2 * count * (requests - 1), 2 * count do
+      r = r + 1
+      letters[r] = charge_plainly(count, flat, first) or charge_several(count, flat, first, dumps)
+    end
+    at = at + 4 * count * requests
   end
 end
 
@@ -388,12 +382,8 @@ for i = 1, #KEYS do
   end
 end
 local reply = {
-  fmt('%.0f', now), concat(letters), fmt('%.0f', poisoned), concat(views),
+  fmt('%s%06d', time[1], time[2]), concat(letters), fmt('%d', poisoned), concat(views),
   pack('<' .. rep('I4', #KEYS), unpack(lengths)), concat(prior),
 }
-if reply_key then
-  -- Whoever sends the batch again does so before not_after.
-  local until_then = not_after > 0 and not_after or now
-  call('SET', reply_key, cmsgpack.pack(reply), 'PX', ttl(until_then + 1000000, now))
-end
+if keep then keep(reply) end
 return reply

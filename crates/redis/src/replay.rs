@@ -11,14 +11,16 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use tollgate_core::algorithm::sliding_log::Log;
-use tollgate_core::algorithm::{SlidingLog, TokenBucket};
+use tollgate_core::algorithm::{LeakyMeter, SlidingLog, TokenBucket};
 use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::suite::{self, Model, Subject};
 use tollgate_core::{
-    Answer, Charge, Counter, Key, Limit, OnChange, Op, Plan, Request, Revision, State, Timestamp,
+    Answer, Charge, Counter, Key, Limit, OnChange, Op, Plan, Quota, Request, Revision, State,
+    Timestamp,
 };
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
 
@@ -309,6 +311,63 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
         }
     }
     assert!(passed > 4_000 && refused > 4_000, "{passed} passed, {refused} were refused");
+}
+
+/// Batches of equal takes from different buckets, which the script does in another way than all
+/// others, between charges that leave counters as that way cannot take them: in debt, or with places in
+/// the future. The clock may step back.
+#[test]
+fn equal_takes_are_answered_as_in_core() {
+    let scripted = Scripted::start();
+    let mut rng = Rng::new(13);
+    let (mut at, mut refused, mut passed) = (1_700_000_000_000_000_u64, 0, 0);
+    for round in 0..120 {
+        let quota: Quota =
+            rng.pick(&["5 per 1s", "7 per 1s", "100 per 1m", "2 per 1ms"]).parse().unwrap();
+        let limit = match rng.below(3) {
+            0 => Limit::new(LeakyMeter, quota).unwrap(),
+            _ => Limit::new(TokenBucket, quota).unwrap(),
+        };
+        let mut model = Model::default();
+        let names: Vec<String> = (0..12).map(|i| format!("equal:{round}:{i}")).collect();
+        for step in 0..60 {
+            at = match rng.below(12) {
+                0 => at - rng.within(1, 400_000),
+                1 => at + rng.within(1, 2_000_000),
+                _ => at + rng.below(60_000),
+            };
+            let now = Timestamp::from_micros(at);
+            let most = rng.pick(&[1, 1, 2, 6]);
+            let (cost, odd) = (rng.within(1, most), rng.chance(1, 6));
+            let from = rng.below(12) as usize;
+            let count = rng.within(1, 12) as usize;
+            let charges: Vec<[Charge<'_>; 1]> = (from..from + count)
+                .map(|i| {
+                    let key = Key::new(&names[i % 12]).unwrap();
+                    let op = match rng.below(4) {
+                        0 if odd => Op::Debit { cost: 9, at: now },
+                        1 if odd => Op::Credit { cost, at: now },
+                        _ => Op::Take(cost),
+                    };
+                    let charge = Charge::new(key, &limit, op).unwrap();
+                    if odd { [charge.with_patience(Duration::from_millis(300))] } else { [charge] }
+                })
+                .collect();
+            let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();
+            scripted.set_time(now);
+
+            let answers = scripted.charge(&batch);
+
+            let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
+            assert_eq!(answers, expected, "{limit}, {batch:?} at {at}, {step}");
+            for [charge] in &charges {
+                scripted.holds(charge.key(), model.counter(charge).unwrap(), now);
+            }
+            passed += answers.iter().filter(|answer| answer.passes()).count();
+            refused += answers.iter().filter(|answer| !answer.passes()).count();
+        }
+    }
+    assert!(passed > 10_000 && refused > 5_000, "{passed} passed, {refused} were refused");
 }
 
 #[test]

@@ -5,10 +5,13 @@ pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 
 /// Reads, decides and writes a batch. The order matters: a file uses what those before it define.
 ///
-/// Redis runs all of it anew each time, and making a function costs more the more it refers to. So the
-/// algorithms are within one function, which makes only those that the batch has need of.
+/// Redis runs all of it anew each time, and making a function costs more the more it refers to. So most
+/// batches are done before any is made, and the algorithms are within one function, which makes only
+/// those that the batch has need of.
 pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/prelude.lua"),
+    include_str!("../lua/plain.lua"),
+    include_str!("../lua/steps.lua"),
     "local function make(code)\nif code == 0 then\n",
     include_str!("../lua/fixed_window.lua"),
     "elseif code == 1 then\n",

@@ -27,17 +27,14 @@ impl Batch {
     ) -> Result<Tally, Garbled> {
         let part = |i: usize| reply.values.get(i).and_then(Option::as_deref).ok_or(Garbled);
         let (letters, poisoned, views) = (part(0)?, part(1)?, part(2)?);
-        let prior = Prior::read(part(3)?, part(4)?)?;
+        let sent = std::mem::take(&mut self.sent);
+        let prior = Prior::read(part(3)?, part(4)?, sent.keys)?;
         let poisoned = std::str::from_utf8(poisoned).ok().and_then(|n| n.parse().ok());
         let mut tally = Tally { poisoned: poisoned.ok_or(Garbled)?, ..Tally::default() };
         if letters.len() != self.requests.len() {
             return Err(Garbled);
         }
         let now = Timestamp::from_micros(reply.now);
-        let sent = std::mem::take(&mut self.sent);
-        if prior.0.len() != sent.keys {
-            return Err(Garbled);
-        }
         let mut bench = Bench::new(self, &sent, prior, views, now)?;
         let mut numbers = sent.charges.as_slice();
         let mut left = Vec::new();
@@ -226,10 +223,16 @@ fn converted(mut counter: Counter, limit: &Limit, now: Timestamp) -> Vec<u8> {
 struct Prior<'r>(Vec<Option<&'r [u8]>>);
 
 impl<'r> Prior<'r> {
-    fn read(lengths: &[u8], mut values: &'r [u8]) -> Result<Self, Garbled> {
+    /// One length stands for all, if there are more keys.
+    fn read(lengths: &[u8], mut values: &'r [u8], keys: usize) -> Result<Self, Garbled> {
         let (lengths, []) = lengths.as_chunks::<4>() else { return Err(Garbled) };
-        let mut prior = Vec::with_capacity(lengths.len());
-        for length in lengths {
+        let times = match lengths {
+            [_] => keys,
+            _ if lengths.len() == keys => 1,
+            _ => return Err(Garbled),
+        };
+        let mut prior = Vec::with_capacity(keys);
+        for length in lengths.iter().flat_map(|length| std::iter::repeat_n(length, times)) {
             let length = u32::from_le_bytes(*length);
             if length == u32::MAX {
                 prior.push(None);

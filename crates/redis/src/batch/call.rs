@@ -78,11 +78,58 @@ const DUMPS: u8 = 1 << 7;
 /// Before runs of requests of one charge each.
 const RUNS: u8 = 0;
 
-/// As many requests as Lua can unpack at once, if each is a run of its own.
-const MAX_RUNS: usize = 1024;
+/// Before what a plain batch is about.
+const PLAIN: u8 = 1;
+
+/// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
+const MAX_AT_ONCE: usize = 1024;
 
 /// The bit of an operation that is judged by another limit than its own.
 const BORROWED: u8 = 1 << 4;
+
+/// Requests of one charge each on the same terms: on one key several times, or once on each of several
+/// keys that follow each other.
+#[derive(Clone, Copy)]
+struct Run {
+    first: u16,
+    term: u16,
+    keys: u16,
+    times: u16,
+}
+
+impl Run {
+    /// The run with one more request, if that continues it.
+    fn with(self, key: u16, term: u16) -> Option<Self> {
+        let next = self.first.checked_add(self.keys)?;
+        if term != self.term {
+            None
+        } else if key == self.first && self.keys == 1 {
+            Some(Self { times: self.times.checked_add(1)?, ..self })
+        } else if key == next && self.times == 1 {
+            Some(Self { keys: self.keys.checked_add(1)?, ..self })
+        } else {
+            None
+        }
+    }
+
+    fn write(self, program: &mut Vec<u8>) {
+        for number in [self.first, self.term, self.keys, self.times] {
+            program.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+}
+
+/// How many of these requests can be written together: each of one charge, or of as many as the first.
+fn count_alike(rest: &[Pending]) -> usize {
+    let Some(first) = rest.first() else { return 0 };
+    let (charges, dumps) = (first.request.len(), first.request.shares_a_log());
+    let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
+    let alike = |pending: &&Pending| {
+        pending.request.len() == charges
+            && (charges == 1 || pending.request.shares_a_log() == dumps)
+    };
+    rest.iter().take(most).take_while(alike).count().max(1)
+}
 
 impl<'b> Writer<'b> {
     pub(super) fn write(mut self, batch: &'b Batch) -> (Call, Sent) {
@@ -99,16 +146,26 @@ impl<'b> Writer<'b> {
         sent.charges.reserve(batch.requests.len());
         let mut rest = batch.requests.as_slice();
         while !rest.is_empty() {
-            let alone = rest.iter().take(MAX_RUNS).take_while(|p| p.request.len() == 1).count();
-            let (these, later) = rest.split_at_checked(alone.max(1)).unwrap_or((rest, &[]));
+            let alike = count_alike(rest);
+            let (these, later) = rest.split_at_checked(alike).unwrap_or((rest, &[]));
             rest = later;
-            if alone > 0 {
-                self.write_runs(these, &mut program, &mut sent);
-            } else {
-                self.write_request(these, &mut program, &mut sent);
+            match these {
+                [first, ..] if first.request.len() > 1 => {
+                    self.write_requests(first, these, &mut program, &mut sent);
+                }
+                _ => self.write_runs(these, &mut program, &mut sent),
             }
         }
-        let mut args = vec![self.header(&mut sent), program];
+        let mut header = Vec::with_capacity(self.packed_terms.len().saturating_add(256));
+        match self.plain(batch) {
+            Some((limit, cost)) => {
+                header.push(PLAIN);
+                layout::pack_plain(limit, cost, self.strings.names.len(), &mut header);
+            }
+            None => header.push(0),
+        }
+        self.header(&mut header, &mut sent);
+        let mut args = vec![header, program];
         for conversion in &batch.conversions {
             self.convert(conversion, &mut args);
         }
@@ -118,41 +175,72 @@ impl<'b> Writer<'b> {
         (Call { which: Which::Batch, keys, args }, sent)
     }
 
-    /// Requests of one charge each, equal ones that follow each other as one run.
+    /// What a batch is about that takes the same from each of its keys, once, from buckets.
+    fn plain(&self, batch: &'b Batch) -> Option<(&'b Limit, u64)> {
+        let [limit] = *self.limits.as_slice() else { return None };
+        let keys = self.strings.names.len();
+        let once = keys == batch.requests.len() && keys <= MAX_AT_ONCE && self.terms.len() == 1;
+        let first = batch.requests.first()?.request.charges.first()?;
+        let cost = match first.op {
+            Op::Take(cost) if first.patience_us == 0 && first.judged_by.is_none() => cost,
+            _ => return None,
+        };
+        let single = |pending: &Pending| match &pending.request.charges[..] {
+            [charge] => charge.need == Need::Must,
+            _ => false,
+        };
+        let plain = once
+            && layout::is_plain(limit, cost)
+            && batch.conversions.is_empty()
+            && batch.requests.iter().all(single);
+        plain.then_some((limit, cost))
+    }
+
+    /// Requests of one charge each. Equal ones that follow each other are one run, and so are those
+    /// that ask the same of keys that were not named before.
     fn write_runs(&mut self, these: &'b [Pending], program: &mut Vec<u8>, sent: &mut Sent) {
         let mut runs = 0_u16;
-        let mut last = None;
+        let mut last: Option<Run> = None;
         program.push(RUNS);
         let header = program.len();
         program.extend_from_slice(&[0, 0]);
         for charge in these.iter().flat_map(|pending| &pending.request.charges) {
             let (key, term) = self.number(charge, sent);
-            let tail = program.last_chunk_mut::<2>();
-            match tail.filter(|_| last == Some((key, term))) {
-                Some(times) => *times = u16::from_le_bytes(*times).saturating_add(1).to_le_bytes(),
-                None => {
-                    for number in [key, term, 1] {
-                        program.extend_from_slice(&number.to_le_bytes());
-                    }
+            last = match last.map(|run| (run, run.with(key, term))) {
+                Some((_, Some(longer))) => Some(longer),
+                found => {
                     runs = runs.saturating_add(1);
-                    last = Some((key, term));
+                    if let Some((ended, None)) = found {
+                        ended.write(program);
+                    }
+                    Some(Run { first: key, term, keys: 1, times: 1 })
                 }
-            }
+            };
+        }
+        if let Some(run) = last {
+            run.write(program);
         }
         if let Some(count) = program.get_mut(header..).and_then(<[u8]>::first_chunk_mut::<2>) {
             *count = runs.to_le_bytes();
         }
     }
 
-    fn write_request(&mut self, these: &'b [Pending], program: &mut Vec<u8>, sent: &mut Sent) {
-        for Pending { request, .. } in these {
-            let dumps = if request.shares_a_log() { DUMPS } else { 0 };
-            program.push(u8::try_from(request.len()).unwrap_or(0) | dumps);
-            for charge in &request.charges {
-                let (key, term) = self.number(charge, sent);
-                program.extend_from_slice(&key.to_le_bytes());
-                program.extend_from_slice(&term.to_le_bytes());
-            }
+    /// Requests of as many charges each as the first.
+    fn write_requests(
+        &mut self,
+        first: &Pending,
+        these: &'b [Pending],
+        program: &mut Vec<u8>,
+        sent: &mut Sent,
+    ) {
+        let dumps = if first.request.shares_a_log() { DUMPS } else { 0 };
+        program.push(u8::try_from(first.request.len()).unwrap_or(0) | dumps);
+        let count = u16::try_from(these.len()).unwrap_or(u16::MAX);
+        program.extend_from_slice(&count.to_le_bytes());
+        for charge in these.iter().flat_map(|pending| &pending.request.charges) {
+            let (key, term) = self.number(charge, sent);
+            program.extend_from_slice(&key.to_le_bytes());
+            program.extend_from_slice(&term.to_le_bytes());
         }
     }
 
@@ -208,24 +296,22 @@ impl<'b> Writer<'b> {
         (term, terms.limit)
     }
 
-    fn header(&self, sent: &mut Sent) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.packed_terms.len().saturating_add(128));
+    fn header(&self, out: &mut Vec<u8>, sent: &mut Sent) {
         for count in [self.strings.names.len(), self.limits.len(), self.terms.len()] {
             out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
         }
         for limit in &self.limits {
             let start = out.len();
             out.extend_from_slice(&[limit.code(), 0]);
-            layout::write_tag(limit, &mut out);
+            layout::write_tag(limit, out);
             let tag: Box<[u8]> = out.get(start.saturating_add(2)..).unwrap_or(&[]).into();
             if let Some(length) = out.get_mut(start.saturating_add(1)) {
                 *length = u8::try_from(tag.len()).unwrap_or(u8::MAX);
             }
             sent.tags.push(tag);
-            layout::pack_plan(limit.plan(), &mut out);
+            layout::pack_plan(limit.plan(), out);
         }
         out.extend_from_slice(&self.packed_terms);
-        out
     }
 
     fn convert(&self, conversion: &Conversion, args: &mut Vec<Vec<u8>>) {

@@ -27,6 +27,7 @@ use super::{MAX_EXACT, concurrency, sliding_window as window_layout, smooth as s
 
 const STEPS: &str = concat!(
     include_str!("../../lua/prelude.lua"),
+    include_str!("../../lua/steps.lua"),
     include_str!("../../lua/sliding_window.lua"),
     include_str!("../../lua/smooth.lua"),
     include_str!("../../lua/concurrency.lua"),
