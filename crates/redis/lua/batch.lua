@@ -118,7 +118,7 @@ local function load(i, limit)
     return true
   end
   if i > string_keys then
-    local found = log.tag(KEYS[i])
+    local found, second = log.tag(KEYS[i])
     if found == nil then
       poisoned, dirty[i], remains[i], under[i] = poisoned + 1, true, true, limit
       return true
@@ -126,7 +126,7 @@ local function load(i, limit)
       prior[i] = log.found(KEYS[i], found)
       return false
     elseif found then
-      local state, foreign = log.open(KEYS[i], limit.plan, now)
+      local state, foreign = log.open(KEYS[i], limit.plan, now, second)
       if foreign then poisoned = poisoned + 1 end
       if not state then remains[i] = true end
       states[i], dirty[i] = state, dirty[i] or not state or state.dirty
@@ -290,6 +290,27 @@ local function charge_several(count, flat, first, dumps)
   return passes and 'p' or 'd'
 end
 
+-- The same of one charge that is in no group.
+local function charge_one(key, t)
+  local limit = t.limit
+  if blocked[key] or ((under[key] ~= limit or spent[key]) and not load(key, limit)) then
+    blocked[key] = true
+    return 'u'
+  elseif t.borrowed and states[key] == nil then
+    blocked[key], prior[key] = true, prior[key] or ''
+    return 'u'
+  end
+  local step, state = limit.step, states[key]
+  if step.is_log then see(t, state) end
+  local wait, changed, new = step.decide(limit.plan, state, t, now, true)
+  if not wait then return 'd' end
+  if changed then
+    if new == nil then remains[key] = true end
+    commit(key, limit, new)
+  end
+  return 'p'
+end
+
 local letters = {}
 
 local r, at, length = 0, 1, #program
@@ -317,9 +338,13 @@ while at <= length do
           else
             letters[r] = rep('p', passed) .. rep('d', times - passed)
           end
+        elseif t and times == 1 then
+          letters[r] = charge_one(key, t)
         else
           local each = {}
-          for n = 1, times do each[n] = charge_several(1, { key, term }, 0) end
+          for n = 1, times do
+            each[n] = t and charge_one(key, t) or charge_several(1, { key, term }, 0)
+          end
           letters[r] = concat(each)
         end
       end

@@ -17,6 +17,7 @@
 --   forgiven      base has moved past entries that are stored
 --   rebased       how much all totals were lowered by
 --   stored        whether anything is stored that is worth keeping
+--   whole         nothing is stored that has left
 
 local MAX_TOTAL = 4503599627370496
 local MAX_DEBT = 1099511627776
@@ -55,12 +56,20 @@ local function entry(found)
   return { at = at, total = total, cost = cost, text = text }
 end
 
+-- Ranks and scores are given to Redis in decimals: it would write a number itself more slowly yet.
 local function at_rank(key, rank)
   return entry(call('ZRANGE', key, rank, rank, 'WITHSCORES'))
 end
 
+-- Most scores are now, or now less a window.
+local scores = {}
 local function score(at)
-  return fmt('%.0f', at)
+  local text = scores[at]
+  if not text then
+    text = fmt('%.0f', at)
+    scores[at] = text
+  end
+  return text
 end
 
 -- The lower bound of the scores that are live, which never takes in the tag, whatever the clock.
@@ -70,31 +79,40 @@ local function live_after(plan, now)
   return '(' .. score(left)
 end
 
--- The tag that is stored, false if nothing is, nil if it is foreign.
+-- The tag that is stored, false if nothing is, nil if it is foreign; and what lies after it, as a range
+-- finds it.
 function log.tag(key)
-  local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local first = redis.pcall('ZRANGE', key, '0', '1', 'WITHSCORES')
   if first.err then return nil end
   if #first == 0 then return false end
-  if tonumber(first[2]) ~= -1 or #first[1] > MAX_TAG then return nil end
-  return first[1]
+  if first[2] ~= '-1' or #first[1] > MAX_TAG then return nil end
+  return first[1], { first[3], first[4] }
 end
 
--- Reads what decisions need of a log under its own tag, settled. Nil if it is idle; nil and true
--- if it is foreign.
-function log.open(key, plan, now)
-  local last = at_rank(key, -1)
+-- Reads what decisions need of a log under its own tag, settled; `second` is what lies after that.
+-- Nil if it is idle; nil and true if it is foreign.
+function log.open(key, plan, now, second)
+  local last = at_rank(key, '-1')
   if not last then return nil, true end
   if last.at + plan.window <= now then return nil, false end
-  local from = entry(call('ZRANGEBYSCORE', key, live_after(plan, now), '+inf',
-    'WITHSCORES', 'LIMIT', 0, 1))
+  -- Most often nothing has left yet.
+  local at = tonumber(second[2])
+  local whole = at and at >= 0 and at > now - plan.window
+  local from
+  if whole then
+    from = entry(second)
+  else
+    from = entry(call('ZRANGEBYSCORE', key, live_after(plan, now), '+inf',
+      'WITHSCORES', 'LIMIT', '0', '1'))
+  end
   if not from or from.total > last.total then return nil, true end
   local state = {
     key = key, base = from.total - from.cost, total = last.total, newest = last.at, last = last,
-    rebased = 0, stored = true,
+    rebased = 0, stored = true, whole = whole,
   }
   if last.at > now then
     state.newest, state.cut, state.pushed, state.dirty = now, true, true, true
-    local on_time = call('ZREVRANGEBYSCORE', key, score(now), 0, 'WITHSCORES', 'LIMIT', 0, 1)
+    local on_time = call('ZREVRANGEBYSCORE', key, score(now), '0', 'WITHSCORES', 'LIMIT', '0', '1')
     state.last = entry(on_time)
     if #on_time > 0 and not state.last then return nil, true end
     if not state.last then
@@ -226,8 +244,9 @@ local function decide_in_place(plan, state, t, now)
   return 0, true, state
 end
 
-function log.decide(plan, state, t, now)
-  if not state then return decide_in_place(plan, nil, t, now) end
+-- For a charge that is all of its request the log may be changed in place.
+function log.decide(plan, state, t, now, alone)
+  if not state or alone then return decide_in_place(plan, state, t, now) end
   local wait, changed, new = decide_in_place(plan, copy(state), t, now)
   if changed then return wait, true, new end
   return wait, false
@@ -325,7 +344,7 @@ end
 -- What is told of a log under another limit: its tag, and when its newest entry was charged; no
 -- moment if it is foreign.
 function log.found(key, tag)
-  local last = call('ZCARD', key) <= 2 * MAX_ENTRIES and at_rank(key, -1)
+  local last = call('ZCARD', key) <= 2 * MAX_ENTRIES and at_rank(key, '-1')
   return pack('<I1', #tag) .. tag .. (last and pack('<I8', last.at) or '')
 end
 
@@ -333,7 +352,7 @@ end
 -- pass even if its memory is full; a write that it may refuse comes before.
 local function clear(key, tag)
   if type(redis.pcall('ZCARD', key)) == 'number' then
-    call('ZADD', key, -1, tag)
+    call('ZADD', key, '-1', tag)
   else
     call('SET', key, '', 'PX', 1)
   end
@@ -343,7 +362,7 @@ end
 -- Puts a few entries, each with its moment and total, in the place of what is stored.
 local function rebuild(key, tag, before, found)
   clear(key, tag)
-  local parts, last = { -1, tag }, found[#found]
+  local parts, last = { '-1', tag }, found[#found]
   for _, e in ipairs(found) do
     -- What is out of order is foreign.
     if e.total > before and (e == last or e.total < last.total) then
@@ -357,7 +376,7 @@ end
 -- Puts a whole log in the place of what is stored: the dump of another.
 local function replace(key, tag, dump)
   clear(key, tag)
-  call('ZADD', key, -1, tag)
+  call('ZADD', key, '-1', tag)
   local before = unpack_('<I8', dump)
   for i = 9, #dump, 16 do
     local at, total = unpack_('<I8I8', dump, i)
@@ -366,12 +385,14 @@ local function replace(key, tag, dump)
   end
 end
 
--- Removes what had left by `moment`: all of it, or as much as one run may.
-local function trim(key, moment)
-  if call('ZCARD', key) > PIECE and call('ZCOUNT', key, 0, score(moment)) > PIECE then
+-- Removes what had left by `moment`: all of it, or as much as one run may. No more than its count may
+-- leave a log between two writes.
+local function trim(key, plan, moment)
+  if plan.capacity > PIECE and call('ZCARD', key) > PIECE
+    and call('ZCOUNT', key, '0', score(moment)) > PIECE then
     call('ZREMRANGEBYRANK', key, 1, PIECE)
   else
-    call('ZREMRANGEBYSCORE', key, 0, score(moment))
+    call('ZREMRANGEBYSCORE', key, '0', score(moment))
   end
 end
 
@@ -379,7 +400,7 @@ end
 function log.write(key, plan, tag, state, now, remains)
   if not state.stored then
     if remains then clear(key, tag) end
-    call('ZADD', key, -1, tag, score(state.newest), member(state.total, state.total - state.base))
+    call('ZADD', key, '-1', tag, score(state.newest), member(state.total, state.total - state.base))
   elseif state.rebased > 0 then
     replace(key, tag, (log.dump(plan, state, now)))
   else
@@ -391,7 +412,7 @@ function log.write(key, plan, tag, state, now, remains)
     end
     if state.cut then call('ZREMRANGEBYSCORE', key, '(' .. score(now), '+inf') end
     if state.replaces then call('ZREM', key, state.last.text) end
-    trim(key, now - plan.window)
+    if not state.whole then trim(key, plan, now - plan.window) end
     if state.forgiven then
       local high = call('ZCARD', key)
       local rank = rank_of(key, 1, high, state.base + 1, -1)
@@ -440,7 +461,7 @@ local function shorten(key, tag, base, low, live, most)
   local piece = gone > PIECE and PIECE or gone
   local first = piece >= low and at_rank(key, piece + 1)
   -- What may be refused for want of memory comes first, even if it is there already.
-  call('ZADD', key, -1, tag)
+  call('ZADD', key, '-1', tag)
   if first and first.total - first.cost > base then
     call('ZADD', key, score(first.at), member(first.total, first.total - base))
     call('ZREM', key, first.text)
@@ -461,7 +482,7 @@ function log.convert(key, old_tag, how, now)
   local act, window, count, new_window, new_count, at = unpack_('<I1dddd', how)
   local tag, plan = sub_(how, at), { capacity = count, window = window }
   local state, foreign
-  if act > 0 then state, foreign = log.open(key, plan, now) end
+  if act > 0 then state, foreign = log.open(key, plan, now, {}) end
   if act == 3 and state then return false end
   if state and state.dirty then log.write(key, plan, old_tag, state, now) end
   if new_window < window then plan.window = new_window end
@@ -487,12 +508,12 @@ function log.convert(key, old_tag, how, now)
     end
     rebuild(key, tag, 0, scaled)
   elseif shorten(key, old_tag, base, low, live, new_count) then
-    call('ZADD', key, -1, tag)
+    call('ZADD', key, '-1', tag)
     call('ZREM', key, old_tag)
   else
     return false
   end
-  local newest = tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
+  local newest = tonumber(call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2])
   call('PEXPIRE', key, ttl(newest + new_window, now))
   return false
 end
