@@ -17,7 +17,7 @@
 --   forgiven      base has moved past entries that are stored
 --   rebased       how much all totals were lowered by
 --   stored        whether anything is stored that is worth keeping
---   whole         nothing is stored that has left
+--   from, whole   the first live entry as it is stored; nothing before that is
 
 local MAX_TOTAL = 4503599627370496
 local MAX_DEBT = 1099511627776
@@ -58,6 +58,7 @@ end
 
 -- Ranks and scores are given to Redis in decimals: it would write a number itself more slowly yet.
 local function at_rank(key, rank)
+  if rank ~= '-1' then rank = fmt('%d', rank) end
   return entry(call('ZRANGE', key, rank, rank, 'WITHSCORES'))
 end
 
@@ -108,7 +109,7 @@ function log.open(key, plan, now, second)
   if not from or from.total > last.total then return nil, true end
   local state = {
     key = key, base = from.total - from.cost, total = last.total, newest = last.at, last = last,
-    rebased = 0, stored = true, whole = whole,
+    rebased = 0, stored = true, whole = whole, from = from,
   }
   if last.at > now then
     state.newest, state.cut, state.pushed, state.dirty = now, true, true, true
@@ -151,6 +152,7 @@ local function rank_of(key, low, high, total, guess)
 end
 
 local function first_live(state, plan, now)
+  if state.whole then return 1 end
   return call('ZCARD', state.key) - call('ZCOUNT', state.key, live_after(plan, now), '+inf')
 end
 
@@ -160,6 +162,7 @@ local function blocking(plan, state, gone, now)
   local before = state.prev or (state.last.total - state.last.cost - state.rebased)
   if gone > before or not state.stored then return state.newest end
   local key, stored = state.key, gone + state.rebased
+  if state.from.total >= stored then return state.from.at end
   local memo = state.memo
   if memo and memo.gone == stored then return memo.at end
   local low = first_live(state, plan, now)
