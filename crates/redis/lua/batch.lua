@@ -3,12 +3,13 @@
 -- KEYS     the counters: strings first, then logs
 -- ARGV[1]  not_after: microseconds of server time from which nothing is to be charged; 0 if unknown
 -- ARGV[2]  the batch's id; empty if it is never sent again
--- ARGV[3]  `<I1` 0, or 1 and what plain.lua needs (`I2` number of keys, `I1` length and bytes of tag,
---          format of a value, format of one among others, `dd` full burst, span of the cost);
---          `I2I2I2` numbers of string keys, limits and terms; the limits (`I1I1` code and length of
---          tag, tag, plan); the terms (`I2I1` limit and operation, `dddddd` cost, its span, patience,
---          moment, lease, and 16 bytes of holder); an operation above 15 is judged by the limit that
---          its counter was found under, which is not the charge's own: only while that is so
+-- ARGV[3]  `<I1` what plain.lua may try: 0 nothing, 2 takes, 1 equal takes, and what is needed for those
+--          (`I2` number of keys, `I1` length and bytes of tag, format of a value, format of one among
+--          others, `dd` full burst, span of the cost); `I2I2I2` numbers of string keys, limits and
+--          terms; the limits (`I1I1` code and length of tag, tag, plan); the terms (`I2I1` limit and
+--          operation, `dddddd` cost, its span, patience, moment, lease, and 16 bytes of holder); an
+--          operation above 15 is judged by the limit that its counter was found under, which is not
+--          the charge's own: only while that is so
 -- ARGV[4]  the requests. Of several charges: `I1` how many each and a flag (128: some share a log), `I2`
 --          how many requests, for each charge `I2I2` key and term; a term above 32767 is one of a group
 --          of which any suffices. Of one charge each: `I1` 0, `I2` how many runs, and for each
@@ -21,9 +22,11 @@
 -- counted under another limit); how many foreign values were found; what is seen of logs, in order:
 -- a view of three `I8` for each charge, or where several share one, `I4` length and a dump or, if
 -- 2147483648 was added to the length, a sketch; the lengths of what follows, `I4` each, 4294967295 for
--- nothing, or one that all have; and in one string what each key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest
--- moment, and nothing for one that is under the limit of its charge; an empty string if the counter
--- from which a charge borrows its limit is gone.
+-- nothing, or one that all have; and in one string what each key held before: a string, or for a log of
+-- another limit `I1` length of tag, tag and `I8` its newest moment, and nothing for one that is under
+-- the limit of its charge; an empty string if the counter from which a charge borrows its limit is
+-- gone. After equal takes, where all have one length, what was absent is told as a bucket that has been
+-- full since the epoch.
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
 -- exception is a conversion, which replaces what was read by what it means under another limit.

@@ -1,8 +1,8 @@
--- The beginning of a run, and the way that most batches go: equal takes without patience from as many
--- buckets, each under its limit, whose permits take whole microseconds. That is decided here, with
--- little more than has to be read and written. Any other batch, and one that finds any other counter,
--- is left to batch.lua, and nothing that it needs is made before. What the arguments and the reply are
--- is said there.
+-- The beginning of a run, and the way that most batches go: takes without patience from buckets, each
+-- under its limit and no further ahead than a full burst. Those are decided here, with little more than
+-- has to be read and written. Any other batch, and one that finds any other counter, is left to
+-- batch.lua, which would decide these alike; nothing that it needs is made before. What the arguments
+-- and the reply are is said there.
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -25,7 +25,8 @@ if reply_key then
   end
 end
 
--- Left by `break`.
+-- The same take, once from each key, under a limit whose permits take whole microseconds. Left by
+-- `break`, with nothing written.
 local packed, header = ARGV[3], 2
 while byte(packed) == 1 do
   local keys, tag, format, piece, full, cost
@@ -86,6 +87,143 @@ while byte(packed) == 1 do
   local reply = {
     fmt('%s%06d', time[1], time[2]), letters, poisoned > 0 and fmt('%d', poisoned) or '0', '',
     pack('<I4', length), values,
+  }
+  if keep then keep(reply) end
+  return reply
+end
+
+-- Any other takes: one counter at a time. Left by `break`, with nothing written.
+while byte(packed) == 2 do
+  local program, unpack_, now = ARGV[4], unpack_, now
+  local keys, limit_count, term_count, position = unpack_('<I2I2I2', packed, header)
+  -- Limits are { tag, length of a value, its format, denominator, full burst (whole, part) }, terms are
+  -- { limit, span of the cost (whole, part) }.
+  local limits, terms = {}, {}
+  for i = 1, limit_count do
+    local tag, den, w, p, _
+    _, tag, _, den, w, p, position = unpack_('<I1I1c0dddd', packed, position)
+    limits[i] = { tag, #tag + 16, fmt('<c%dI8I8', #tag), den, w, p }
+  end
+  for i = 1, term_count do
+    local limit, _, _, w, p = unpack_('<I2I1ddd', packed, position)
+    terms[i], position = { limits[limit], w, p }, position + 67
+  end
+
+  local prior = call('MGET', unpack(KEYS))
+  -- Per key, once it was charged: its limit, and how far ahead of now it is.
+  local under, ahead_w, ahead_p = {}, {}, {}
+
+  -- How far ahead it is with one take more; whether that is too far, and whether what is stored is idle.
+  -- Nil if it is another's to say.
+  local function take(key, t)
+    local limit, w, p, stale = t[1], ahead_w[key], 0, false
+    local den, full_w = limit[4], limit[5]
+    local value = prior[key]
+    if w then
+      if under[key] ~= limit then return nil end
+      p = ahead_p[key]
+    elseif value then
+      if #value ~= limit[2] then return nil end
+      local tag
+      tag, w, p = unpack_(limit[3], value)
+      w = w - now
+      if tag ~= limit[1] or w >= full_w or p >= den then return nil end
+      if w < 0 or (w == 0 and p == 0) then w, p, stale = 0, 0, true end
+    else
+      w = 0
+    end
+    w, p = w + t[2], p + t[3]
+    if p >= den then w, p = w + 1, p - den end
+    return w, p, w > full_w or (w == full_w and p > limit[6]), stale
+  end
+
+  local letters, r, at, length, strange = {}, 0, 1, #program, false
+  while at <= length and not strange do
+    local count, many
+    count, many, at = unpack_('<I1I2', program, at)
+    if count == 0 then
+      local runs = { unpack_('<' .. rep('I2I2I2I2', many), program, at) }
+      at = at + 8 * many
+      for i = 1, 4 * many, 4 do
+        local first, times, t = runs[i], runs[i + 3], terms[runs[i + 1]]
+        local limit, cost_w, cost_p = t[1], t[2], t[3]
+        local den, full_w, full_p = limit[4], limit[5], limit[6]
+        for key = first, first + runs[i + 2] - 1 do
+          local w, p, refused = take(key, t)
+          if not w then strange = true break end
+          -- As all cost the same, those that pass are the first.
+          local passed = refused and 0 or 1
+          if not refused then
+            while passed < times do
+              local next_w, next_p = w + cost_w, p + cost_p
+              if next_p >= den then next_w, next_p = next_w + 1, next_p - den end
+              if next_w > full_w or (next_w == full_w and next_p > full_p) then break end
+              w, p, passed = next_w, next_p, passed + 1
+            end
+            under[key], ahead_w[key], ahead_p[key] = limit, w, p
+          end
+          r = r + 1
+          if times == 1 then
+            letters[r] = refused and 'd' or 'p'
+          else
+            letters[r] = rep('p', passed) .. rep('d', times - passed)
+          end
+        end
+      end
+    else
+      local flat = { unpack_('<' .. rep('I2I2', count * many), program, at) }
+      at = at + 4 * count * many
+      local new_w, new_p = {}, {}
+      for first = 1, 2 * count * many, 2 * count do
+        local last, any_refused, any_stale = first + 2 * count - 2, false, false
+        for c = first, last, 2 do
+          local key = flat[c]
+          for before = first, c - 2, 2 do
+            if flat[before] == key then strange = true end
+          end
+          local w, p, refused, stale = take(key, terms[flat[c + 1]])
+          if not w then strange = true break end
+          if refused then any_refused = true end
+          if stale then any_stale = true end
+          new_w[c], new_p[c] = w, p
+        end
+        -- What is idle is dropped even if the request is refused.
+        if any_refused and any_stale then strange = true end
+        if strange then break end
+        r = r + 1
+        if any_refused then
+          letters[r] = 'd'
+        else
+          letters[r] = 'p'
+          for c = first, last, 2 do
+            local key = flat[c]
+            under[key], ahead_w[key], ahead_p[key] = terms[flat[c + 1]][1], new_w[c], new_p[c]
+          end
+        end
+      end
+    end
+  end
+  if strange then break end
+
+  local lengths, poisoned, last, px = {}, 0, nil, nil
+  for key = 1, keys do
+    local limit, value = under[key], prior[key]
+    if limit then
+      local w, p = ahead_w[key], ahead_p[key]
+      local new, idle = pack(limit[3], limit[1], now + w, p), p > 0 and w + 1 or w
+      if idle ~= last then last, px = idle, fmt('%d', idle / 1000 + 1) end
+      if value then
+        call('SET', KEYS[key], new, 'PX', px)
+      elseif not call('SET', KEYS[key], new, 'PX', px, 'NX') then
+        poisoned = poisoned + 1
+        call('SET', KEYS[key], new, 'PX', px)
+      end
+    end
+    if value then lengths[key] = #value else lengths[key], prior[key] = 4294967295, '' end
+  end
+  local reply = {
+    fmt('%s%06d', time[1], time[2]), concat(letters), poisoned > 0 and fmt('%d', poisoned) or '0', '',
+    pack('<' .. rep('I4', keys), unpack(lengths)), concat(prior),
   }
   if keep then keep(reply) end
   return reply

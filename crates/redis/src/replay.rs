@@ -370,6 +370,57 @@ fn equal_takes_are_answered_as_in_core() {
     assert!(passed > 10_000 && refused > 5_000, "{passed} passed, {refused} were refused");
 }
 
+/// Requests of one to four takes from buckets of several limits, and now and then a debit.
+#[test]
+fn takes_from_several_buckets_are_answered_as_in_core() {
+    let scripted = Scripted::start();
+    let mut rng = Rng::new(14);
+    let (mut at, mut refused, mut passed) = (1_700_000_000_000_000_u64, 0, 0);
+    let limits = ["40 per 1s", "7 per 1s", "300 per 1m", "11 per 1ms"]
+        .map(|quota| Limit::new(TokenBucket, quota.parse().unwrap()).unwrap());
+    for round in 0..60 {
+        let mut model = Model::default();
+        let names: Vec<String> = (0..16).map(|i| format!("several:{round}:{i}")).collect();
+        for _ in 0..80 {
+            at = match rng.below(12) {
+                0 => at - rng.within(1, 400_000),
+                1 => at + rng.within(1, 2_000_000),
+                _ => at + rng.below(60_000),
+            };
+            let now = Timestamp::from_micros(at);
+            let (most, odd) = (rng.pick(&[1, 1, 2, 5]), rng.chance(1, 8));
+            let charges: Vec<Vec<Charge<'_>>> = (0..rng.within(1, 9))
+                .map(|_| {
+                    let count = rng.pick(&[1, 1, 2, 3, 4]);
+                    let any = |_| {
+                        let i = rng.below(16) as usize;
+                        let (key, cost) = (Key::new(&names[i]).unwrap(), rng.within(1, most));
+                        let op = match rng.below(9) {
+                            0 if odd => Op::Debit { cost: 20, at: now },
+                            _ => Op::Take(cost),
+                        };
+                        Charge::new(key, &limits[i % 4], op).unwrap()
+                    };
+                    (0..count).map(any).collect()
+                })
+                .collect();
+            let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();
+            scripted.set_time(now);
+
+            let answers = scripted.charge(&batch);
+
+            let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
+            assert_eq!(answers, expected, "{batch:?} at {at}");
+            for charge in charges.iter().flatten() {
+                scripted.holds(charge.key(), model.counter(charge).unwrap(), now);
+            }
+            passed += answers.iter().filter(|answer| answer.passes()).count();
+            refused += answers.iter().filter(|answer| !answer.passes()).count();
+        }
+    }
+    assert!(passed > 5_000 && refused > 5_000, "{passed} passed, {refused} were refused");
+}
+
 #[test]
 fn every_sentence_about_stores_holds() {
     suite::all(&Scripted::start(), 1, 50);

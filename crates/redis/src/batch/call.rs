@@ -78,8 +78,11 @@ const DUMPS: u8 = 1 << 7;
 /// Before runs of requests of one charge each.
 const RUNS: u8 = 0;
 
-/// Before what a plain batch is about.
-const PLAIN: u8 = 1;
+/// Before what a batch of equal takes from buckets is about.
+const EQUAL: u8 = 1;
+
+/// The first byte of a batch of takes from buckets.
+const PLAIN: u8 = 2;
 
 /// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
 const MAX_AT_ONCE: usize = 1024;
@@ -131,6 +134,15 @@ fn count_alike(rest: &[Pending]) -> usize {
     rest.iter().take(most).take_while(alike).count().max(1)
 }
 
+/// Whether `lua/plain.lua` may decide it.
+fn is_plain(charge: &OwnedCharge) -> bool {
+    let simple = charge.need == Need::Must && charge.patience_us == 0 && charge.judged_by.is_none();
+    match charge.op {
+        Op::Take(cost) => simple && layout::is_plain(charge.limit(), cost),
+        _ => false,
+    }
+}
+
 impl<'b> Writer<'b> {
     pub(super) fn write(mut self, batch: &'b Batch) -> (Call, Sent) {
         let charges = || batch.requests.iter().flat_map(|pending| &pending.request.charges);
@@ -157,12 +169,15 @@ impl<'b> Writer<'b> {
             }
         }
         let mut header = Vec::with_capacity(self.packed_terms.len().saturating_add(256));
-        match self.plain(batch) {
-            Some((limit, cost)) => {
-                header.push(PLAIN);
-                layout::pack_plain(limit, cost, self.strings.names.len(), &mut header);
+        let plain =
+            !batch.requests.is_empty() && batch.conversions.is_empty() && charges().all(is_plain);
+        match self.equal(batch) {
+            Some((limit, cost)) if plain => {
+                header.push(EQUAL);
+                layout::pack_equal(limit, cost, self.strings.names.len(), &mut header);
             }
-            None => header.push(0),
+            _ if plain => header.push(PLAIN),
+            _ => header.push(0),
         }
         self.header(&mut header, &mut sent);
         let mut args = vec![header, program];
@@ -175,25 +190,20 @@ impl<'b> Writer<'b> {
         (Call { which: Which::Batch, keys, args }, sent)
     }
 
-    /// What a batch is about that takes the same from each of its keys, once, from buckets.
-    fn plain(&self, batch: &'b Batch) -> Option<(&'b Limit, u64)> {
+    /// What a batch is about that takes the same from each of its keys, once, of those that take from
+    /// buckets only.
+    fn equal(&self, batch: &'b Batch) -> Option<(&'b Limit, u64)> {
         let [limit] = *self.limits.as_slice() else { return None };
         let keys = self.strings.names.len();
-        let once = keys == batch.requests.len() && keys <= MAX_AT_ONCE && self.terms.len() == 1;
-        let first = batch.requests.first()?.request.charges.first()?;
-        let cost = match first.op {
-            Op::Take(cost) if first.patience_us == 0 && first.judged_by.is_none() => cost,
-            _ => return None,
+        let Op::Take(cost) = batch.requests.first()?.request.charges.first()?.op else {
+            return None;
         };
-        let single = |pending: &Pending| match &pending.request.charges[..] {
-            [charge] => charge.need == Need::Must,
-            _ => false,
-        };
-        let plain = once
-            && layout::is_plain(limit, cost)
-            && batch.conversions.is_empty()
-            && batch.requests.iter().all(single);
-        plain.then_some((limit, cost))
+        let equal = keys == batch.requests.len()
+            && keys <= MAX_AT_ONCE
+            && self.terms.len() == 1
+            && layout::is_whole(limit)
+            && batch.requests.iter().all(|pending| pending.request.len() == 1);
+        equal.then_some((limit, cost))
     }
 
     /// Requests of one charge each. Equal ones that follow each other are one run, and so are those

@@ -71,15 +71,21 @@ pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
 /// Whether takes of this cost can be decided by `lua/plain.lua`.
 pub(crate) fn is_plain(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
-        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => {
-            plan.rate.denominator().get() == 1 && cost > 0 && cost <= plan.capacity
-        }
+        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => cost > 0 && cost <= plan.capacity,
         _ => false,
     }
 }
 
-/// Writes what that needs to know.
-pub(crate) fn pack_plain(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
+/// Whether a permit takes whole microseconds.
+pub(crate) fn is_whole(limit: &Limit) -> bool {
+    match limit.plan() {
+        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => plan.rate.denominator().get() == 1,
+        _ => false,
+    }
+}
+
+/// Writes what a batch of equal takes under such a limit needs to know.
+pub(crate) fn pack_equal(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
     let (Plan::TokenBucket(plan) | Plan::LeakyMeter(plan)) = limit.plan() else { return };
     let mut tag = Vec::new();
     write_tag(limit, &mut tag);
