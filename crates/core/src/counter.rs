@@ -51,7 +51,7 @@ impl Counter {
         }
         if !self.under.counts_like(limit) && limit.revision() >= self.under.revision() {
             let change = if limit.revision() > self.under.revision() {
-                Change::Revise(limit.on_change())
+                Change::Revise(limit.change_from(&self.under))
             } else {
                 Change::Adopt
             };

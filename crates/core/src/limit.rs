@@ -147,6 +147,16 @@ impl Limit {
         }
     }
 
+    /// What becomes of state that was counted under an older limit: an edit that left quota and
+    /// algorithm as they were resets nothing.
+    pub fn change_from(&self, older: &Self) -> OnChange {
+        if self.quota == older.quota && self.algorithm == older.algorithm {
+            OnChange::Keep
+        } else {
+            self.on_change
+        }
+    }
+
     /// Whether state counted under `other` can be judged by this limit as it is: same revision,
     /// quota and algorithm.
     #[inline]

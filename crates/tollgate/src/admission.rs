@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::rule::{ActiveLimit, ActiveRule, RuleSet};
+use tollgate_core::rule::declaration::Subject;
+use tollgate_core::rule::{ActiveLimit, ActiveRule, BlockedBy, RuleSet};
 use tollgate_core::{Decision, Retry, StoreErrorKind, Timestamp, Verdict};
 
 use crate::engine::Source;
@@ -139,6 +140,45 @@ pub struct Ruling {
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) refused_by: Option<usize>,
     pub(crate) findings: SmallVec<[Found; 4]>,
+    pub(crate) blocked_by: Option<Blocked>,
+}
+
+/// Who refuses without counting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocked {
+    /// An entry of the domain's `block` list.
+    List {
+        /// The entry, in words.
+        entry: String,
+    },
+    /// A rule that blocks.
+    Rule {
+        /// Its name.
+        rule: String,
+    },
+    /// A rule that refuses what lacks an attribute that it counts by.
+    Missing {
+        /// Its name.
+        rule: String,
+        /// The attribute.
+        attribute: String,
+    },
+}
+
+impl Blocked {
+    pub(crate) fn new(by: &BlockedBy<'_>) -> Self {
+        match by {
+            BlockedBy::List(Subject::Network(network)) => Self::List { entry: network.to_string() },
+            BlockedBy::List(Subject::Attribute { name, value }) => {
+                Self::List { entry: format!("{name}: {value:?}") }
+            }
+            BlockedBy::Rule(rule) => Self::Rule { rule: rule.name().to_owned() },
+            BlockedBy::Missing { rule, attribute } => {
+                Self::Missing { rule: rule.name().to_owned(), attribute: (*attribute).to_owned() }
+            }
+        }
+    }
 }
 
 /// What a verdict rests on.
@@ -209,6 +249,11 @@ impl Ruling {
     /// asked, only what refuses is known of: see [`Ruling::source`].
     pub fn findings(&self) -> impl Iterator<Item = Finding<'_>> {
         self.findings.iter().map(|found| self.finding(found))
+    }
+
+    /// Who refuses without counting, where the reason is [`Reason::Blocked`].
+    pub const fn blocked_by(&self) -> Option<&Blocked> {
+        self.blocked_by.as_ref()
     }
 
     /// The limit that refuses: of several, the one with the longest retry.

@@ -4,10 +4,13 @@
 //! Monotonic: setting the system's clock changes nothing here. It is tokio's, so that tests can
 //! let hours pass in virtual time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(crate) use tokio::time::Instant;
 use tollgate_core::{Clock, Timestamp};
+use tollgate_embedded::MonotonicClock;
 
 /// The present.
 pub(crate) fn now() -> Instant {
@@ -22,18 +25,25 @@ pub(crate) fn after(then: Instant, later: Duration) -> Instant {
 /// A year: longer than any period.
 const FAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// Tells the time to stores that are this process's own business.
-#[derive(Debug)]
+/// Tells the time to stores that are this process's own business: the wall clock as it was when this
+/// was made, or as the store had it when it was first heard, and the monotonic clock since. Clones
+/// tell the same time.
+#[derive(Clone, Debug)]
 pub(crate) struct LocalClock {
     origin: Instant,
+    origin_us: Arc<AtomicU64>,
 }
-
-/// A local clock begins here, away from the first moment there is.
-const BEGINNING_US: u64 = 1_000_000_000_000_000;
 
 impl LocalClock {
     pub(crate) fn new() -> Self {
-        Self { origin: now() }
+        let wall = MonotonicClock::new().now().as_micros();
+        Self { origin: now(), origin_us: Arc::new(AtomicU64::new(wall)) }
+    }
+
+    /// Shows from now on what the store showed at `seen`.
+    pub(crate) fn align(&self, store: Timestamp, seen: Instant) {
+        let elapsed = micros(seen.saturating_duration_since(self.origin));
+        self.origin_us.store(store.as_micros().saturating_sub(elapsed), Ordering::Relaxed);
     }
 }
 
@@ -41,8 +51,11 @@ impl Clock for LocalClock {
     const MONOTONIC: bool = true;
 
     fn now(&self) -> Timestamp {
-        let elapsed = now().saturating_duration_since(self.origin).as_micros();
-        let micros = u64::try_from(elapsed).unwrap_or(u64::MAX);
-        Timestamp::from_micros(BEGINNING_US.saturating_add(micros))
+        let elapsed = micros(now().saturating_duration_since(self.origin));
+        Timestamp::from_micros(self.origin_us.load(Ordering::Relaxed).saturating_add(elapsed))
     }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

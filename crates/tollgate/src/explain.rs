@@ -10,7 +10,7 @@ use tollgate_core::rule::{Ask, Judgement, LimitKind, Outcome as Considered, Rule
 use tollgate_core::{Key, Retry, Store, Verdict};
 
 use crate::Limiter;
-use crate::admission::{Outage, Reason};
+use crate::admission::{Blocked, Outage, Reason};
 
 /// Why a request would be answered as it would be. Made by [`Limiter::explain`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Explanation {
     pub reason: Reason,
     /// Why the counters are this process's own, if the store does not answer.
     pub outage: Option<Outage>,
+    /// Who refuses without counting, if somebody does.
+    pub blocked_by: Option<Blocked>,
     /// Every rule of the domain, and what becomes of it, in the order of the file. The domain's
     /// lists come before all rules: if `reason` is [`Reason::Exempt`] or [`Reason::Blocked`] by a
     /// list, none is charged.
@@ -133,6 +135,7 @@ impl<S: Store + 'static> Limiter<S> {
             verdict: ruling.verdict(),
             reason: ruling.reason(),
             outage: admission.outage(),
+            blocked_by: ruling.blocked_by().cloned(),
             rules: fates(&rules, ask),
             counters: self.counters(&rules, ask, ruling),
         }

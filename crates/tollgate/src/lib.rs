@@ -51,7 +51,7 @@ mod semaphore;
 mod stats;
 mod wait;
 
-pub use admission::{Admission, Finding, Outage, Reason, Ruling};
+pub use admission::{Admission, Blocked, Finding, Outage, Reason, Ruling};
 pub use builder::{Builder, DenyCache};
 pub use engine::Source;
 pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};

@@ -16,7 +16,7 @@ use tollgate_core::{
 };
 use tollgate_embedded::EmbeddedStore;
 
-use crate::admission::{Admission, Found, Outage, Reason, Ruling};
+use crate::admission::{Admission, Blocked, Found, Outage, Reason, Ruling};
 use crate::builder::Builder;
 use crate::engine::{Chore, Engine, Keeper, Outcome, OwnedToll, Source, Teller, Toll, keys};
 use crate::observer::{Event, Observers};
@@ -272,9 +272,10 @@ impl<S: Store + 'static> Limiter<S> {
         let charges = match &judgement {
             Judgement::Charges(charges) => charges,
             other => {
-                let reason = reason(other);
+                let (reason, blocked_by) = reason(other);
                 drop(judgement);
-                return self.without_charges(reason, rules, manner);
+                let ruling = Ruling { blocked_by, ..uncounted(reason, rules) };
+                return self.conclude(ruling, Permits::none(), None, manner);
             }
         };
         if charges.enforced().is_empty() {
@@ -314,10 +315,6 @@ impl<S: Store + 'static> Limiter<S> {
         self.conclude(ruling, permits, outage, manner)
     }
 
-    fn without_charges(&self, reason: Reason, rules: Arc<RuleSet>, manner: Manner) -> Admission {
-        self.conclude(uncounted(reason, rules), Permits::none(), None, manner)
-    }
-
     /// Counts, tells, and answers. What is only asked about is not counted.
     fn conclude(
         &self,
@@ -353,8 +350,10 @@ impl<S: Store + 'static> Limiter<S> {
     /// Charges shadow rules: a second request, whose answer only observers see. Their permits last
     /// as long as those of other rules.
     async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) -> Permits {
-        if charges.shadow_block().is_some() {
-            self.shared.tell_shadow(&uncounted(Reason::Blocked, Arc::clone(rules)));
+        if let Some(by) = charges.shadow_block() {
+            let ruling = uncounted(Reason::Blocked, Arc::clone(rules));
+            let blocked_by = Some(Blocked::new(&by));
+            self.shared.tell_shadow(&Ruling { blocked_by, ..ruling });
         }
         if charges.shadow().is_empty() {
             return Permits::none();
@@ -444,6 +443,7 @@ fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
         rules,
         refused_by: None,
         findings: SmallVec::new(),
+        blocked_by: None,
     }
 }
 
@@ -461,6 +461,7 @@ fn ruling(
         rules,
         refused_by: outcome.answer.refused_by,
         findings,
+        blocked_by: None,
     }
 }
 
@@ -513,6 +514,8 @@ pub(crate) fn toll<'c, 's: 'c>(
     };
     let mut toll = Toll::new(charges.key(due), limit, op);
     toll.on_outage = due.rule.on_outage();
+    toll.bans = due.rule.ban().is_some() && due.limit.kind() == LimitKind::Limit;
+    toll.measured = due.rule.declaration().cost.attribute.is_some();
     toll.guard = due.rule.local_guard().filter(|_| due.limit.kind() == LimitKind::Limit);
     toll
 }
@@ -530,13 +533,13 @@ fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
     rows.map(|(due, decision)| Found { decision: *decision, ..place(due) }).collect()
 }
 
-fn reason(judgement: &Judgement<'_>) -> Reason {
+fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Blocked>) {
     match judgement {
-        Judgement::UnknownDomain => Reason::UnknownDomain,
-        Judgement::Blocked(_) => Reason::Blocked,
-        Judgement::Exempt(_) => Reason::Exempt,
-        Judgement::TooMany { .. } => Reason::TooManyLimits,
-        Judgement::Charges(_) => Reason::NoRule,
+        Judgement::UnknownDomain => (Reason::UnknownDomain, None),
+        Judgement::Blocked(by) => (Reason::Blocked, Some(Blocked::new(by))),
+        Judgement::Exempt(_) => (Reason::Exempt, None),
+        Judgement::TooMany { .. } => (Reason::TooManyLimits, None),
+        Judgement::Charges(_) => (Reason::NoRule, None),
     }
 }
 

@@ -12,9 +12,9 @@ mod common;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use common::*;
 use std::time::Duration;
-use tollgate::core::Limit;
 use tollgate::core::algorithm::*;
 use tollgate::core::rule::{Ask, declaration::*};
+use tollgate::core::{Limit, OnChange};
 use tollgate::*;
 
 fn log(name: &str, quota: &str) -> Rule {
@@ -249,6 +249,238 @@ async fn nobody_is_told_to_retry_after_nothing() {
     let Err(NotAdmitted::Late { retry_after }) = g.acquire_timeout(1, s(3)).await else { panic!() };
     assert!(retry_after > Duration::ZERO);
 }
+/// Permits were renewed at the store only: in an outage longer than a lease they ended here, and
+/// others were let in beside those who went on.
+#[tokio::test(start_paused = true)]
+async fn permits_last_through_an_outage_that_is_longer_than_a_lease() {
+    let way = Way::to(&backend());
+    let l = node(&way, with(rule("c", &["user"], &["2 per 10s"]), Concurrency)).await;
+    way.set(Road::Closed);
+    let mut held = vec![];
+    for _ in 0..60 {
+        let admission = l.admit(&user("a")).await;
+        if admission.passes() {
+            held.push(admission);
+        }
+        tokio::time::sleep(s(1)).await;
+    }
+    assert_eq!(held.len(), 2);
+}
+
+/// An outage's windows began at the first moment of this process's clock, not at the epoch, and so
+/// rolled over within the store's.
+#[tokio::test(start_paused = true)]
+async fn windows_that_follow_the_epoch_follow_it_in_an_outage() {
+    let window = FixedWindow { anchor: Anchor::Epoch };
+    let way = Way::to(&backend());
+    let l = node(&way, with(rule("w", &["user"], &["10 per 1h"]), window)).await;
+    assert!(l.admit(&user("seen")).await.passes());
+    way.set(Road::Closed);
+    // The store's clock began 13 m 20 s into an hour.
+    let (mut passed, mut last) = (0, None);
+    for minute in 0..50 {
+        let before = passed;
+        while l.admit(&user("a")).await.passes() {
+            passed += 1;
+        }
+        if passed > before {
+            last = Some(minute);
+        }
+        tokio::time::sleep(s(60)).await;
+    }
+    assert_eq!((passed, last), (20, Some(47)), "ten in each of two hours of the wall clock");
+}
+
+/// What another rule refused was spent on a guard all the same: one client that its own limit refused
+/// could shut out everybody.
+#[tokio::test(start_paused = true)]
+async fn one_clients_refusals_do_not_use_up_the_guard_of_all() {
+    let mut all = with(rule("all", &[], &["100 per 1s"]), SlidingLog);
+    all.local_guard = Some(1200);
+    let l = Limiter::builder(backend()).rules(rules(1, [all, log("own", "1 per 1m")])).build();
+    for _ in 0..1_000 {
+        let _ = l.admit(&user("mallory")).await;
+    }
+    for i in 0..50 {
+        assert!(l.admit(&user(&format!("u{i}"))).await.passes());
+    }
+}
+
+/// Every limit has the version of its file as revision, so an edit of one rule reset all others that
+/// say `on-change: reset`, and lifted their bans.
+#[tokio::test(start_paused = true)]
+async fn an_edit_of_one_rule_resets_no_other() {
+    let set = |version, quota: &str| {
+        let mut y = log("y", "5 per 1h");
+        y.on_change = OnChange::Reset;
+        rules(version, [with(rule("x", &[], &[quota]), TokenBucket), y])
+    };
+    let l = Limiter::builder(backend()).rules(set(1, "1000 per 1s")).build();
+    for _ in 0..5 {
+        assert!(l.admit(&user("a")).await.passes());
+    }
+    l.set_rules(set(2, "2000 per 1s")).unwrap();
+    assert!(!l.admit(&user("a")).await.passes());
+}
+
+/// A commit of tokens was debited from rules that count requests as well.
+#[tokio::test(start_paused = true)]
+async fn a_commit_settles_what_was_measured_and_a_refund_everything() {
+    let mut tokens = log("tokens", "10000 per 1h");
+    tokens.cost.attribute = Some("tokens".into());
+    let l =
+        Limiter::builder(backend()).rules(rules(1, [log("requests", "60 per 1h"), tokens])).build();
+    let ask = || user("a").with("tokens", "1000").unwrap();
+    let left = || async {
+        let explained = l.explain(&ask()).await.counters;
+        let of = |rule: &str| explained.iter().find(|c| c.rule == rule).unwrap().remaining;
+        (of("requests"), of("tokens"))
+    };
+    let reserved = l.reserve(&ask(), s(60)).await.unwrap();
+    l.commit(&l.redeem(&l.token(&reserved)).unwrap(), 800).await.unwrap();
+    assert_eq!(left().await, (59, 9_200));
+    let reserved = l.reserve(&ask(), s(60)).await.unwrap();
+    l.refund(&reserved).await.unwrap();
+    assert_eq!(left().await, (59, 9_200));
+}
+
+/// One request that two limits of a rule refused was two refusals towards a ban.
+#[tokio::test(start_paused = true)]
+async fn one_refused_request_is_one_refusal() {
+    let mut r = with(rule("r", &["user"], &["1 per 1s", "1 per 2s"]), SlidingLog);
+    r.ban = Some(Ban { after: 4, within: s(3600), lasts: s(900) });
+    let l = Limiter::builder(backend()).rules(rules(1, [r])).build();
+    for _ in 0..4 {
+        let _ = l.admit(&user("a")).await;
+        settle().await;
+    }
+    tokio::time::sleep(s(3)).await;
+    assert!(l.admit(&user("a")).await.passes(), "three refusals");
+}
+
+/// While one rule refused from the cache, the refusals of another that bans were not counted.
+#[tokio::test(start_paused = true)]
+async fn a_cached_refusal_hides_no_refusal_from_a_ban() {
+    let mut banning = on(log("b", "1 per 1h"), "service", "s");
+    banning.ban = Some(Ban { after: 3, within: s(3600), lasts: s(86_400) });
+    let l = Limiter::builder(Way::to(&backend()))
+        .rules(rules(1, [log("a", "1 per 100ms"), banning]))
+        .build();
+    let ask = || user("m").with("service", "s").unwrap();
+    assert!(l.admit(&ask()).await.passes());
+    tokio::time::sleep(s(1)).await;
+    for _ in 0..10 {
+        let _ = l.admit(&user("m")).await;
+        let _ = l.admit(&ask()).await;
+        settle().await;
+    }
+    // What is cached knows nothing of the ban yet.
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let told = l.admit(&ask()).await.retry_after().unwrap();
+    assert!(told > s(4_000), "{told:?}: banned");
+}
+
+/// The refusal that a waiter left behind was repeated after the waiter had given its place back.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_comes_back_is_seen_at_once() {
+    let l = Limiter::new(Way::to(&backend()));
+    let g = l.gate("g", Limit::new(TokenBucket, "1 per 10s".parse().unwrap()).unwrap()).unwrap();
+    g.acquire(1).await.unwrap();
+    tokio::time::sleep(s(9)).await;
+    let waiter = g.clone();
+    let waiting = tokio::spawn(async move { waiter.acquire(1).await });
+    settle().await;
+    tokio::time::sleep(Duration::from_millis(980)).await;
+    assert!(g.try_acquire(1).await.is_err());
+    waiting.abort();
+    settle().await;
+    tokio::time::sleep(Duration::from_millis(25)).await;
+    assert!(g.try_acquire(1).await.is_ok());
+}
+
+/// Whoever asked without waiting overtook those who waited at the door, for ever.
+#[tokio::test(start_paused = true)]
+async fn those_who_only_try_do_not_starve_those_who_wait() {
+    let l = Limiter::new(backend());
+    let g = l.gate("g", Limit::new(SlidingLog, "2 per 1s".parse().unwrap()).unwrap()).unwrap();
+    g.acquire(2).await.unwrap();
+    let waiter = g.clone();
+    let waiting = tokio::spawn(async move { waiter.acquire(2).await });
+    for _ in 0..300 {
+        let _ = g.try_acquire(1).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(waiting.is_finished());
+}
+
+/// In an outage whoever wanted more than the share was turned away, though it would have waited.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_more_than_a_share_waits_for_the_store() {
+    let way = Way::to(&backend());
+    let l = node(&way, log("r", "1 per 1h")).await;
+    let g = l.gate("g", Limit::new(TokenBucket, "10 per 1h".parse().unwrap()).unwrap()).unwrap();
+    let other = Limiter::builder(Way::to(&way.backend)).build();
+    tokio::time::sleep(s(6)).await;
+    assert_eq!(l.stats().nodes, 2);
+    way.set(Road::Closed);
+    let waiting = tokio::spawn(async move { g.acquire(8).await });
+    tokio::time::sleep(s(5)).await;
+    assert!(!waiting.is_finished());
+    way.set(Road::Open);
+    tokio::time::sleep(s(5)).await;
+    assert!(waiting.await.unwrap().is_ok());
+    drop(other);
+}
+
+/// A block named nobody.
+#[tokio::test(start_paused = true)]
+async fn who_blocks_is_named() {
+    let mut block = on(Rule::new("no-bots"), "user", "bot");
+    block.block = true;
+    let mut needs = on(log("tenants", "1 per 1s"), "service", "x");
+    needs.by = vec!["tenant".into()];
+    needs.on_missing = OnMissing::Refuse;
+    let l = Limiter::builder(backend()).rules(rules(1, [block, needs])).build();
+    let by = |admission: Admission| admission.ruling().blocked_by().cloned();
+    assert_eq!(by(l.admit(&user("bot")).await), Some(Blocked::Rule { rule: "no-bots".into() }));
+    let missing = l.admit(&user("a").with("service", "x").unwrap()).await;
+    let expected = Blocked::Missing { rule: "tenants".into(), attribute: "tenant".into() };
+    assert_eq!(by(missing), Some(expected));
+    assert!(l.explain(&user("bot")).await.blocked_by.is_some());
+}
+
+/// A debt was capped by the share under the old rule, though more passed under the new one.
+#[tokio::test(start_paused = true)]
+async fn what_passes_under_an_edit_in_an_outage_is_owed_too() {
+    let way = Way::to(&backend());
+    let l = node(&way, log("r", "10 per 1h")).await;
+    way.set(Road::Closed);
+    for _ in 0..10 {
+        assert!(l.admit(&user("a")).await.passes());
+    }
+    l.set_rules(rules(2, [log("r", "1000 per 1h")])).unwrap();
+    for _ in 0..500 {
+        assert!(l.admit(&user("a")).await.passes());
+    }
+    way.set(Road::Open);
+    tokio::time::sleep(s(1)).await;
+    assert_eq!(l.explain(&user("a")).await.counters[0].remaining, 490);
+}
+
+/// Rules could not make anybody wait.
+#[tokio::test(start_paused = true)]
+async fn a_rule_can_let_a_patient_caller_wait() {
+    let queue = with(rule("q", &[], &["10 per 1s burst 5"]), LeakyQueue);
+    let l = Limiter::builder(backend()).rules(rules(1, [queue, log("own", "100 per 1h")])).build();
+    let mut waits = vec![];
+    for _ in 0..7 {
+        let admission = l.admit_within(&user("a"), s(1)).await;
+        waits.push(admission.passes().then(|| admission.wait().as_millis()));
+    }
+    assert_eq!(waits, [Some(0), Some(100), Some(200), Some(300), Some(400), Some(500), None]);
+    assert!(!l.admit(&user("a")).await.passes(), "and the impatient do not");
+}
+
 fn unescape(s: &str) -> Vec<u8> {
     let b = s.as_bytes();
     let mut o = vec![];

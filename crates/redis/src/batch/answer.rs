@@ -151,7 +151,7 @@ impl Batch {
                     return under;
                 }
                 tally.converted = tally.converted.saturating_add(1);
-                let carry = match limit.on_change() {
+                let carry = match limit.change_from(&under) {
                     _ if under.revision() > limit.revision() => Carry::DropIfIdle,
                     _ if under.revision() == limit.revision() => Carry::Keep,
                     OnChange::Keep => Carry::Keep,

@@ -91,7 +91,10 @@ impl Debts {
         now: Instant,
     ) -> Met {
         let mut debts = self.lock();
-        if debts.contains_key(&print) {
+        if let Some(debt) = debts.get_mut(&print) {
+            // The rule may have been edited since.
+            debt.share = *share;
+            debt.toll.limit = *toll.limit;
             return Met::Again;
         }
         if debts.len() >= MOST {

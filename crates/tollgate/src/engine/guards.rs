@@ -1,11 +1,12 @@
 //! `local-guard`: a limiter of this process in front of the store, at a multiple of the limit.
 //!
 //! It spares the store what one process asks beyond, say, 1.2 times a limit. What passes here is
-//! still charged there, so it admits nobody; what the store then refuses stays spent here, so
-//! under a flood the guard lets through questions, not requests.
+//! still charged there, so it admits nobody. What the guarded limit then refuses stays spent here, so
+//! under a flood the guard lets through questions, not requests; what only another limit refuses is
+//! given back, or one client that another rule refuses could use up the guard of all.
 
 use smallvec::SmallVec;
-use tollgate_core::{Answer, Charge, Decision, Limit, Request, Timestamp, Verdict};
+use tollgate_core::{Answer, Charge, Clock, Decision, Limit, Op, Request, Timestamp, Verdict};
 use tollgate_embedded::EmbeddedStore;
 
 use super::part::thousandths_of;
@@ -19,11 +20,14 @@ const PLACES: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Guards {
     local: EmbeddedStore<LocalClock>,
+    clock: LocalClock,
 }
 
 impl Guards {
     pub(crate) fn new() -> Self {
-        Self { local: EmbeddedStore::builder().max_keys(PLACES).with_clock(LocalClock::new()) }
+        let clock = LocalClock::new();
+        let local = EmbeddedStore::builder().max_keys(PLACES).with_clock(clock.clone());
+        Self { local, clock }
     }
 
     /// The refusal of a guard, if one refuses.
@@ -57,5 +61,20 @@ impl Guards {
             refused_by: Some(by),
             decisions,
         })
+    }
+
+    /// Gives back what the store refused for another reason than the guarded limit.
+    pub(crate) fn give_back(&self, tolls: &[Toll<'_>], answer: &Answer) {
+        for (toll, decision) in tolls.iter().zip(&answer.decisions) {
+            let Some(guard) = toll.guard.filter(|_| decision.passes() && toll.spent() > 0) else {
+                continue;
+            };
+            let credit = Op::Credit { cost: toll.spent(), at: self.clock.now() };
+            if let Some(limit) = thousandths_of(toll.limit, guard)
+                && let Some(charge) = Toll::new(toll.key, &limit, credit).charge()
+            {
+                let _ = self.local.charge_one(&charge);
+            }
+        }
     }
 }

@@ -249,8 +249,15 @@ impl<S: Store> Keep<S> {
             }
         }
         for some in due.chunks(AT_ONCE) {
-            // What fails now is tried again in a third of the lease, twice before it ends.
-            let _ = self.engine.execute(some).await;
+            // What fails now is tried again in a third of the lease, twice before it ends; and
+            // meanwhile the permits are held where others are granted, too.
+            if self.engine.execute(some).await.is_err() {
+                for (toll, op) in some.iter().flatten() {
+                    if let Some(toll) = toll.toll(*op) {
+                        self.engine.ladder.hold(&toll);
+                    }
+                }
+            }
         }
     }
 
@@ -282,7 +289,10 @@ impl<S: Store> Keep<S> {
             }
         }
         match self.engine.execute(&jobs).await {
-            Ok(answers) => self.follow_up(&answers, after).await,
+            Ok(answers) => {
+                self.engine.forget_credited(&jobs);
+                self.follow_up(&answers, after).await;
+            }
             Err(_) => {
                 let lost = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
                 self.engine.counts.lost_chores.fetch_add(lost, Ordering::Relaxed);
@@ -386,6 +396,15 @@ impl<S: Store> Engine<S> {
             return Ok(Vec::new());
         }
         self.store.charge(&batch).await
+    }
+
+    /// Forgets refusals of counters that were credited or released.
+    fn forget_credited(&self, jobs: &[Job]) {
+        for (toll, op) in jobs.iter().flatten() {
+            if let (Op::Credit { .. }, Some(toll)) = (op, toll.toll(*op)) {
+                self.forget_denials(&[toll]);
+            }
+        }
     }
 
     /// Charges shadow rules at once, on a store that takes no trip.

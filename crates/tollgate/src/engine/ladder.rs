@@ -15,7 +15,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{
-    Answer, Basis, Charge, Decision, Limit, Op, Request, Retry, Timestamp, Verdict,
+    Answer, Basis, Charge, Decision, Limit, Op, Request, Retry, Revision, Timestamp, Verdict,
 };
 use tollgate_embedded::EmbeddedStore;
 
@@ -36,6 +36,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 struct Hint {
     remaining: u64,
+    /// Under which edit of its limit the store met it.
+    revision: Revision,
     /// From then on the counter is full, unless others charged it.
     reset_at: Instant,
 }
@@ -44,6 +46,7 @@ struct Hint {
 #[derive(Debug)]
 pub(crate) struct Ladder {
     local: EmbeddedStore<LocalClock>,
+    clock: LocalClock,
     hints: Slots<Hint>,
     pub(crate) debts: Debts,
     /// What passed and could not be remembered as owed.
@@ -55,8 +58,10 @@ pub(crate) struct Ladder {
 impl Ladder {
     /// A ladder that remembers about so many counters.
     pub(crate) fn new(places: usize) -> Self {
+        let clock = LocalClock::new();
         Self {
-            local: EmbeddedStore::builder().max_keys(places).with_clock(LocalClock::new()),
+            local: EmbeddedStore::builder().max_keys(places).with_clock(clock.clone()),
+            clock,
             hints: Slots::new(places),
             debts: Debts::default(),
             forgotten: AtomicU64::new(0),
@@ -75,15 +80,28 @@ impl Ladder {
     }
 
     /// Remembers what the store said of a counter.
-    pub(crate) fn learn(&self, print: Print, decision: &Decision, seen: Instant) {
-        let hint =
-            Hint { remaining: decision.remaining, reset_at: after(seen, decision.reset_after) };
+    pub(crate) fn learn(&self, print: Print, limit: &Limit, decision: &Decision, seen: Instant) {
+        let hint = Hint {
+            remaining: decision.remaining,
+            revision: limit.revision(),
+            reset_at: after(seen, decision.reset_after),
+        };
         self.hints.put(print, hint);
+    }
+
+    /// Whether the store has met this counter under this edit of its limit, as far as is known.
+    pub(crate) fn has_met(&self, print: Print, limit: &Limit) -> bool {
+        self.hints.get(print).is_some_and(|hint| hint.revision == limit.revision())
     }
 
     /// Remembers the store's time.
     pub(crate) fn learn_time(&self, at: Timestamp, seen: Instant) {
-        *self.store_time.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, seen));
+        let mut known = self.store_time.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none() {
+            // So that windows that follow the epoch begin here when they begin there.
+            self.clock.align(at, seen);
+        }
+        *known = Some((at, seen));
     }
 
     /// What the store's clock showed at `then`, as far as this process can tell.
@@ -184,8 +202,17 @@ impl Ladder {
         self.debts.settling(print, used, || names.draw())
     }
 
+    /// Holds a permit here, while the store cannot.
+    pub(crate) fn hold(&self, toll: &Toll<'_>) {
+        self.charge_share(toll);
+    }
+
     /// Gives back a permit that was taken here.
     pub(crate) fn release(&self, toll: &Toll<'_>) {
+        self.charge_share(toll);
+    }
+
+    fn charge_share(&self, toll: &Toll<'_>) {
         let Some(share) = share_of(toll.limit, self.nodes()) else { return };
         if let Some(charge) = (Toll { limit: &share, ..*toll }).charge() {
             let _ = self.local.charge_one(&charge);
@@ -211,11 +238,12 @@ fn refusal(tolls: usize, by: usize) -> Answer {
     Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions }
 }
 
+/// Nothing is known of a counter that nobody asks.
 const fn passing() -> Decision {
     Decision {
         verdict: Verdict::Allow,
         remaining: 0,
         reset_after: Duration::ZERO,
-        basis: Basis::Counted,
+        basis: Basis::Overflow,
     }
 }

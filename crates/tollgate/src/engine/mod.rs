@@ -139,6 +139,9 @@ impl<S: Store> Engine<S> {
                 if let Some(sent) = sent {
                     self.learn(tolls, &answer, sent);
                 }
+                if !answer.passes() {
+                    self.guards.give_back(tolls, &answer);
+                }
                 Outcome { answer, source: Source::Store }
             }
             Err(error) => {
@@ -244,7 +247,15 @@ impl<S: Store> Engine<S> {
         let known =
             |toll: &Toll<'_>| denials.known(self.printer.print(toll.key, toll.limit), toll, now);
         let found: SmallVec<[Option<Decision>; 4]> = tolls.iter().map(known).collect();
-        refused_by(&found)
+        // A rule that bans must hear of everything that it refuses; and after an edit the store must
+        // have met every counter, or it would convert those that it has not met later than without
+        // this cache.
+        let heard = tolls.iter().zip(&found).all(|(toll, known)| !toll.bans || known.is_some());
+        let met = |toll: &Toll<'_>| {
+            self.ladder.has_met(self.printer.print(toll.key, toll.limit), toll.limit)
+        };
+        let answer = refused_by(&found).filter(|_| heard)?;
+        tolls.iter().all(met).then_some(answer)
     }
 
     /// Forgets refusals of counters that were credited.
@@ -261,7 +272,7 @@ impl<S: Store> Engine<S> {
         self.ladder.learn_time(answer.at, clock::now());
         for (toll, decision) in tolls.iter().zip(&answer.decisions) {
             let print = self.printer.print(toll.key, toll.limit);
-            self.ladder.learn(print, decision, sent);
+            self.ladder.learn(print, toll.limit, decision, sent);
             if let Some(denials) = &self.denials {
                 denials.learn(print, toll, decision, sent);
             }

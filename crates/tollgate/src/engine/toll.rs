@@ -18,11 +18,24 @@ pub(crate) struct Toll<'a> {
     pub(crate) on_outage: OnOutage,
     /// A local limiter in front of the store, at so many thousandths of the limit.
     pub(crate) guard: Option<u32>,
+    /// Whether its refusals lead to a ban.
+    pub(crate) bans: bool,
+    /// Whether its cost was measured by an attribute of the request.
+    pub(crate) measured: bool,
 }
 
 impl<'a> Toll<'a> {
     pub(crate) const fn new(key: Key<'a>, limit: &'a Limit, op: Op) -> Self {
-        Self { key, limit, op, patience: Duration::ZERO, on_outage: OnOutage::Local, guard: None }
+        Self {
+            key,
+            limit,
+            op,
+            patience: Duration::ZERO,
+            on_outage: OnOutage::Local,
+            guard: None,
+            bans: false,
+            measured: false,
+        }
     }
 
     pub(crate) const fn with_patience(mut self, patience: Duration) -> Self {

@@ -41,6 +41,8 @@ pub struct Reservation {
 struct Spent {
     counter: OwnedToll,
     cost: Cost,
+    /// Whether an attribute of the request said so.
+    measured: bool,
 }
 
 /// The longest that a reservation may wait to be settled.
@@ -56,7 +58,7 @@ impl Reservation {
         self.expires
     }
 
-    /// What is held under concurrency limits until the reservation is settled or dropped.
+    /// What is held under concurrency limits until the reservation is dropped.
     pub const fn permits(&self) -> &Permits {
         &self.permits
     }
@@ -110,12 +112,13 @@ impl<S: Store + 'static> Limiter<S> {
         }
         let at = admission.ruling().at();
         let expires = at.checked_add(lifetime.min(MAX_LIFETIME)).unwrap_or(Timestamp::MAX);
-        let spent = spent.into_iter().map(|(counter, cost)| Spent { counter, cost }).collect();
         let id = self.shared.engine.names.draw();
         Ok(Reservation { id, at, expires, spent, permits: admission.into_permits() })
     }
 
-    /// Settles a reservation for what it really cost: the same on every counter.
+    /// Settles a reservation for what it really cost: on the counters whose rules take their cost
+    /// from an attribute of the request; where there are none, on all. So a rule that counts requests
+    /// is left alone by what a rule that counts tokens turns out to cost.
     ///
     /// What was used beyond the estimate is debited, even where nothing is left. What was not is
     /// credited, as far as time has not given it back already.
@@ -149,22 +152,22 @@ impl<S: Store + 'static> Limiter<S> {
         reservation: &Reservation,
         actual: Cost,
     ) -> Result<(), ReservationError> {
-        self.settle(reservation, actual).await
+        self.settle(reservation, Some(actual)).await
     }
 
-    /// Gives back all that a reservation is still worth: [`Limiter::commit`] of nothing.
+    /// Gives back all that a reservation is still worth, on every counter.
     ///
     /// # Errors
     ///
     /// As [`Limiter::commit`].
     pub async fn refund(&self, reservation: &Reservation) -> Result<(), ReservationError> {
-        self.settle(reservation, 0).await
+        self.settle(reservation, None).await
     }
 
     async fn settle(
         &self,
         reservation: &Reservation,
-        actual: Cost,
+        actual: Option<Cost>,
     ) -> Result<(), ReservationError> {
         if reservation.spent.is_empty() {
             // Nothing was counted, so there is nothing to settle.
@@ -187,7 +190,14 @@ impl<S: Store + 'static> Limiter<S> {
         }
         let at = reservation.at;
         let mut tolls = vec![Toll::new(once, &limit, Op::Take(1))];
+        let any_measured = reservation.spent.iter().any(|spent| spent.measured);
         for spent in &reservation.spent {
+            // A refund gives everything back.
+            let actual = match actual {
+                Some(_) if any_measured && !spent.measured => continue,
+                Some(actual) => actual,
+                None => 0,
+            };
             let op = match actual.checked_sub(spent.cost) {
                 Some(more) => Op::Debit { cost: more, at },
                 None => Op::Credit { cost: spent.cost.saturating_sub(actual), at },
@@ -224,11 +234,12 @@ impl<S: Store + 'static> Limiter<S> {
         token::read(token, &self.shared.mac, &self.rules())
     }
 
-    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<(OwnedToll, Cost)>) {
+    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<Spent>) {
         let mut spent = Vec::new();
         let note = |toll: &Toll<'_>, partition: Option<&[u8]>| {
             if let Op::Take(cost) = toll.op {
-                spent.push((OwnedToll::new(toll, partition), cost));
+                let counter = OwnedToll::new(toll, partition);
+                spent.push(Spent { counter, cost, measured: toll.measured });
             }
         };
         let admission = self.rule_on(ask, Manner::CHARGE, self.rules(), note).await;

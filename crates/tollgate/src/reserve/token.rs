@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! base64url( 1 │ id 16 │ at 8 │ expires 8 │ charges ) . base64url( code 16 )
-//! charge = cost 8 │ algorithm 1 │ key │ partition, the last two behind their lengths (2)
+//! charge = cost 8 │ algorithm 1 │ measured 1 │ key │ partition, the last two behind their lengths (2)
 //! ```
 //!
 //! All numbers little-endian. The code is SipHash-2-4 of 128 bits under a key made of the fleet's secret, over
@@ -34,7 +34,7 @@ pub(super) fn write(reservation: &Reservation, secret: &[u8; 16]) -> String {
     bytes.extend(reservation.expires.as_micros().to_le_bytes());
     for spent in &reservation.spent {
         bytes.extend(spent.cost.to_le_bytes());
-        bytes.extend([spent.counter.limit.code()]);
+        bytes.extend([spent.counter.limit.code(), u8::from(spent.measured)]);
         for part in [&spent.counter.key[..], spent.counter.partition.as_deref().unwrap_or(&[])] {
             let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
             bytes.extend(length.to_le_bytes());
@@ -69,13 +69,14 @@ pub(super) fn read(
     let mut spent = Vec::new();
     while !rest.0.is_empty() {
         let cost = rest.array().map(u64::from_le_bytes).ok_or(TokenError::Malformed)?;
-        let code = rest.array::<1>().ok_or(TokenError::Malformed)?;
+        let [code, measured] = rest.array().ok_or(TokenError::Malformed)?;
         let key = rest.part().ok_or(TokenError::Malformed)?;
         let partition = rest.part().ok_or(TokenError::Malformed)?;
         let limits = rules.limit_of_key(key).map(|limit| *limit.limit());
-        if let Some(limit) = limits.filter(|limit| [limit.code()] == code) {
+        if let Some(limit) = limits.filter(|limit| limit.code() == code) {
             let partition = (!partition.is_empty()).then(|| partition.into());
-            spent.push(Spent { counter: OwnedToll { key: key.into(), limit, partition }, cost });
+            let counter = OwnedToll { key: key.into(), limit, partition };
+            spent.push(Spent { counter, cost, measured: measured != 0 });
         }
     }
     Ok(Reservation { id, at, expires, spent, permits: Permits::none() })

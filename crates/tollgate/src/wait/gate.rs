@@ -52,6 +52,8 @@ struct Shared<S> {
     keeper: Keeper,
     counter: OwnedToll,
     line: Arc<Line>,
+    /// Those whom this process granted places itself, in an outage: nothing of theirs goes back.
+    outage_line: Arc<Line>,
     door: Mutex<()>,
     /// When the first at the door asks again: nobody behind it passes earlier.
     next_question: std::sync::Mutex<Option<Instant>>,
@@ -73,6 +75,7 @@ impl<S: Store + 'static> Gate<S> {
             keeper,
             counter,
             line: Arc::default(),
+            outage_line: Arc::default(),
             door: Mutex::new(()),
             next_question: std::sync::Mutex::default(),
             at_door: AtomicUsize::new(0),
@@ -140,6 +143,11 @@ impl<S: Store + 'static> Gate<S> {
     ///
     /// When they are not.
     pub async fn try_acquire(&self, cost: Cost) -> Result<(), NotAdmitted> {
+        // Whoever waits at the door came first.
+        if self.shared.at_door.load(Ordering::Acquire) > 0 {
+            self.shared.not_before(clock::now())?;
+            return Err(NotAdmitted::Late { retry_after: SOON });
+        }
         self.line_up(cost, Duration::ZERO).await
     }
 
@@ -164,7 +172,7 @@ impl<S: Store + 'static> Gate<S> {
     /// How many of this process wait for a place that they were granted. Those at the door, whose
     /// algorithm grants none, are not among them.
     pub fn waiting(&self) -> usize {
-        self.shared.line.len()
+        self.shared.line.len().saturating_add(self.shared.outage_line.len())
     }
 
     /// The limit that callers wait under.
@@ -251,12 +259,18 @@ impl<S: Store + 'static> Granted<S> {
                     cost: self.cost,
                 };
                 let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-                let ticket = shared.line.join(number, place);
+                let line = match self.source {
+                    Source::Store => &shared.line,
+                    _ => &shared.outage_line,
+                };
+                let ticket = line.join(number, place);
                 Said::Place(HeldPlace { shared, ticket: Some(ticket), source: self.source })
             }
             Verdict::Deny(Retry::Never) => Said::Never,
             Verdict::Deny(Retry::After(retry)) => {
                 let in_all = match shared.counter.limit.algorithm() {
+                    // What is above the share may pass when the store is back.
+                    _ if matches!(self.source, Source::Outage(_)) => retry,
                     // The queue may be full, and still short enough.
                     Algorithm::LeakyQueue(_) => self.reset.max(retry),
                     Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) | Algorithm::Smooth(_) => {

@@ -1,14 +1,18 @@
 //! The line before a gate: who in this process waits for which place in the future.
 //!
-//! A store grants places; the line says who has which. When somebody leaves, those behind move up
-//! and the *last* place is free: only that one can be given back, and only while the store has
-//! granted none behind it to another process (it stays a hole otherwise; the store decides that).
-//! So no two departures come closer than the rate allows.
+//! A store grants places; the line says who has which. Those who wait have the places in order: the
+//! first the first place, and so on. When somebody leaves, those behind move up and the *last* place
+//! is free: only that one can be given back, and only while the store has granted none behind it to
+//! another process (it stays a hole otherwise; the store decides that). So no two departures come
+//! closer than the rate allows.
 //!
-//! Places are moved up only among equal costs. With unequal ones behind it, a place that is left
-//! stays a hole unless it is the last.
+//! Only the first needs to know its exact moment; the others learn theirs when they come to the
+//! front. So whoever leaves or departs concerns one other at most, however long the line is.
+//!
+//! Places are moved up only while all who wait cost the same. Otherwise a place that is left stays a
+//! hole, unless it is the last.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -26,64 +30,99 @@ pub(crate) struct Place {
     pub(crate) cost: Cost,
 }
 
-/// Those who wait, in the order of their places.
+/// Those who wait, and their places, each in order.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    waiting: Mutex<VecDeque<Waiting>>,
+    row: Mutex<Row>,
+}
+
+/// A place's or a waiter's order: by time, then by coming.
+type Order = (Instant, u64);
+
+#[derive(Debug, Default)]
+struct Row {
+    waiting: BTreeMap<Order, Waiting>,
+    /// As many as there are waiting.
+    places: BTreeMap<Order, Place>,
+    /// How many wait for each cost.
+    costs: HashMap<Cost, usize>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    number: u64,
-    place: watch::Sender<Place>,
+    cost: Cost,
+    due: watch::Sender<Instant>,
 }
 
 impl Line {
     /// Lines up for a place that was granted.
     pub(crate) fn join(self: &Arc<Self>, number: u64, place: Place) -> Ticket {
-        let (sender, receiver) = watch::channel(place);
-        let mut waiting = self.lock();
-        // Grants of concurrent questions may come back in another order than they were given.
-        let behind =
-            waiting.iter().rposition(|other| other.place.borrow().granted <= place.granted);
-        let at = behind.map_or(0, |i| i.saturating_add(1));
-        waiting.insert(at, Waiting { number, place: sender });
-        Ticket { line: Arc::clone(self), number, place: receiver }
-    }
-
-    /// Leaves the line because the time has come.
-    fn depart(&self, number: u64) {
-        let mut waiting = self.lock();
-        if let Some(i) = waiting.iter().position(|other| other.number == number) {
-            waiting.remove(i);
-        }
-    }
-
-    /// Leaves the line early. Returns the place that became free, if it is worth giving back.
-    fn leave(&self, number: u64) -> Option<Place> {
-        let mut waiting = self.lock();
-        let i = waiting.iter().position(|other| other.number == number)?;
-        let left = *waiting.remove(i)?.place.borrow();
-        let equal = waiting.range(i..).all(|other| other.place.borrow().cost == left.cost);
-        if !equal {
-            return None;
-        }
-        // Each takes the place before it; the last one is left over.
-        let mut free = left;
-        for other in waiting.range(i..) {
-            free = other.place.send_replace(free);
-        }
-        Some(free)
+        let (due, receiver) = watch::channel(place.due);
+        let order = (place.due, number);
+        let mut row = self.lock();
+        row.waiting.insert(order, Waiting { cost: place.cost, due });
+        row.places.insert(order, place);
+        let count = row.costs.entry(place.cost).or_default();
+        *count = count.saturating_add(1);
+        Ticket { line: Arc::clone(self), order, due: receiver }
     }
 
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().waiting.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        // Nothing above can panic halfway.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Row> {
+        // Nothing below can panic halfway.
+        self.row.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Row {
+    /// Leaves the line because the time has come.
+    fn depart(&mut self, order: Order) {
+        if self.remove(order).is_some() {
+            self.places.pop_first();
+            self.tell_first();
+        }
+    }
+
+    /// Leaves the line early. Returns the place that became free, if it is worth giving back.
+    fn leave(&mut self, order: Order) -> Option<Place> {
+        let alike = self.costs.len() == 1;
+        let index = if alike { None } else { self.waiting.keys().position(|at| *at == order) };
+        self.remove(order)?;
+        let free = if alike {
+            self.places.pop_last().map(|(_, place)| place)
+        } else {
+            // The place of as many as were before it.
+            let last = self.places.len().checked_sub(1);
+            let place = index.and_then(|index| self.places.keys().nth(index).copied());
+            let left = place.and_then(|place| self.places.remove(&place));
+            left.filter(|_| index == last)
+        };
+        self.tell_first();
+        free
+    }
+
+    fn remove(&mut self, order: Order) -> Option<()> {
+        let left = self.waiting.remove(&order)?;
+        if let Some(count) = self.costs.get_mut(&left.cost) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.costs.remove(&left.cost);
+            }
+        }
+        Some(())
+    }
+
+    /// The first may have moved up.
+    fn tell_first(&self) {
+        if let (Some((_, first)), Some((_, place))) =
+            (self.waiting.first_key_value(), self.places.first_key_value())
+        {
+            first.due.send_if_modified(|due| std::mem::replace(due, place.due) != place.due);
+        }
     }
 }
 
@@ -91,26 +130,26 @@ impl Line {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     line: Arc<Line>,
-    number: u64,
-    place: watch::Receiver<Place>,
+    order: Order,
+    due: watch::Receiver<Instant>,
 }
 
 impl Ticket {
-    /// Waits for its time. Wakes once, unless somebody before it leaves.
+    /// Waits for its time. Wakes once, or twice if somebody before it has left.
     pub(crate) async fn wait(&mut self) {
         loop {
-            let due = self.place.borrow_and_update().due;
+            let due = *self.due.borrow_and_update();
             tokio::select! {
                 () = tokio::time::sleep_until(due) => break,
-                moved = self.place.changed() => if moved.is_err() { break },
+                moved = self.due.changed() => if moved.is_err() { break },
             }
         }
-        self.line.depart(self.number);
+        self.line.lock().depart(self.order);
     }
 
     /// Gives the place up. Returns what can be given back to the store.
     pub(crate) fn leave(&self) -> Option<Place> {
-        self.line.leave(self.number)
+        self.line.lock().leave(self.order)
     }
 }
 
@@ -131,9 +170,13 @@ mod tests {
 
         let free = tickets.remove(1).leave().unwrap();
 
-        let granted = |ticket: &Ticket| ticket.place.borrow().granted.as_micros();
         assert_eq!(free.granted.as_micros(), 4);
-        assert_eq!(tickets.iter().map(granted).collect::<Vec<_>>(), [1, 2, 3]);
+        let start = crate::clock::now();
+        for (ticket, second) in tickets.iter_mut().zip(1..) {
+            ticket.wait().await;
+            assert_eq!((crate::clock::now() - start).as_secs(), second, "in a place of its own");
+        }
+        assert_eq!(line.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -144,5 +187,15 @@ mod tests {
 
         assert_eq!(first.leave(), None, "a hole, as the one behind needs less");
         assert_eq!(second.leave().map(|place| place.cost), Some(1), "the last can go");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hundred_thousand_can_leave() {
+        let line = Arc::new(Line::default());
+        let tickets: Vec<Ticket> = (0..100_000).map(|n| line.join(n, place(n + 1, 1))).collect();
+
+        let free = tickets.iter().filter_map(Ticket::leave).count();
+
+        assert_eq!((free, line.len()), (100_000, 0));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Expected, How, Oracle};
-use crate::{Limit, Op, State, Timestamp};
+use crate::{Limit, OnChange, Op, State, Timestamp};
 
 /// The oracle of one key, charged under whatever limit each charge names.
 ///
@@ -39,7 +39,11 @@ impl Ledger {
         if self.oracle.is_absent() {
             *self = Self::new(limit);
         } else if limit.revision() > self.under.revision() {
-            self.oracle.change(limit, How::Revise(limit.on_change()), now);
+            // An edit of something else is no change of this.
+            let same =
+                limit.quota() == self.under.quota() && limit.algorithm() == self.under.algorithm();
+            let how = if same { OnChange::Keep } else { limit.on_change() };
+            self.oracle.change(limit, How::Revise(how), now);
             self.under = *limit;
         } else if limit.revision() == self.under.revision()
             && (limit.quota() != self.under.quota() || limit.algorithm() != self.under.algorithm())
