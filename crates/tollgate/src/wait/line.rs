@@ -36,12 +36,13 @@ pub(crate) struct Line {
     row: Mutex<Row>,
 }
 
-/// A place's or a waiter's order: by time, then by coming.
+/// In which order places come: by time, then by number.
 type Order = (Instant, u64);
 
 #[derive(Debug, Default)]
 struct Row {
-    waiting: BTreeMap<Order, Waiting>,
+    /// In the order in which they came.
+    waiting: BTreeMap<u64, Waiting>,
     /// As many as there are waiting.
     places: BTreeMap<Order, Place>,
     /// How many wait for each cost.
@@ -52,19 +53,22 @@ struct Row {
 struct Waiting {
     cost: Cost,
     due: watch::Sender<Instant>,
+    /// Whether its moment came before its turn, so that it waits to be told.
+    early: bool,
 }
 
 impl Line {
     /// Lines up for a place that was granted.
     pub(crate) fn join(self: &Arc<Self>, number: u64, place: Place) -> Ticket {
         let (due, receiver) = watch::channel(place.due);
-        let order = (place.due, number);
         let mut row = self.lock();
-        row.waiting.insert(order, Waiting { cost: place.cost, due });
-        row.places.insert(order, place);
+        row.waiting.insert(number, Waiting { cost: place.cost, due, early: false });
+        row.places.insert((place.due, number), place);
         let count = row.costs.entry(place.cost).or_default();
         *count = count.saturating_add(1);
-        Ticket { line: Arc::clone(self), order, due: receiver }
+        // Grants of concurrent questions may come back in another order than they were given.
+        row.tell_first();
+        Ticket { line: Arc::clone(self), number, due: receiver }
     }
 
     /// How many wait.
@@ -79,19 +83,26 @@ impl Line {
 }
 
 impl Row {
-    /// Leaves the line because the time has come.
-    fn depart(&mut self, order: Order) {
-        if self.remove(order).is_some() {
+    /// Leaves the line because the time has come; false if others are to leave before.
+    fn depart(&mut self, number: u64) -> bool {
+        if self.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
+            if let Some(waiting) = self.waiting.get_mut(&number) {
+                waiting.early = true;
+            }
+            return false;
+        }
+        if self.remove(number).is_some() {
             self.places.pop_first();
             self.tell_first();
         }
+        true
     }
 
     /// Leaves the line early. Returns the place that became free, if it is worth giving back.
-    fn leave(&mut self, order: Order) -> Option<Place> {
+    fn leave(&mut self, number: u64) -> Option<Place> {
         let alike = self.costs.len() == 1;
-        let index = if alike { None } else { self.waiting.keys().position(|at| *at == order) };
-        self.remove(order)?;
+        let index = if alike { None } else { self.waiting.keys().position(|at| *at == number) };
+        self.remove(number)?;
         let free = if alike {
             self.places.pop_last().map(|(_, place)| place)
         } else {
@@ -105,8 +116,8 @@ impl Row {
         free
     }
 
-    fn remove(&mut self, order: Order) -> Option<()> {
-        let left = self.waiting.remove(&order)?;
+    fn remove(&mut self, number: u64) -> Option<()> {
+        let left = self.waiting.remove(&number)?;
         if let Some(count) = self.costs.get_mut(&left.cost) {
             *count = count.saturating_sub(1);
             if *count == 0 {
@@ -117,11 +128,14 @@ impl Row {
     }
 
     /// The first may have moved up.
-    fn tell_first(&self) {
-        if let (Some((_, first)), Some((_, place))) =
-            (self.waiting.first_key_value(), self.places.first_key_value())
+    fn tell_first(&mut self) {
+        if let (Some(mut first), Some((_, place))) =
+            (self.waiting.first_entry(), self.places.first_key_value())
         {
-            first.due.send_if_modified(|due| std::mem::replace(due, place.due) != place.due);
+            let first = first.get_mut();
+            let waits = std::mem::take(&mut first.early);
+            let told = |due: &mut Instant| std::mem::replace(due, place.due) != place.due || waits;
+            first.due.send_if_modified(told);
         }
     }
 }
@@ -130,7 +144,7 @@ impl Row {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     line: Arc<Line>,
-    order: Order,
+    number: u64,
     due: watch::Receiver<Instant>,
 }
 
@@ -140,16 +154,22 @@ impl Ticket {
         loop {
             let due = *self.due.borrow_and_update();
             tokio::select! {
-                () = tokio::time::sleep_until(due) => break,
-                moved = self.due.changed() => if moved.is_err() { break },
+                () = tokio::time::sleep_until(due) => {
+                    if self.line.lock().depart(self.number) {
+                        return;
+                    }
+                    if self.due.changed().await.is_err() {
+                        return;
+                    }
+                }
+                moved = self.due.changed() => if moved.is_err() { return },
             }
         }
-        self.line.lock().depart(self.order);
     }
 
     /// Gives the place up. Returns what can be given back to the store.
     pub(crate) fn leave(&self) -> Option<Place> {
-        self.line.lock().leave(self.order)
+        self.line.lock().leave(self.number)
     }
 }
 
