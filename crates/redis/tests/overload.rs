@@ -91,7 +91,8 @@ async fn a_crowd_gets_what_redis_can_give_and_the_rest_is_turned_away() {
     assert_eq!(opens, 0, "redis was healthy");
     let most = rounds.iter().map(|round| round.answered).max().unwrap();
     for round in rounds {
-        assert!(round.answered * 10 >= most * 7, "{round:?} of {most}");
+        // Those who are turned away ask again at once, and take their part of the processors.
+        assert!(round.answered * 2 >= most, "{round:?} of {most}");
         assert!(round.uncertain * 20 <= round.answered, "{round:?}");
     }
 }
