@@ -2,7 +2,8 @@
 //!
 //! A [`Limiter`] judges requests by rules on a store: [`EmbeddedStore`] in this process, or, with
 //! the feature `redis`, one that many processes share. [`Gate`] and [`Shaper`] wait instead of
-//! refusing; [`Semaphore`] bounds how many are at work in this process.
+//! refusing; [`Semaphore`] bounds how many are at work in this process. With the feature `tower`,
+//! `http` has layers for axum, tonic and hyper.
 //!
 //! ```
 //! use tollgate::core::rule::Ask;
@@ -41,6 +42,8 @@ mod clock;
 mod engine;
 mod explain;
 pub mod guide;
+#[cfg(feature = "tower")]
+pub mod http;
 mod limiter;
 mod observer;
 mod permits;
