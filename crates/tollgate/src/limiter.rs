@@ -260,6 +260,12 @@ impl<S: Store + 'static> Limiter<S> {
         &self.shared.engine.store
     }
 
+    /// Tells this limiter and its clones apart from all others.
+    #[cfg(feature = "tower")]
+    pub(crate) fn identity(&self) -> u128 {
+        self.shared.engine.names.process()
+    }
+
     /// Judges an ask under given rules. What is charged is noted, with its partition.
     pub(crate) async fn rule_on(
         &self,

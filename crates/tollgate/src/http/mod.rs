@@ -1,10 +1,72 @@
 //! Limits for HTTP: layers for axum, tonic, hyper, and whatever else speaks tower.
 //!
+//! [`LimitLayer`] judges what comes in and answers what may not pass.
+//! A request becomes an ask, an admission becomes fields and
+//! status codes, and nothing is decided here.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tollgate::http::{LimitLayer, Peer};
+//! use tollgate::{EmbeddedStore, Limiter, rules};
+//! use tower::ServiceExt;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::new(EmbeddedStore::new());
+//! limiter.set_rules(rules::load(
+//!     "
+//! version: 1
+//! domain: shop
+//! rules:
+//!   - name: per-ip
+//!     by: [ip]
+//!     limits: [1 per 1m]
+//! ",
+//!     rules::Format::Yaml,
+//! )?)?;
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(LimitLayer::new(limiter, "shop"));
+//!
+//! // With `into_make_service_with_connect_info::<SocketAddr>()`, axum tells the peer by itself.
+//! let request = || {
+//!     let peer = Peer::from(([203, 0, 113, 9], 4711));
+//!     http::Request::get("/").extension(peer).body(axum::body::Body::empty())
+//! };
+//! let first = app.clone().oneshot(request()?).await?;
+//! assert_eq!(first.status(), 200);
+//! assert_eq!(first.headers()["ratelimit"], r#""per-ip";r=0;t=60"#);
+//!
+//! let second = app.oneshot(request()?).await?;
+//! assert_eq!(second.status(), 429);
+//! assert_eq!(second.headers()["retry-after"], "60");
+//! # Ok(()) }
+//! ```
+//!
 //! | File | Holds |
 //! |---|---|
 //! | `client`, `forwarded` | whom a request comes from |
+//! | `attributes`, `ask` | what rules want to know of a request |
+//! | `layer`, `service`, `body` | the layer, and how long a permit is held |
+//! | `judged` | so that layers within layers count once |
+//! | `fields`, `refusal`, `grpc` | what the client is told |
 
+mod ask;
+mod attributes;
+mod body;
 mod client;
+mod fields;
 mod forwarded;
+mod grpc;
+mod judged;
+mod layer;
+mod refusal;
+mod service;
 
+pub use attributes::{Peer, Value};
+pub use body::LimitedBody;
 pub use client::{MAX_BYTES, MAX_HOPS, TooManyHops, Trust};
+pub use fields::Legacy;
+pub use judged::Judged;
+pub use layer::LimitLayer;
+pub use refusal::{Malformed, Refusal, RefusalKind};
+pub use service::{LimitFuture, LimitService};

@@ -1,0 +1,188 @@
+//! From a request to an ask: what the rules of a domain want to know of it, and nothing else.
+//!
+//! A [`Plan`] is what is looked for under one version of the rules. A request is found malformed
+//! only by what rules look at: where no rule asks for a host, two of them harm nobody.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::Uri;
+use http::header::{COOKIE, HOST, HeaderName};
+use http::request::Parts;
+use smallvec::SmallVec;
+use tollgate_core::Cost;
+use tollgate_core::rule::{Ask, AskError, RuleSet, host};
+
+use super::attributes::Found;
+use super::layer::Config;
+use super::refusal::{Malformed, RefusalKind};
+
+/// What to look for in a request, under one version of the rules.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) rules: Arc<RuleSet>,
+    wants: Vec<(String, Want)>,
+}
+
+/// Where the value of an attribute is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Want {
+    /// With the application: the extractor at this place.
+    Application(usize),
+    Method,
+    Host,
+    Path,
+    Route,
+    Ip,
+    Header(HeaderName),
+}
+
+/// A name and its value.
+type Named<'p, 'r> = (&'p str, Cow<'r, [u8]>);
+
+/// Values in the order of what is wanted; those that are not there are left out.
+pub(super) struct Values<'p, 'r> {
+    texts: SmallVec<[Named<'p, 'r>; 6]>,
+    ip: Option<IpAddr>,
+    cost: Cost,
+}
+
+impl Plan {
+    pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>) -> Self {
+        let wants = rules.wants(&config.domain).iter().filter_map(|name| {
+            let own = config.attributes.iter().position(|(given, _)| given == name);
+            let want = own.map(Want::Application).or_else(|| built_in(name))?;
+            Some((name.clone(), want))
+        });
+        let wants = wants.collect();
+        Self { rules, wants }
+    }
+
+    /// Looks at a request.
+    pub(super) fn find<'p, 'r, S>(
+        &'p self,
+        config: &Config<S>,
+        parts: &'r Parts,
+    ) -> Result<Values<'p, 'r>, RefusalKind> {
+        let cost = config.cost.as_ref().map_or(1, |cost| cost(parts));
+        let mut values = Values { texts: SmallVec::new(), ip: None, cost };
+        for (name, want) in &self.wants {
+            let value = match want {
+                Want::Application(at) => {
+                    let extract = config.attributes.get(*at).map(|(_, extract)| extract);
+                    extract.and_then(|extract| extract(parts)).map(|value| value.0)
+                }
+                Want::Method => Some(Cow::Borrowed(parts.method.as_str().as_bytes())),
+                Want::Host => named_host(parts)?.map(|host| Cow::Borrowed(host.as_bytes())),
+                Want::Path => Some(Cow::Borrowed(original_uri(parts).path().as_bytes())),
+                Want::Route => route(parts).map(|route| Cow::Borrowed(route.as_bytes())),
+                Want::Header(name) => header(&parts.headers, name),
+                Want::Ip => {
+                    values.ip = client(config, parts)?;
+                    None
+                }
+            };
+            if let Some(value) = value {
+                values.texts.push((name, value));
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl Values<'_, '_> {
+    pub(super) fn ask<'a>(&'a self, domain: &'a str) -> Result<Ask<'a>, AskError> {
+        let mut ask = Ask::new(domain).cost(self.cost);
+        if let Some(address) = self.ip {
+            ask = ask.ip(address);
+        }
+        for (name, value) in &self.texts {
+            ask.push(name, value)?;
+        }
+        Ok(ask)
+    }
+}
+
+fn built_in(name: &str) -> Option<Want> {
+    match name {
+        "method" => Some(Want::Method),
+        "host" => Some(Want::Host),
+        "path" => Some(Want::Path),
+        "route" => Some(Want::Route),
+        "ip" => Some(Want::Ip),
+        _ => name.strip_prefix("header.")?.parse().ok().map(Want::Header),
+    }
+}
+
+fn client<S>(config: &Config<S>, parts: &Parts) -> Result<Option<IpAddr>, RefusalKind> {
+    let peer = match config.peer.find(&parts.extensions) {
+        Found::Address(peer) => peer,
+        Found::None => return Ok(None),
+        Found::Nowhere => return Err(RefusalKind::NoPeer),
+    };
+    let client = config.trust.client(peer, &parts.headers);
+    client.map(Some).map_err(|error| RefusalKind::Malformed(error.into()))
+}
+
+/// The host that a request names. It may do so twice, in its target and in a header, if both say
+/// the same.
+fn named_host(parts: &Parts) -> Result<Option<&str>, RefusalKind> {
+    let malformed = |malformed| Err(RefusalKind::Malformed(malformed));
+    let mut lines = parts.headers.get_all(HOST).iter();
+    let (header, second) = (lines.next(), lines.next());
+    if second.is_some() {
+        return malformed(Malformed::TwoHosts);
+    }
+    let target = parts.uri.authority().map(http::uri::Authority::as_str);
+    let Some(header) = header else { return Ok(target) };
+    let Ok(header) = std::str::from_utf8(header.as_bytes()) else {
+        return malformed(AskError::Host(host::HostError::Malformed).into());
+    };
+    if let Some(target) = target
+        && target != header
+        && host::canonical(target).ok() != host::canonical(header).ok()
+    {
+        return malformed(Malformed::TwoHosts);
+    }
+    Ok(Some(header))
+}
+
+/// A header; several lines are one value, as the list that they are.
+fn header<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<Cow<'r, [u8]>> {
+    let mut lines = headers.get_all(name).iter();
+    let first = lines.next()?;
+    let mut value = Cow::Borrowed(first.as_bytes());
+    for line in lines {
+        let joint: &[u8] = if *name == COOKIE { b"; " } else { b", " };
+        let joined = value.to_mut();
+        joined.extend_from_slice(joint);
+        joined.extend_from_slice(line.as_bytes());
+    }
+    Some(value)
+}
+
+/// The target as the client sent it. Routers within routers take a prefix off, by which no rule
+/// should be escaped.
+#[cfg(feature = "axum")]
+fn original_uri(parts: &Parts) -> &Uri {
+    let original = parts.extensions.get::<axum::extract::OriginalUri>();
+    original.map_or(&parts.uri, |original| &original.0)
+}
+
+#[cfg(not(feature = "axum"))]
+const fn original_uri(parts: &Parts) -> &Uri {
+    &parts.uri
+}
+
+/// The template of the route that axum found.
+#[cfg(feature = "axum")]
+fn route(parts: &Parts) -> Option<&str> {
+    parts.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str)
+}
+
+#[cfg(not(feature = "axum"))]
+const fn route(_: &Parts) -> Option<&str> {
+    None
+}

@@ -1,0 +1,126 @@
+//! What a layer is told about requests: the peer, and values that only the application knows.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use http::Extensions;
+use http::request::Parts;
+
+/// The value of an attribute, borrowed from the request or made for it.
+///
+/// ```
+/// use tollgate::http::Value;
+///
+/// let borrowed: Value = "alice".into();
+/// let made: Value = format!("tenant-{}", 7).into();
+/// # drop((borrowed, made));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value<'r>(pub(super) Cow<'r, [u8]>);
+
+impl<'r> From<&'r str> for Value<'r> {
+    fn from(text: &'r str) -> Self {
+        Self(Cow::Borrowed(text.as_bytes()))
+    }
+}
+
+impl<'r> From<&'r String> for Value<'r> {
+    fn from(text: &'r String) -> Self {
+        Self(Cow::Borrowed(text.as_bytes()))
+    }
+}
+
+impl<'r> From<&'r [u8]> for Value<'r> {
+    fn from(bytes: &'r [u8]) -> Self {
+        Self(Cow::Borrowed(bytes))
+    }
+}
+
+impl From<String> for Value<'_> {
+    fn from(text: String) -> Self {
+        Self(Cow::Owned(text.into_bytes()))
+    }
+}
+
+impl From<Vec<u8>> for Value<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Cow::Owned(bytes))
+    }
+}
+
+/// Finds the value of an attribute in a request.
+pub(super) type Extract = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync>;
+
+/// Finds the peer of a request's connection.
+pub(super) type ExtractPeer = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
+
+/// Says what a request costs.
+pub(super) type Costs = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+
+/// The peer of the connection that a request came over, as an extension of the request.
+///
+/// For servers of one's own; axum's `ConnectInfo<SocketAddr>` is found with the feature `axum`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+impl<A: Into<SocketAddr>> From<A> for Peer {
+    fn from(address: A) -> Self {
+        Self(address.into())
+    }
+}
+
+/// Where the peer's address is found.
+#[derive(Clone, Default)]
+pub(super) enum PeerFrom {
+    /// Where servers usually leave it.
+    #[default]
+    Extensions,
+    /// Where the application says.
+    Application(ExtractPeer),
+}
+
+/// What is known of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Address(IpAddr),
+    /// The application says that there is none, as on a unix socket.
+    None,
+    /// Nobody left an address where one is looked for.
+    Nowhere,
+}
+
+impl PeerFrom {
+    pub(super) fn find(&self, extensions: &Extensions) -> Found {
+        match self {
+            Self::Application(find) => find(extensions).map_or(Found::None, Found::Address),
+            Self::Extensions => {
+                if let Some(Peer(address)) = extensions.get::<Peer>() {
+                    return Found::Address(address.ip());
+                }
+                axum_peer(extensions).map_or(Found::Nowhere, Found::Address)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for PeerFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Extensions => "Extensions",
+            Self::Application(_) => "Application(..)",
+        })
+    }
+}
+
+#[cfg(feature = "axum")]
+fn axum_peer(extensions: &Extensions) -> Option<IpAddr> {
+    let info = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>();
+    info.map(|info| info.0.ip())
+}
+
+#[cfg(not(feature = "axum"))]
+const fn axum_peer(_: &Extensions) -> Option<IpAddr> {
+    None
+}

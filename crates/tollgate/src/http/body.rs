@@ -1,0 +1,87 @@
+//! A response's body that holds permits until it ends.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::Permits;
+
+pin_project! {
+    /// The body behind a [`LimitLayer`](super::LimitLayer): the service's own, or a refusal.
+    ///
+    /// Permits of concurrency limits are given back when it ends, fails or is dropped.
+    #[derive(Debug)]
+    #[project = Projected]
+    pub struct LimitedBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = ProjectedKind]
+    enum Kind<B> {
+        Served { #[pin] body: B, permits: Option<Permits> },
+        Refusal { bytes: Option<Bytes> },
+    }
+}
+
+impl<B> LimitedBody<B> {
+    pub(super) fn served(body: B, permits: Permits) -> Self {
+        let permits = (!permits.is_empty()).then_some(permits);
+        Self { kind: Kind::Served { body, permits } }
+    }
+
+    pub(super) fn refusal(bytes: Bytes) -> Self {
+        Self { kind: Kind::Refusal { bytes: (!bytes.is_empty()).then_some(bytes) } }
+    }
+}
+
+impl<B> Body for LimitedBody<B>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let Projected { kind } = self.project();
+        match kind.project() {
+            ProjectedKind::Served { body, permits } => {
+                let frame = ready!(body.poll_frame(context));
+                if !matches!(frame, Some(Ok(_))) {
+                    *permits = None;
+                }
+                Poll::Ready(frame)
+            }
+            ProjectedKind::Refusal { bytes } => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes.into()))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Served { body, .. } => body.is_end_stream(),
+            Kind::Refusal { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Served { body, .. } => body.size_hint(),
+            Kind::Refusal { bytes } => {
+                let len = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(len).unwrap_or(u64::MAX))
+            }
+        }
+    }
+}

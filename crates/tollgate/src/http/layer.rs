@@ -1,0 +1,307 @@
+//! The layer that limits what comes in, and what it is told beforehand.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Extensions, Response};
+use tollgate_core::{Cost, Store};
+use tollgate_embedded::EmbeddedStore;
+use tower_layer::Layer;
+
+use super::ask::Plan;
+use super::attributes::{Costs, Extract, PeerFrom, Value};
+use super::client::Trust;
+use super::fields::{Fields, Legacy, add_retry_after};
+use super::judged::Judged;
+use super::refusal::{Refusal, RefusalKind, Respond};
+use super::service::LimitService;
+use crate::limiter::Manner;
+use crate::{Admission, Limiter, Permits};
+
+/// Limits what comes in by the rules of a domain. Clones share everything.
+///
+/// What rules can ask for:
+///
+/// | Attribute | What it is |
+/// |---|---|
+/// | `method`, `host`, `path` | of the request, in their one spelling; 400 if they have none |
+/// | `route` | axum's template of the route (feature `axum`), such as `/orders/{id}` |
+/// | `ip` | the client's address, see [`LimitLayer::trust`] |
+/// | `header.<name>` | a header; several lines joined by a comma |
+/// | `user`, … | whatever [`LimitLayer::attribute`] finds |
+///
+/// `path` is what the client sent, matched with the *rules'* templates; `route` is a text that
+/// axum chose, compared byte for byte. Limit by `path` where rules know the routes, and by
+/// `route` (`by: [route]`) to count each of the application's routes without naming them. A layer
+/// around a whole router runs before there is a route; `Router::layer` and `route_layer` do not.
+///
+/// Requests that pass carry their [`Judged`]; under the same limiter and domain a second layer
+/// further in does not charge them again.
+///
+/// ```
+/// use http::request::Parts;
+/// use tollgate::http::{LimitLayer, Trust};
+/// use tollgate::{EmbeddedStore, Limiter};
+///
+/// #[derive(Clone)]
+/// struct Account { id: String } // left in the extensions by whoever checked the password
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = LimitLayer::new(Limiter::new(EmbeddedStore::new()), "shop")
+///     .trust(Trust::proxies(["10.0.0.0/8"])?)
+///     .attribute("user", |request| Some(request.extensions.get::<Account>()?.id.as_str().into()))
+///     .attribute("service", |_| Some("orders".into()));
+/// # Ok(()) }
+/// ```
+pub struct LimitLayer<S = EmbeddedStore> {
+    config: Arc<Config<S>>,
+}
+
+/// What a layer was told.
+pub(super) struct Config<S> {
+    pub(super) limiter: Limiter<S>,
+    pub(super) domain: Arc<str>,
+    pub(super) trust: Trust,
+    pub(super) peer: PeerFrom,
+    pub(super) attributes: Vec<(String, Extract)>,
+    pub(super) cost: Option<Costs>,
+    respond: Option<Respond>,
+    legacy: Option<Legacy>,
+    fields: Told,
+    plan: Arc<ArcSwapOption<Plan>>,
+}
+
+/// Whether responses say where a client stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Always,
+    Refused,
+}
+
+impl<S: Store + 'static> LimitLayer<S> {
+    /// A layer that asks this limiter in this domain, and believes no proxy.
+    pub fn new(limiter: Limiter<S>, domain: impl Into<Arc<str>>) -> Self {
+        let config = Config {
+            limiter,
+            domain: domain.into(),
+            trust: Trust::nobody(),
+            peer: PeerFrom::default(),
+            attributes: Vec::new(),
+            cost: None,
+            respond: None,
+            legacy: None,
+            fields: Told::Always,
+            plan: Arc::default(),
+        };
+        Self { config: Arc::new(config) }
+    }
+
+    /// Believes these proxies about the client's address. The address is the peer's otherwise.
+    pub fn trust(self, trust: Trust) -> Self {
+        self.edit(|config| config.trust = trust)
+    }
+
+    /// Finds the peer's address in the extensions of a request, where it is neither a
+    /// [`Peer`](super::Peer) nor (feature `axum`) a `ConnectInfo<SocketAddr>`. `None` means that
+    /// there is no address, and rules by `ip` do as their `on-missing` says.
+    ///
+    /// For tonic: `layer.peer(|it| Some(it.get::<TcpConnectInfo>()?.remote_addr()?.ip()))`.
+    pub fn peer(
+        self,
+        find: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|config| config.peer = PeerFrom::Application(Arc::new(find)))
+    }
+
+    /// Finds an attribute that only the application knows: who the user is, which tenant pays.
+    /// It is asked only where rules want to know. It goes before what the layer would find by
+    /// this name itself; of two of one name the later counts.
+    ///
+    /// Return what was *verified*: rules by a user that anybody can claim to be limit nobody.
+    pub fn attribute(
+        self,
+        name: impl Into<String>,
+        find: impl for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync + 'static,
+    ) -> Self {
+        let name = name.into();
+        self.edit(|config| {
+            config.attributes.retain(|(earlier, _)| *earlier != name);
+            config.attributes.push((name, Arc::new(find)));
+        })
+    }
+
+    /// Says what a request costs; 1 unless said.
+    pub fn cost(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
+        self.edit(|config| config.cost = Some(Arc::new(cost)))
+    }
+
+    /// Answers refusals in the application's words. `Retry-After` and the other fields are added
+    /// to whatever it says.
+    ///
+    /// ```
+    /// # use tollgate::{EmbeddedStore, Limiter, http::LimitLayer};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// let layer = LimitLayer::new(limiter, "shop").refuse_with(|refusal| {
+    ///     let mut response = http::Response::new("Too fast. Take a breath.".into());
+    ///     *response.status_mut() = refusal.status();
+    ///     response
+    /// });
+    /// # }
+    /// ```
+    pub fn refuse_with(
+        self,
+        respond: impl Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|config| config.respond = Some(Arc::new(respond)))
+    }
+
+    /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` as well, for clients of old.
+    pub fn legacy_fields(self, legacy: Legacy) -> Self {
+        self.edit(|config| config.legacy = Some(legacy))
+    }
+
+    /// Tells only those who are refused where they stand.
+    pub fn quiet(self) -> Self {
+        self.edit(|config| config.fields = Told::Refused)
+    }
+
+    fn edit(mut self, edit: impl FnOnce(&mut Config<S>)) -> Self {
+        let config = Arc::make_mut(&mut self.config);
+        // A plan knows extractors by their places.
+        config.plan = Arc::default();
+        edit(config);
+        self
+    }
+}
+
+/// What becomes of a request.
+pub(super) enum Conclusion {
+    Pass(Passing),
+    Refuse(Response<Bytes>),
+}
+
+/// What goes along with a request that passes.
+pub(super) struct Passing {
+    pub(super) fields: Fields,
+    pub(super) permits: Permits,
+}
+
+impl<S: Store + 'static> Config<S> {
+    /// What to look for, under the rules that apply now.
+    pub(super) fn plan(&self) -> Arc<Plan> {
+        let rules = self.limiter.rules();
+        match &*self.plan.load() {
+            Some(plan) if Arc::ptr_eq(&plan.rules, &rules) => return Arc::clone(plan),
+            _ => {}
+        }
+        let plan = Arc::new(Plan::new(self, rules));
+        self.plan.store(Some(Arc::clone(&plan)));
+        plan
+    }
+
+    /// Whether this limiter has judged the request in this domain already.
+    pub(super) fn has_judged(&self, extensions: &Extensions) -> bool {
+        Judged::is_by(extensions, self.limiter.identity(), &self.domain)
+    }
+
+    /// Asks the limiter about a request.
+    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Result<Admission, RefusalKind> {
+        let values = plan.find(self, parts)?;
+        let ask = values.ask(&self.domain);
+        let ask = ask.map_err(|error| RefusalKind::Malformed(error.into()))?;
+        let rules = Arc::clone(&plan.rules);
+        Ok(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {}).await)
+    }
+
+    /// Turns an answer into what goes along with the request, or into the response to it.
+    pub(super) fn conclude(
+        &self,
+        judged: Result<Admission, RefusalKind>,
+        parts: &mut Parts,
+    ) -> Conclusion {
+        let (ruling, permits, outage) = match judged {
+            Ok(Admission::Decided { ruling, permits }) => (ruling, permits, None),
+            Ok(Admission::Degraded { ruling, permits, outage }) => (ruling, permits, Some(outage)),
+            Err(kind) => {
+                let refusal = Refusal::unjudged(kind, parts);
+                return Conclusion::Refuse(self.refuse(&refusal, Fields::default()));
+            }
+        };
+        if !ruling.verdict().passes() {
+            let fields = Fields::new(&ruling, self.legacy);
+            let refusal = Refusal::judged(&ruling, outage, parts);
+            return Conclusion::Refuse(self.refuse(&refusal, fields));
+        }
+        let fields = match self.fields {
+            Told::Always => Fields::new(&ruling, self.legacy),
+            Told::Refused => Fields::default(),
+        };
+        let limiter = self.limiter.identity();
+        Judged::leave(&mut parts.extensions, limiter, &self.domain, ruling);
+        Conclusion::Pass(Passing { fields, permits })
+    }
+
+    fn refuse(&self, refusal: &Refusal<'_>, fields: Fields) -> Response<Bytes> {
+        let mut response = match &self.respond {
+            Some(respond) => respond(refusal),
+            None => refusal.respond(),
+        };
+        add_retry_after(refusal.retry_after(), response.headers_mut());
+        fields.add_to(response.headers_mut());
+        response
+    }
+}
+
+impl<Svc, S> Layer<Svc> for LimitLayer<S> {
+    type Service = LimitService<Svc, S>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        LimitService::new(inner, Arc::clone(&self.config))
+    }
+}
+
+impl<S> Clone for LimitLayer<S> {
+    fn clone(&self) -> Self {
+        Self { config: Arc::clone(&self.config) }
+    }
+}
+
+impl<S> fmt::Debug for LimitLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitLayer").field("config", &self.config).finish()
+    }
+}
+
+impl<S> Clone for Config<S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            domain: Arc::clone(&self.domain),
+            trust: self.trust.clone(),
+            peer: self.peer.clone(),
+            attributes: self.attributes.clone(),
+            cost: self.cost.clone(),
+            respond: self.respond.clone(),
+            legacy: self.legacy,
+            fields: self.fields,
+            plan: Arc::default(),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Config<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let attributes: Vec<_> = self.attributes.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Config")
+            .field("domain", &self.domain)
+            .field("trust", &self.trust)
+            .field("peer", &self.peer)
+            .field("attributes", &attributes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,209 @@
+//! The service behind a [`LimitLayer`](super::LimitLayer), and its future.
+//!
+//! A store in this process answers at once, so a request goes on to the inner service within the
+//! call, and nothing is boxed. Another store takes a trip: then the inner service that was ready is
+//! kept for the request, and a clone takes its place.
+//!
+//! Permits travel from the admission into the future and from there into the response's body.
+//! Whoever drops either, by a cancel or a panic, gives them back.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tollgate_core::Store;
+use tollgate_embedded::EmbeddedStore;
+use tower_service::Service;
+
+use super::body::LimitedBody;
+use super::layer::{Conclusion, Config, Passing};
+use crate::engine::at_once;
+use crate::{Admission, Permits};
+
+/// Judges requests before the inner service sees them.
+pub struct LimitService<Svc, S = EmbeddedStore> {
+    inner: Svc,
+    config: Arc<Config<S>>,
+}
+
+impl<Svc, S> LimitService<Svc, S> {
+    pub(super) const fn new(inner: Svc, config: Arc<Config<S>>) -> Self {
+        Self { inner, config }
+    }
+}
+
+impl<Svc, S, Q, R> Service<Request<Q>> for LimitService<Svc, S>
+where
+    Svc: Service<Request<Q>, Response = Response<R>> + Clone,
+    S: Store + 'static,
+{
+    type Response = Response<LimitedBody<R>>;
+    type Error = Svc::Error;
+    type Future = LimitFuture<Svc, Q>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        if self.config.has_judged(request.extensions()) {
+            return LimitFuture::unjudged(self.inner.call(request));
+        }
+        let (mut parts, body) = request.into_parts();
+        let mut early = None;
+        if !S::REMOTE {
+            early = at_once(self.config.judge(&self.config.plan(), &parts));
+        }
+        let decision: Deciding = match early {
+            Some(judged) if !waits(&judged) => {
+                return match self.config.conclude(judged, &mut parts) {
+                    Conclusion::Pass(passing) => LimitFuture::serve(
+                        &mut self.inner,
+                        Request::from_parts(parts, body),
+                        passing,
+                    ),
+                    Conclusion::Refuse(response) => LimitFuture::refused(response),
+                };
+            }
+            early => Box::pin(decide(Arc::clone(&self.config), early, parts)),
+        };
+        // The service that was found ready is this request's.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        LimitFuture { phase: Phase::Deciding { decision, inner, body: Some(body) } }
+    }
+}
+
+type Judged = Result<Admission, super::refusal::RefusalKind>;
+
+type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
+
+fn waits(judged: &Judged) -> bool {
+    judged.as_ref().is_ok_and(|admission| !admission.wait().is_zero())
+}
+
+/// Asks unless the answer is there, and waits for a place in the future if one was granted.
+async fn decide<S: Store + 'static>(
+    config: Arc<Config<S>>,
+    early: Option<Judged>,
+    mut parts: Parts,
+) -> (Parts, Conclusion) {
+    let judged = match early {
+        Some(judged) => judged,
+        None => {
+            let plan = config.plan();
+            config.judge(&plan, &parts).await
+        }
+    };
+    if let Ok(admission) = &judged
+        && waits(&judged)
+    {
+        tokio::time::sleep(admission.wait()).await;
+    }
+    let concluded = config.conclude(judged, &mut parts);
+    (parts, concluded)
+}
+
+pin_project! {
+    /// The response to a request that is judged first.
+    #[must_use = "a future does nothing unless it is polled"]
+    pub struct LimitFuture<Svc, Q>
+    where
+        Svc: Service<Request<Q>>,
+    {
+        #[pin]
+        phase: Phase<Svc, Svc::Future, Q>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum Phase<Svc, F, Q> {
+        Deciding { decision: Deciding, inner: Svc, body: Option<Q> },
+        Serving { #[pin] future: F, passing: Option<Passing> },
+        Refused { response: Option<Response<Bytes>> },
+    }
+}
+
+impl<Svc: Service<Request<Q>>, Q> LimitFuture<Svc, Q> {
+    fn unjudged(future: Svc::Future) -> Self {
+        Self { phase: Phase::Serving { future, passing: None } }
+    }
+
+    fn serve(inner: &mut Svc, request: Request<Q>, passing: Passing) -> Self {
+        Self { phase: Phase::Serving { future: inner.call(request), passing: Some(passing) } }
+    }
+
+    const fn refused(response: Response<Bytes>) -> Self {
+        Self { phase: Phase::Refused { response: Some(response) } }
+    }
+}
+
+impl<Svc, Q, R> Future for LimitFuture<Svc, Q>
+where
+    Svc: Service<Request<Q>, Response = Response<R>>,
+{
+    type Output = Result<Response<LimitedBody<R>>, Svc::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut phase = self.project().phase;
+        loop {
+            let next = match phase.as_mut().project() {
+                Projected::Serving { future, passing } => {
+                    let response = ready!(future.poll(context))?;
+                    return Poll::Ready(Ok(served(response, passing.take())));
+                }
+                Projected::Refused { response } => {
+                    let response = response.take().unwrap_or_default();
+                    return Poll::Ready(Ok(response.map(LimitedBody::refusal)));
+                }
+                Projected::Deciding { decision, inner, body } => {
+                    match (ready!(decision.as_mut().poll(context)), body.take()) {
+                        ((parts, Conclusion::Pass(passing)), Some(body)) => {
+                            let request = Request::from_parts(parts, body);
+                            Self::serve(inner, request, passing).phase
+                        }
+                        ((_, Conclusion::Refuse(response)), _) => {
+                            Phase::Refused { response: Some(response) }
+                        }
+                        // Only after the first answer is there no body any more.
+                        ((_, Conclusion::Pass(_)), None) => Phase::Refused { response: None },
+                    }
+                }
+            };
+            phase.set(next);
+        }
+    }
+}
+
+/// The response with its fields, whose body holds the permits.
+fn served<R>(mut response: Response<R>, passing: Option<Passing>) -> Response<LimitedBody<R>> {
+    let Some(Passing { fields, permits }) = passing else {
+        return response.map(|body| LimitedBody::served(body, Permits::default()));
+    };
+    fields.add_to(response.headers_mut());
+    response.map(|body| LimitedBody::served(body, permits))
+}
+
+impl<Svc: Clone, S> Clone for LimitService<Svc, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
+    }
+}
+
+impl<Svc: fmt::Debug, S> fmt::Debug for LimitService<Svc, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitService").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl<Svc: Service<Request<Q>>, Q> fmt::Debug for LimitFuture<Svc, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,182 @@
+//! Concurrency permits are held until the body ends, and leak from nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, Notify, mpsc};
+use tollgate::Limiter;
+use tollgate::core::Store;
+use tollgate::core::algorithm::Concurrency;
+use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::http::LimitLayer;
+
+use crate::common::{Way, backend, rule, rules, with};
+use crate::wire::{Server, limiter, serve_app, until};
+
+fn one_at_once() -> RuleSet {
+    rules(1, [with(rule("one", &[], &["1 per 1h"]), Concurrency)])
+}
+
+/// A body that ends when its sender is dropped.
+struct Channel(mpsc::Receiver<Bytes>);
+
+impl http_body::Body for Channel {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+}
+
+/// What the handlers of a server wait for.
+#[derive(Default)]
+struct Stage {
+    body: Mutex<Option<mpsc::Sender<Bytes>>>,
+    entered: Notify,
+}
+
+async fn server<S: Store + 'static>(limiter: &Limiter<S>) -> (Server, Arc<Stage>) {
+    let stage = Arc::new(Stage::default());
+    let (streams, hangs) = (Arc::clone(&stage), Arc::clone(&stage));
+    let stream = move || async move {
+        let (sender, receiver) = mpsc::channel(1);
+        sender.send(Bytes::from_static(b"begun")).await.unwrap();
+        *streams.body.lock().await = Some(sender);
+        Body::new(Channel(receiver))
+    };
+    let hang = move || async move {
+        hangs.entered.notify_one();
+        std::future::pending::<&str>().await
+    };
+    let panic = || async { if true { panic!("as ordered") } else { "no" } };
+    let app = Router::new()
+        .route("/", get(|| async { "ok" }))
+        .route("/stream", get(stream))
+        .route("/hang", get(hang))
+        .route("/panic", get(panic))
+        .layer(LimitLayer::new(limiter.clone(), "shop"));
+    (serve_app(app).await, stage)
+}
+
+/// Sends a request and keeps the connection.
+async fn open(server: &Server, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn read_until(stream: &mut TcpStream, needle: &str) -> String {
+    let mut text = String::new();
+    let mut buffer = [0; 1024];
+    while !text.contains(needle) {
+        let read = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut buffer));
+        let count = read.await.expect("an answer").unwrap();
+        assert!(count > 0, "closed after {text}");
+        text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+    }
+    text
+}
+
+async fn is_free<S: Store + 'static>(limiter: &Limiter<S>) -> bool {
+    limiter.peek(&Ask::new("shop")).await.passes()
+}
+
+#[tokio::test]
+async fn a_permit_is_held_until_the_body_ends() {
+    let limiter = limiter(one_at_once());
+    let (server, stage) = server(&limiter).await;
+    let mut stream = open(&server, "/stream").await;
+    let head = read_until(&mut stream, "begun").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+
+    let refused = server.get(&[]).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.field("ratelimit"), Some("\"one\";r=0"));
+
+    *stage.body.lock().await = None;
+    read_until(&mut stream, "0\r\n\r\n").await;
+    until(|| is_free(&limiter)).await;
+    assert_eq!(server.get(&[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_during_the_body_gives_its_permit_back() {
+    let limiter = limiter(one_at_once());
+    let (server, stage) = server(&limiter).await;
+    let mut stream = open(&server, "/stream").await;
+    read_until(&mut stream, "begun").await;
+    assert!(!is_free(&limiter).await);
+
+    drop(stream);
+
+    let sender = stage.body.lock().await.clone().unwrap();
+    until(|| async {
+        // The server notices when it writes.
+        let _ = sender.try_send(Bytes::from_static(b"more"));
+        is_free(&limiter).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_during_the_handler_gives_its_permit_back() {
+    let limiter = limiter(one_at_once());
+    let (server, stage) = server(&limiter).await;
+    let stream = open(&server, "/hang").await;
+    stage.entered.notified().await;
+    assert!(!is_free(&limiter).await);
+
+    drop(stream);
+
+    until(|| is_free(&limiter)).await;
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_gives_its_permit_back() {
+    let limiter = limiter(one_at_once());
+    let (server, _stage) = server(&limiter).await;
+    let mut stream = open(&server, "/panic").await;
+    assert_eq!(stream.read(&mut [0; 16]).await.unwrap(), 0, "the connection is closed");
+
+    until(|| is_free(&limiter)).await;
+    assert_eq!(server.get(&[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_same_holds_on_a_store_that_takes_a_trip() {
+    let limiter = Limiter::builder(Way::to(&backend())).rules(one_at_once()).build();
+    let (server, stage) = server(&limiter).await;
+
+    drop(open(&server, "/panic").await);
+    until(|| is_free(&limiter)).await;
+    let stream = open(&server, "/hang").await;
+    stage.entered.notified().await;
+    assert_eq!(server.get(&[]).await.status, 429);
+    drop(stream);
+    until(|| is_free(&limiter)).await;
+
+    assert_eq!(server.get(&[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_response_without_a_body_holds_nothing() {
+    let limiter = limiter(one_at_once());
+    let (server, _stage) = server(&limiter).await;
+
+    for _ in 0..20 {
+        assert_eq!(server.get(&[]).await.status, 200);
+        until(|| is_free(&limiter)).await;
+    }
+    assert_eq!(server.ask("HEAD", "/", &[]).await.status, 200);
+    until(|| is_free(&limiter)).await;
+}
