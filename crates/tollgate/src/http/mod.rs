@@ -1,7 +1,7 @@
 //! Limits for HTTP: layers for axum, tonic, hyper, and whatever else speaks tower.
 //!
-//! [`LimitLayer`] judges what comes in and answers what may not pass.
-//! A request becomes an ask, an admission becomes fields and
+//! [`LimitLayer`] judges what comes in and answers what may not pass; [`OutboundLayer`] makes
+//! what goes out wait for its turn. A request becomes an ask, an admission becomes fields and
 //! status codes, and nothing is decided here.
 //!
 //! ```
@@ -49,6 +49,7 @@
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
 //! | `judged` | so that layers within layers count once |
 //! | `fields`, `refusal`, `grpc` | what the client is told |
+//! | `outbound` | the layer for calls to others |
 
 mod ask;
 mod attributes;
@@ -59,6 +60,7 @@ mod forwarded;
 mod grpc;
 mod judged;
 mod layer;
+mod outbound;
 mod refusal;
 mod service;
 
@@ -68,5 +70,6 @@ pub use client::{MAX_BYTES, MAX_HOPS, TooManyHops, Trust};
 pub use fields::Legacy;
 pub use judged::Judged;
 pub use layer::LimitLayer;
+pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService};
 pub use refusal::{Malformed, Refusal, RefusalKind};
 pub use service::{LimitFuture, LimitService};

@@ -20,5 +20,6 @@ mod grpc;
 mod hyper;
 mod identity;
 mod nested;
+mod outbound;
 mod permits;
 mod wire;

@@ -1,0 +1,273 @@
+//! The layer for calls to others: each waits for its turn, or fails before it is made.
+//!
+//! Callers line up at a [`Gate`]: each is granted a place in the future and wakes once, so a
+//! thousand that wait are no herd. The line ends at the layer's patience and at the number of those
+//! who may wait; whoever finds it longer is told so at once, and nothing is charged.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tollgate_core::{Cost, Store};
+use tollgate_embedded::EmbeddedStore;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{Gate, NotAdmitted};
+
+/// As many as wait where nobody says how many may: a minute of a third party that takes a hundred
+/// a second, at a few kilobytes for each request.
+const WAITING: usize = 6_000;
+
+/// Makes calls wait for their turn at a gate. Clones share the line.
+///
+/// Works for any service of tower, whatever its requests are.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::core::{Limit, algorithm::TokenBucket};
+/// use tollgate::http::{OutboundError, OutboundLayer};
+/// use tollgate::{EmbeddedStore, Limiter};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// let limit = Limit::new(TokenBucket, "10 per 1s burst 1".parse()?)?;
+/// let bank = OutboundLayer::new(limiter.gate("bank", limit)?, Duration::from_millis(150));
+/// let bank = bank.layer(service_fn(|amount: u64| async move { Ok::<_, std::io::Error>(amount) }));
+///
+/// assert_eq!(bank.clone().oneshot(1).await?, 1);
+/// let (second, third) = tokio::join!(bank.clone().oneshot(2), bank.oneshot(3));
+/// assert_eq!(second?, 2, "after a tenth of a second");
+/// assert!(matches!(third, Err(OutboundError::NotAdmitted(_))), "two tenths are too long");
+/// # Ok(()) }
+/// ```
+pub struct OutboundLayer<S = EmbeddedStore> {
+    line: Line<S>,
+}
+
+struct Line<S> {
+    gate: Gate<S>,
+    patience: Duration,
+    cost: Cost,
+    most: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl<S: Store + 'static> OutboundLayer<S> {
+    /// Calls that wait at this gate, but not longer than `patience`.
+    pub fn new(gate: Gate<S>, patience: Duration) -> Self {
+        let waiting = Arc::default();
+        Self { line: Line { gate, patience, cost: 1, most: WAITING, waiting } }
+    }
+
+    /// What each call costs; 1 unless said.
+    pub fn cost(mut self, cost: Cost) -> Self {
+        self.line.cost = cost;
+        self
+    }
+
+    /// How many may wait at once; 6000 unless said.
+    pub fn max_waiting(mut self, most: usize) -> Self {
+        self.line.most = most;
+        self
+    }
+}
+
+impl<S: Store + 'static> Line<S> {
+    /// Waits for a turn.
+    async fn turn(self) -> Result<(), NoTurn> {
+        let _here = Waiting::new(&self.waiting, self.most).ok_or(NoTurn::Crowded)?;
+        let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
+        turn.map_err(NoTurn::NotAdmitted)
+    }
+}
+
+enum NoTurn {
+    Crowded,
+    NotAdmitted(NotAdmitted),
+}
+
+/// Somebody who waits.
+struct Waiting<'c>(&'c AtomicUsize);
+
+impl<'c> Waiting<'c> {
+    fn new(count: &'c AtomicUsize, most: usize) -> Option<Self> {
+        let before = count.fetch_add(1, Ordering::AcqRel);
+        let here = Self(count);
+        (before < most).then_some(here)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl<Svc, S> Layer<Svc> for OutboundLayer<S> {
+    type Service = OutboundService<Svc, S>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        OutboundService { inner, line: self.line.clone() }
+    }
+}
+
+/// Calls the inner service when it is its turn.
+pub struct OutboundService<Svc, S = EmbeddedStore> {
+    inner: Svc,
+    line: Line<S>,
+}
+
+impl<Svc, S, Q> Service<Q> for OutboundService<Svc, S>
+where
+    Svc: Service<Q> + Clone,
+    S: Store + 'static,
+{
+    type Response = Svc::Response;
+    type Error = OutboundError<Svc::Error>;
+    type Future = OutboundFuture<Svc, Q>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(OutboundError::Call)
+    }
+
+    fn call(&mut self, request: Q) -> Self::Future {
+        let clone = self.inner.clone();
+        // The service that was found ready is this request's.
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let turn: Turn = Box::pin(self.line.clone().turn());
+        OutboundFuture { phase: Phase::Waiting { turn, inner, request: Some(request) } }
+    }
+}
+
+type Turn = Pin<Box<dyn Future<Output = Result<(), NoTurn>> + Send>>;
+
+pin_project! {
+    /// The response to a call that waits for its turn. Dropping it gives the turn back.
+    #[must_use = "a future does nothing unless it is polled"]
+    pub struct OutboundFuture<Svc, Q>
+    where
+        Svc: Service<Q>,
+    {
+        #[pin]
+        phase: Phase<Svc, Svc::Future, Q>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum Phase<Svc, F, Q> {
+        Waiting { turn: Turn, inner: Svc, request: Option<Q> },
+        Calling { #[pin] future: F },
+    }
+}
+
+impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
+    type Output = Result<Svc::Response, OutboundError<Svc::Error>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut phase = self.project().phase;
+        loop {
+            let next = match phase.as_mut().project() {
+                Projected::Calling { future } => {
+                    return future.poll(context).map_err(OutboundError::Call);
+                }
+                Projected::Waiting { turn, inner, request } => {
+                    match (ready!(turn.as_mut().poll(context)), request.take()) {
+                        (Ok(()), Some(request)) => Phase::Calling { future: inner.call(request) },
+                        (Err(NoTurn::NotAdmitted(why)), _) => {
+                            return Poll::Ready(Err(OutboundError::NotAdmitted(why)));
+                        }
+                        // Only after the answer is there no request any more.
+                        (Err(NoTurn::Crowded), _) | (Ok(()), None) => {
+                            return Poll::Ready(Err(OutboundError::Crowded));
+                        }
+                    }
+                }
+            };
+            phase.set(next);
+        }
+    }
+}
+
+/// Why a call has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OutboundError<E> {
+    /// It was not made: its turn would have come too late, or never.
+    NotAdmitted(NotAdmitted),
+    /// It was not made: as many as may wait do so already.
+    Crowded,
+    /// It was made, and failed.
+    Call(E),
+}
+
+impl<E> fmt::Display for OutboundError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAdmitted(_) => "the call was not made, as its turn did not come",
+            Self::Crowded => "the call was not made, as too many wait for their turn",
+            Self::Call(_) => "the call failed",
+        })
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for OutboundError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotAdmitted(why) => Some(why),
+            Self::Crowded => None,
+            Self::Call(error) => Some(error),
+        }
+    }
+}
+
+impl<S> Clone for Line<S> {
+    fn clone(&self) -> Self {
+        Self {
+            gate: self.gate.clone(),
+            patience: self.patience,
+            cost: self.cost,
+            most: self.most,
+            waiting: Arc::clone(&self.waiting),
+        }
+    }
+}
+
+impl<S> Clone for OutboundLayer<S> {
+    fn clone(&self) -> Self {
+        Self { line: self.line.clone() }
+    }
+}
+
+impl<S> fmt::Debug for OutboundLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundLayer")
+            .field("patience", &self.line.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<Svc: Clone, S> Clone for OutboundService<Svc, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), line: self.line.clone() }
+    }
+}
+
+impl<Svc: fmt::Debug, S> fmt::Debug for OutboundService<Svc, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundService").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl<Svc: Service<Q>, Q> fmt::Debug for OutboundFuture<Svc, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundFuture").finish_non_exhaustive()
+    }
+}
