@@ -12,7 +12,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate_core::rule::LimitKind;
 use tollgate_core::{Algorithm, Basis, Retry, Verdict};
 
-use crate::{Finding, Ruling};
+use crate::{Finding, Ruling, Source};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -22,6 +22,18 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The largest integer of a structured field: fifteen digits.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// Who is told where they stand, by `RateLimit` and its kin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tell {
+    /// Whoever a limit had a say about.
+    #[default]
+    Everybody,
+    /// Only those who are refused.
+    Refused,
+    /// Nobody; refusals still say after how long to ask again.
+    Nobody,
+}
 
 /// What `X-RateLimit-Reset` counts, which nobody ever agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +62,9 @@ impl Fields {
         let (mut limit, mut policy) = (Vec::new(), Vec::new());
         for finding in ruling.findings() {
             write_policy(&finding, &mut policy);
-            write_limit(&finding, most, &mut limit);
+            if is_known(&finding, ruling) {
+                write_limit(&finding, most, &mut limit);
+            }
         }
         Self {
             limit: value(limit),
@@ -160,6 +174,15 @@ fn is_policy(finding: &Finding<'_>) -> bool {
     finding.limit.is_some_and(|limit| limit.kind() == LimitKind::Limit)
 }
 
+/// Whether what is left of a counter is known. It is not where the store had no room for it, or
+/// was not asked: then a decision has neither anything left nor a time to wait for more.
+fn is_known(finding: &Finding<'_>, ruling: &Ruling) -> bool {
+    let decision = &finding.decision;
+    let says_nothing = decision.remaining == 0 && decision.reset_after.is_zero();
+    let in_an_outage = matches!(ruling.source(), Source::Outage(_));
+    decision.basis == Basis::Counted && !(says_nothing && (decision.passes() || in_an_outage))
+}
+
 fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) {
     let Some(limit) = finding.limit.filter(|_| is_policy(finding)) else { return };
     let quota = limit.limit().quota();
@@ -176,8 +199,7 @@ fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) {
 
 fn write_limit(finding: &Finding<'_>, most: Option<u64>, out: &mut Vec<u8>) {
     let decision = &finding.decision;
-    // What is left of a counter that the store has no room for, nobody knows.
-    if !is_policy(finding) || decision.basis == Basis::Overflow || begin(finding, out).is_none() {
+    if !is_policy(finding) || begin(finding, out).is_none() {
         return;
     }
     parameter(b";r=", decision.remaining, out);
@@ -223,8 +245,7 @@ fn value(text: Vec<u8>) -> Option<HeaderValue> {
 /// The values of the one limit that matters most: the one that refuses, else the one with the
 /// least left.
 fn legacy_values(ruling: &Ruling, legacy: Legacy) -> Option<[Option<HeaderValue>; 3]> {
-    let told =
-        |finding: &Finding<'_>| is_policy(finding) && finding.decision.basis == Basis::Counted;
+    let told = |finding: &Finding<'_>| is_policy(finding) && is_known(finding, ruling);
     let refusing = ruling.refused_by().filter(told);
     let least = || ruling.findings().filter(told).min_by_key(|found| found.decision.remaining);
     let finding = refusing.or_else(least)?;

@@ -15,7 +15,7 @@ use tower_layer::Layer;
 use super::ask::Plan;
 use super::attributes::{Costs, Extract, PeerFrom, Value};
 use super::client::Trust;
-use super::fields::{Fields, Legacy, add_retry_after};
+use super::fields::{Fields, Legacy, Tell, add_retry_after};
 use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
 use super::service::LimitService;
@@ -71,15 +71,8 @@ pub(super) struct Config<S> {
     pub(super) cost: Option<Costs>,
     respond: Option<Respond>,
     legacy: Option<Legacy>,
-    fields: Told,
+    tell: Tell,
     plan: Arc<ArcSwapOption<Plan>>,
-}
-
-/// Whether responses say where a client stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Always,
-    Refused,
 }
 
 impl<S: Store + 'static> LimitLayer<S> {
@@ -94,7 +87,7 @@ impl<S: Store + 'static> LimitLayer<S> {
             cost: None,
             respond: None,
             legacy: None,
-            fields: Told::Always,
+            tell: Tell::default(),
             plan: Arc::default(),
         };
         Self { config: Arc::new(config) }
@@ -165,9 +158,9 @@ impl<S: Store + 'static> LimitLayer<S> {
         self.edit(|config| config.legacy = Some(legacy))
     }
 
-    /// Tells only those who are refused where they stand.
-    pub fn quiet(self) -> Self {
-        self.edit(|config| config.fields = Told::Refused)
+    /// Tells these clients where they stand; everybody unless said.
+    pub fn tell(self, tell: Tell) -> Self {
+        self.edit(|config| config.tell = tell)
     }
 
     fn edit(mut self, edit: impl FnOnce(&mut Config<S>)) -> Self {
@@ -233,13 +226,16 @@ impl<S: Store + 'static> Config<S> {
             }
         };
         if !ruling.verdict().passes() {
-            let fields = Fields::new(&ruling, self.legacy);
+            let fields = match self.tell {
+                Tell::Everybody | Tell::Refused => Fields::new(&ruling, self.legacy),
+                Tell::Nobody => Fields::default(),
+            };
             let refusal = Refusal::judged(&ruling, outage, parts);
             return Conclusion::Refuse(self.refuse(&refusal, fields));
         }
-        let fields = match self.fields {
-            Told::Always => Fields::new(&ruling, self.legacy),
-            Told::Refused => Fields::default(),
+        let fields = match self.tell {
+            Tell::Everybody => Fields::new(&ruling, self.legacy),
+            Tell::Refused | Tell::Nobody => Fields::default(),
         };
         let limiter = self.limiter.identity();
         Judged::leave(&mut parts.extensions, limiter, &self.domain, ruling);
@@ -288,7 +284,7 @@ impl<S> Clone for Config<S> {
             cost: self.cost.clone(),
             respond: self.respond.clone(),
             legacy: self.legacy,
-            fields: self.fields,
+            tell: self.tell,
             plan: Arc::default(),
         }
     }

@@ -67,7 +67,7 @@ mod service;
 pub use attributes::{Peer, Value};
 pub use body::LimitedBody;
 pub use client::{MAX_BYTES, MAX_HOPS, TooManyHops, Trust};
-pub use fields::Legacy;
+pub use fields::{Legacy, Tell};
 pub use judged::Judged;
 pub use layer::LimitLayer;
 pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService};

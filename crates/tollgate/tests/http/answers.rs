@@ -92,8 +92,8 @@ async fn an_outage_under_a_rule_that_refuses_is_unavailable() {
     let mut careful = rule("careful", &[], &["5 per 1h"]);
     careful.on_outage = OnOutage::Refuse;
     let way = Way::to(&backend());
-    let limiter =
-        Limiter::builder(way.clone()).rules(rules(1, [careful])).deny_cache(DenyCache::Off).build();
+    let set = rules(1, [rule("local", &[], &["5 per 1h"]), careful]);
+    let limiter = Limiter::builder(way.clone()).rules(set).deny_cache(DenyCache::Off).build();
     let server = serve(LimitLayer::new(limiter, "shop")).await;
     assert_eq!(server.get(&[]).await.status, 200, "through a store that takes a trip");
 
@@ -102,12 +102,29 @@ async fn an_outage_under_a_rule_that_refuses_is_unavailable() {
     let refused = server.get(&[]).await;
 
     assert_eq!(refused.status, 503);
+    assert!(refused.field("retry-after").is_some_and(|seconds| seconds != "0"));
+    assert_eq!(refused.field("ratelimit"), None, "nobody knows");
     let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
     let problem = problem(&refused);
     assert_eq!(
         (&problem["type"], &problem["violated-policies"]),
         (&json!(kind), &json!(["careful"]))
     );
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_limit_that_was_not_asked_is_not_told() {
+    let mut open = rule("open", &[], &["5 per 1h"]);
+    open.on_outage = OnOutage::Admit;
+    let way = Way::to(&backend());
+    way.set(Road::Closed);
+    let limiter = Limiter::builder(way).rules(rules(1, [open])).build();
+    let server = serve(LimitLayer::new(limiter, "shop")).await;
+
+    let passed = server.get(&[]).await;
+
+    assert_eq!((passed.status, passed.field("ratelimit")), (200, None));
+    assert_eq!(passed.field("ratelimit-policy"), Some("\"open\";q=5;w=3600"));
 }
 
 #[tokio::test]

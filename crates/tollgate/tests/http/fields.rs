@@ -7,7 +7,7 @@ use tollgate::EmbeddedStore;
 use tollgate::Limiter;
 use tollgate::core::algorithm::{Concurrency, FixedWindow, TokenBucket};
 use tollgate::core::testing::{ManualClock, Rng};
-use tollgate::http::{Legacy, LimitLayer};
+use tollgate::http::{Legacy, LimitLayer, Tell};
 
 use crate::common::{on, rule, rules, with};
 use crate::wire::{Reply, limiter, serve};
@@ -152,14 +152,19 @@ async fn legacy_fields_tell_of_the_limit_that_matters_most() {
 }
 
 #[tokio::test]
-async fn requests_under_no_rule_have_no_fields_and_a_quiet_layer_only_tells_the_refused() {
+async fn only_those_are_told_who_are_to_be_told() {
     let set = rules(1, [on(rule("posts", &[], &["1 per 1h"]), "method", "POST")]);
     let limiter = limiter(set);
     let server = serve(LimitLayer::new(limiter.clone(), "shop")).await;
-    let quiet = serve(LimitLayer::new(limiter, "shop").quiet()).await;
+    let quiet = serve(LimitLayer::new(limiter.clone(), "shop").tell(Tell::Refused)).await;
 
-    assert_eq!(server.get(&[]).await.field("ratelimit"), None);
+    let silent = serve(LimitLayer::new(limiter, "shop").tell(Tell::Nobody)).await;
+
+    assert_eq!(server.get(&[]).await.field("ratelimit"), None, "under no rule");
     assert_eq!(quiet.ask("POST", "/", &[]).await.field("ratelimit"), None);
     let refused = quiet.ask("POST", "/", &[]).await;
     assert_eq!((refused.status, refused.field("ratelimit")), (429, Some("\"posts\";r=0;t=3600")));
+    let refused = silent.ask("POST", "/", &[]).await;
+    assert_eq!((refused.status, refused.field("ratelimit-policy")), (429, None));
+    assert_eq!(refused.field("retry-after"), Some("3600"));
 }
