@@ -40,11 +40,13 @@ use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
 #[must_use = "permits go back as soon as this is dropped"]
 #[derive(Default)]
 pub struct Permits {
-    held: SmallVec<[(OwnedToll, Holder, Duration); 1]>,
-    home: Option<Home>,
+    /// Boxed, as an admission is moved often and seldom holds any.
+    held: Option<Box<Held>>,
 }
 
-struct Home {
+/// At least one permit, and where they go back to.
+struct Held {
+    permits: SmallVec<[(OwnedToll, Holder, Duration); 1]>,
     keeper: Keeper,
     engine: Arc<dyn Releases>,
 }
@@ -83,57 +85,63 @@ impl Permits {
         keeper: &Keeper,
         engine: &Arc<Engine<S>>,
     ) -> Self {
-        let held: SmallVec<_> = tolls.into_iter().collect();
-        if held.is_empty() {
+        let permits: SmallVec<_> = tolls.into_iter().collect();
+        if permits.is_empty() {
             return Self::none();
         }
         let engine: Arc<dyn Releases> = Arc::<Engine<S>>::clone(engine);
-        Self { held, home: Some(Home { keeper: keeper.clone(), engine }) }
+        Self { held: Some(Box::new(Held { permits, keeper: keeper.clone(), engine })) }
     }
 
     /// They were granted, and are renewed from now on.
     pub(crate) fn granted(&self) {
-        let Some(home) = &self.home else { return };
-        for (toll, holder, lease) in &self.held {
+        let Some(held) = &self.held else { return };
+        for (toll, holder, lease) in &held.permits {
             let (toll, holder, lease) = (toll.clone(), *holder, *lease);
-            home.keeper.ask(Chore::Hold { toll, holder, lease });
+            held.keeper.ask(Chore::Hold { toll, holder, lease });
         }
     }
 
     /// Holds what another holds as well.
     pub(crate) fn join(&mut self, mut other: Self) {
-        self.held.append(&mut other.held);
-        self.home = self.home.take().or_else(|| other.home.take());
+        let Some(held) = &mut self.held else {
+            *self = other;
+            return;
+        };
+        if let Some(others) = &mut other.held {
+            held.permits.append(&mut others.permits);
+        }
     }
 
     /// They were refused: there is nothing to give back.
     pub(crate) fn refused(&mut self) {
-        self.held.clear();
+        if let Some(mut held) = self.held.take() {
+            held.permits.clear();
+        }
     }
 
     /// How many permits these are.
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.held.as_ref().map_or(0, |held| held.permits.len())
     }
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.held.is_none()
     }
 }
 
-impl Drop for Permits {
+impl Drop for Held {
     fn drop(&mut self) {
-        let Some(home) = &self.home else { return };
-        for (toll, holder, _) in self.held.drain(..) {
-            home.engine.release(&toll, holder);
-            home.keeper.ask(Chore::Release { toll, holder });
+        for (toll, holder, _) in self.permits.drain(..) {
+            self.engine.release(&toll, holder);
+            self.keeper.ask(Chore::Release { toll, holder });
         }
     }
 }
 
 impl fmt::Debug for Permits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Permits").field(&self.held.len()).finish()
+        f.debug_tuple("Permits").field(&self.len()).finish()
     }
 }

@@ -50,6 +50,11 @@ pub(super) struct Values<'p, 'r> {
 }
 
 impl Plan {
+    /// What there is before the first request: no rules that any limiter has.
+    pub(super) fn none() -> Self {
+        Self { rules: Arc::new(RuleSet::empty()), wants: Vec::new() }
+    }
+
     pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>) -> Self {
         let wants = rules.wants(&config.domain).iter().filter_map(|name| {
             let own = config.attributes.iter().position(|(given, _)| given == name);

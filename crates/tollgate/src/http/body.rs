@@ -25,14 +25,13 @@ pin_project! {
     #[derive(Debug)]
     #[project = ProjectedKind]
     enum Kind<B> {
-        Served { #[pin] body: B, permits: Option<Permits> },
+        Served { #[pin] body: B, permits: Permits },
         Refusal { bytes: Option<Bytes> },
     }
 }
 
 impl<B> LimitedBody<B> {
-    pub(super) fn served(body: B, permits: Permits) -> Self {
-        let permits = (!permits.is_empty()).then_some(permits);
+    pub(super) const fn served(body: B, permits: Permits) -> Self {
         Self { kind: Kind::Served { body, permits } }
     }
 
@@ -58,7 +57,7 @@ where
             ProjectedKind::Served { body, permits } => {
                 let frame = ready!(body.poll_frame(context));
                 if !matches!(frame, Some(Ok(_))) {
-                    *permits = None;
+                    *permits = Permits::default();
                 }
                 Poll::Ready(frame)
             }

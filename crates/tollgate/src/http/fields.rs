@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use smallvec::SmallVec;
 use tollgate_core::rule::LimitKind;
 use tollgate_core::{Algorithm, Basis, Retry, Verdict};
 
@@ -44,6 +45,9 @@ pub enum Legacy {
     Epoch,
 }
 
+/// Where a field is written. Most of them need no heap before they are a value.
+type Text = SmallVec<[u8; 160]>;
+
 /// Fields of one ruling, ready to be added to a response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields {
@@ -59,7 +63,7 @@ impl Fields {
             Verdict::Deny(Retry::Never) => Some(0),
             Verdict::Allow | Verdict::Wait(_) => None,
         };
-        let (mut limit, mut policy) = (Vec::new(), Vec::new());
+        let (mut limit, mut policy) = (Text::new(), Text::new());
         for finding in ruling.findings() {
             write_policy(&finding, &mut policy);
             if is_known(&finding, ruling) {
@@ -67,8 +71,8 @@ impl Fields {
             }
         }
         Self {
-            limit: value(limit),
-            policy: value(policy),
+            limit: value(&limit),
+            policy: value(&policy),
             legacy: legacy.and_then(|legacy| legacy_values(ruling, legacy)).map(Box::new),
         }
     }
@@ -112,12 +116,12 @@ pub(super) fn refusal_seconds(retry: Duration) -> u64 {
 /// The name of a limit's policy: that of the rule, and that of the limit if it has several. What
 /// is not ASCII is escaped as in a path, because a structured string holds nothing else.
 pub(super) fn policy_name(finding: &Finding<'_>) -> Option<String> {
-    let mut name = Vec::new();
+    let mut name = Text::new();
     write_name(finding, &mut name)?;
-    String::from_utf8(name).ok()
+    String::from_utf8(name.into_vec()).ok()
 }
 
-fn write_name(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<()> {
+fn write_name(finding: &Finding<'_>, out: &mut Text) -> Option<()> {
     let rule = finding.rule?;
     escape(rule.name(), out);
     match finding.limit {
@@ -132,7 +136,7 @@ fn write_name(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-fn escape(name: &str, out: &mut Vec<u8>) {
+fn escape(name: &str, out: &mut Text) {
     for byte in name.bytes() {
         if (b' '..=b'~').contains(&byte) && byte != b'%' {
             out.push(byte);
@@ -145,11 +149,8 @@ fn escape(name: &str, out: &mut Vec<u8>) {
 }
 
 /// Begins a member of a list: the name as a string.
-fn begin(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<()> {
-    if out.is_empty() {
-        // One allocation for all that there usually is to say.
-        out.reserve(96);
-    } else {
+fn begin(finding: &Finding<'_>, out: &mut Text) -> Option<()> {
+    if !out.is_empty() {
         out.extend_from_slice(b", ");
     }
     out.push(b'"');
@@ -157,7 +158,7 @@ fn begin(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<()> {
     write_name(finding, out)?;
     // Few names have what needs a backslash.
     if out.get(start..).is_some_and(|name| name.iter().any(|byte| b"\"\\".contains(byte))) {
-        let name = out.split_off(start);
+        let name: Text = out.drain(start..).collect();
         for byte in name {
             if b"\"\\".contains(&byte) {
                 out.push(b'\\');
@@ -183,7 +184,7 @@ fn is_known(finding: &Finding<'_>, ruling: &Ruling) -> bool {
     decision.basis == Basis::Counted && !(says_nothing && (decision.passes() || in_an_outage))
 }
 
-fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) {
+fn write_policy(finding: &Finding<'_>, out: &mut Text) {
     let Some(limit) = finding.limit.filter(|_| is_policy(finding)) else { return };
     let quota = limit.limit().quota();
     if begin(finding, out).is_none() {
@@ -197,7 +198,7 @@ fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_limit(finding: &Finding<'_>, most: Option<u64>, out: &mut Vec<u8>) {
+fn write_limit(finding: &Finding<'_>, most: Option<u64>, out: &mut Text) {
     let decision = &finding.decision;
     if !is_policy(finding) || begin(finding, out).is_none() {
         return;
@@ -219,7 +220,7 @@ fn is_concurrency(finding: &Finding<'_>) -> bool {
     matches!(algorithm, Some(Algorithm::Concurrency(_)))
 }
 
-fn parameter(name: &[u8], number: u64, out: &mut Vec<u8>) {
+fn parameter(name: &[u8], number: u64, out: &mut Text) {
     out.extend_from_slice(name);
     let mut digits = [0_u8; 20];
     let mut left = number.min(MAX_INTEGER);
@@ -235,11 +236,8 @@ fn parameter(name: &[u8], number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(digits.get(start..).unwrap_or_default());
 }
 
-fn value(text: Vec<u8>) -> Option<HeaderValue> {
-    if text.is_empty() {
-        return None;
-    }
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).ok()
+fn value(text: &Text) -> Option<HeaderValue> {
+    if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
 }
 
 /// The values of the one limit that matters most: the one that refuses, else the one with the

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Extensions, Response};
@@ -72,7 +74,7 @@ pub(super) struct Config<S> {
     respond: Option<Respond>,
     legacy: Option<Legacy>,
     tell: Tell,
-    plan: Arc<ArcSwapOption<Plan>>,
+    plan: ArcSwap<Plan>,
 }
 
 impl<S: Store + 'static> LimitLayer<S> {
@@ -88,7 +90,7 @@ impl<S: Store + 'static> LimitLayer<S> {
             respond: None,
             legacy: None,
             tell: Tell::default(),
-            plan: Arc::default(),
+            plan: ArcSwap::from_pointee(Plan::none()),
         };
         Self { config: Arc::new(config) }
     }
@@ -166,11 +168,14 @@ impl<S: Store + 'static> LimitLayer<S> {
     fn edit(mut self, edit: impl FnOnce(&mut Config<S>)) -> Self {
         let config = Arc::make_mut(&mut self.config);
         // A plan knows extractors by their places.
-        config.plan = Arc::default();
+        config.plan = ArcSwap::from_pointee(Plan::none());
         edit(config);
         self
     }
 }
+
+/// What the limiter says of a request, if it could be asked.
+pub(super) type Judgement = Result<Admission, RefusalKind>;
 
 /// What becomes of a request.
 pub(super) enum Conclusion {
@@ -186,15 +191,15 @@ pub(super) struct Passing {
 
 impl<S: Store + 'static> Config<S> {
     /// What to look for, under the rules that apply now.
-    pub(super) fn plan(&self) -> Arc<Plan> {
-        let rules = self.limiter.rules();
-        match &*self.plan.load() {
-            Some(plan) if Arc::ptr_eq(&plan.rules, &rules) => return Arc::clone(plan),
-            _ => {}
+    pub(super) fn plan(&self) -> Guard<Arc<Plan>> {
+        let plan = self.plan.load();
+        let rules = self.limiter.shared.rules.load();
+        if Arc::ptr_eq(&plan.rules, &rules) {
+            return plan;
         }
-        let plan = Arc::new(Plan::new(self, rules));
-        self.plan.store(Some(Arc::clone(&plan)));
-        plan
+        let plan = Arc::new(Plan::new(self, Arc::clone(&rules)));
+        self.plan.store(Arc::clone(&plan));
+        Guard::from_inner(plan)
     }
 
     /// Whether this limiter has judged the request in this domain already.
@@ -203,7 +208,7 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// Asks the limiter about a request.
-    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Result<Admission, RefusalKind> {
+    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Judgement {
         let values = plan.find(self, parts)?;
         let ask = values.ask(&self.domain);
         let ask = ask.map_err(|error| RefusalKind::Malformed(error.into()))?;
@@ -211,12 +216,28 @@ impl<S: Store + 'static> Config<S> {
         Ok(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {}).await)
     }
 
+    /// The same of a store that answers at once; `None` if it does not. Polled where it is made,
+    /// as a future that is thousands of bytes large takes longer to move than to run.
+    pub(super) fn judge_at_once(&self, parts: &Parts) -> Option<Judgement> {
+        let plan = self.plan();
+        let values = match plan.find(self, parts) {
+            Ok(values) => values,
+            Err(kind) => return Some(Err(kind)),
+        };
+        let ask = match values.ask(&self.domain) {
+            Ok(ask) => ask,
+            Err(error) => return Some(Err(RefusalKind::Malformed(error.into()))),
+        };
+        let rules = Arc::clone(&plan.rules);
+        let admission = pin!(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {}));
+        match admission.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(admission) => Some(Ok(admission)),
+            Poll::Pending => None,
+        }
+    }
+
     /// Turns an answer into what goes along with the request, or into the response to it.
-    pub(super) fn conclude(
-        &self,
-        judged: Result<Admission, RefusalKind>,
-        parts: &mut Parts,
-    ) -> Conclusion {
+    pub(super) fn conclude(&self, judged: Judgement, parts: &mut Parts) -> Conclusion {
         let (ruling, permits, outage) = match judged {
             Ok(Admission::Decided { ruling, permits }) => (ruling, permits, None),
             Ok(Admission::Degraded { ruling, permits, outage }) => (ruling, permits, Some(outage)),
@@ -285,7 +306,7 @@ impl<S> Clone for Config<S> {
             respond: self.respond.clone(),
             legacy: self.legacy,
             tell: self.tell,
-            plan: Arc::default(),
+            plan: ArcSwap::from_pointee(Plan::none()),
         }
     }
 }

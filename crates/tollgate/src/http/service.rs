@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use arc_swap::Guard;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
@@ -21,9 +22,8 @@ use tollgate_embedded::EmbeddedStore;
 use tower_service::Service;
 
 use super::body::LimitedBody;
-use super::layer::{Conclusion, Config, Passing};
-use crate::engine::at_once;
-use crate::{Admission, Permits};
+use super::layer::{Conclusion, Config, Judgement, Passing};
+use crate::Permits;
 
 /// Judges requests before the inner service sees them.
 pub struct LimitService<Svc, S = EmbeddedStore> {
@@ -57,7 +57,7 @@ where
         let (mut parts, body) = request.into_parts();
         let mut early = None;
         if !S::REMOTE {
-            early = at_once(self.config.judge(&self.config.plan(), &parts));
+            early = self.config.judge_at_once(&parts);
         }
         let decision: Deciding = match early {
             Some(judged) if !waits(&judged) => {
@@ -79,24 +79,22 @@ where
     }
 }
 
-type Judged = Result<Admission, super::refusal::RefusalKind>;
-
 type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
 
-fn waits(judged: &Judged) -> bool {
+fn waits(judged: &Judgement) -> bool {
     judged.as_ref().is_ok_and(|admission| !admission.wait().is_zero())
 }
 
 /// Asks unless the answer is there, and waits for a place in the future if one was granted.
 async fn decide<S: Store + 'static>(
     config: Arc<Config<S>>,
-    early: Option<Judged>,
+    early: Option<Judgement>,
     mut parts: Parts,
 ) -> (Parts, Conclusion) {
     let judged = match early {
         Some(judged) => judged,
         None => {
-            let plan = config.plan();
+            let plan = Guard::into_inner(config.plan());
             config.judge(&plan, &parts).await
         }
     };
