@@ -42,7 +42,7 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis
 
-bench-library: cargo-is-here ## Time a request through all of the library beside one check of a peer
+bench-library: cargo-is-here ## Time a request through all of the library, and through its HTTP layer, beside a peer
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-library
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key

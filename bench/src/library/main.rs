@@ -3,7 +3,7 @@
 //! The limiter judges by a set of rules, of which three match (one for all, one per address, one
 //! per user), and charges the three counters as one atomic decision, on the embedded store. The
 //! peer, governor, checks one key. Same users, same clock, one process; rounds interleaved.
-//! `ratio` is the peer's time over ours.
+//! `ratio` is the peer's time over ours. `layer.rs` does the same for the layers of HTTP.
 #![allow(
     missing_docs,
     clippy::as_conversions,
@@ -12,6 +12,8 @@
     clippy::float_arithmetic,
     reason = "a bench"
 )]
+
+mod layer;
 
 use std::alloc::System;
 use std::fmt::Write as _;
@@ -39,6 +41,7 @@ const USERS: u64 = 1_000_000;
 const OPERATIONS: u64 = 300_000;
 
 fn main() {
+    layer::run();
     let limiters = [100, 10_000].map(|rules| (rules, limiter(rules)));
     let peer = peer();
     for (_, limiter) in &limiters {
