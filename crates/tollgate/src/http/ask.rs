@@ -99,10 +99,11 @@ impl Plan {
 
 impl Values<'_, '_> {
     pub(super) fn ask<'a>(&'a self, domain: &'a str) -> Result<Ask<'a>, AskError> {
-        let mut ask = Ask::new(domain).cost(self.cost);
-        if let Some(address) = self.ip {
-            ask = ask.ip(address);
-        }
+        let ask = Ask::new(domain).cost(self.cost);
+        let mut ask = match self.ip {
+            Some(address) => ask.ip(address),
+            None => ask,
+        };
         for (name, value) in &self.texts {
             ask.push(name, value)?;
         }

@@ -137,8 +137,12 @@ fn write_name(finding: &Finding<'_>, out: &mut Text) -> Option<()> {
 }
 
 fn escape(name: &str, out: &mut Text) {
+    let stands = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'%';
+    if name.bytes().all(stands) {
+        return out.extend_from_slice(name.as_bytes());
+    }
     for byte in name.bytes() {
-        if (b' '..=b'~').contains(&byte) && byte != b'%' {
+        if stands(byte) {
             out.push(byte);
         } else {
             const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
