@@ -14,6 +14,12 @@ pub struct Quanta {
 /// Where the clock of every contender starts: some moment after the epoch.
 const START_US: u64 = 1_700_000_000_000_000;
 
+impl Default for Quanta {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Quanta {
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
