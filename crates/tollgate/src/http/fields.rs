@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tollgate_core::rule::LimitKind;
 use tollgate_core::{Algorithm, Basis, Retry, Verdict};
 
-use crate::{Finding, Ruling, Source};
+use crate::{Finding, Ruling};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -66,7 +66,7 @@ impl Fields {
         let (mut limit, mut policy) = (Text::new(), Text::new());
         for finding in ruling.findings() {
             write_policy(&finding, &mut policy);
-            if is_known(&finding, ruling) {
+            if is_known(&finding) {
                 write_limit(&finding, most, &mut limit);
             }
         }
@@ -180,12 +180,9 @@ fn is_policy(finding: &Finding<'_>) -> bool {
 }
 
 /// Whether what is left of a counter is known. It is not where the store had no room for it, or
-/// was not asked: then a decision has neither anything left nor a time to wait for more.
-fn is_known(finding: &Finding<'_>, ruling: &Ruling) -> bool {
-    let decision = &finding.decision;
-    let says_nothing = decision.remaining == 0 && decision.reset_after.is_zero();
-    let in_an_outage = matches!(ruling.source(), Source::Outage(_));
-    decision.basis == Basis::Counted && !(says_nothing && (decision.passes() || in_an_outage))
+/// was not asked.
+fn is_known(finding: &Finding<'_>) -> bool {
+    finding.decision.basis == Basis::Counted
 }
 
 fn write_policy(finding: &Finding<'_>, out: &mut Text) {
@@ -247,7 +244,7 @@ fn value(text: &Text) -> Option<HeaderValue> {
 /// The values of the one limit that matters most: the one that refuses, else the one with the
 /// least left.
 fn legacy_values(ruling: &Ruling, legacy: Legacy) -> Option<[Option<HeaderValue>; 3]> {
-    let told = |finding: &Finding<'_>| is_policy(finding) && is_known(finding, ruling);
+    let told = |finding: &Finding<'_>| is_policy(finding) && is_known(finding);
     let refusing = ruling.refused_by().filter(told);
     let least = || ruling.findings().filter(told).min_by_key(|found| found.decision.remaining);
     let finding = refusing.or_else(least)?;

@@ -138,10 +138,6 @@ impl<'a> Refusal<'a> {
     /// The names of the limits that refuse, as in `RateLimit-Policy`.
     pub fn policies(&self) -> Vec<String> {
         let Some(ruling) = self.ruling else { return Vec::new() };
-        if self.kind == RefusalKind::Unavailable {
-            // The others were not asked.
-            return ruling.refused_by().as_ref().and_then(policy_name).into_iter().collect();
-        }
         let refusing = ruling.findings().filter(|finding| !finding.decision.passes());
         refusing.filter_map(|finding| policy_name(&finding)).collect()
     }
