@@ -1,7 +1,9 @@
 //! A tree as JSON, spread over lines where it is long.
 
 use super::quote::{Astral, quoted};
-use super::{ONE_LINE, Tree, is_spread};
+use super::{InLine, ONE_LINE, Tree, is_spread};
+
+const IN_LINE: InLine = InLine { key: text, text, between: ": " };
 
 pub(super) fn print(root: &Tree) -> String {
     let mut out = String::new();
@@ -20,9 +22,9 @@ enum Spread {
 }
 
 fn lines(out: &mut String, tree: &Tree, indent: usize, spread: Spread) {
-    let short = spread == Spread::WhenLong && one_line(tree).chars().count() <= ONE_LINE;
+    let short = spread == Spread::WhenLong && IN_LINE.print(tree).chars().count() <= ONE_LINE;
     if short || tree.is_empty() {
-        out.push_str(&one_line(tree));
+        out.push_str(&IN_LINE.print(tree));
         return;
     }
     let inner = indent.saturating_add(2);
@@ -44,12 +46,12 @@ fn lines(out: &mut String, tree: &Tree, indent: usize, spread: Spread) {
             out.push('{');
             for (index, (key, value)) in entries.iter().enumerate() {
                 separate(out, index);
-                out.push_str(&format!("{}: ", quoted(key, Astral::Pair)));
+                out.push_str(&format!("{}: ", text(key)));
                 lines(out, value, inner, spread_of(key));
             }
             out.push_str(&format!("\n{}}}", " ".repeat(indent)));
         }
-        scalar => out.push_str(&one_line(scalar)),
+        scalar => out.push_str(&IN_LINE.print(scalar)),
     }
 }
 
@@ -61,22 +63,6 @@ fn spread_of(key: &str) -> Spread {
     }
 }
 
-fn one_line(tree: &Tree) -> String {
-    match tree {
-        Tree::Bool(flag) => flag.to_string(),
-        Tree::Number(number) => number.clone(),
-        Tree::Text(text) => quoted(text, Astral::Pair),
-        Tree::List(items) => {
-            let items: Vec<String> = items.iter().map(one_line).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
-        Tree::Map(entries) => {
-            let entry = |(key, value): &(String, Tree)| {
-                format!("{}: {}", quoted(key, Astral::Pair), one_line(value))
-            };
-            let entries: Vec<String> = entries.iter().map(entry).collect();
-            format!("{{ {} }}", entries.join(", "))
-        }
-    }
+fn text(text: &str) -> String {
+    quoted(text, Astral::Pair)
 }

@@ -34,6 +34,36 @@ enum Tree {
     Map(Vec<(String, Self)>),
 }
 
+/// How a format writes what stands within one line: all of them as items in brackets and entries in
+/// braces, each with its own scalars.
+struct InLine {
+    key: fn(&str) -> String,
+    text: fn(&str) -> String,
+    between: &'static str,
+}
+
+impl InLine {
+    fn print(&self, tree: &Tree) -> String {
+        match tree {
+            Tree::Bool(flag) => flag.to_string(),
+            Tree::Number(number) => number.clone(),
+            Tree::Text(text) => (self.text)(text),
+            Tree::List(items) => {
+                let items: Vec<String> = items.iter().map(|item| self.print(item)).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
+            Tree::Map(entries) => {
+                let entry = |(key, value): &(String, Tree)| {
+                    format!("{}{}{}", (self.key)(key), self.between, self.print(value))
+                };
+                let entries: Vec<String> = entries.iter().map(entry).collect();
+                format!("{{ {} }}", entries.join(", "))
+            }
+        }
+    }
+}
+
 impl Tree {
     const fn is_empty(&self) -> bool {
         match self {

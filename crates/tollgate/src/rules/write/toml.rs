@@ -1,7 +1,9 @@
 //! A tree as TOML: domains, rules and lists as tables, everything else within a line.
 
 use super::quote::{Astral, quoted};
-use super::{ONE_LINE, Tree};
+use super::{InLine, ONE_LINE, Tree};
+
+const IN_LINE: InLine = InLine { key: bare_or_quoted, text, between: " = " };
 
 pub(super) fn print(root: &Tree) -> String {
     let mut out = String::new();
@@ -41,42 +43,22 @@ fn is_table(key: &str, value: &Tree) -> bool {
 
 /// A value within one line; a long list with an item a line, which TOML allows for lists alone.
 fn field(tree: &Tree) -> String {
-    let line = one_line(tree);
+    let line = IN_LINE.print(tree);
     match tree {
         Tree::List(items) if line.chars().count() > ONE_LINE => {
             let items: String =
-                items.iter().map(|item| format!("  {},\n", one_line(item))).collect();
+                items.iter().map(|item| format!("  {},\n", IN_LINE.print(item))).collect();
             format!("[\n{items}]")
         }
         _ => line,
     }
 }
 
-fn one_line(tree: &Tree) -> String {
-    match tree {
-        Tree::Bool(flag) => flag.to_string(),
-        Tree::Number(number) => number.clone(),
-        Tree::Text(text) => quoted(text, Astral::Long),
-        Tree::List(items) => {
-            let items: Vec<String> = items.iter().map(one_line).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
-        Tree::Map(entries) => {
-            let entry = |(key, value): &(String, Tree)| {
-                format!("{} = {}", bare_or_quoted(key), one_line(value))
-            };
-            let entries: Vec<String> = entries.iter().map(entry).collect();
-            format!("{{ {} }}", entries.join(", "))
-        }
-    }
+fn text(text: &str) -> String {
+    quoted(text, Astral::Long)
 }
 
 fn bare_or_quoted(key: &str) -> String {
     let bare = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    if !key.is_empty() && key.bytes().all(bare) {
-        key.to_owned()
-    } else {
-        quoted(key, Astral::Long)
-    }
+    if !key.is_empty() && key.bytes().all(bare) { key.to_owned() } else { text(key) }
 }

@@ -3,7 +3,9 @@
 use super::super::node::Value;
 use super::super::yaml::plain;
 use super::quote::{Astral, quoted};
-use super::{ONE_LINE, Tree, is_spread};
+use super::{InLine, ONE_LINE, Tree, is_spread};
+
+const IN_LINE: InLine = InLine { key: scalar, text: scalar, between: ": " };
 
 pub(super) fn print(root: &Tree) -> String {
     let mut out = String::new();
@@ -22,7 +24,7 @@ fn map(out: &mut String, entries: &[(String, Tree)], indent: usize) {
         out.push(':');
         // A line that is not wanted is not made: whole rule sets hang on some of these keys.
         let spread = is_spread(key) && !value.is_empty();
-        let line = if spread { None } else { Some(flow(value)) };
+        let line = if spread { None } else { Some(IN_LINE.print(value)) };
         let line = line.filter(|line| line.chars().count() <= ONE_LINE || is_flat(value));
         match (line, value) {
             (Some(line), _) => out.push_str(&format!(" {line}\n")),
@@ -34,7 +36,7 @@ fn map(out: &mut String, entries: &[(String, Tree)], indent: usize) {
                 out.push_str(&format!("\n{}", " ".repeat(indent)));
                 map(out, inner, indent);
             }
-            (None, scalar) => out.push_str(&format!(" {}\n", flow(scalar))),
+            (None, scalar) => out.push_str(&format!(" {}\n", IN_LINE.print(scalar))),
         }
     }
 }
@@ -52,26 +54,7 @@ fn list(out: &mut String, items: &[Tree], indent: usize, spread: bool) {
             Tree::Map(entries) if spread && !entries.is_empty() => {
                 map(out, entries, indent.saturating_add(2));
             }
-            _ => out.push_str(&format!("{}\n", flow(item))),
-        }
-    }
-}
-
-/// Within one line.
-fn flow(tree: &Tree) -> String {
-    match tree {
-        Tree::Bool(flag) => flag.to_string(),
-        Tree::Number(number) => number.clone(),
-        Tree::Text(text) => scalar(text),
-        Tree::List(items) => {
-            let items: Vec<String> = items.iter().map(flow).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
-        Tree::Map(entries) => {
-            let entry = |(key, value): &(String, Tree)| format!("{}: {}", scalar(key), flow(value));
-            let entries: Vec<String> = entries.iter().map(entry).collect();
-            format!("{{ {} }}", entries.join(", "))
+            _ => out.push_str(&format!("{}\n", IN_LINE.print(item))),
         }
     }
 }
