@@ -254,7 +254,7 @@ impl<S: Store> Keep<S> {
             if self.engine.execute(some).await.is_err() {
                 for (toll, op) in some.iter().flatten() {
                     if let Some(toll) = toll.toll(*op) {
-                        self.engine.ladder.hold(&toll);
+                        self.engine.ladder.charge_share(&toll);
                     }
                 }
             }
@@ -311,7 +311,7 @@ impl<S: Store> Keep<S> {
             self.renewals.remove(&(held.renew_at, holder));
         }
         if let Some(toll) = toll.toll(Op::Release { holder }).filter(|_| S::REMOTE) {
-            self.engine.ladder.release(&toll);
+            self.engine.ladder.charge_share(&toll);
         }
     }
 

@@ -21,7 +21,7 @@ use tollgate_embedded::EmbeddedStore;
 
 use super::debts::{Debts, Met, Settling};
 use super::part::share_of;
-use super::slots::{Print, Printer, Slots};
+use super::slots::{Print, Slots};
 use super::toll::{OwnedToll, Toll};
 use crate::chance::Names;
 use crate::clock::{self, Instant, LocalClock, after};
@@ -118,27 +118,26 @@ impl Ladder {
     pub(crate) fn answer(
         &self,
         tolls: &[Toll<'_>],
+        prints: &[Print],
         partition: Option<&[u8]>,
-        printer: &Printer,
     ) -> Answer {
         let now = clock::now();
         if let Some(by) = tolls.iter().position(|toll| toll.on_outage == OnOutage::Refuse) {
             return refusal(tolls.len(), by);
         }
         let mut shares: SmallVec<[(usize, Limit, Print); 4]> = SmallVec::new();
-        for (i, toll) in tolls.iter().enumerate() {
+        for (i, (toll, print)) in tolls.iter().zip(prints).enumerate() {
             if toll.on_outage != OnOutage::Local {
                 continue;
             }
             let Some(share) = share_of(toll.limit, self.nodes()) else {
                 return refusal(tolls.len(), i);
             };
-            let print = printer.print(toll.key, toll.limit);
-            match self.debts.meet(print, toll, partition, &share, now) {
-                Met::First => self.seed(print, toll, &share, now),
+            match self.debts.meet(*print, toll, partition, &share, now) {
+                Met::First => self.seed(*print, toll, &share, now),
                 Met::Again | Met::Unknown => {}
             }
-            shares.push((i, share, print));
+            shares.push((i, share, *print));
         }
         let answer = self.charge(tolls, &shares);
         if answer.passes() {
@@ -202,17 +201,8 @@ impl Ladder {
         self.debts.settling(print, used, || names.draw())
     }
 
-    /// Holds a permit here, while the store cannot.
-    pub(crate) fn hold(&self, toll: &Toll<'_>) {
-        self.charge_share(toll);
-    }
-
-    /// Gives back a permit that was taken here.
-    pub(crate) fn release(&self, toll: &Toll<'_>) {
-        self.charge_share(toll);
-    }
-
-    fn charge_share(&self, toll: &Toll<'_>) {
+    /// Holds a permit here while the store cannot, or gives one back that was taken here.
+    pub(crate) fn charge_share(&self, toll: &Toll<'_>) {
         let Some(share) = share_of(toll.limit, self.nodes()) else { return };
         if let Some(charge) = (Toll { limit: &share, ..*toll }).charge() {
             let _ = self.local.charge_one(&charge);

@@ -38,7 +38,7 @@ use denials::Denials;
 use guards::Guards;
 pub(crate) use keeper::{Chore, Keeper, Teller, at_once, once_within};
 use ladder::Ladder;
-use slots::Printer;
+use slots::{Print, Printer};
 pub(crate) use toll::{OwnedToll, Toll};
 
 /// Executes tolls on a store, and answers in its place when it does not.
@@ -125,7 +125,8 @@ impl<S> Engine<S> {
 impl<S: Store> Engine<S> {
     /// Executes the tolls, all or none.
     pub(crate) async fn decide(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Outcome {
-        if let Some(answer) = self.known(tolls) {
+        let prints = self.prints(tolls);
+        if let Some(answer) = self.known(tolls, &prints) {
             self.counts.cached.fetch_add(1, Ordering::Relaxed);
             return Outcome { answer, source: Source::DenyCache };
         }
@@ -134,10 +135,10 @@ impl<S: Store> Engine<S> {
             return Outcome { answer, source: Source::Guard };
         }
         let sent = S::REMOTE.then(clock::now);
-        match self.ask(tolls, partition).await {
+        match self.ask(tolls, &prints, partition).await {
             Ok(answer) => {
                 if let Some(sent) = sent {
-                    self.learn(tolls, &answer, sent);
+                    self.learn(tolls, &prints, &answer, sent);
                 }
                 if !answer.passes() {
                     self.guards.give_back(tolls, &answer);
@@ -146,7 +147,7 @@ impl<S: Store> Engine<S> {
             }
             Err(error) => {
                 self.counts.degraded.fetch_add(1, Ordering::Relaxed);
-                let answer = self.ladder.answer(tolls, partition, &self.printer);
+                let answer = self.ladder.answer(tolls, &prints, partition);
                 Outcome { answer, source: Source::Outage(error.kind()) }
             }
         }
@@ -156,6 +157,7 @@ impl<S: Store> Engine<S> {
     async fn ask(
         &self,
         tolls: &[Toll<'_>],
+        prints: &[Print],
         partition: Option<&[u8]>,
     ) -> Result<Answer, StoreError> {
         let charges: SmallVec<[Charge<'_>; 4]> = tolls.iter().filter_map(Toll::charge).collect();
@@ -172,9 +174,8 @@ impl<S: Store> Engine<S> {
             return self.store.decide(&request).await;
         }
         let mut owed: SmallVec<[Settling; 4]> = SmallVec::new();
-        for toll in tolls {
-            let print = self.printer.print(toll.key, toll.limit);
-            owed.extend(self.ladder.settling(print, &self.names));
+        for print in prints {
+            owed.extend(self.ladder.settling(*print, &self.names));
         }
         self.settle(&owed, Some(&request)).await.and_then(|answer| {
             // The request itself was the last of the batch.
@@ -238,24 +239,21 @@ impl<S: Store> Engine<S> {
     }
 
     /// A refusal that need not be asked for. Whoever only asks wants to know what the store says.
-    fn known(&self, tolls: &[Toll<'_>]) -> Option<Answer> {
+    fn known(&self, tolls: &[Toll<'_>], prints: &[Print]) -> Option<Answer> {
         let denials = self.denials.as_ref()?;
         if tolls.iter().all(|toll| matches!(toll.op, Op::Peek(_))) {
             return None;
         }
         let now = clock::now();
-        let known =
-            |toll: &Toll<'_>| denials.known(self.printer.print(toll.key, toll.limit), toll, now);
-        let found: SmallVec<[Option<Decision>; 4]> = tolls.iter().map(known).collect();
+        let counters = || tolls.iter().zip(prints);
+        let found: SmallVec<[Option<Decision>; 4]> =
+            counters().map(|(toll, print)| denials.known(*print, toll, now)).collect();
         // A rule that bans must hear of everything that it refuses; and after an edit the store must
         // have met every counter, or it would convert those that it has not met later than without
         // this cache.
         let heard = tolls.iter().zip(&found).all(|(toll, known)| !toll.bans || known.is_some());
-        let met = |toll: &Toll<'_>| {
-            self.ladder.has_met(self.printer.print(toll.key, toll.limit), toll.limit)
-        };
         let answer = refused_by(&found).filter(|_| heard)?;
-        tolls.iter().all(met).then_some(answer)
+        counters().all(|(toll, print)| self.ladder.has_met(*print, toll.limit)).then_some(answer)
     }
 
     /// Forgets refusals of counters that were credited.
@@ -268,15 +266,21 @@ impl<S: Store> Engine<S> {
     }
 
     /// Learns from what the store said.
-    fn learn(&self, tolls: &[Toll<'_>], answer: &Answer, sent: Instant) {
+    fn learn(&self, tolls: &[Toll<'_>], prints: &[Print], answer: &Answer, sent: Instant) {
         self.ladder.learn_time(answer.at, clock::now());
-        for (toll, decision) in tolls.iter().zip(&answer.decisions) {
-            let print = self.printer.print(toll.key, toll.limit);
-            self.ladder.learn(print, toll.limit, decision, sent);
+        for ((toll, print), decision) in tolls.iter().zip(prints).zip(&answer.decisions) {
+            self.ladder.learn(*print, toll.limit, decision, sent);
             if let Some(denials) = &self.denials {
-                denials.learn(print, toll, decision, sent);
+                denials.learn(*print, toll, decision, sent);
             }
         }
+    }
+
+    /// What stands for the counters of a request, made once for all that remember them. Of a store
+    /// that always answers, nothing is remembered.
+    fn prints(&self, tolls: &[Toll<'_>]) -> SmallVec<[Print; 4]> {
+        let of = if S::REMOTE { tolls } else { &[] };
+        of.iter().map(|toll| self.printer.print(toll.key, toll.limit)).collect()
     }
 }
 
