@@ -10,20 +10,17 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{Way, backend, on, rule, rules, settle, user, with};
+use common::{Way, backend, log, on, rule, rules, settle, user, with};
 use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::core::rule::Ask;
 use tollgate::core::rule::RuleSet;
-use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Rule, Subject};
+use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Subject};
 use tollgate::core::{Limit, Retry, StoreErrorKind, Verdict};
-use tollgate::{
-    DenyCache, Event, Fate, Limiter, Observer, Reason, ReservationError, Source, StaleRules,
-    TokenError,
-};
+use tollgate::{DenyCache, Fate, Limiter, Reason, Source, StaleRules};
 
 fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<common::TokioClock>>> {
     Limiter::builder(backend()).rules(set).build()
@@ -32,10 +29,6 @@ fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<common::TokioClo
 fn refusing(admission: &tollgate::Admission) -> Option<String> {
     let by = admission.ruling().refused_by()?;
     Some(by.rule?.name().to_owned())
-}
-
-fn log(rule: Rule) -> Rule {
-    with(rule, SlidingLog)
 }
 
 #[tokio::test(start_paused = true)]
@@ -408,149 +401,6 @@ async fn editing_one_rule_leaves_another_alone() {
         };
         assert_eq!(y(&a), y(&b), "at version {version}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reservation_is_settled_once_for_what_it_cost() {
-    let limiter = limiter(rules(1, [log(rule("tokens", &["user"], &["100 per 1h"]))]));
-    let remaining = || async { limiter.explain(&user("alice")).await.counters[0].remaining };
-    let minute = Duration::from_secs(60);
-
-    let cheap = limiter.reserve(&user("alice").cost(40), minute).await.unwrap();
-    assert_eq!(remaining().await, 60);
-    limiter.commit(&cheap, 10).await.unwrap();
-    assert_eq!(remaining().await, 90, "thirty were not used");
-    let again = limiter.commit(&cheap, 0).await;
-    assert!(matches!(again, Err(ReservationError::AlreadyUsed)), "{again:?}");
-    assert!(matches!(limiter.refund(&cheap).await, Err(ReservationError::AlreadyUsed)));
-
-    let dear = limiter.reserve(&user("alice").cost(40), minute).await.unwrap();
-    limiter.commit(&dear, 60).await.unwrap();
-    assert_eq!(remaining().await, 30, "twenty more were used");
-
-    let vain = limiter.reserve(&user("alice").cost(30), minute).await.unwrap();
-    assert!(!limiter.admit(&user("alice")).await.passes());
-    limiter.refund(&vain).await.unwrap();
-    assert_eq!(remaining().await, 30);
-
-    let late = limiter.reserve(&user("alice").cost(30), minute).await.unwrap();
-    tokio::time::advance(minute + Duration::from_millis(1)).await;
-    assert!(matches!(limiter.refund(&late).await, Err(ReservationError::Expired)));
-    assert_eq!(remaining().await, 0, "what expires stays charged");
-
-    let refused = limiter.reserve(&user("alice").cost(1), minute).await;
-    assert!(!refused.unwrap_err().passes());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reservation_can_be_settled_by_another_node_and_by_no_forger() {
-    let (store, set) = (backend(), || rules(1, [log(rule("r", &["user"], &["10 per 1h"]))]));
-    let node = |secret| Limiter::builder(Way::to(&store)).rules(set()).secret(secret).build();
-    let (one, two, stranger) = (node([1; 16]), node([1; 16]), node([2; 16]));
-    let reserved = one.reserve(&user("alice").cost(10), Duration::from_secs(60)).await.unwrap();
-    let token = one.token(&reserved);
-
-    assert_eq!(stranger.redeem(&token).unwrap_err(), TokenError::NotOurs);
-    for i in 0..token.len() {
-        let mut forged = token.clone().into_bytes();
-        forged[i] = if forged[i] == b'A' { b'B' } else { b'A' };
-        let forged = String::from_utf8(forged).unwrap();
-        // The last character of base64 has bits that mean nothing; whatever it is, it is checked.
-        if let Ok(read) = two.redeem(&forged) {
-            assert_eq!(two.token(&read), token, "only the same reservation may be read");
-        }
-    }
-    two.refund(&two.redeem(&token).unwrap()).await.unwrap();
-
-    assert!(matches!(one.refund(&reserved).await, Err(ReservationError::AlreadyUsed)));
-    assert!(one.admit(&user("alice").cost(10)).await.passes());
-}
-
-#[derive(Default)]
-struct Seen(Mutex<Vec<String>>);
-
-impl Observer for Seen {
-    fn observe(&self, event: &Event) {
-        let line = match event {
-            Event::Admitted { ruling } => format!("admitted v{}", ruling.version()),
-            Event::Refused { ruling } => {
-                format!("refused by {}", ruling.refused_by().unwrap().rule.unwrap().name())
-            }
-            Event::Degraded { outage, .. } => format!("degraded {:?}", outage.cause),
-            Event::ShadowRefused { ruling } => {
-                format!("shadow {}", ruling.refused_by().unwrap().rule.unwrap().name())
-            }
-            Event::Banned { rule, .. } => format!("banned by {rule}"),
-            Event::RulesChanged { from, to } => format!("rules {from} to {to}"),
-            _ => "?".into(),
-        };
-        self.0.lock().unwrap().push(line);
-    }
-}
-
-#[tokio::test]
-async fn observers_are_told_everything_in_order() {
-    let mut shadow = log(rule("shadow", &[], &["1 per 1h"]));
-    shadow.mode = Mode::Shadow;
-    let mut banning = log(rule("login", &["user"], &["2 per 1h"]));
-    let hour = Duration::from_secs(3600);
-    banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
-    let (seen, way) = (Arc::new(Seen::default()), Way::to(&backend()));
-    let limiter = Limiter::builder(way.clone())
-        .deny_cache(DenyCache::Off)
-        .observer(Arc::clone(&seen))
-        .build();
-
-    limiter.set_rules(rules(1, [banning, shadow])).unwrap();
-    for _ in 0..3 {
-        let _ = limiter.admit(&user("alice")).await;
-        // The keeper is another task.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    way.set(common::Road::Closed);
-    let _ = limiter.admit(&user("bob")).await;
-
-    // The observers' thread is told later; wait for the last word.
-    let expected = [
-        "rules 0 to 1",
-        "admitted v1",
-        "admitted v1",
-        "shadow shadow",
-        "refused by login",
-        "banned by login",
-        "degraded Unavailable",
-    ];
-    for _ in 0..500 {
-        if seen.0.lock().unwrap().len() >= expected.len() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(*seen.0.lock().unwrap(), expected);
-}
-
-#[tokio::test]
-async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
-    let (release, stuck) = mpsc::channel::<()>();
-    struct Stuck(Mutex<mpsc::Receiver<()>>);
-    impl Observer for Stuck {
-        fn observe(&self, _: &Event) {
-            let _ = self.0.lock().unwrap().recv();
-        }
-    }
-    let limiter = Limiter::builder(backend())
-        .rules(rules(1, [with(rule("all", &[], &["1000000 per 1s"]), TokenBucket)]))
-        .observer(Stuck(Mutex::new(stuck)))
-        .build();
-
-    // With an observer that never returns this ends only if nobody waits for it.
-    for _ in 0..10_000 {
-        assert!(limiter.admit(&user("alice")).await.passes());
-    }
-
-    let dropped = limiter.stats().dropped_events;
-    assert!((10_000 - 8_192 - 1..=10_000 - 8_192).contains(&dropped), "{dropped}");
-    drop(release);
 }
 
 #[tokio::test(start_paused = true)]

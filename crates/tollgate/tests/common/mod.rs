@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::EmbeddedStore;
+use tollgate::core::algorithm::SlidingLog;
 use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::core::{
@@ -146,6 +147,11 @@ pub(crate) fn with(mut rule: Rule, algorithm: impl Into<Algorithm>) -> Rule {
         limit.algorithm = Some(algorithm);
     }
     rule
+}
+
+/// The same rule, whose limits are sliding logs: the easiest to count by.
+pub(crate) fn log(rule: Rule) -> Rule {
+    with(rule, SlidingLog)
 }
 
 /// The same rule, for asks with this value of this attribute.

@@ -1,0 +1,106 @@
+//! Observers: what they are told, and that nobody waits for them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+mod common;
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use common::{Way, backend, log, rule, rules, user, with};
+use tollgate::core::algorithm::TokenBucket;
+use tollgate::core::rule::declaration::{Ban, Mode};
+use tollgate::{DenyCache, Event, Limiter, Observer};
+
+#[derive(Default)]
+struct Seen(Mutex<Vec<String>>);
+
+impl Observer for Seen {
+    fn observe(&self, event: &Event) {
+        let line = match event {
+            Event::Admitted { ruling } => format!("admitted v{}", ruling.version()),
+            Event::Refused { ruling } => {
+                format!("refused by {}", ruling.refused_by().unwrap().rule.unwrap().name())
+            }
+            Event::Degraded { outage, .. } => format!("degraded {:?}", outage.cause),
+            Event::ShadowRefused { ruling } => {
+                format!("shadow {}", ruling.refused_by().unwrap().rule.unwrap().name())
+            }
+            Event::Banned { rule, .. } => format!("banned by {rule}"),
+            Event::RulesChanged { from, to } => format!("rules {from} to {to}"),
+            _ => "?".into(),
+        };
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+#[tokio::test]
+async fn observers_are_told_everything_in_order() {
+    let mut shadow = log(rule("shadow", &[], &["1 per 1h"]));
+    shadow.mode = Mode::Shadow;
+    let mut banning = log(rule("login", &["user"], &["2 per 1h"]));
+    let hour = Duration::from_secs(3600);
+    banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
+    let (seen, way) = (Arc::new(Seen::default()), Way::to(&backend()));
+    let limiter = Limiter::builder(way.clone())
+        .deny_cache(DenyCache::Off)
+        .observer(Arc::clone(&seen))
+        .build();
+
+    limiter.set_rules(rules(1, [banning, shadow])).unwrap();
+    for _ in 0..3 {
+        let _ = limiter.admit(&user("alice")).await;
+        // The keeper is another task.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    way.set(common::Road::Closed);
+    let _ = limiter.admit(&user("bob")).await;
+
+    // The observers' thread is told later; wait for the last word.
+    let expected = [
+        "rules 0 to 1",
+        "admitted v1",
+        "admitted v1",
+        "shadow shadow",
+        "refused by login",
+        "banned by login",
+        "degraded Unavailable",
+    ];
+    for _ in 0..500 {
+        if seen.0.lock().unwrap().len() >= expected.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(*seen.0.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
+    let (release, stuck) = mpsc::channel::<()>();
+    struct Stuck(Mutex<mpsc::Receiver<()>>);
+    impl Observer for Stuck {
+        fn observe(&self, _: &Event) {
+            let _ = self.0.lock().unwrap().recv();
+        }
+    }
+    let limiter = Limiter::builder(backend())
+        .rules(rules(1, [with(rule("all", &[], &["1000000 per 1s"]), TokenBucket)]))
+        .observer(Stuck(Mutex::new(stuck)))
+        .build();
+
+    // With an observer that never returns this ends only if nobody waits for it.
+    for _ in 0..10_000 {
+        assert!(limiter.admit(&user("alice")).await.passes());
+    }
+
+    let dropped = limiter.stats().dropped_events;
+    assert!((10_000 - 8_192 - 1..=10_000 - 8_192).contains(&dropped), "{dropped}");
+    drop(release);
+}
