@@ -132,8 +132,12 @@ impl<'s, C: Clock> Several<'s, C> {
                 plan.peek_plainly(take.plain, cost)
             })
         };
-        let decisions: SmallVec<[Decision; 4]> =
-            charges.iter().zip(&takes).filter_map(answer).collect();
+        let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
+        for take in charges.iter().zip(&takes) {
+            if let Some(decision) = answer(take) {
+                decisions.push(decision);
+            }
+        }
         let (verdict, refused_by) = request.rule(&decisions);
         Some(Answer { verdict, at: now, refused_by, decisions })
     }
@@ -202,8 +206,11 @@ impl<'s, C: Clock> Several<'s, C> {
         let mut indices: SmallVec<[usize; 4]> =
             self.prints.iter().map(|print| self.store.index(*print)).collect();
         indices.sort_unstable();
-        indices.dedup();
-        self.shards = indices.into_iter().map(|i| (i, self.store.lock(i))).collect();
+        for index in &indices {
+            if self.shards.last().is_none_or(|(locked, _)| locked != index) {
+                self.shards.push((*index, self.store.lock(*index)));
+            }
+        }
     }
 
     /// Calls back the slots that are at booths: those of this request, and where room may be

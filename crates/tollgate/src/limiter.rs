@@ -284,9 +284,10 @@ impl<S: Store + 'static> Limiter<S> {
                 return self.conclude(ruling, Permits::none(), None, manner);
             }
         };
+        let has_shadow = !charges.shadow().is_empty() || charges.shadow_block().is_some();
         if charges.enforced().is_empty() {
             let mut permits = Permits::none();
-            if manner != Manner::Peek {
+            if has_shadow && manner != Manner::Peek {
                 permits = self.shadow(charges, &rules).await;
             }
             drop(judgement);
@@ -298,7 +299,9 @@ impl<S: Store + 'static> Limiter<S> {
         for due in charges.enforced() {
             tolls.push(toll(charges, due, manner, || names.draw()));
         }
-        if let Manner::Charge { patience } = manner {
+        if let Manner::Charge { patience } = manner
+            && !patience.is_zero()
+        {
             be_patient(&mut tolls, patience);
         }
         let mut permits = self.permits(&tolls, charges.partition());
@@ -307,7 +310,9 @@ impl<S: Store + 'static> Limiter<S> {
             if decided.answer.passes() {
                 permits.granted();
                 tolls.iter().for_each(|toll| note(toll, charges.partition()));
-                permits.join(self.shadow(charges, &rules).await);
+                if has_shadow {
+                    permits.join(self.shadow(charges, &rules).await);
+                }
             } else {
                 permits.refused();
                 self.count_refusals(charges, &decided);
@@ -346,6 +351,9 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// The permits that these tolls ask for.
     fn permits(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
+        if tolls.iter().all(|toll| !matches!(toll.op, Op::Acquire { .. })) {
+            return Permits::none();
+        }
         let asked = tolls.iter().filter_map(|toll| match toll.op {
             Op::Acquire { holder, lease } => Some((OwnedToll::new(toll, partition), holder, lease)),
             _ => None,
@@ -535,8 +543,11 @@ fn place(due: &Due<'_>) -> Found {
 }
 
 fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
-    let rows = dues.iter().zip(&outcome.answer.decisions);
-    rows.map(|(due, decision)| Found { decision: *decision, ..place(due) }).collect()
+    let mut findings = SmallVec::new();
+    for (due, decision) in dues.iter().zip(&outcome.answer.decisions) {
+        findings.push(Found { decision: *decision, ..place(due) });
+    }
+    findings
 }
 
 fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Blocked>) {

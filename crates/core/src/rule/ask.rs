@@ -213,18 +213,14 @@ pub(super) fn folded(name: &str) -> Cow<'_, str> {
 
 fn read<'a>(name: &str, value: &'a [u8]) -> Result<Held<'a>, AskError> {
     let text = |error| std::str::from_utf8(value).map_err(|_| error);
-    let bytes = |spelling: Cow<'a, str>| match spelling {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-    };
     Ok(match name {
-        "path" => {
-            let path = path::canonical(text(AskError::Path(PathError::NotUtf8))?);
-            Held::Text(bytes(path.map_err(AskError::Path)?))
-        }
+        "path" => Held::Text(path::canonical_bytes(value).map_err(AskError::Path)?),
         "host" => {
             let host = host::canonical(text(AskError::Host(HostError::Malformed))?);
-            Held::Text(bytes(host.map_err(AskError::Host)?))
+            Held::Text(match host.map_err(AskError::Host)? {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            })
         }
         "method" => Held::Text(method(value).ok_or(AskError::Method)?),
         "ip" => {
@@ -239,6 +235,10 @@ fn read<'a>(name: &str, value: &'a [u8]) -> Result<Held<'a>, AskError> {
 
 /// The one spelling of a method: capitals, because servers exist that take `post` for `POST`.
 pub(super) fn method(value: &[u8]) -> Option<Cow<'_, [u8]>> {
+    // Nearly every request has one of these.
+    if matches!(value, b"GET" | b"POST" | b"PUT" | b"DELETE" | b"HEAD" | b"PATCH" | b"OPTIONS") {
+        return Some(Cow::Borrowed(value));
+    }
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     if value.is_empty() || value.len() > MAX_METHOD || !value.iter().all(fits) {
         return None;

@@ -50,7 +50,7 @@ pub enum BlockedBy<'s> {
 }
 
 /// The counters that an ask is charged on, with their keys.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Charges<'s> {
     pub(super) bytes: Buffer,
     /// The enforced ones, then those of shadow rules.
@@ -62,6 +62,19 @@ pub struct Charges<'s> {
 }
 
 impl<'s> Charges<'s> {
+    /// No charges yet. Inlined, or all of its empty room would be copied to where it is wanted.
+    #[inline(always)]
+    pub(super) fn none() -> Self {
+        Self {
+            bytes: Buffer::new(),
+            dues: SmallVec::new(),
+            enforced: 0,
+            partition: None,
+            shadow_block: None,
+            shadow_left_out: 0,
+        }
+    }
+
     /// What is to be charged: for each rule that applies its limits and, if it has one, its ban.
     /// The most specific rule comes first, whatever the order of their declaration.
     pub fn enforced(&self) -> &[Due<'s>] {

@@ -123,7 +123,7 @@ impl Index {
                 self.networks.candidates(*address, &mut each);
             }
         }
-        if let Some(route) = view.route.as_ref().filter(|_| !self.paths.is_empty()) {
+        if let Some(route) = view.route().filter(|_| !self.paths.is_empty()) {
             self.paths.walk(route, each);
         }
     }

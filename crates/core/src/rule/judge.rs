@@ -10,7 +10,7 @@ use super::charges::{BlockedBy, Charges, Due, Judgement, Stretch};
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
 use super::key::{Buffer, KeySecret, Scribe, verbatim};
-use super::matching::{Match, applied, replacers};
+use super::matching::{AllApplied, Applied, Match, find_applied, replacers};
 use super::view::View;
 use crate::Request;
 
@@ -20,14 +20,16 @@ pub(super) fn judge<'s>(
     ask: &Ask<'_>,
     secret: &KeySecret,
 ) -> Judgement<'s> {
-    let view = View::new(domain, ask);
+    let mut view = View::of_cost(ask.own_cost());
+    view.read(domain, ask);
     if let Some(subject) = domain.block.find(&view) {
         return Judgement::Blocked(BlockedBy::List(subject));
     }
     if let Some(subject) = domain.exempt.find(&view) {
         return Judgement::Exempt(subject);
     }
-    let mut applied = applied(domain, &view);
+    let mut applied = AllApplied::new();
+    find_applied(domain, &view, &mut applied);
     let replacers = replacers(&applied);
     if !replacers.is_empty() {
         applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
@@ -45,12 +47,24 @@ pub(super) fn judge<'s>(
     if enforced > Request::MAX_CHARGES {
         return Judgement::TooMany { charges: enforced };
     }
-    // Filled where they are returned: charges are too large to be moved about for every ask.
-    let mut judgement = Judgement::Charges(Charges { shadow_block, ..Charges::default() });
+    charged(domain, &view, secret, &applied, shadow_block)
+}
+
+/// The charges of the rules that apply. A function of its own, so that they are filled where they
+/// are returned: they are too large to be moved about for every ask.
+fn charged<'s>(
+    domain: &'s ActiveDomain,
+    view: &View<'_>,
+    secret: &KeySecret,
+    applied: &[Applied<'s>],
+    shadow_block: Option<BlockedBy<'s>>,
+) -> Judgement<'s> {
+    let mut judgement = Judgement::Charges(Charges::none());
     let Judgement::Charges(charges) = &mut judgement else { return judgement };
-    let mut writer = Writer { domain, view: &view, secret, charges };
+    charges.shadow_block = shadow_block;
+    let mut writer = Writer { domain, view, secret, charges };
     for mode in [Mode::Enforce, Mode::Shadow] {
-        for (found, missing) in &applied {
+        for (found, missing) in applied {
             if found.rule.mode() == mode && found.block(*missing).is_none() {
                 writer.charge(found);
             }

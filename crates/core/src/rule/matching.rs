@@ -33,7 +33,7 @@ impl<'s> Match<'s> {
         for (at, condition) in rule.conditions.iter().enumerate() {
             let holds = match &condition.test {
                 Test::Templates(templates) => {
-                    let route = view.route.as_ref();
+                    let route = view.route();
                     template = route.and_then(|route| templates.find(route));
                     template.is_some()
                 }
@@ -50,7 +50,7 @@ impl<'s> Match<'s> {
     pub(super) fn missing(&self, view: &View<'_>) -> Option<&'s str> {
         let lacks = |part: &Part| match part {
             Part::Value(slot) => view.value(*slot).is_none(),
-            Part::Path => view.route.is_none(),
+            Part::Path => view.route().is_none(),
             Part::Template | Part::Capture(_) => false,
         };
         let at = self.rule.by.iter().position(lacks)?;
@@ -75,7 +75,7 @@ impl<'s> Match<'s> {
     /// Writes the values of `by`.
     pub(super) fn write(&self, view: &View<'_>, scribe: Scribe<'_>, buffer: &mut Buffer) {
         for part in &self.rule.by {
-            match (part, view.route.as_ref(), self.template) {
+            match (part, view.route(), self.template) {
                 (Part::Value(slot), ..) => scribe.value(buffer, view.value(*slot)),
                 (Part::Path, Some(route), _) => scribe.segments(buffer, route.segments(0)),
                 (Part::Template, _, Some(template)) => scribe.template(buffer, template.text()),
@@ -102,7 +102,7 @@ impl Test {
                 .address()
                 .is_some_and(|address| networks.iter().any(|network| network.contains(address))),
             Self::Templates(templates) => {
-                view.route.as_ref().is_some_and(|route| templates.find(route).is_some())
+                view.route().is_some_and(|route| templates.find(route).is_some())
             }
             Self::Present => view.value(slot).is_some(),
             Self::Absent => view.value(slot).is_none(),
@@ -113,9 +113,15 @@ impl Test {
 /// A match that applies, and the attribute of `by` that it does without.
 pub(super) type Applied<'s> = (Match<'s>, Option<&'s str>);
 
-/// The rules that match and apply, replaced or not, the most specific first.
-pub(super) fn applied<'s>(domain: &'s ActiveDomain, view: &View<'_>) -> SmallVec<[Applied<'s>; 8]> {
-    let mut applied: SmallVec<[Applied<'s>; 8]> = SmallVec::new();
+/// Several of them: filled where they are, as they are too large to be moved about for every ask.
+pub(super) type AllApplied<'s> = SmallVec<[Applied<'s>; 8]>;
+
+/// Finds the rules that match and apply, replaced or not, the most specific first.
+pub(super) fn find_applied<'s>(
+    domain: &'s ActiveDomain,
+    view: &View<'_>,
+    applied: &mut AllApplied<'s>,
+) {
     for position in domain.candidates(view) {
         let Ok(position) = usize::try_from(position) else { continue };
         let Some(rule) = domain.rules.get(position) else { continue };
@@ -127,7 +133,6 @@ pub(super) fn applied<'s>(domain: &'s ActiveDomain, view: &View<'_>) -> SmallVec
         }
     }
     applied.sort_unstable_by_key(|(found, _)| found.rank());
-    applied
 }
 
 impl Match<'_> {

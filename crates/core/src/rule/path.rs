@@ -46,7 +46,7 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
     if path.len() > MAX_LEN {
         return Err(PathError::TooLong);
     }
-    let rewritten = if is_plain(path) { Cow::Borrowed(path) } else { rewrite(path)? };
+    let rewritten = if is_plain(path.as_bytes()) { Cow::Borrowed(path) } else { rewrite(path)? };
     if rewritten.len() > MAX_LEN {
         return Err(PathError::TooLong);
     }
@@ -56,15 +56,27 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(rewritten)
 }
 
+/// The same of bytes, for the path of every ask: most are their own canonical form, and of these
+/// each byte is looked at once.
+pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
+    // A path that short cannot have too many segments.
+    if raw.len() <= MAX_SEGMENTS && raw.first() == Some(&b'/') && is_plain(raw) {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let text = std::str::from_utf8(raw).map_err(|_| PathError::NotUtf8)?;
+    Ok(match canonical(text)? {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    })
+}
+
 /// Whether nothing in the path could need rewriting; false only means that it has to be read.
-fn is_plain(path: &str) -> bool {
-    let mut previous = 0;
-    path.bytes().all(|byte| {
-        let fits = match byte {
-            b'/' | b'.' => previous != b'/',
-            _ => stands_as_it_is(byte),
-        };
-        previous = byte;
+fn is_plain(path: &[u8]) -> bool {
+    let mut after_slash = false;
+    path.iter().all(|byte| {
+        let slash = *byte == b'/';
+        let fits = !(after_slash && (slash || *byte == b'.')) && (slash || stands_as_it_is(*byte));
+        after_slash = slash;
         fits
     })
 }
@@ -144,13 +156,15 @@ fn is_dots_with_parameters(segment: &str) -> bool {
     (1..=2).contains(&dots) && (rest.starts_with(';') || rest.starts_with("%3B"))
 }
 
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+const fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 /// Whether the byte may stand in a path unescaped (RFC 3986, `pchar`).
-fn stands_as_it_is(byte: u8) -> bool {
-    is_unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
+const fn stands_as_it_is(byte: u8) -> bool {
+    is_unreserved(byte)
+        || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',')
+        || matches!(byte, b';' | b'=' | b':' | b'@')
 }
 
 fn push_escape(byte: u8, out: &mut String) {

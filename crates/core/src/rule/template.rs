@@ -16,7 +16,7 @@ use super::declaration::PathCase;
 use super::path::{self, hex};
 
 /// A path, as templates see it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Route {
     text: SmallVec<[u8; 192]>,
     /// Where each segment begins and ends. A canonical path has at most 8192 bytes.
@@ -24,35 +24,55 @@ pub(super) struct Route {
 }
 
 impl Route {
+    /// No path. Inlined, or all of its empty room would be copied to where it is wanted.
+    #[inline(always)]
+    pub(super) fn none() -> Self {
+        Self { text: SmallVec::new(), segments: SmallVec::new() }
+    }
+
     /// The segments of a canonical path.
     pub(super) fn new(canonical: &[u8], case: PathCase) -> Self {
-        let mut route = Self::default();
+        let mut route = Self::none();
         route.read(canonical, case);
         route
     }
 
     /// Takes the segments of a canonical path; the route was empty.
     pub(super) fn read(&mut self, canonical: &[u8], case: PathCase) {
-        // Most paths are their own text, but for case.
-        if canonical.iter().any(|byte| matches!(byte, b';' | b'%')) {
+        if !self.read_plainly(canonical) {
+            self.segments.clear();
             for segment in canonical.split(|byte| *byte == b'/') {
                 self.text.push(b'/');
                 self.push_decoded(segment);
-            }
-        } else {
-            self.text.extend_from_slice(canonical);
-            self.text.push(b'/');
-            let mut start = 0;
-            for (end, _) in (0_u16..).zip(&self.text).filter(|(_, byte)| **byte == b'/') {
-                if end > start {
-                    self.segments.push((start, end));
-                }
-                start = end.saturating_add(1);
             }
         }
         if case == PathCase::Insensitive {
             self.text.make_ascii_lowercase();
         }
+    }
+
+    /// Most paths are their own text, but for case. False for one that is not; it has left segments
+    /// then, and no text.
+    fn read_plainly(&mut self, canonical: &[u8]) -> bool {
+        let mut start = 0;
+        for (at, byte) in (0_u16..).zip(canonical) {
+            match byte {
+                b'/' => {
+                    if at > start {
+                        self.segments.push((start, at));
+                    }
+                    start = at.saturating_add(1);
+                }
+                b';' | b'%' => return false,
+                _ => {}
+            }
+        }
+        let end = u16::try_from(canonical.len()).unwrap_or(u16::MAX);
+        if end > start {
+            self.segments.push((start, end));
+        }
+        self.text.extend_from_slice(canonical);
+        true
     }
 
     fn push_decoded(&mut self, segment: &[u8]) {

@@ -13,22 +13,41 @@ use crate::Cost;
 /// What a domain can see of an ask.
 pub(super) struct View<'v> {
     values: SmallVec<[(Slot, Attribute<'v>); 8]>,
-    pub(super) route: Option<Route>,
+    /// Empty where there is no path. Not in an `Option`: it is too large to be moved into one for
+    /// every ask.
+    path: Route,
+    has_path: bool,
     pub(super) cost: Cost,
 }
 
 impl<'v> View<'v> {
     pub(super) fn new(domain: &ActiveDomain, ask: &'v Ask<'_>) -> Self {
-        let mut view = Self { values: SmallVec::new(), route: None, cost: ask.own_cost() };
+        let mut view = Self::of_cost(ask.own_cost());
+        view.read(domain, ask);
+        view
+    }
+
+    /// Nothing but a cost: see [`Route::none`].
+    #[inline(always)]
+    pub(super) fn of_cost(cost: Cost) -> Self {
+        Self { values: SmallVec::new(), path: Route::none(), has_path: false, cost }
+    }
+
+    /// Looks at an ask; nothing was seen yet.
+    pub(super) fn read(&mut self, domain: &ActiveDomain, ask: &'v Ask<'_>) {
         for (name, value) in ask.named() {
             let Some(slot) = domain.slots.of(name) else { continue };
             if let (Slot::PATH, Attribute::Text(path)) = (slot, value) {
-                // Filled in place: a route is too large to be moved about for every ask.
-                view.route.insert(Route::default()).read(path, domain.path_case);
+                self.path.read(path, domain.path_case);
+                self.has_path = true;
             }
-            view.values.push((slot, value));
+            self.values.push((slot, value));
         }
-        view
+    }
+
+    /// The path, as templates see it.
+    pub(super) fn route(&self) -> Option<&Route> {
+        self.has_path.then_some(&self.path)
     }
 
     pub(super) fn values(&self) -> &[(Slot, Attribute<'v>)] {
