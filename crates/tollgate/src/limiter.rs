@@ -85,6 +85,9 @@ impl<S: Store + 'static> Limiter<S> {
     /// [`Admission::Degraded`]. Nobody waits here: what cannot pass now is refused, with the time
     /// after which asking again helps.
     ///
+    /// Keep the admission while the work lasts where a rule counts who is at work: its permits go
+    /// back when it is dropped, so `admit(&ask).await.passes()` holds none.
+    ///
     /// Dropping the future before it ends may leave the charge, as a question to a remote store
     /// cannot be called back.
     ///

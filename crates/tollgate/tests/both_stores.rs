@@ -16,10 +16,11 @@ use std::time::Duration;
 use common::{on, rule, rules, user, with};
 use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::core::rule::declaration::{Mode, Rule};
-use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::core::rule::{Ask, Attribute, RuleSet};
 use tollgate::core::testing::Rng;
 use tollgate::core::{Algorithm, Key, Limit, MAX_VALUE, Store};
 use tollgate::redis::{Config, RedisStore};
+use tollgate::rules::{Format, load};
 use tollgate::{
     DenyCache, EmbeddedStore, Limiter, RateError, RateLimiter, RateType, ReservationError,
 };
@@ -53,6 +54,8 @@ on_both! {
     another_rule_never_turns_a_refusal_into_a_pass,
     lowering_a_limit_binds_at_once_and_raising_takes_nothing_away,
     shadow_rules_count_alike_and_answer_nobody,
+    each_request_is_judged_by_one_version_and_an_invalid_one_changes_nothing,
+    every_spelling_of_a_path_is_one_counter,
     counters_are_told_apart_by_every_value,
     a_reservation_is_settled_once,
     a_permit_comes_back_when_it_is_dropped,
@@ -229,6 +232,80 @@ async fn shadow_rules_count_alike_and_answer_nobody<S: Store + 'static, F: Futur
     }
     let stats = limiter.stats();
     assert_eq!((stats.shadow_admitted, stats.shadow_refused), (2, 3));
+}
+
+/// E27, E29
+async fn each_request_is_judged_by_one_version_and_an_invalid_one_changes_nothing<
+    S: Store + 'static,
+    F: Future<Output = S>,
+>(
+    store: impl Fn() -> F,
+) {
+    // Every version names its rule after itself and has two limits: whoever is judged by two of them
+    // would find both names, or one limit.
+    let text = |version: u64| {
+        format!(
+            "{{ version: {version}, domain: shop, rules: [{{ name: v{version}, by: [user], \
+             limits: [{version}000 per 1h, {version}0000 per 1d] }}] }}"
+        )
+    };
+    let load = |version| load(&text(version), Format::Yaml).unwrap();
+    let limiter = limiter(store().await, load(1));
+
+    let askers = (0..4).map(|asker: u32| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let (name, mut newest) = (asker.to_string(), 0);
+            for _ in 0..100 {
+                let admission = limiter.admit(&user(&name)).await;
+                let ruling = admission.ruling();
+                let version = ruling.version();
+                let rules: Vec<_> =
+                    ruling.findings().map(|finding| finding.rule.unwrap().name()).collect();
+                assert!(admission.passes());
+                assert_eq!(rules, vec![format!("v{version}"); 2]);
+                assert!(version >= newest, "versions only rise");
+                newest = version;
+            }
+        })
+    });
+    let askers: Vec<_> = askers.collect();
+    for version in 2..40 {
+        let before = limiter.rules();
+        let broken = text(version).replace("per 1d", "per 1x");
+        assert!(tollgate::rules::load(&broken, Format::Yaml).is_err(), "{broken}");
+        assert_eq!(limiter.set_rules(load(version - 1)).unwrap_err().present, version - 1);
+        assert!(std::sync::Arc::ptr_eq(&before, &limiter.rules()), "the last good set stays");
+        limiter.set_rules(load(version)).unwrap();
+        tokio::task::yield_now().await;
+    }
+    for asker in askers {
+        asker.await.unwrap();
+    }
+}
+
+/// E39, C13
+async fn every_spelling_of_a_path_is_one_counter<S: Store + 'static, F: Future<Output = S>>(
+    store: impl Fn() -> F,
+) {
+    let rule = on(hourly("orders", &["path.id"], 5, SlidingLog), "path", "/orders/{id}");
+    let limiter = limiter(store().await, rules(1, [rule]));
+    let spellings =
+        ["/orders/17", "//orders//17", "/x/../orders/./17", "/orders/%31%37", "/orders/17?a"];
+
+    for (spent, spelling) in spellings.into_iter().enumerate() {
+        let ask = Ask::new("shop").with("path", spelling).unwrap();
+        let Some(Attribute::Text(path)) = ask.attribute("path") else { panic!("{spelling}") };
+        let again = Ask::new("shop").with("path", path).unwrap();
+        assert_eq!(again.attribute("path"), Some(Attribute::Text(path)), "its own canonical form");
+        assert_eq!(remaining(&limiter, &again, "orders").await, 5 - spent as u64);
+        assert!(limiter.admit(&ask).await.passes());
+    }
+
+    for spelling in spellings {
+        let ask = Ask::new("shop").with("path", spelling).unwrap();
+        assert!(!limiter.admit(&ask).await.passes(), "{spelling} is another counter");
+    }
 }
 
 /// E38, C11, C12

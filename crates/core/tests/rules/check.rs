@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tollgate_core::algorithm::SlidingLog;
-use tollgate_core::rule::declaration::{Ban, Domain, Pattern, Rule, Subject, Value};
+use tollgate_core::rule::declaration::{
+    Ban, Domain, Mode, OnMissing, Pattern, Rule, Subject, Value,
+};
 use tollgate_core::rule::{Place, RuleError, RuleSet, bounds};
 use tollgate_core::testing::Rng;
 
@@ -271,6 +273,35 @@ fn a_chain_as_long_as_the_set_and_a_diamond_are_no_circles() {
 }
 
 #[test]
+fn rules_that_would_refuse_every_request_are_refused_themselves() {
+    let rules = |count: usize| (0..count).map(|i| rule(&format!("r{i}"))).collect::<Vec<_>>();
+    let errors = |rules| match RuleSet::new(declare(vec![shop(rules)])) {
+        Ok(_) => String::new(),
+        Err(errors) => list(&errors),
+    };
+    let (mut shadow, mut off) = (rules(65), rules(65));
+    shadow[3].mode = Mode::Shadow;
+    off[3].mode = Mode::Off;
+    let mut some_have_none = rules(65);
+    some_have_none[3].by = vec!["user".to_owned()];
+    let mut replacing = rules(65);
+    replacing[0].replaces = vec!["r7".to_owned()];
+    let mut all_share = some_have_none.clone();
+    all_share[3].on_missing = OnMissing::Share;
+
+    for fits in [rules(64), shadow, off, some_have_none, replacing] {
+        assert_eq!(errors(fits), "");
+    }
+    for above in [rules(65), rules(70), all_share] {
+        assert_eq!(
+            errors(above),
+            "domain 1, rule 65, limits: with this rule, 65 limits apply to every request (one \
+             request is charged on at most 64: narrow some `match`)\n"
+        );
+    }
+}
+
+#[test]
 fn at_most_a_hundred_errors_are_told() {
     let rules = (0..1_000).map(|i| Rule::new(format!("r{i}"))).collect();
 
@@ -317,7 +348,9 @@ fn every_bound_holds_exactly() {
 
 #[test]
 fn the_bounds_of_a_set_hold_exactly() {
-    let rules = |count: usize| (0..count).map(|i| rule(&format!("r{i}"))).collect::<Vec<_>>();
+    // By user, as so many that apply to everybody would not load.
+    let named = |i: usize| rule(&format!("r{i}")).with(|rule| rule.by = vec!["user".to_owned()]);
+    let rules = |count: usize| (0..count).map(named).collect::<Vec<_>>();
     let domains = |count: usize| {
         RuleSet::new(declare((0..count).map(|i| Domain::new(format!("d{i}"))).collect()))
     };

@@ -130,6 +130,8 @@ fn more_charges_than_a_request_holds_are_never_dropped_silently() {
     let rules = |count: usize, mode| {
         (0..count)
             .map(|i| rule(&format!("{mode:?}{i}")).with(|rule| rule.mode = mode))
+            // Who has a user is known only when somebody asks; else it would not load.
+            .map(|rule| rule.with(|rule| rule.by = vec!["user".to_owned()]))
             .collect::<Vec<_>>()
     };
     let fits = set(rules(Request::MAX_CHARGES, Mode::Enforce));
@@ -139,11 +141,14 @@ fn more_charges_than_a_request_holds_are_never_dropped_silently() {
     let mut shadows = rules(Request::MAX_CHARGES + 3, Mode::Shadow);
     shadows.push(rule("a"));
 
-    assert_eq!(charges(&fits, &ask(&[])).enforced().len(), 64);
-    assert!(matches!(above.judge(&ask(&[]), &SECRET), Judgement::TooMany { charges: 65 }));
-    assert_eq!(charges(&set(replacing), &ask(&[])).enforced().len(), 64);
+    assert_eq!(charges(&fits, &ask(&[("user", "alice")])).enforced().len(), 64);
+    assert!(matches!(
+        above.judge(&ask(&[("user", "alice")]), &SECRET),
+        Judgement::TooMany { charges: 65 }
+    ));
+    assert_eq!(charges(&set(replacing), &ask(&[("user", "alice")])).enforced().len(), 64);
     let set = set(shadows);
-    let charges = charges(&set, &ask(&[]));
+    let charges = charges(&set, &ask(&[("user", "alice")]));
     assert_eq!(
         (charges.enforced().len(), charges.shadow().len()),
         (1, 64),

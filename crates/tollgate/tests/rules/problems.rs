@@ -86,6 +86,21 @@ fn every_problem_has_its_place_and_a_way_out() {
 }
 
 #[test]
+fn an_entry_of_a_list_names_one_value() {
+    for entry in
+        ["{user: '*'}", "{user: {present: true}}", "{user: {absent: true}}", "{user: [a, b]}"]
+    {
+        let text = format!("{{version: 1, domain: d, lists: {{exempt: [{entry}]}}}}");
+        assert_eq!(
+            wrong(&text, Format::Yaml),
+            "1:49: an entry of a list names one value of `user`; write one value an entry, or a rule \
+             with `block: true` for a condition",
+            "{entry}"
+        );
+    }
+}
+
+#[test]
 fn what_only_the_whole_set_shows_is_told_at_its_place_too() {
     for (fields, place) in [
         ("limits: [5 per 1m, 7 per 60s]", "4:30: there are two limits `1m` in this rule"),

@@ -9,9 +9,10 @@ mod replaces;
 mod rule;
 
 use super::bounds;
-use super::declaration::{Declaration, Domain, Subject, Value};
+use super::declaration::{Declaration, Domain, Mode, OnMissing, Rule, Subject, Value};
 use super::error::{Place, Report, RuleError};
 use super::hash::Table;
+use crate::Request;
 
 /// Reports everything that is wrong.
 pub(super) fn check(declaration: &Declaration, report: &mut Report) {
@@ -68,6 +69,35 @@ fn check_domain(domain: &Domain, place: Place, report: &mut Report) {
         }
     }
     replaces::check(&domain.rules, &seen, place, report);
+    check_sum(&domain.rules, place, report);
+}
+
+/// Reports rules that together would refuse every request: more limits apply to whatever comes than
+/// one request may be charged on. Where that depends on the request, only judging can tell.
+fn check_sum(rules: &[Rule], place: Place, report: &mut Report) {
+    let enforced = || rules.iter().filter(|rule| rule.mode == Mode::Enforce);
+    let mut replaced = Table::default();
+    enforced().flat_map(|rule| &rule.replaces).for_each(|name| {
+        replaced.insert(name.as_str(), ());
+    });
+    let always = |rule: &Rule| {
+        let counts = rule.by.is_empty() || rule.on_missing == OnMissing::Share;
+        rule.mode == Mode::Enforce && rule.matches.is_empty() && counts && !rule.block
+    };
+    let mut sum = 0_usize;
+    for (at, rule) in rules.iter().enumerate() {
+        if !always(rule) || replaced.contains_key(rule.name.as_str()) {
+            continue;
+        }
+        sum = sum.saturating_add(rule.limits.len()).saturating_add(usize::from(rule.ban.is_some()));
+        if sum > Request::MAX_CHARGES {
+            let message = format!("with this rule, {sum} limits apply to every request");
+            let error = RuleError::new(Place { rule: Some(at), ..place }.field("limits"), message);
+            report
+                .add(error.with_hint("one request is charged on at most 64: narrow some `match`"));
+            return;
+        }
+    }
 }
 
 fn check_list(list: &[Subject], place: Place, report: &mut Report) {

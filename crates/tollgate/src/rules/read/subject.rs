@@ -113,6 +113,20 @@ impl Reader {
             return None;
         };
         let name = entry.key.as_ref().to_owned();
+        let anybody = match &entry.node.value {
+            Value::Text(text) => text == "*",
+            Value::Map(_) => {
+                ["present", "absent"].iter().any(|kind| entry.node.get(kind).is_some())
+            }
+            Value::List(_) => true,
+            _ => false,
+        };
+        if anybody && !name.eq_ignore_ascii_case("ip") {
+            let message = format!("an entry of a list names one value of {}", quoted(&name));
+            let hint = "write one value an entry, or a rule with `block: true` for a condition";
+            self.problems.add(entry.node.at, message, Some(hint.to_owned()));
+            return None;
+        }
         Some(match self.accepted(&name, &entry.node)? {
             Accepted::Network(network) => Subject::Network(network),
             value => Subject::Attribute { name, value },
