@@ -11,7 +11,7 @@ use crate::{Answer, Key, Request};
 /// A store owns its clock. Every store must pass the suite of the `testing` feature.
 pub trait Store: Send + Sync {
     /// Whether it can fail to answer, and answering takes a trip. Whoever asks a store that does
-    /// neither need not remember its answers.
+    /// neither need not remember its answers. One that says `false` answers when it is first polled.
     const REMOTE: bool = true;
 
     /// Executes the requests in order; each sees what those before it charged.

@@ -102,7 +102,9 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.set(None, &rate).await
     }
 
-    /// Sets the rate, whatever it was. What was used stays used, also by those who wait.
+    /// Sets the rate, whatever it was. What was used stays used, also by those who wait; whoever
+    /// waits already keeps the moment that it was told. A change from at most 100 000 permits to
+    /// more, or back, begins anew: so many are counted by another algorithm.
     ///
     /// # Errors
     ///
