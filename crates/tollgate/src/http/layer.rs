@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
@@ -17,11 +18,12 @@ use tower_layer::Layer;
 use super::ask::Plan;
 use super::attributes::{Costs, Extract, PeerFrom, Value};
 use super::client::Trust;
+use super::crowd::{Crowd, Waiting};
 use super::fields::{Fields, Legacy, Tell, add_retry_after};
 use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
 use super::service::LimitService;
-use crate::limiter::Manner;
+use crate::wait::Booking;
 use crate::{Admission, Limiter, Permits};
 
 /// Limits what comes in by the rules of a domain. Clones share everything.
@@ -74,6 +76,8 @@ pub(super) struct Config<S> {
     respond: Option<Respond>,
     legacy: Option<Legacy>,
     tell: Tell,
+    patience: Duration,
+    crowd: Crowd,
     plan: ArcSwap<Plan>,
 }
 
@@ -90,6 +94,8 @@ impl<S: Store + 'static> LimitLayer<S> {
             respond: None,
             legacy: None,
             tell: Tell::default(),
+            patience: Duration::ZERO,
+            crowd: Crowd::default(),
             plan: ArcSwap::from_pointee(Plan::none()),
         };
         Self { config: Arc::new(config) }
@@ -165,6 +171,35 @@ impl<S: Store + 'static> LimitLayer<S> {
         self.edit(|config| config.tell = tell)
     }
 
+    /// Lets requests wait this long for a place in the future instead of refusing them. None wait
+    /// unless said.
+    ///
+    /// Limits that keep a time line grant such places: leaky queue and meter, token bucket, smooth.
+    /// Of several limits one waits, and the others must pass at once. A place beyond the patience is
+    /// refused at once. A client that goes away while it waits gives its place back, as far as nobody
+    /// stands behind it.
+    ///
+    /// Keep it below what clients and proxies wait for an answer.
+    ///
+    /// ```
+    /// # use tollgate::{EmbeddedStore, Limiter, http::LimitLayer};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// use std::time::Duration;
+    ///
+    /// let layer = LimitLayer::new(limiter, "shop").patience(Duration::from_secs(2)).max_waiting(500);
+    /// # }
+    /// ```
+    pub fn patience(self, patience: Duration) -> Self {
+        self.edit(|config| config.patience = patience)
+    }
+
+    /// How many may wait at once, those included whom the store has not answered yet; 6000 unless
+    /// said. Whoever comes beyond that passes at once or is refused.
+    pub fn max_waiting(self, most: usize) -> Self {
+        self.edit(|config| config.crowd = Crowd::of(most))
+    }
+
     fn edit(mut self, edit: impl FnOnce(&mut Config<S>)) -> Self {
         let config = Arc::make_mut(&mut self.config);
         // A plan knows extractors by their places.
@@ -176,6 +211,31 @@ impl<S: Store + 'static> LimitLayer<S> {
 
 /// What the limiter says of a request, if it could be asked.
 pub(super) type Judgement = Result<Admission, RefusalKind>;
+
+/// A judgement, and what it takes to wait for it.
+pub(super) struct Answered {
+    pub(super) judgement: Judgement,
+    booking: Booking,
+    here: Option<Waiting>,
+}
+
+impl Answered {
+    fn unjudged(kind: RefusalKind) -> Self {
+        Self { judgement: Err(kind), booking: Booking::default(), here: None }
+    }
+
+    /// Whether the request was granted a place in the future.
+    pub(super) fn waits(&self) -> bool {
+        self.judgement.as_ref().is_ok_and(|admission| !admission.wait().is_zero())
+    }
+
+    /// Waits for that place. Dropping the future gives it back.
+    pub(super) async fn wait(self) -> Judgement {
+        let _here = self.here;
+        self.booking.wait().await;
+        self.judgement
+    }
+}
 
 /// What becomes of a request.
 pub(super) enum Conclusion {
@@ -208,32 +268,40 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// Asks the limiter about a request.
-    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Judgement {
-        let values = plan.find(self, parts)?;
-        let ask = values.ask(&self.domain);
-        let ask = ask.map_err(|error| RefusalKind::Malformed(error.into()))?;
+    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Answered {
+        let values = match plan.find(self, parts) {
+            Ok(values) => values,
+            Err(kind) => return Answered::unjudged(kind),
+        };
+        let ask = match values.ask(&self.domain) {
+            Ok(ask) => ask,
+            Err(error) => return Answered::unjudged(RefusalKind::Malformed(error.into())),
+        };
+        let (here, patience) = self.join();
         let rules = Arc::clone(&plan.rules);
-        Ok(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {}).await)
+        let (admission, booking) = self.limiter.admit_and_book(&ask, patience, rules).await;
+        Answered { judgement: Ok(admission), booking, here }
     }
 
     /// The same of a store that answers at once; `None` if it does not. Polled where it is made,
     /// as a future that is thousands of bytes large takes longer to move than to run.
-    pub(super) fn judge_at_once(&self, parts: &Parts) -> Option<Judgement> {
+    pub(super) fn judge_at_once(&self, parts: &Parts) -> Option<Answered> {
         let plan = self.plan();
-        let values = match plan.find(self, parts) {
-            Ok(values) => values,
-            Err(kind) => return Some(Err(kind)),
-        };
-        let ask = match values.ask(&self.domain) {
-            Ok(ask) => ask,
-            Err(error) => return Some(Err(RefusalKind::Malformed(error.into()))),
-        };
-        let rules = Arc::clone(&plan.rules);
-        let admission = pin!(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {}));
-        match admission.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(admission) => Some(Ok(admission)),
+        let asked = pin!(self.judge(&plan, parts));
+        match asked.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answered) => Some(answered),
             Poll::Pending => None,
         }
+    }
+
+    /// Joins those who may wait, and says for how long: not at all, where too many do already.
+    fn join(&self) -> (Option<Waiting>, Duration) {
+        if self.patience.is_zero() {
+            return (None, Duration::ZERO);
+        }
+        let here = self.crowd.join();
+        let patience = if here.is_some() { self.patience } else { Duration::ZERO };
+        (here, patience)
     }
 
     /// Turns an answer into what goes along with the request, or into the response to it.
@@ -306,6 +374,8 @@ impl<S> Clone for Config<S> {
             respond: self.respond.clone(),
             legacy: self.legacy,
             tell: self.tell,
+            patience: self.patience,
+            crowd: self.crowd.clone(),
             plan: ArcSwap::from_pointee(Plan::none()),
         }
     }

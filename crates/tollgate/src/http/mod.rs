@@ -50,11 +50,13 @@
 //! | `judged` | so that layers within layers count once |
 //! | `fields`, `refusal`, `grpc` | what the client is told |
 //! | `outbound` | the layer for calls to others |
+//! | `crowd` | how many wait at once |
 
 mod ask;
 mod attributes;
 mod body;
 mod client;
+mod crowd;
 mod fields;
 mod forwarded;
 mod grpc;

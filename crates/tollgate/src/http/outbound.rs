@@ -6,8 +6,6 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,11 +15,8 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::crowd::Crowd;
 use crate::{Gate, NotAdmitted};
-
-/// As many as wait where nobody says how many may: a minute of a third party that takes a hundred
-/// a second, at a few kilobytes for each request.
-const WAITING: usize = 6_000;
 
 /// Makes calls wait for their turn at a gate. Clones share the line.
 ///
@@ -55,15 +50,13 @@ struct Line<S> {
     gate: Gate<S>,
     patience: Duration,
     cost: Cost,
-    most: usize,
-    waiting: Arc<AtomicUsize>,
+    crowd: Crowd,
 }
 
 impl<S: Store + 'static> OutboundLayer<S> {
     /// Calls that wait at this gate, but not longer than `patience`.
     pub fn new(gate: Gate<S>, patience: Duration) -> Self {
-        let waiting = Arc::default();
-        Self { line: Line { gate, patience, cost: 1, most: WAITING, waiting } }
+        Self { line: Line { gate, patience, cost: 1, crowd: Crowd::default() } }
     }
 
     /// What each call costs; 1 unless said.
@@ -74,7 +67,7 @@ impl<S: Store + 'static> OutboundLayer<S> {
 
     /// How many may wait at once; 6000 unless said.
     pub fn max_waiting(mut self, most: usize) -> Self {
-        self.line.most = most;
+        self.line.crowd = Crowd::of(most);
         self
     }
 }
@@ -82,7 +75,7 @@ impl<S: Store + 'static> OutboundLayer<S> {
 impl<S: Store + 'static> Line<S> {
     /// Waits for a turn.
     async fn turn(self) -> Result<(), NoTurn> {
-        let _here = Waiting::new(&self.waiting, self.most).ok_or(NoTurn::Crowded)?;
+        let _here = self.crowd.join().ok_or(NoTurn::Crowded)?;
         let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
         turn.map_err(NoTurn::NotAdmitted)
     }
@@ -91,23 +84,6 @@ impl<S: Store + 'static> Line<S> {
 enum NoTurn {
     Crowded,
     NotAdmitted(NotAdmitted),
-}
-
-/// Somebody who waits.
-struct Waiting<'c>(&'c AtomicUsize);
-
-impl<'c> Waiting<'c> {
-    fn new(count: &'c AtomicUsize, most: usize) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::AcqRel);
-        let here = Self(count);
-        (before < most).then_some(here)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl<Svc, S> Layer<Svc> for OutboundLayer<S> {
@@ -234,8 +210,7 @@ impl<S> Clone for Line<S> {
             gate: self.gate.clone(),
             patience: self.patience,
             cost: self.cost,
-            most: self.most,
-            waiting: Arc::clone(&self.waiting),
+            crowd: self.crowd.clone(),
         }
     }
 }

@@ -22,7 +22,7 @@ use tollgate_embedded::EmbeddedStore;
 use tower_service::Service;
 
 use super::body::LimitedBody;
-use super::layer::{Conclusion, Config, Judgement, Passing};
+use super::layer::{Answered, Conclusion, Config, Passing};
 use crate::Permits;
 
 /// Judges requests before the inner service sees them.
@@ -60,8 +60,8 @@ where
             early = self.config.judge_at_once(&parts);
         }
         let decision: Deciding = match early {
-            Some(judged) if !waits(&judged) => {
-                return match self.config.conclude(judged, &mut parts) {
+            Some(answered) if !answered.waits() => {
+                return match self.config.conclude(answered.judgement, &mut parts) {
                     Conclusion::Pass(passing) => LimitFuture::serve(
                         &mut self.inner,
                         Request::from_parts(parts, body),
@@ -81,29 +81,21 @@ where
 
 type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
 
-fn waits(judged: &Judgement) -> bool {
-    judged.as_ref().is_ok_and(|admission| !admission.wait().is_zero())
-}
-
 /// Asks unless the answer is there, and waits for a place in the future if one was granted.
 async fn decide<S: Store + 'static>(
     config: Arc<Config<S>>,
-    early: Option<Judgement>,
+    early: Option<Answered>,
     mut parts: Parts,
 ) -> (Parts, Conclusion) {
-    let judged = match early {
-        Some(judged) => judged,
+    let answered = match early {
+        Some(answered) => answered,
         None => {
             let plan = Guard::into_inner(config.plan());
             config.judge(&plan, &parts).await
         }
     };
-    if let Ok(admission) = &judged
-        && waits(&judged)
-    {
-        tokio::time::sleep(admission.wait()).await;
-    }
-    let concluded = config.conclude(judged, &mut parts);
+    let judgement = answered.wait().await;
+    let concluded = config.conclude(judgement, &mut parts);
     (parts, concluded)
 }
 

@@ -21,5 +21,6 @@ mod hyper;
 mod identity;
 mod nested;
 mod outbound;
+mod patience;
 mod permits;
 mod wire;
