@@ -1,7 +1,7 @@
 //! Limits for HTTP: layers for axum, tonic, hyper, and whatever else speaks tower.
 //!
-//! [`LimitLayer`] judges what comes in and answers what may not pass; [`OutboundLayer`] makes
-//! what goes out wait for its turn. A request becomes an ask, an admission becomes fields and
+//! [`LimitLayer`] judges what comes in and answers what may not pass; [`OutboundLayer`] and
+//! [`OutboundRulesLayer`] make what goes out wait for its turn. A request becomes an ask, an admission becomes fields and
 //! status codes, and nothing is decided here.
 //!
 //! ```
@@ -49,7 +49,8 @@
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
 //! | `judged` | so that layers within layers count once |
 //! | `fields`, `refusal`, `grpc` | what the client is told |
-//! | `outbound` | the layer for calls to others |
+//! | `outbound` | the layer for calls to others, at one gate |
+//! | `outbound_rules`, `outbound_refusal` | the same, by rules |
 //! | `crowd` | how many wait at once |
 
 mod ask;
@@ -63,6 +64,8 @@ mod grpc;
 mod judged;
 mod layer;
 mod outbound;
+mod outbound_refusal;
+mod outbound_rules;
 mod refusal;
 mod service;
 
@@ -73,5 +76,7 @@ pub use fields::{Legacy, Tell};
 pub use judged::Judged;
 pub use layer::LimitLayer;
 pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService};
+pub use outbound_refusal::OutboundRefusal;
+pub use outbound_rules::{OutboundRulesFuture, OutboundRulesLayer, OutboundRulesService};
 pub use refusal::{Malformed, Refusal, RefusalKind};
 pub use service::{LimitFuture, LimitService};

@@ -16,6 +16,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::crowd::Crowd;
+use super::outbound_refusal::OutboundRefusal;
 use crate::{Gate, NotAdmitted};
 
 /// Makes calls wait for their turn at a gate. Clones share the line.
@@ -173,11 +174,13 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
 }
 
 /// Why a call has no response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutboundError<E> {
     /// It was not made: its turn would have come too late, or never.
     NotAdmitted(NotAdmitted),
+    /// It was not made: rules did not let it out.
+    Refused(OutboundRefusal),
     /// It was not made: as many as may wait do so already.
     Crowded,
     /// It was made, and failed.
@@ -188,6 +191,7 @@ impl<E> fmt::Display for OutboundError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotAdmitted(_) => "the call was not made, as its turn did not come",
+            Self::Refused(_) => "the call was not made, as rules refuse it",
             Self::Crowded => "the call was not made, as too many wait for their turn",
             Self::Call(_) => "the call failed",
         })
@@ -198,6 +202,7 @@ impl<E: std::error::Error + 'static> std::error::Error for OutboundError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::NotAdmitted(why) => Some(why),
+            Self::Refused(refusal) => Some(refusal),
             Self::Crowded => None,
             Self::Call(error) => Some(error),
         }

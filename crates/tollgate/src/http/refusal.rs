@@ -56,6 +56,20 @@ pub enum RefusalKind {
     NoPeer,
 }
 
+impl RefusalKind {
+    /// Why a ruling refuses.
+    pub(super) fn of(ruling: &Ruling, outage: Option<Outage>) -> Self {
+        let by_ban = |finding: Finding<'_>| finding.rule.is_some() && finding.limit.is_none();
+        match ruling.reason() {
+            Reason::Blocked => Self::Blocked,
+            Reason::TooManyLimits => Self::TooManyLimits,
+            _ if outage.is_some_and(|outage| outage.unavailable) => Self::Unavailable,
+            _ if ruling.refused_by().is_some_and(by_ban) => Self::Banned,
+            _ => Self::Limited,
+        }
+    }
+}
+
 /// What is wrong with a request that cannot be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -103,15 +117,7 @@ impl<'a> Refusal<'a> {
     }
 
     pub(super) fn judged(ruling: &'a Ruling, outage: Option<Outage>, request: &'a Parts) -> Self {
-        let by_ban = |finding: Finding<'_>| finding.rule.is_some() && finding.limit.is_none();
-        let kind = match ruling.reason() {
-            Reason::Blocked => RefusalKind::Blocked,
-            Reason::TooManyLimits => RefusalKind::TooManyLimits,
-            _ if outage.is_some_and(|outage| outage.unavailable) => RefusalKind::Unavailable,
-            _ if ruling.refused_by().is_some_and(by_ban) => RefusalKind::Banned,
-            _ => RefusalKind::Limited,
-        };
-        Self { kind, request, ruling: Some(ruling) }
+        Self { kind: RefusalKind::of(ruling, outage), request, ruling: Some(ruling) }
     }
 
     /// Why.

@@ -21,6 +21,7 @@ mod hyper;
 mod identity;
 mod nested;
 mod outbound;
+mod outbound_rules;
 mod patience;
 mod permits;
 mod wire;

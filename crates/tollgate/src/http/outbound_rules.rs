@@ -1,0 +1,273 @@
+//! The layer for calls to others that are limited by rules.
+//!
+//! What [`OutboundLayer`](super::OutboundLayer) does at one gate, this does by the rules of a
+//! domain: a function says what each call asks, one limit may grant it a place in the future within
+//! the patience, and permits of concurrency limits are held until the response's body ends. Nothing
+//! is found out of a request by itself: calls to others have no client's address.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tollgate_core::Store;
+use tollgate_core::rule::{Ask, AskError};
+use tollgate_embedded::EmbeddedStore;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::body::LimitedBody;
+use super::crowd::Crowd;
+use super::outbound::OutboundError;
+use super::outbound_refusal::OutboundRefusal;
+use super::refusal::RefusalKind;
+use crate::{Limiter, Permits};
+
+/// Makes calls wait for what the rules of a domain grant them. Clones share everything.
+///
+/// Only limits that keep a time line grant a place in the future (leaky queue and meter, token
+/// bucket, smooth), and of several limits one; what the others refuse fails at once.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::{Request, Response};
+/// use tollgate::http::{OutboundError, OutboundRulesLayer};
+/// use tollgate::{EmbeddedStore, Limiter, rules};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// limiter.set_rules(rules::load(
+///     "
+/// version: 1
+/// domain: partners
+/// rules:
+///   - name: per-partner
+///     by: [host]
+///     limits: [{ count: 10, per: 1s, burst: 1, algorithm: token-bucket }]
+/// ",
+///     rules::Format::Yaml,
+/// )?)?;
+/// let layer = OutboundRulesLayer::new(limiter, "partners", Duration::from_millis(150), |ask, call| {
+///     ask.with("host", call.uri.host().unwrap_or_default())
+/// });
+/// let client = layer.layer(service_fn(|call: Request<String>| async move {
+///     Ok::<_, std::io::Error>(Response::new(call.into_body()))
+/// }));
+///
+/// let call = || Request::post("https://bank.example/pay").body(String::new());
+/// client.clone().oneshot(call()?).await?;
+/// let (second, third) = tokio::join!(client.clone().oneshot(call()?), client.oneshot(call()?));
+/// assert!(second.is_ok(), "after a tenth of a second");
+/// let Err(OutboundError::Refused(refusal)) = third else { panic!("two tenths are too long") };
+/// assert_eq!(refusal.policies(), ["per-partner"]);
+/// # Ok(()) }
+/// ```
+pub struct OutboundRulesLayer<S = EmbeddedStore> {
+    desk: Arc<Desk<S>>,
+}
+
+/// Says what a call asks.
+type Asks = dyn for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync;
+
+/// Where calls are let out.
+struct Desk<S> {
+    limiter: Limiter<S>,
+    domain: Arc<str>,
+    patience: Duration,
+    ask: Arc<Asks>,
+    crowd: Crowd,
+}
+
+impl<S: Store + 'static> OutboundRulesLayer<S> {
+    /// Calls that ask this limiter in this domain, and wait no longer than `patience`. `ask` is
+    /// given an empty ask of the domain and adds what rules look at.
+    pub fn new(
+        limiter: Limiter<S>,
+        domain: impl Into<Arc<str>>,
+        patience: Duration,
+        ask: impl for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync + 'static,
+    ) -> Self {
+        let (domain, ask) = (domain.into(), Arc::new(ask));
+        let desk = Desk { limiter, domain, patience, ask, crowd: Crowd::default() };
+        Self { desk: Arc::new(desk) }
+    }
+
+    /// How many may wait at once, those included whom the store has not answered yet; 6000 unless
+    /// said.
+    pub fn max_waiting(mut self, most: usize) -> Self {
+        Arc::make_mut(&mut self.desk).crowd = Crowd::of(most);
+        self
+    }
+}
+
+impl<S: Store + 'static> Desk<S> {
+    /// Waits until a call may be made, and says what it holds meanwhile.
+    async fn turn(&self, parts: &Parts) -> Result<Permits, NoCall> {
+        let ask = (self.ask)(Ask::new(&self.domain), parts).map_err(|error| {
+            NoCall::Refused(OutboundRefusal::unjudged(RefusalKind::Malformed(error.into())))
+        })?;
+        let _here = self.crowd.join().ok_or(NoCall::Crowded)?;
+        let rules = self.limiter.rules();
+        let (admission, booking) = self.limiter.admit_and_book(&ask, self.patience, rules).await;
+        if !admission.passes() {
+            return Err(NoCall::Refused(OutboundRefusal::judged(&admission)));
+        }
+        booking.wait().await;
+        Ok(admission.into_permits())
+    }
+}
+
+enum NoCall {
+    Crowded,
+    Refused(OutboundRefusal),
+}
+
+impl<Svc, S> Layer<Svc> for OutboundRulesLayer<S> {
+    type Service = OutboundRulesService<Svc, S>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        OutboundRulesService { inner, desk: Arc::clone(&self.desk) }
+    }
+}
+
+/// Calls the inner service when rules let it.
+pub struct OutboundRulesService<Svc, S = EmbeddedStore> {
+    inner: Svc,
+    desk: Arc<Desk<S>>,
+}
+
+impl<Svc, S, Q, R> Service<Request<Q>> for OutboundRulesService<Svc, S>
+where
+    Svc: Service<Request<Q>, Response = Response<R>> + Clone,
+    S: Store + 'static,
+{
+    type Response = Response<LimitedBody<R>>;
+    type Error = OutboundError<Svc::Error>;
+    type Future = OutboundRulesFuture<Svc, Q>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(OutboundError::Call)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let clone = self.inner.clone();
+        // The service that was found ready is this request's.
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let (parts, body) = request.into_parts();
+        let desk = Arc::clone(&self.desk);
+        let turn: Turn = Box::pin(async move {
+            let turn = desk.turn(&parts).await;
+            (parts, turn)
+        });
+        OutboundRulesFuture { phase: Phase::Waiting { turn, inner, body: Some(body) } }
+    }
+}
+
+type Turn = Pin<Box<dyn Future<Output = (Parts, Result<Permits, NoCall>)> + Send>>;
+
+pin_project! {
+    /// The response to a call that rules let out first. Dropping it gives back what it holds.
+    #[must_use = "a future does nothing unless it is polled"]
+    pub struct OutboundRulesFuture<Svc, Q>
+    where
+        Svc: Service<Request<Q>>,
+    {
+        #[pin]
+        phase: Phase<Svc, Svc::Future, Q>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum Phase<Svc, F, Q> {
+        Waiting { turn: Turn, inner: Svc, body: Option<Q> },
+        Calling { #[pin] future: F, permits: Option<Permits> },
+    }
+}
+
+impl<Svc, Q, R> Future for OutboundRulesFuture<Svc, Q>
+where
+    Svc: Service<Request<Q>, Response = Response<R>>,
+{
+    type Output = Result<Response<LimitedBody<R>>, OutboundError<Svc::Error>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut phase = self.project().phase;
+        loop {
+            let next = match phase.as_mut().project() {
+                Projected::Calling { future, permits } => {
+                    let response = ready!(future.poll(context)).map_err(OutboundError::Call)?;
+                    let permits = permits.take().unwrap_or_default();
+                    return Poll::Ready(Ok(response.map(|it| LimitedBody::served(it, permits))));
+                }
+                Projected::Waiting { turn, inner, body } => {
+                    match (ready!(turn.as_mut().poll(context)), body.take()) {
+                        ((parts, Ok(permits)), Some(body)) => Phase::Calling {
+                            future: inner.call(Request::from_parts(parts, body)),
+                            permits: Some(permits),
+                        },
+                        ((_, Err(NoCall::Refused(refusal))), _) => {
+                            return Poll::Ready(Err(OutboundError::Refused(refusal)));
+                        }
+                        // Only after the answer is there no body any more.
+                        ((_, Err(NoCall::Crowded)), _) | ((_, Ok(_)), None) => {
+                            return Poll::Ready(Err(OutboundError::Crowded));
+                        }
+                    }
+                }
+            };
+            phase.set(next);
+        }
+    }
+}
+
+impl<S> Clone for Desk<S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            domain: Arc::clone(&self.domain),
+            patience: self.patience,
+            ask: Arc::clone(&self.ask),
+            crowd: self.crowd.clone(),
+        }
+    }
+}
+
+impl<S> Clone for OutboundRulesLayer<S> {
+    fn clone(&self) -> Self {
+        Self { desk: Arc::clone(&self.desk) }
+    }
+}
+
+impl<S> fmt::Debug for OutboundRulesLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundRulesLayer")
+            .field("domain", &self.desk.domain)
+            .field("patience", &self.desk.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<Svc: Clone, S> Clone for OutboundRulesService<Svc, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), desk: Arc::clone(&self.desk) }
+    }
+}
+
+impl<Svc: fmt::Debug, S> fmt::Debug for OutboundRulesService<Svc, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundRulesService").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl<Svc: Service<Request<Q>>, Q> fmt::Debug for OutboundRulesFuture<Svc, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundRulesFuture").finish_non_exhaustive()
+    }
+}
