@@ -57,9 +57,12 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) fn new(ruling: &Ruling, legacy: Option<Legacy>) -> Self {
+    /// What a ruling says, with every time so much later than it is.
+    pub(super) fn new(ruling: &Ruling, legacy: Option<Legacy>, later: Duration) -> Self {
         let most = match ruling.verdict() {
-            Verdict::Deny(Retry::After(retry)) => Some(refusal_seconds(retry)),
+            Verdict::Deny(Retry::After(retry)) => {
+                Some(refusal_seconds(retry.saturating_add(later)))
+            }
             Verdict::Deny(Retry::Never) => Some(0),
             Verdict::Allow | Verdict::Wait(_) => None,
         };
@@ -67,13 +70,13 @@ impl Fields {
         for finding in ruling.findings() {
             write_policy(&finding, &mut policy);
             if is_known(&finding) {
-                write_limit(&finding, most, &mut limit);
+                write_limit(&finding, most, later, &mut limit);
             }
         }
         Self {
             limit: value(&limit),
             policy: value(&policy),
-            legacy: legacy.and_then(|legacy| legacy_values(ruling, legacy)).map(Box::new),
+            legacy: legacy.and_then(|legacy| legacy_values(ruling, legacy, later)).map(Box::new),
         }
     }
 
@@ -199,16 +202,17 @@ fn write_policy(finding: &Finding<'_>, out: &mut Text) {
     }
 }
 
-fn write_limit(finding: &Finding<'_>, most: Option<u64>, out: &mut Text) {
+fn write_limit(finding: &Finding<'_>, most: Option<u64>, later: Duration, out: &mut Text) {
     let decision = &finding.decision;
     if !is_policy(finding) || begin(finding, out).is_none() {
         return;
     }
     parameter(b";r=", decision.remaining, out);
     let t = match decision.verdict {
-        Verdict::Deny(Retry::After(retry)) => refusal_seconds(retry),
+        Verdict::Deny(Retry::After(retry)) => refusal_seconds(retry.saturating_add(later)),
         Verdict::Deny(Retry::Never) => 0,
-        Verdict::Allow | Verdict::Wait(_) => seconds(decision.reset_after),
+        Verdict::Allow | Verdict::Wait(_) if decision.reset_after.is_zero() => 0,
+        Verdict::Allow | Verdict::Wait(_) => seconds(decision.reset_after.saturating_add(later)),
     };
     // A permit comes back when its holder is done, which nobody knows either.
     if t > 0 && most.is_none_or(|most| t <= most) && !is_concurrency(finding) {
@@ -243,15 +247,22 @@ fn value(text: &Text) -> Option<HeaderValue> {
 
 /// The values of the one limit that matters most: the one that refuses, else the one with the
 /// least left.
-fn legacy_values(ruling: &Ruling, legacy: Legacy) -> Option<[Option<HeaderValue>; 3]> {
+fn legacy_values(
+    ruling: &Ruling,
+    legacy: Legacy,
+    later: Duration,
+) -> Option<[Option<HeaderValue>; 3]> {
     let told = |finding: &Finding<'_>| is_policy(finding) && is_known(finding);
     let refusing = ruling.refused_by().filter(told);
     let least = || ruling.findings().filter(told).min_by_key(|found| found.decision.remaining);
     let finding = refusing.or_else(least)?;
     let quota = finding.limit?.limit().quota();
     let left = match finding.decision.verdict {
-        Verdict::Deny(Retry::After(retry)) => Duration::from_secs(refusal_seconds(retry)),
-        _ => finding.decision.reset_after,
+        Verdict::Deny(Retry::After(retry)) => {
+            Duration::from_secs(refusal_seconds(retry.saturating_add(later)))
+        }
+        _ if finding.decision.reset_after.is_zero() => Duration::ZERO,
+        _ => finding.decision.reset_after.saturating_add(later),
     };
     let reset = match legacy {
         Legacy::SecondsLeft => Some(seconds(left)),

@@ -20,6 +20,7 @@ use super::attributes::{Costs, Extract, PeerFrom, Value};
 use super::client::Trust;
 use super::crowd::{Crowd, Waiting};
 use super::fields::{Fields, Legacy, Tell, add_retry_after};
+use super::jitter::Jitter;
 use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
 use super::service::LimitService;
@@ -76,6 +77,7 @@ pub(super) struct Config<S> {
     respond: Option<Respond>,
     legacy: Option<Legacy>,
     tell: Tell,
+    jitter: Jitter,
     patience: Duration,
     crowd: Crowd,
     plan: ArcSwap<Plan>,
@@ -94,6 +96,7 @@ impl<S: Store + 'static> LimitLayer<S> {
             respond: None,
             legacy: None,
             tell: Tell::default(),
+            jitter: Jitter::default(),
             patience: Duration::ZERO,
             crowd: Crowd::default(),
             plan: ArcSwap::from_pointee(Plan::none()),
@@ -169,6 +172,16 @@ impl<S: Store + 'static> LimitLayer<S> {
     /// Tells these clients where they stand; everybody unless said.
     pub fn tell(self, tell: Tell) -> Self {
         self.edit(|config| config.tell = tell)
+    }
+
+    /// Adds up to this much, drawn for each response, to the times that clients are told, so that
+    /// those who were refused together do not come back together. Nothing unless said; at most a
+    /// day.
+    ///
+    /// `Retry-After`, each `t`, `X-RateLimit-Reset` and gRPC's `RetryInfo` of a response get the
+    /// same: never less than the exact time, and `t` never later than `Retry-After`.
+    pub fn jitter(self, most: Duration) -> Self {
+        self.edit(|config| config.jitter = Jitter::up_to(most))
     }
 
     /// Lets requests wait this long for a place in the future instead of refusing them. None wait
@@ -314,16 +327,17 @@ impl<S: Store + 'static> Config<S> {
                 return Conclusion::Refuse(self.refuse(&refusal, Fields::default()));
             }
         };
+        let later = self.jitter.draw();
         if !ruling.verdict().passes() {
             let fields = match self.tell {
-                Tell::Everybody | Tell::Refused => Fields::new(&ruling, self.legacy),
+                Tell::Everybody | Tell::Refused => Fields::new(&ruling, self.legacy, later),
                 Tell::Nobody => Fields::default(),
             };
-            let refusal = Refusal::judged(&ruling, outage, parts);
+            let refusal = Refusal::judged(&ruling, outage, later, parts);
             return Conclusion::Refuse(self.refuse(&refusal, fields));
         }
         let fields = match self.tell {
-            Tell::Everybody => Fields::new(&ruling, self.legacy),
+            Tell::Everybody => Fields::new(&ruling, self.legacy, later),
             Tell::Refused | Tell::Nobody => Fields::default(),
         };
         let limiter = self.limiter.identity();
@@ -374,6 +388,7 @@ impl<S> Clone for Config<S> {
             respond: self.respond.clone(),
             legacy: self.legacy,
             tell: self.tell,
+            jitter: self.jitter,
             patience: self.patience,
             crowd: self.crowd.clone(),
             plan: ArcSwap::from_pointee(Plan::none()),

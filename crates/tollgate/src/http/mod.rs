@@ -48,7 +48,7 @@
 //! | `attributes`, `ask` | what rules want to know of a request |
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
 //! | `judged` | so that layers within layers count once |
-//! | `fields`, `refusal`, `grpc` | what the client is told |
+//! | `fields`, `refusal`, `grpc`, `jitter` | what the client is told |
 //! | `outbound` | the layer for calls to others, at one gate |
 //! | `outbound_rules`, `outbound_refusal` | the same, by rules |
 //! | `crowd` | how many wait at once |
@@ -61,6 +61,7 @@ mod crowd;
 mod fields;
 mod forwarded;
 mod grpc;
+mod jitter;
 mod judged;
 mod layer;
 mod outbound;

@@ -33,6 +33,7 @@ pub struct Refusal<'a> {
     kind: RefusalKind,
     request: &'a Parts,
     ruling: Option<&'a Ruling>,
+    later: Duration,
 }
 
 /// Why a request does not pass.
@@ -113,11 +114,17 @@ pub(super) type Respond = Arc<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + S
 
 impl<'a> Refusal<'a> {
     pub(super) fn unjudged(kind: RefusalKind, request: &'a Parts) -> Self {
-        Self { kind, request, ruling: None }
+        Self { kind, request, ruling: None, later: Duration::ZERO }
     }
 
-    pub(super) fn judged(ruling: &'a Ruling, outage: Option<Outage>, request: &'a Parts) -> Self {
-        Self { kind: RefusalKind::of(ruling, outage), request, ruling: Some(ruling) }
+    /// A refusal by a ruling, whose client is to come back so much later than it might.
+    pub(super) fn judged(
+        ruling: &'a Ruling,
+        outage: Option<Outage>,
+        later: Duration,
+        request: &'a Parts,
+    ) -> Self {
+        Self { kind: RefusalKind::of(ruling, outage), request, ruling: Some(ruling), later }
     }
 
     /// Why.
@@ -136,7 +143,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Whole seconds after which asking again can help, at least 1; `None` if it never does.
+    /// Whole seconds after which asking again can help, at least 1; `None` if it never does. With
+    /// the layer's jitter, if it has one.
     pub fn retry_after(&self) -> Option<u64> {
         self.retry().map(refusal_seconds)
     }
@@ -160,7 +168,7 @@ impl<'a> Refusal<'a> {
 
     fn retry(&self) -> Option<Duration> {
         match self.ruling.map(Ruling::verdict) {
-            Some(Verdict::Deny(Retry::After(retry))) => Some(retry),
+            Some(Verdict::Deny(Retry::After(retry))) => Some(retry.saturating_add(self.later)),
             _ => None,
         }
     }

@@ -19,6 +19,7 @@ mod fields;
 mod grpc;
 mod hyper;
 mod identity;
+mod jitter;
 mod nested;
 mod outbound;
 mod outbound_rules;
