@@ -25,4 +25,6 @@ mod outbound;
 mod outbound_rules;
 mod patience;
 mod permits;
+#[cfg(feature = "redis")]
+mod redis;
 mod wire;
