@@ -80,3 +80,10 @@ mod readme {
     #[doc = include_str!("../../../README.md")]
     struct Repository;
 }
+
+/// The programs of `docs/http.md`, compiled with the doctests.
+#[cfg(all(doctest, feature = "axum"))]
+mod http_md {
+    #[doc = include_str!("../../../docs/http.md")]
+    struct Http;
+}
