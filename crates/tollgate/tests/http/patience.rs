@@ -23,7 +23,7 @@ use tower::util::BoxCloneService;
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::common::{Backend, TokioClock, Way, backend, rule, rules, settle, with};
-use crate::wire::{serve, until};
+use crate::wire::serve;
 
 /// One a second, and at most ten in line.
 fn queue() -> RuleSet {
@@ -160,9 +160,23 @@ async fn leave<S: Store + 'static>(limiter: Limiter<S>) {
     assert_eq!(served.load(Ordering::SeqCst), 2, "who left was never served");
 }
 
+/// Lets the server and its clients run until this holds. Tokio's clock stands still meanwhile, so
+/// its timeouts would never end this.
+async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
+    for _ in 0..60_000 {
+        if holds().await {
+            return;
+        }
+        let moment = || std::thread::sleep(Duration::from_millis(1));
+        tokio::task::spawn_blocking(moment).await.unwrap();
+    }
+    panic!("it did not come true within a minute");
+}
+
 /// A client on a thread of its own, which reads until the server closes.
 fn client(address: SocketAddr) -> (TcpStream, JoinHandle<String>) {
     let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut own = stream.try_clone().unwrap();
     let reply = tokio::task::spawn_blocking(move || {
         let request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n";
