@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use super::jitter::Jitter;
 use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
 use super::service::LimitService;
+use crate::limiter::Manner;
 use crate::wait::Booking;
 use crate::{Admission, Limiter, Permits};
 
@@ -300,11 +301,21 @@ impl<S: Store + 'static> Config<S> {
     /// as a future that is thousands of bytes large takes longer to move than to run.
     pub(super) fn judge_at_once(&self, parts: &Parts) -> Option<Answered> {
         let plan = self.plan();
-        let asked = pin!(self.judge(&plan, parts));
-        match asked.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answered) => Some(answered),
-            Poll::Pending => None,
+        if !self.patience.is_zero() {
+            return polled(pin!(self.judge(&plan, parts)));
         }
+        let values = match plan.find(self, parts) {
+            Ok(values) => values,
+            Err(kind) => return Some(Answered::unjudged(kind)),
+        };
+        let ask = match values.ask(&self.domain) {
+            Ok(ask) => ask,
+            Err(error) => return Some(Answered::unjudged(RefusalKind::Malformed(error.into()))),
+        };
+        let rules = Arc::clone(&plan.rules);
+        // Without patience nothing is booked, and a future within another is moved once more.
+        let admission = polled(pin!(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {})))?;
+        Some(Answered { judgement: Ok(admission), booking: Booking::default(), here: None })
     }
 
     /// Joins those who may wait, and says for how long: not at all, where too many do already.
@@ -353,6 +364,14 @@ impl<S: Store + 'static> Config<S> {
         add_retry_after(refusal.retry_after(), response.headers_mut());
         fields.add_to(response.headers_mut());
         response
+    }
+}
+
+/// What a future says when it is asked once.
+fn polled<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
 
