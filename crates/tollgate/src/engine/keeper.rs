@@ -242,22 +242,33 @@ impl<S: Store> Keep<S> {
         let mut due = Vec::new();
         while let Some((at, holder)) = self.renewals.first().copied().filter(|(at, _)| *at <= now) {
             self.renewals.remove(&(at, holder));
-            if let Some(held) = self.held.get_mut(&holder) {
-                held.renew_at = after(now, third(held.lease));
-                self.renewals.insert((held.renew_at, holder));
-                due.push(vec![(held.toll.clone(), Op::Acquire { holder, lease: held.lease })]);
+            if let Some(held) = self.held.get(&holder) {
+                let lease = held.lease;
+                due.push(vec![(held.toll.clone(), Op::Acquire { holder, lease })]);
+                self.renew_at(holder, after(now, third(lease)));
             }
         }
         for some in due.chunks(AT_ONCE) {
-            // What fails now is tried again in a third of the lease, twice before it ends; and
+            // What fails now is tried again in a sixth of the lease, thrice before it ends; and
             // meanwhile the permits are held where others are granted, too.
             if self.engine.execute(some).await.is_err() {
                 for (toll, op) in some.iter().flatten() {
+                    if let Op::Acquire { holder, lease } = *op {
+                        self.renew_at(holder, after(now, half(third(lease))));
+                    }
                     if let Some(toll) = toll.toll(*op) {
                         self.engine.ladder.charge_share(&toll);
                     }
                 }
             }
+        }
+    }
+
+    fn renew_at(&mut self, holder: Holder, at: Instant) {
+        if let Some(held) = self.held.get_mut(&holder) {
+            self.renewals.remove(&(held.renew_at, holder));
+            held.renew_at = at;
+            self.renewals.insert((at, holder));
         }
     }
 
@@ -356,6 +367,10 @@ impl<S: Store> Keep<S> {
 
 fn third(lease: Duration) -> Duration {
     lease.checked_div(3).unwrap_or(lease).max(Duration::from_millis(1))
+}
+
+fn half(span: Duration) -> Duration {
+    span.checked_div(2).unwrap_or(span).max(Duration::from_millis(1))
 }
 
 /// The future's output if it is ready at once, as that of an embedded store is.

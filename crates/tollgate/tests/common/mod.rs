@@ -15,23 +15,30 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::EmbeddedStore;
 use tollgate::core::algorithm::SlidingLog;
 use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::core::{
     Algorithm, Answer, Clock, Key, Request, Store, StoreError, StoreErrorKind, Timestamp,
 };
+use tollgate::{EmbeddedStore, Limiter};
 
 /// Tokio's clock, which tests can pause.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TokioClock {
     origin: Instant,
+    ahead_us: Arc<AtomicU64>,
 }
 
 impl TokioClock {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now() }
+        Self { origin: Instant::now(), ahead_us: Arc::default() }
+    }
+
+    /// Shows so much more from now on, though no time has passed.
+    pub(crate) fn jump(&self, forth: Duration) {
+        let micros = u64::try_from(forth.as_micros()).unwrap();
+        self.ahead_us.fetch_add(micros, Ordering::SeqCst);
     }
 }
 
@@ -40,7 +47,8 @@ impl Clock for TokioClock {
 
     fn now(&self) -> Timestamp {
         let micros = u64::try_from(self.origin.elapsed().as_micros()).unwrap();
-        Timestamp::from_micros(1_700_000_000_000_000 + micros)
+        let ahead = self.ahead_us.load(Ordering::SeqCst);
+        Timestamp::from_micros(1_700_000_000_000_000 + micros + ahead)
     }
 }
 
@@ -48,7 +56,11 @@ impl Clock for TokioClock {
 pub(crate) type Backend = Arc<EmbeddedStore<TokioClock>>;
 
 pub(crate) fn backend() -> Backend {
-    Arc::new(EmbeddedStore::builder().with_clock(TokioClock::new()))
+    backend_on(TokioClock::new())
+}
+
+pub(crate) fn backend_on(clock: TokioClock) -> Backend {
+    Arc::new(EmbeddedStore::builder().with_clock(clock))
 }
 
 /// The way of one node to the store.
@@ -56,8 +68,13 @@ pub(crate) fn backend() -> Backend {
 pub(crate) struct Way {
     pub(crate) backend: Backend,
     state: Arc<AtomicU8>,
+    /// Milliseconds to the store and back.
+    there: Arc<AtomicU64>,
+    back: Arc<AtomicU64>,
     /// Requests that reached the store.
     pub(crate) reached: Arc<AtomicU64>,
+    /// Round trips that they took.
+    pub(crate) trips: Arc<AtomicU64>,
 }
 
 /// What the way is like.
@@ -75,7 +92,20 @@ pub(crate) enum Road {
 
 impl Way {
     pub(crate) fn to(backend: &Backend) -> Self {
-        Self { backend: Arc::clone(backend), state: Arc::default(), reached: Arc::default() }
+        Self {
+            backend: Arc::clone(backend),
+            state: Arc::default(),
+            there: Arc::default(),
+            back: Arc::default(),
+            reached: Arc::default(),
+            trips: Arc::default(),
+        }
+    }
+
+    /// Every trip from now on takes so many milliseconds there, and so many back.
+    pub(crate) fn takes(&self, there: u64, back: u64) {
+        self.there.store(there, Ordering::SeqCst);
+        self.back.store(back, Ordering::SeqCst);
     }
 
     pub(crate) fn set(&self, road: Road) {
@@ -120,13 +150,39 @@ impl Store for Way {
                 Err(StoreError::new(StoreErrorKind::Timeout))
             }
             state => {
+                let (there, back) = (&self.there, &self.back);
+                travel(there.load(Ordering::SeqCst)).await;
+                self.trips.fetch_add(1, Ordering::SeqCst);
                 self.reached.fetch_add(batch.len() as u64, Ordering::SeqCst);
                 let answers = self.backend.charge(batch).await;
                 tokio::task::yield_now().await;
+                travel(back.load(Ordering::SeqCst)).await;
                 if state == 2 { Err(StoreError::new(StoreErrorKind::Timeout)) } else { answers }
             }
         }
     }
+}
+
+async fn travel(millis: u64) {
+    if millis > 0 {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+}
+
+/// A node on this way, which has counted itself and the others.
+pub(crate) async fn node(way: &Way, declared: impl IntoIterator<Item = Rule>) -> Limiter<Way> {
+    let limiter = Limiter::builder(way.clone()).rules(rules(1, declared)).build();
+    settle().await;
+    // The first to come have not seen the last, until the next heartbeat.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    limiter
+}
+
+/// What is left of this user's first counter, as the store says.
+pub(crate) async fn left<S: Store + 'static>(limiter: &Limiter<S>, who: &str) -> u64 {
+    let explained = limiter.explain(&user(who)).await;
+    assert_eq!(explained.outage, None, "the store is asked");
+    explained.counters[0].remaining
 }
 
 /// A rule by these attributes with these limits.
