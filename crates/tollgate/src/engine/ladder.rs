@@ -6,16 +6,19 @@
 //! L + N × share pass, across both switches; when all had seen the counter just before, it is L
 //! and a rounding.
 //!
-//! What passes is owed to the store (`debts.rs`), which is told before it answers again.
+//! What passes is owed to the store (`debts.rs`), which is told before it answers again. What a
+//! counter started without is given back when the store said that it would be, so that an outage
+//! prolongs neither a window that was nearly over nor a ban.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{
-    Answer, Basis, Charge, Decision, Limit, Op, Request, Retry, Revision, Timestamp, Verdict,
+    Answer, Basis, Charge, Clock, Cost, Decision, Limit, Op, Request, Retry, Revision, Timestamp,
+    Verdict,
 };
 use tollgate_embedded::EmbeddedStore;
 
@@ -42,12 +45,26 @@ struct Hint {
     reset_at: Instant,
 }
 
+/// What a local counter started without.
+#[derive(Clone, Copy, Debug)]
+struct Seed {
+    cost: Cost,
+    /// When it was taken away, by the clock of the local counters.
+    at: Timestamp,
+    /// From then on the store would count nothing of it.
+    until: Instant,
+    revision: Revision,
+}
+
 /// Answers in the store's place.
 #[derive(Debug)]
 pub(crate) struct Ladder {
     local: EmbeddedStore<LocalClock>,
     clock: LocalClock,
+    places: usize,
     hints: Slots<Hint>,
+    /// Made in the first outage.
+    seeds: OnceLock<Slots<Seed>>,
     pub(crate) debts: Debts,
     /// What passed and could not be remembered as owed.
     pub(crate) forgotten: AtomicU64,
@@ -62,7 +79,9 @@ impl Ladder {
         Self {
             local: EmbeddedStore::builder().max_keys(places).with_clock(clock.clone()),
             clock,
+            places,
             hints: Slots::new(places),
+            seeds: OnceLock::new(),
             debts: Debts::default(),
             forgotten: AtomicU64::new(0),
             nodes: AtomicU64::new(1),
@@ -135,7 +154,9 @@ impl Ladder {
             };
             match self.debts.meet(*print, toll, partition, &share, now) {
                 Met::First => self.seed(*print, toll, &share, now),
-                Met::Again | Met::Unknown => {}
+                Met::Again | Met::Unknown => {
+                    self.unseed(*print, toll, &share, |seed| seed.until <= now)
+                }
             }
             shares.push((i, share, *print));
         }
@@ -143,7 +164,10 @@ impl Ladder {
         if answer.passes() {
             for (i, _, print) in &shares {
                 let spent = tolls.get(*i).map_or(0, Toll::spent);
-                if spent > 0 && !self.debts.add(*print, spent, now) {
+                // Of a counter without a place of its own nobody knows later what still counts.
+                let has_place =
+                    answer.decisions.get(*i).is_some_and(|it| it.basis == Basis::Counted);
+                if spent > 0 && !(has_place && self.debts.add(*print, spent, now)) {
                     self.forgotten.fetch_add(spent, Ordering::Relaxed);
                 }
             }
@@ -174,15 +198,44 @@ impl Ladder {
 
     /// Starts a counter with its part of what the store last said was left.
     fn seed(&self, print: Print, toll: &Toll<'_>, share: &Limit, now: Instant) {
+        // Of an outage before.
+        self.unseed(print, toll, share, |_| true);
         let Some(hint) = self.hints.get(print).filter(|hint| now < hint.reset_at) else { return };
         if toll.counts_holders() {
             return;
         }
         let level = hint.remaining.div_ceil(self.nodes().max(1));
         let Some(excess) = self.remaining(toll, share).checked_sub(level) else { return };
+        let seed = Seed {
+            cost: excess,
+            at: self.clock.now(),
+            until: hint.reset_at,
+            revision: share.revision(),
+        };
         let debit = Op::Debit { cost: excess, at: Timestamp::MAX };
         if let Some(charge) = Toll::new(toll.key, share, debit).charge() {
             let _ = self.local.charge_one(&charge);
+            self.seeds.get_or_init(|| Slots::new(self.places)).put(print, seed);
+        }
+    }
+
+    /// Gives back what a counter started without, as far as time has not, if it is `due`.
+    fn unseed(
+        &self,
+        print: Print,
+        toll: &Toll<'_>,
+        share: &Limit,
+        due: impl FnOnce(&Seed) -> bool,
+    ) {
+        let Some(seeds) = self.seeds.get() else { return };
+        let Some(seed) = seeds.get(print).filter(due) else { return };
+        seeds.forget(print);
+        // What another edit made of it is not known.
+        if seed.revision == share.revision() {
+            let credit = Op::Credit { cost: seed.cost, at: seed.at };
+            if let Some(charge) = Toll::new(toll.key, share, credit).charge() {
+                let _ = self.local.charge_one(&charge);
+            }
         }
     }
 
