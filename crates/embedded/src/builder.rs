@@ -112,3 +112,20 @@ const fn previous_power_of_two(n: usize) -> usize {
         None => 1,
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_booths_as_keys_up_to_4096_and_one_for_each_shard_at_least() {
+        let booths = |builder: Builder| builder.sizes().booths;
+        let keys = |keys| Builder::default().max_keys(keys);
+
+        assert_eq!(booths(keys(usize::MAX).shards(1)), 4_096);
+        assert_eq!(booths(keys(4_097)), 4_096);
+        assert_eq!(booths(keys(100)), 128);
+        assert_eq!(booths(keys(1)), 1);
+        assert_eq!(booths(keys(1_000_000).shards(8_192)), 8_192, "one a shard");
+    }
+}

@@ -12,7 +12,7 @@ use tollgate_embedded::EmbeddedStore;
 use tollgate_embedded::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate_embedded::core::{
     Basis, Charge, Clock, Decision, Holder, Key, Limit, OnFull, Op, Quota, Request, Retry,
-    Timestamp, Verdict,
+    Revision, Timestamp, Verdict,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -381,4 +381,63 @@ fn the_largest_store_is_built_without_allocating_for_it() {
     let store = EmbeddedStore::builder().max_keys(usize::MAX).build();
 
     assert!(store.charge_one(&one("k", &bucket(1, HOUR))).passes());
+}
+
+#[test]
+fn a_key_that_finds_room_later_starts_full_once() {
+    let clock = ManualClock::default();
+    let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(clock.clone());
+    let full = Full { store, clock };
+    let (brief, long, limit) = (bucket(1, SECOND), bucket(1, HOUR), bucket(3, HOUR));
+    assert!(full.take("brief", &brief).passes() && full.take("long", &long).passes());
+    let pass = |basis| {
+        let told: Vec<_> = (0..10).map(|_| full.take("late", &limit)).collect();
+        assert!(told.iter().all(|decision| decision.basis == basis), "{told:?}");
+        told.iter().filter(|decision| decision.passes()).count()
+    };
+    assert_eq!(pass(Basis::Overflow), 3, "the shared counter");
+
+    full.clock.advance(SECOND);
+    assert_eq!(pass(Basis::Counted), 3, "its own: one capacity more");
+    full.clock.advance(SECOND);
+
+    assert_eq!(pass(Basis::Counted), 0, "and no further one");
+    assert!(!full.take("another", &limit).passes(), "what was shared is still used up");
+}
+
+#[test]
+fn the_shared_counter_of_a_new_revision_starts_full() {
+    let full = Full::with_room_for(4);
+    full.flood("k", 1_000, &bucket(1, HOUR));
+    let pass = |limit: &Limit| {
+        let passes = |i: &u32| full.take(&format!("x{i}"), limit).passes();
+        (0..10).filter(passes).count()
+    };
+    let (old, new) = (bucket(3, HOUR), bucket(3, HOUR).with_revision(Revision(1)));
+
+    assert_eq!((pass(&old), pass(&new)), (3, 3));
+    assert_eq!((pass(&old), pass(&new)), (0, 0), "once");
+}
+
+#[test]
+fn when_1024_limits_share_already_a_further_one_refuses() {
+    let full = Full::with_room_for(4);
+    full.flood("k", 1_000, &bucket(1, HOUR));
+    let limits: Vec<Limit> = (0..1_023).map(|i| bucket(10 + i, HOUR)).collect();
+    for limit in &limits {
+        assert!(full.take("x", limit).passes());
+    }
+
+    let further = full.take("x", &bucket(5_000, HOUR));
+    let known = full.take("x", &limits[0]);
+    let debit = Op::Debit { cost: 1, at: full.clock.now() };
+
+    assert_eq!(further.verdict, Verdict::Deny(Retry::After(HOUR)), "as the flood's is the first");
+    assert_eq!(further.basis, Basis::Overflow);
+    assert!(known.passes(), "those who share go on");
+    // A counter that is full again makes room, as a key does.
+    full.clock.advance(HOUR);
+    full.flood("l", 1_000, &bucket(1, HOUR));
+    assert!(full.take("x", &bucket(5_000, HOUR)).passes());
+    assert!(full.op("x", &bucket(5_001, HOUR), debit).passes(), "a debit is never refused");
 }
