@@ -14,13 +14,14 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Way, backend, rule, rules, user, with};
+use common::{TokioClock, Way, backend, backend_on, rule, rules, settle, user, with};
 use tollgate::core::algorithm::{
-    FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+    Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
 use tollgate::core::rule::RuleSet;
+use tollgate::core::rule::declaration::Mode;
 use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, Retry, Verdict};
+use tollgate::core::{Algorithm, OnFull, Retry, Verdict};
 use tollgate::{DenyCache, Limiter, Reservation, Source};
 
 fn algorithms() -> Vec<Algorithm> {
@@ -144,4 +145,113 @@ async fn a_flood_of_refusals_costs_the_store_twenty_questions_a_second() {
     let never = limiter.admit(&user("bob").cost(4)).await;
     assert_eq!(never.verdict(), Verdict::Deny(Retry::Never), "and four never pass");
     assert!(limiter.admit(&user("bob")).await.passes());
+}
+
+fn hourly(version: u64, count: u64) -> RuleSet {
+    rules(version, [with(rule("r", &["user"], &[&format!("{count} per 1h")]), SlidingLog)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_nodes_newer_rules_are_seen_within_fifty_milliseconds() {
+    let store = backend();
+    let node = || Limiter::builder(Way::to(&store)).rules(hourly(1, 1)).build();
+    let (one, two) = (node(), node());
+    assert!(one.admit(&user("alice")).await.passes());
+    assert!(!one.admit(&user("alice")).await.passes());
+
+    two.set_rules(hourly(2, 10)).unwrap();
+    assert!(two.admit(&user("alice")).await.passes());
+
+    assert_eq!(one.admit(&user("alice")).await.ruling().source(), Source::DenyCache);
+    tokio::time::advance(Duration::from_millis(50)).await;
+    assert!(one.admit(&user("alice")).await.passes(), "judged by the newer rules of the other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_stores_clock_is_seen_within_fifty_milliseconds() {
+    let clock = TokioClock::new();
+    let store = backend_on(clock.clone());
+    let limiter = Limiter::builder(Way::to(&store)).rules(hourly(1, 1)).build();
+    assert!(limiter.admit(&user("alice")).await.passes());
+    assert!(!limiter.admit(&user("alice")).await.passes());
+
+    clock.jump(Duration::from_secs(3_600));
+
+    assert_eq!(limiter.admit(&user("alice")).await.ruling().source(), Source::DenyCache);
+    tokio::time::advance(Duration::from_millis(50)).await;
+    assert!(limiter.admit(&user("alice")).await.passes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_of_holders_shadow_rules_and_patient_callers_are_not_repeated() {
+    let node = |set| Limiter::builder(Way::to(&backend())).rules(set).build();
+
+    let alone = node(rules(1, [with(rule("c", &["user"], &["1 per 1h"]), Concurrency)]));
+    let held = alone.admit(&user("alice")).await;
+    assert!(!alone.admit(&user("alice")).await.passes());
+    drop(held);
+    settle().await;
+    assert!(alone.admit(&user("alice")).await.passes(), "released within the 50 ms");
+
+    let mut candidate = with(rule("s", &["user"], &["1 per 1h"]), SlidingLog);
+    candidate.mode = Mode::Shadow;
+    let lax = with(rule("r", &["user"], &["100 per 1h"]), SlidingLog);
+    let shadow = node(rules(1, [candidate, lax]));
+    for _ in 0..10 {
+        assert!(shadow.admit(&user("alice")).await.passes());
+        settle().await;
+    }
+    assert_eq!(shadow.stats().shadow_refused, 9, "each of them was counted");
+
+    let bucket = node(rules(1, [with(rule("b", &["user"], &["10 per 1s burst 1"]), TokenBucket)]));
+    assert!(bucket.admit(&user("alice")).await.passes());
+    assert!(!bucket.admit(&user("alice")).await.passes());
+    let patient = bucket.admit_within(&user("alice"), Duration::from_secs(1)).await;
+    assert_eq!(patient.wait(), Duration::from_millis(100), "a place, where others are refused");
+    for _ in 0..20 {
+        let refused = bucket.admit_within(&user("alice"), Duration::from_millis(1)).await;
+        assert_eq!((refused.passes(), refused.ruling().source()), (false, Source::Store));
+    }
+    assert_eq!((alone.stats().cached, shadow.stats().cached, bucket.stats().cached), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_repeated_while_the_store_has_not_met_a_counter_since_an_edit() {
+    let set = |version, all: &str, own: &str| {
+        let (all, own) = (rule("all", &[], &[all]), rule("own", &["user"], &[own]));
+        rules(version, [with(all, SlidingLog), with(own, SlidingLog)])
+    };
+    let limiter =
+        Limiter::builder(Way::to(&backend())).rules(set(1, "9 per 1h", "5 per 1h")).build();
+    assert!(limiter.admit(&user("bob")).await.passes());
+    limiter.set_rules(set(2, "1 per 1h", "4 per 1h")).unwrap();
+    assert!(!limiter.admit(&user("alice")).await.passes());
+
+    let asked = limiter.admit(&user("bob")).await;
+    let repeated = limiter.admit(&user("bob")).await;
+
+    // All are refused, and this node knows; but bob's own counter is still to be converted.
+    assert_eq!((asked.passes(), asked.ruling().source()), (false, Source::Store));
+    assert_eq!((repeated.passes(), repeated.ruling().source()), (false, Source::DenyCache));
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_counters_than_have_guards_are_answered_as_on_full_says() {
+    const PLACES: u64 = 65_536;
+    let (asked, mut refused) = (PLACES + 1_000, Vec::new());
+    for on_full in [OnFull::Share, OnFull::Admit, OnFull::Refuse] {
+        let mut guarded = with(rule("r", &["user"], &["1 per 1h"]), TokenBucket);
+        (guarded.local_guard, guarded.on_full) = (Some(1_000), on_full);
+        let limiter = Limiter::builder(backend()).rules(rules(1, [guarded])).build();
+        for i in 0..asked {
+            let _ = limiter.admit(&user(&format!("u{i}"))).await;
+        }
+        refused.push(limiter.stats().guarded);
+    }
+
+    let [share, admit, refuse] = refused[..] else { panic!("{refused:?}") };
+    assert_eq!(admit, 0, "the store is asked");
+    // Keys fall unevenly upon the shards, so the last places are not found.
+    assert!((1_000..PLACES / 10).contains(&refuse), "{refuse}");
+    assert!((999..PLACES / 10).contains(&share), "{share}: all others share one guard");
 }

@@ -104,3 +104,28 @@ async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
     assert!((10_000 - 8_192 - 1..=10_000 - 8_192).contains(&dropped), "{dropped}");
     drop(release);
 }
+
+#[tokio::test]
+async fn an_observer_that_panics_is_told_of_the_next_event_and_silences_no_other() {
+    struct Panics(mpsc::Sender<&'static str>, &'static str);
+    impl Observer for Panics {
+        fn observe(&self, _: &Event) {
+            self.0.send(self.1).unwrap();
+            panic!("on purpose");
+        }
+    }
+    let (tell, told) = mpsc::channel();
+    let limiter = Limiter::builder(backend())
+        .rules(rules(1, [with(rule("all", &[], &["1000 per 1s"]), TokenBucket)]))
+        .observer(Panics(tell.clone(), "first"))
+        .observer(Panics(tell, "second"))
+        .build();
+
+    for _ in 0..3 {
+        assert!(limiter.admit(&user("alice")).await.passes());
+    }
+    // Their thread ends with the limiter, and then nobody can tell any more.
+    drop(limiter);
+
+    assert_eq!(told.iter().collect::<Vec<_>>(), ["first", "second"].repeat(3));
+}

@@ -12,7 +12,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Way, backend, log, rule, rules, user};
+use common::{Road, TokioClock, Way, backend, backend_on, left, log, node, rule, rules, user};
+use tollgate::core::rule::declaration::Rule;
+use tollgate::core::{StoreErrorKind, algorithm::FixedWindow};
 use tollgate::{Limiter, ReservationError, TokenError};
 
 #[tokio::test(start_paused = true)]
@@ -70,4 +72,83 @@ async fn a_reservation_can_be_settled_by_another_node_and_by_no_forger() {
 
     assert!(matches!(one.refund(&reserved).await, Err(ReservationError::AlreadyUsed)));
     assert!(one.admit(&user("alice").cost(10)).await.passes());
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn tokens() -> Rule {
+    log(rule("tokens", &["user"], &["100 per 30d"]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_lives_for_twelve_hours_at_most() {
+    let limiter = Limiter::builder(backend()).rules(rules(1, [tokens()])).build();
+    let in_time = limiter.reserve(&user("alice").cost(40), 24 * HOUR).await.unwrap();
+    let late = limiter.reserve(&user("alice").cost(40), 24 * HOUR).await.unwrap();
+
+    tokio::time::advance(12 * HOUR).await;
+    limiter.refund(&in_time).await.unwrap();
+    tokio::time::advance(Duration::from_millis(1)).await;
+
+    assert!(matches!(limiter.refund(&late).await, Err(ReservationError::Expired)));
+    assert_eq!(left(&limiter, "alice").await, 60, "one came back, the other stays charged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_a_reservation_was_used_is_known_for_a_minute_longer_than_it_could_be() {
+    for (lifetime, longest) in [(60, 60), (24 * 3_600, 12 * 3_600)] {
+        let clock = TokioClock::new();
+        let limiter = Limiter::builder(Way::to(&backend_on(clock.clone())))
+            .rules(rules(1, [tokens()]))
+            .build();
+        let lifetime = Duration::from_secs(lifetime);
+        let reserved = limiter.reserve(&user("alice").cost(40), lifetime).await.unwrap();
+        limiter.commit(&reserved, 10).await.unwrap();
+
+        // The store's clock is a minute ahead of what this node takes it for.
+        clock.jump(Duration::from_secs(longest + 59));
+
+        let again = limiter.commit(&reserved, 10).await;
+        assert!(matches!(again, Err(ReservationError::AlreadyUsed)), "{again:?}");
+        assert_eq!(left(&limiter, "alice").await, 90);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settling_whose_answer_was_lost_can_be_sent_again_and_counts_once() {
+    let way = Way::to(&backend());
+    let limiter = node(&way, [tokens()]).await;
+    for actual in [10, 70] {
+        let before = left(&limiter, "alice").await;
+        let reserved = limiter.reserve(&user("alice").cost(20), HOUR).await.unwrap();
+
+        way.set(Road::LosesReplies);
+        for _ in 0..3 {
+            let lost = limiter.commit(&reserved, actual).await;
+            let Err(ReservationError::Store(error)) = lost else { panic!("{lost:?}") };
+            assert_eq!(error.kind(), StoreErrorKind::Timeout);
+        }
+        way.set(Road::Open);
+        let again = limiter.commit(&reserved, actual).await;
+
+        assert!(matches!(again, Err(ReservationError::AlreadyUsed)), "{again:?}");
+        assert_eq!(before - left(&limiter, "alice").await, actual, "four times sent");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_an_outage_a_reservation_is_an_admission_that_stays_charged() {
+    let way = Way::to(&backend());
+    let window = common::with(rule("tokens", &["user"], &["100 per 30d"]), FixedWindow::default());
+    let limiter = node(&way, [window]).await;
+    way.set(Road::Closed);
+
+    let passed = limiter.reserve(&user("alice").cost(40), HOUR).await.unwrap_err();
+    let refused = limiter.reserve(&user("alice").cost(90), HOUR).await.unwrap_err();
+    way.set(Road::Open);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    assert!(passed.passes() && passed.outage().is_some());
+    assert!(!refused.passes() && refused.outage().is_some());
+    assert_eq!(left(&limiter, "alice").await, 60, "what passed is owed as it was");
 }

@@ -13,7 +13,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Way, backend, settle};
+use common::{Road, Way, backend, node, settle};
 use tokio::time::Instant;
 use tollgate::core::algorithm::{
     FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, Smooth, TokenBucket,
@@ -311,7 +311,111 @@ async fn waiters_for_a_rate_come_through_in_order_and_a_new_rate_is_seen_within_
     assert!(mail.try_acquire(1).await.unwrap());
     assert!(!mail.try_acquire(1).await.unwrap(), "one an hour, set by another process");
     // A store that does not answer leaves the rate that is known.
-    one.store().set(common::Road::Closed);
+    one.store().set(Road::Closed);
     tokio::time::advance(Duration::from_secs(2)).await;
     assert!(mail.try_acquire(1).await.is_ok(), "by the local share");
+}
+
+#[tokio::test(start_paused = true)]
+async fn places_of_smooth_limiters_stay_taken() {
+    for (algorithm, due) in [(Algorithm::from(Smooth::bursty()), 300), (TokenBucket.into(), 200)] {
+        let limiter = Limiter::new(Way::to(&backend()));
+        let gate = limiter.gate("k", limit(algorithm, "10 per 1s burst 1")).unwrap();
+        gate.acquire(1).await.unwrap();
+        // A smooth limiter has the next pay, so one more is through at once.
+        while gate.try_acquire(1).await.is_ok() {}
+        let (start, leaver) = (Instant::now(), gate.clone());
+        let leaving = tokio::spawn(async move { leaver.acquire(1).await });
+        settle().await;
+        let (stayer, after) = (gate.clone(), gate.clone());
+        let staying = tokio::spawn(async move { stayer.acquire(1).await });
+        settle().await;
+
+        leaving.abort();
+        settle().await;
+        after.acquire(1).await.unwrap();
+
+        assert_eq!(start.elapsed().as_millis(), due, "{algorithm}");
+        staying.await.unwrap().unwrap();
+    }
+}
+
+/// When each of these gates let somebody through, in milliseconds, as they were asked in turn.
+async fn departures(gates: &[Gate<Way>], rounds: usize) -> Vec<u128> {
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    for i in 0..rounds * gates.len() {
+        let gate = gates[i % gates.len()].clone();
+        tasks.push(tokio::spawn(async move {
+            gate.acquire(1).await.unwrap();
+            start.elapsed().as_millis()
+        }));
+        settle().await;
+    }
+    let mut departures = Vec::new();
+    for task in tasks {
+        departures.push(task.await.unwrap());
+    }
+    departures
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reply_delays_its_own_departure_by_as_much_and_no_other() {
+    let store = backend();
+    let (slow, fast) = (Way::to(&store), Way::to(&store));
+    let gates = [&slow, &fast].map(|way| {
+        let limit = limit(TokenBucket, "10 per 1s burst 1");
+        Limiter::new(way.clone()).gate("k", limit).unwrap()
+    });
+    slow.takes(0, 40);
+
+    let departures = departures(&gates, 3).await;
+
+    // The store granted 0, 100, 200 and so on.
+    assert_eq!(departures, [40, 100, 240, 300, 440, 500]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_an_outage_each_process_keeps_its_share_of_the_rate_and_none_spaces_the_others() {
+    let store = backend();
+    let ways = [Way::to(&store), Way::to(&store)];
+    let mut gates = Vec::new();
+    for way in &ways {
+        let limiter = node(way, []).await;
+        gates.push(limiter.gate("k", limit(TokenBucket, "10 per 1s burst 2")).unwrap());
+    }
+    for way in &ways {
+        way.set(Road::Closed);
+    }
+
+    let departures = departures(&gates, 4).await;
+
+    assert_eq!(departures, [0, 0, 200, 200, 400, 400, 600, 600], "five a second each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_may_wait_as_have_the_patience() {
+    const MANY: usize = 20_000;
+    let limiter = Limiter::new(backend());
+    let (hour, patience) = (Duration::from_secs(3_600), Duration::from_secs(7_000));
+    for algorithm in [Algorithm::from(SlidingLog), TokenBucket.into()] {
+        let quota = if algorithm == SlidingLog.into() { "1 per 1h" } else { "10 per 1s burst 1" };
+        let gate = limiter.gate(algorithm.name(), limit(algorithm, quota)).unwrap();
+        gate.acquire(1).await.unwrap();
+        let mut tasks = Vec::new();
+        for _ in 0..MANY {
+            let gate = gate.clone();
+            tasks.push(tokio::spawn(async move { gate.acquire_timeout(1, patience).await }));
+        }
+        settle().await;
+        assert!(tasks.iter().all(|task| !task.is_finished()), "{algorithm}: nobody is turned away");
+
+        tokio::time::sleep(2 * hour).await;
+        let mut passed = 0;
+        for task in tasks {
+            passed += usize::from(task.await.unwrap().is_ok());
+        }
+        let expected = if algorithm == SlidingLog.into() { 1 } else { MANY };
+        assert_eq!(passed, expected, "{algorithm}");
+    }
 }

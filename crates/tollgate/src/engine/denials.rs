@@ -106,3 +106,35 @@ fn asked(toll: &Toll<'_>) -> Option<Cost> {
 fn edit(toll: &Toll<'_>) -> (Revision, Quota) {
     (toll.limit.revision(), toll.limit.quota())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::slots::Printer;
+    use super::*;
+    use crate::clock::now;
+    use tollgate_core::algorithm::SlidingLog;
+    use tollgate_core::{Key, Limit, Op};
+
+    #[test]
+    fn so_many_refusals_are_known_as_have_places_and_the_last_always_is() {
+        let (denials, printer, sent) = (Denials::new(), Printer::new(), now());
+        let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
+        let verdict = Verdict::Deny(Retry::After(Duration::from_secs(60)));
+        let refusal = Decision { basis: Basis::Counted, ..Decision::overflow(verdict) };
+        let known = |i: usize| {
+            let key = i.to_le_bytes();
+            let toll = Toll::new(Key::new(&key).unwrap(), &limit, Op::Take(1));
+            denials.known(printer.print(toll.key, &limit), &toll, sent).is_some()
+        };
+
+        for i in 0..3 * PLACES {
+            let key = i.to_le_bytes();
+            let toll = Toll::new(Key::new(&key).unwrap(), &limit, Op::Take(1));
+            denials.learn(printer.print(toll.key, &limit), &toll, &refusal, sent);
+            assert!(known(i), "whoever comes later takes the place");
+        }
+
+        let remembered = (0..3 * PLACES).filter(|i| known(*i)).count();
+        assert!((PLACES / 10 * 9..=PLACES).contains(&remembered), "{remembered}");
+    }
+}

@@ -290,3 +290,26 @@ const fn passing() -> Decision {
         basis: Basis::Overflow,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::slots::Printer;
+    use super::*;
+    use tollgate_core::Key;
+    use tollgate_core::algorithm::SlidingLog;
+
+    #[test]
+    fn what_was_last_seen_has_so_many_places() {
+        let (ladder, printer, seen) = (Ladder::new(PLACES), Printer::new(), clock::now());
+        let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
+        let print = |i: usize| printer.print(Key::new(&i.to_le_bytes()).unwrap(), &limit);
+
+        for i in 0..3 * PLACES {
+            ladder.learn(print(i), &limit, &Decision::overflow(Verdict::Allow), seen);
+            assert!(ladder.has_met(print(i), &limit));
+        }
+
+        let remembered = (0..3 * PLACES).filter(|i| ladder.has_met(print(*i), &limit)).count();
+        assert!((PLACES / 10 * 9..=PLACES).contains(&remembered), "{remembered}");
+    }
+}
