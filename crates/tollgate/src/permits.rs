@@ -15,8 +15,9 @@ use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
 
 /// What a request holds until it is done. Most hold nothing.
 ///
-/// Each is renewed every third of its lease while this lives. On a store in this process it is
-/// back as soon as this is dropped; to a remote one it goes back in the background.
+/// Each is renewed every third of its lease while this lives, and every sixth once the store did not
+/// answer. On a store in this process it is back as soon as this is dropped; to a remote one it goes
+/// back in the background.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
