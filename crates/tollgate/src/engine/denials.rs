@@ -127,7 +127,7 @@ mod tests {
             denials.known(printer.print(toll.key, &limit), &toll, sent).is_some()
         };
 
-        for i in 0..200_000 {
+        for i in 0..200_000_usize {
             let key = i.to_le_bytes();
             let toll = Toll::new(Key::new(&key).unwrap(), &limit, Op::Take(1));
             denials.learn(printer.print(toll.key, &limit), &toll, &refusal, sent);

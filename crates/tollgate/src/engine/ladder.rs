@@ -304,7 +304,7 @@ mod tests {
         let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
         let print = |i: usize| printer.print(Key::new(&i.to_le_bytes()).unwrap(), &limit);
 
-        for i in 0..200_000 {
+        for i in 0..200_000_usize {
             ladder.learn(print(i), &limit, &Decision::overflow(Verdict::Allow), seen);
             assert!(ladder.has_met(print(i), &limit));
         }
