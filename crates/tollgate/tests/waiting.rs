@@ -317,26 +317,43 @@ async fn waiters_for_a_rate_come_through_in_order_and_a_new_rate_is_seen_within_
 }
 
 #[tokio::test(start_paused = true)]
-async fn places_of_smooth_limiters_stay_taken() {
-    for (algorithm, due) in [(Algorithm::from(Smooth::bursty()), 300), (TokenBucket.into(), 200)] {
-        let limiter = Limiter::new(Way::to(&backend()));
-        let gate = limiter.gate("k", limit(algorithm, "10 per 1s burst 1")).unwrap();
+async fn places_of_smooth_limiters_stay_taken_until_somebody_of_this_process_wants_one() {
+    // The store's next place is behind the one that was left, or is that one; and when the next of the
+    // same process departs.
+    for (algorithm, elsewhere, here) in
+        [(Algorithm::from(Smooth::bursty()), 300, 200), (TokenBucket.into(), 200, 300)]
+    {
+        let store = backend();
+        let gate = |_| {
+            let limit = limit(algorithm, "10 per 1s burst 1");
+            Limiter::new(Way::to(&store)).gate("k", limit).unwrap()
+        };
+        let [gate, other] = [0, 1].map(gate);
         gate.acquire(1).await.unwrap();
         // A smooth limiter has the next pay, so one more is through at once.
         while gate.try_acquire(1).await.is_ok() {}
-        let (start, leaver) = (Instant::now(), gate.clone());
-        let leaving = tokio::spawn(async move { leaver.acquire(1).await });
+        let start = Instant::now();
+        let waiting = |gate: &Gate<Way>| {
+            let gate = gate.clone();
+            tokio::spawn(async move {
+                gate.acquire(1).await.unwrap();
+                start.elapsed().as_millis()
+            })
+        };
+        let leaving = waiting(&gate);
         settle().await;
-        let (stayer, after) = (gate.clone(), gate.clone());
-        let staying = tokio::spawn(async move { stayer.acquire(1).await });
+        let staying = waiting(&gate);
         settle().await;
 
         leaving.abort();
         settle().await;
-        after.acquire(1).await.unwrap();
+        let at_other = waiting(&other);
+        settle().await;
+        let next = waiting(&gate);
 
-        assert_eq!(start.elapsed().as_millis(), due, "{algorithm}");
-        staying.await.unwrap().unwrap();
+        assert_eq!(staying.await.unwrap(), 100, "{algorithm}");
+        assert_eq!(at_other.await.unwrap(), elsewhere, "{algorithm}");
+        assert_eq!(next.await.unwrap(), here, "{algorithm}");
     }
 }
 
@@ -371,8 +388,9 @@ async fn a_slow_reply_delays_its_own_departure_by_as_much_and_no_other() {
 
     let departures = departures(&gates, 3).await;
 
-    // The store granted 0, 100, 200 and so on.
-    assert_eq!(departures, [40, 100, 240, 300, 440, 500]);
+    // The store granted 0, 100, 200 and so on: to the slow one 0, and then 400 and 500, as its second
+    // question left when the first was answered.
+    assert_eq!(departures, [40, 100, 440, 200, 540, 300]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,13 +20,14 @@ mod part;
 mod slots;
 mod toll;
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Answer, Charge, Decision, Limit, Op, Request, Retry, Store, StoreError, StoreErrorKind,
+    Answer, Charge, Cost, Decision, Limit, Op, Request, Retry, Store, StoreError, StoreErrorKind,
     Timestamp, Verdict,
 };
 
@@ -145,12 +146,111 @@ impl<S: Store> Engine<S> {
                 }
                 Outcome { answer, source: Source::Store }
             }
-            Err(error) => {
-                self.counts.degraded.fetch_add(1, Ordering::Relaxed);
-                let answer = self.ladder.answer(tolls, &prints, partition);
-                Outcome { answer, source: Source::Outage(error.kind()) }
+            Err(error) => self.without_store(tolls, &prints, partition, &error),
+        }
+    }
+
+    /// Gives back to one counter, and then takes from it, in this order and with one call.
+    pub(crate) async fn in_order(
+        &self,
+        counter: &OwnedToll,
+        credits: &[(Cost, Timestamp)],
+        takes: &[(Cost, Duration)],
+    ) -> Vec<Outcome> {
+        let credit = |(cost, at): &(Cost, Timestamp)| {
+            counter.toll(Op::Credit { cost: *cost, at: *at })?.charge()
+        };
+        let take = |(cost, patience): &(Cost, Duration)| {
+            Some(counter.toll(Op::Take(*cost))?.with_patience(*patience))
+        };
+        let takes: Vec<Toll<'_>> = takes.iter().filter_map(take).collect();
+        let credits: Vec<Charge<'_>> = credits.iter().filter_map(credit).collect();
+        // A refusal says nothing any more once something was given back.
+        let credited = counter.toll(Op::Peek(0)).filter(|_| !credits.is_empty());
+        self.forget_denials(credited.as_slice());
+        let known: Vec<Option<Answer>> = takes
+            .iter()
+            .map(|toll| self.known(from_ref(toll), &self.prints(from_ref(toll))))
+            .collect();
+        let asked = takes.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let charges = asked.filter_map(|(toll, _)| toll.charge());
+        let given_back = credits.len();
+        let charges: Vec<Charge<'_>> = credits.into_iter().chain(charges).collect();
+        let sent = clock::now();
+        let mut answers = self.charge_one_by_one(counter, &charges).await.map(|mut answers| {
+            answers.drain(..given_back.min(answers.len()));
+            answers.into_iter()
+        });
+        if answers.is_err() {
+            let lost = u64::try_from(given_back).unwrap_or(u64::MAX);
+            self.counts.lost_chores.fetch_add(lost, Ordering::Relaxed);
+        }
+        let mut outcomes = Vec::with_capacity(takes.len());
+        for (toll, known) in takes.iter().zip(known) {
+            outcomes.push(match (known, &mut answers) {
+                (Some(answer), _) => {
+                    self.counts.cached.fetch_add(1, Ordering::Relaxed);
+                    Outcome { answer, source: Source::DenyCache }
+                }
+                (None, Ok(answers)) => {
+                    // A store that answers too few broke its promise.
+                    let answer = answers.next().unwrap_or_else(|| never(1));
+                    if S::REMOTE {
+                        self.learn(from_ref(toll), &self.prints(from_ref(toll)), &answer, sent);
+                    }
+                    Outcome { answer, source: Source::Store }
+                }
+                (None, Err(error)) => {
+                    let partition = counter.partition.as_deref();
+                    self.without_store(
+                        from_ref(toll),
+                        &self.prints(from_ref(toll)),
+                        partition,
+                        error,
+                    )
+                }
+            });
+        }
+        outcomes
+    }
+
+    /// Executes charges of one counter, each by itself, after telling the store what is owed to it.
+    async fn charge_one_by_one(
+        &self,
+        counter: &OwnedToll,
+        charges: &[Charge<'_>],
+    ) -> Result<Vec<Answer>, StoreError> {
+        if !self.ladder.debts.is_empty()
+            && let Some(key) = counter.key()
+        {
+            let print = self.printer.print(key, &counter.limit);
+            if let Some(owed) = self.ladder.settling(print, &self.names) {
+                self.settle(&[owed], None).await?;
             }
         }
+        let mut batch = Vec::with_capacity(charges.len());
+        for charge in charges {
+            let Ok(request) = Request::new(from_ref(charge)) else { continue };
+            let partition = counter.partition.as_deref();
+            batch.push(partition.map_or(request, |partition| request.within(partition)));
+        }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.store.charge(&batch).await
+    }
+
+    /// Answers in the store's place.
+    fn without_store(
+        &self,
+        tolls: &[Toll<'_>],
+        prints: &[Print],
+        partition: Option<&[u8]>,
+        error: &StoreError,
+    ) -> Outcome {
+        self.counts.degraded.fetch_add(1, Ordering::Relaxed);
+        let answer = self.ladder.answer(tolls, prints, partition);
+        Outcome { answer, source: Source::Outage(error.kind()) }
     }
 
     /// Asks the store, after telling it what it does not know yet.

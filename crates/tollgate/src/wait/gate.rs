@@ -5,24 +5,22 @@
 //! each wakes once. Where it does not (windows, logs), or where the queue is full, callers line up
 //! at the *door* in order; only the first asks, and sleeps for exactly as long as it is told.
 //!
-//! A caller that stops waiting gives its place back (`line.rs`). A question that is under way when
-//! its caller leaves runs to its end, so that what it was granted is given back as well. Smooth
-//! limiters price permits by what is stored, so their places stay taken.
+//! A caller that stops waiting gives its place back (`line.rs`). Questions are asked by somebody for
+//! all (`teller.rs`), so what was granted to a caller who had left meanwhile is given back as well.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard, oneshot};
-use tollgate_core::{
-    Algorithm, Charge, Cost, KeyError, Limit, Op, Retry, Store, Timestamp, Verdict,
-};
+use tokio::sync::{Mutex, MutexGuard};
+use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Op, Store};
 use tollgate_embedded::EmbeddedStore;
 
-use super::line::{Line, Place, Ticket};
+use super::line::Line;
+use super::teller::{Questions, Said};
 use crate::clock::{self, Instant, after};
-use crate::engine::{Chore, Engine, Keeper, OwnedToll, Source};
+use crate::engine::{Engine, Keeper, OwnedToll};
 
 /// One counter at which callers wait. Clones share the line.
 ///
@@ -47,18 +45,21 @@ pub struct Gate<S = EmbeddedStore> {
     shared: Arc<Shared<S>>,
 }
 
-struct Shared<S> {
-    engine: Arc<Engine<S>>,
-    keeper: Keeper,
-    counter: OwnedToll,
-    line: Arc<Line>,
+pub(super) struct Shared<S> {
+    pub(super) engine: Arc<Engine<S>>,
+    /// Counts the nodes that share the limit for as long as the gate is there.
+    _keeper: Keeper,
+    pub(super) counter: OwnedToll,
+    pub(super) line: Arc<Line>,
     /// Those whom this process granted places itself, in an outage: nothing of theirs goes back.
-    outage_line: Arc<Line>,
+    pub(super) outage_line: Arc<Line>,
+    pub(super) questions: std::sync::Mutex<Questions>,
+    /// Who asks a store that answers at once.
+    pub(super) turn: std::sync::Mutex<()>,
     door: Mutex<()>,
     /// When the first at the door asks again: nobody behind it passes earlier.
     next_question: std::sync::Mutex<Option<Instant>>,
     at_door: AtomicUsize,
-    numbers: AtomicU64,
 }
 
 impl<S: Store + 'static> Gate<S> {
@@ -72,14 +73,15 @@ impl<S: Store + 'static> Gate<S> {
         }
         let shared = Shared {
             engine,
-            keeper,
+            _keeper: keeper,
             counter,
             line: Arc::default(),
             outage_line: Arc::default(),
+            questions: std::sync::Mutex::default(),
+            turn: std::sync::Mutex::default(),
             door: Mutex::new(()),
             next_question: std::sync::Mutex::default(),
             at_door: AtomicUsize::new(0),
-            numbers: AtomicU64::new(0),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -103,12 +105,21 @@ impl<S: Store + 'static> Gate<S> {
     pub async fn acquire_timeout(&self, cost: Cost, patience: Duration) -> Result<(), NotAdmitted> {
         let deadline = after(clock::now(), patience);
         if self.shared.at_door.load(Ordering::Acquire) == 0 {
-            match self.ask(cost, patience).await {
-                Said::Pass => return Ok(()),
-                Said::Place(held) => return held.wait().await,
+            match self.shared.ask(cost, patience).await {
+                Said::Pass(passed) => {
+                    passed.through();
+                    return Ok(());
+                }
+                Said::Place(held) => {
+                    held.wait().await;
+                    return Ok(());
+                }
                 Said::Never => return Err(NotAdmitted::Never { cost }),
                 Said::NotYet { retry, in_all } => within(in_all, patience, retry)?,
             }
+        }
+        if self.shared.needs_no_turn(cost)? {
+            return Ok(());
         }
         self.shared.not_before(deadline)?;
         let here = AtDoor::new(&self.shared.at_door);
@@ -120,8 +131,11 @@ impl<S: Store + 'static> Gate<S> {
         let first = First { next_question: &self.shared.next_question, _turn: turn };
         let held = loop {
             let left = deadline.saturating_duration_since(clock::now());
-            match self.ask(cost, left).await {
-                Said::Pass => return Ok(()),
+            match self.shared.ask(cost, left).await {
+                Said::Pass(passed) => {
+                    passed.through();
+                    return Ok(());
+                }
                 Said::Place(held) => break held,
                 Said::Never => return Err(NotAdmitted::Never { cost }),
                 Said::NotYet { retry, in_all } => {
@@ -134,7 +148,8 @@ impl<S: Store + 'static> Gate<S> {
         // The next may ask; this one has its place.
         drop(first);
         drop(here);
-        held.wait().await
+        held.wait().await;
+        Ok(())
     }
 
     /// Takes `cost` permits if they are there.
@@ -145,6 +160,9 @@ impl<S: Store + 'static> Gate<S> {
     pub async fn try_acquire(&self, cost: Cost) -> Result<(), NotAdmitted> {
         // Whoever waits at the door came first.
         if self.shared.at_door.load(Ordering::Acquire) > 0 {
+            if self.shared.needs_no_turn(cost)? {
+                return Ok(());
+            }
             self.shared.not_before(clock::now())?;
             return Err(NotAdmitted::Late { retry_after: SOON });
         }
@@ -153,9 +171,15 @@ impl<S: Store + 'static> Gate<S> {
 
     /// Takes a place if the line has one within `patience`; does not wait for room in the line.
     pub(crate) async fn line_up(&self, cost: Cost, patience: Duration) -> Result<(), NotAdmitted> {
-        match self.ask(cost, patience).await {
-            Said::Pass => Ok(()),
-            Said::Place(held) => held.wait().await,
+        match self.shared.ask(cost, patience).await {
+            Said::Pass(passed) => {
+                passed.through();
+                Ok(())
+            }
+            Said::Place(held) => {
+                held.wait().await;
+                Ok(())
+            }
             Said::NotYet { retry, .. } => Err(NotAdmitted::Late { retry_after: retry }),
             Said::Never => Err(NotAdmitted::Never { cost }),
         }
@@ -179,38 +203,9 @@ impl<S: Store + 'static> Gate<S> {
     pub fn limit(&self) -> &Limit {
         &self.shared.counter.limit
     }
-
-    async fn ask(&self, cost: Cost, patience: Duration) -> Said<S> {
-        let granted = if S::REMOTE {
-            let (tell, told) = oneshot::channel();
-            let shared = Arc::clone(&self.shared);
-            // On a task of its own, so that a caller who leaves does not leave a charge behind.
-            tokio::spawn(async move {
-                drop(tell.send(shared.decide(cost, patience).await));
-            });
-            told.await
-        } else {
-            Ok(Arc::clone(&self.shared).decide(cost, patience).await)
-        };
-        granted.map_or(Said::Never, Granted::say)
-    }
 }
 
 impl<S: Store + 'static> Shared<S> {
-    async fn decide(self: Arc<Self>, cost: Cost, patience: Duration) -> Granted<S> {
-        let toll = self.counter.toll(Op::Take(cost)).map(|toll| toll.with_patience(patience));
-        let (verdict, reset, at, source) = match toll {
-            Some(toll) => {
-                let outcome = self.engine.decide(&[toll], self.counter.partition.as_deref()).await;
-                let reset = outcome.answer.decisions.first().map(|decision| decision.reset_after);
-                let reset = reset.unwrap_or_default();
-                (outcome.answer.verdict, reset, outcome.answer.at, outcome.source)
-            }
-            None => (Verdict::Deny(Retry::Never), Duration::ZERO, Timestamp::EPOCH, Source::Store),
-        };
-        Granted { shared: Some(self), verdict, reset, at, source, cost, patience }
-    }
-
     /// Whoever must pass before the first at the door asks again cannot.
     fn not_before(&self, deadline: Instant) -> Result<(), NotAdmitted> {
         let next = *self.next_question.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,114 +218,21 @@ impl<S: Store + 'static> Shared<S> {
         }
     }
 
+    /// Whether a cost passes without waiting its turn, as nothing does. What never can is told so
+    /// before it waits.
+    fn needs_no_turn(&self, cost: Cost) -> Result<bool, NotAdmitted> {
+        let limit = &self.counter.limit;
+        let most = limit.quota().burst().get();
+        // Of a smooth limiter more can be had, and paid for later.
+        if cost > most && !matches!(limit.algorithm(), Algorithm::Smooth(_)) {
+            return Err(NotAdmitted::Never { cost });
+        }
+        Ok(cost == 0)
+    }
+
     fn say_next_question(&self, retry: Duration) {
         let next = after(clock::now(), retry);
         *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
-    }
-
-    /// Has a charge given back that nobody uses.
-    fn give_back(&self, cost: Cost, granted: Timestamp) {
-        if !matches!(self.counter.limit.algorithm(), Algorithm::Smooth(_)) {
-            self.keeper.ask(Chore::Credit { toll: self.counter.clone(), cost, at: granted });
-        }
-    }
-}
-
-/// What the store granted, given back unless it is used.
-struct Granted<S: Store + 'static> {
-    shared: Option<Arc<Shared<S>>>,
-    verdict: Verdict,
-    reset: Duration,
-    at: Timestamp,
-    source: Source,
-    cost: Cost,
-    patience: Duration,
-}
-
-impl<S: Store + 'static> Granted<S> {
-    fn say(mut self) -> Said<S> {
-        let Some(shared) = self.shared.take() else { return Said::Never };
-        match self.verdict {
-            Verdict::Allow => Said::Pass,
-            Verdict::Wait(wait) => {
-                let place = Place {
-                    due: after(clock::now(), wait),
-                    granted: self.at.checked_add(wait).unwrap_or(Timestamp::MAX),
-                    cost: self.cost,
-                };
-                let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
-                let line = match self.source {
-                    Source::Store => &shared.line,
-                    _ => &shared.outage_line,
-                };
-                let ticket = line.join(number, place);
-                Said::Place(HeldPlace { shared, ticket: Some(ticket), source: self.source })
-            }
-            Verdict::Deny(Retry::Never) => Said::Never,
-            Verdict::Deny(Retry::After(retry)) => {
-                let in_all = match shared.counter.limit.algorithm() {
-                    // What is above the share may pass when the store is back.
-                    _ if matches!(self.source, Source::Outage(_)) => retry,
-                    // The queue may be full, and still short enough.
-                    Algorithm::LeakyQueue(_) => self.reset.max(retry),
-                    Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) | Algorithm::Smooth(_) => {
-                        retry.saturating_add(self.patience)
-                    }
-                    _ => retry,
-                };
-                Said::NotYet { retry, in_all }
-            }
-        }
-    }
-}
-
-impl<S: Store + 'static> Drop for Granted<S> {
-    fn drop(&mut self) {
-        let Some(shared) = self.shared.take() else { return };
-        if let (Source::Store, true) = (self.source, self.verdict.passes()) {
-            let wait = match self.verdict {
-                Verdict::Wait(wait) => wait,
-                _ => Duration::ZERO,
-            };
-            shared.give_back(self.cost, self.at.checked_add(wait).unwrap_or(Timestamp::MAX));
-        }
-    }
-}
-
-enum Said<S: Store + 'static> {
-    Pass,
-    Place(HeldPlace<S>),
-    /// Ask again after `retry`; passing takes `in_all` at least.
-    NotYet {
-        retry: Duration,
-        in_all: Duration,
-    },
-    Never,
-}
-
-/// A place in the future, given back when dropped before its time.
-struct HeldPlace<S: Store + 'static> {
-    shared: Arc<Shared<S>>,
-    ticket: Option<Ticket>,
-    source: Source,
-}
-
-impl<S: Store + 'static> HeldPlace<S> {
-    async fn wait(mut self) -> Result<(), NotAdmitted> {
-        if let Some(ticket) = &mut self.ticket {
-            ticket.wait().await;
-        }
-        self.ticket = None;
-        Ok(())
-    }
-}
-
-impl<S: Store + 'static> Drop for HeldPlace<S> {
-    fn drop(&mut self) {
-        let Some(free) = self.ticket.take().and_then(|ticket| ticket.leave()) else { return };
-        if self.source == Source::Store {
-            self.shared.give_back(free.cost, free.granted);
-        }
     }
 }
 
@@ -363,7 +265,7 @@ impl Drop for AtDoor<'_> {
 }
 
 /// The least that somebody is told to wait.
-const SOON: Duration = Duration::from_millis(1);
+pub(super) const SOON: Duration = Duration::from_millis(1);
 
 fn within(in_all: Duration, patience: Duration, retry_after: Duration) -> Result<(), NotAdmitted> {
     if in_all > patience { Err(NotAdmitted::Late { retry_after }) } else { Ok(()) }

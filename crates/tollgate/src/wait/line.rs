@@ -1,16 +1,13 @@
 //! The line before a gate: who in this process waits for which place in the future.
 //!
-//! A store grants places; the line says who has which. Those who wait have the places in order: the
-//! first the first place, and so on. When somebody leaves, those behind move up and the *last* place
-//! is free: only that one can be given back, and only while the store has granted none behind it to
-//! another process (it stays a hole otherwise; the store decides that). So no two departures come
-//! closer than the rate allows.
+//! A store grants places; the line says who has which. Places of one cost are alike, so those who
+//! wait for that cost have them in order: the first the first place, and so on. Nobody has a place
+//! of another size. When somebody leaves, those behind who cost the same move up, and the *last*
+//! of their places is vacant. Whoever comes next and costs the same takes it; if it is the last of
+//! all it can be given back to the store. So no two departures come closer than the rate allows.
 //!
-//! Only the first needs to know its exact moment; the others learn theirs when they come to the
-//! front. So whoever leaves or departs concerns one other at most, however long the line is.
-//!
-//! Places are moved up only while all who wait cost the same. Otherwise a place that is left stays a
-//! hole, unless it is the last.
+//! Only the first of a cost needs to know its exact moment; the others learn theirs when they come
+//! to the front. So whoever leaves or departs concerns one other at most, however long the line is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tollgate_core::{Cost, Timestamp};
 
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 
 /// A place in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,28 +27,35 @@ pub(crate) struct Place {
     pub(crate) cost: Cost,
 }
 
-/// Those who wait, and their places, each in order.
+/// Those who wait, and their places.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     row: Mutex<Row>,
 }
 
-/// In which order places come: by time, then by number.
-type Order = (Instant, u64);
+/// In which order places come: by the store's time, then by number.
+type Order = (Timestamp, u64);
 
 #[derive(Debug, Default)]
 struct Row {
+    by_cost: HashMap<Cost, Alike>,
+    /// All places, by their costs.
+    costs: BTreeMap<Order, Cost>,
+    next: u64,
+    waiting: usize,
+}
+
+/// Those who wait for one cost, and their places.
+#[derive(Debug, Default)]
+struct Alike {
     /// In the order in which they came.
     waiting: BTreeMap<u64, Waiting>,
-    /// As many as there are waiting.
+    /// As many as there are waiting, and behind them those that nobody has.
     places: BTreeMap<Order, Place>,
-    /// How many wait for each cost.
-    costs: HashMap<Cost, usize>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    cost: Cost,
     due: watch::Sender<Instant>,
     /// Whether its moment came before its turn, so that it waits to be told.
     early: bool,
@@ -59,21 +63,54 @@ struct Waiting {
 
 impl Line {
     /// Lines up for a place that was granted.
-    pub(crate) fn join(self: &Arc<Self>, number: u64, place: Place) -> Ticket {
-        let (due, receiver) = watch::channel(place.due);
+    pub(crate) fn join(self: &Arc<Self>, place: Place) -> Ticket {
         let mut row = self.lock();
-        row.waiting.insert(number, Waiting { cost: place.cost, due, early: false });
-        row.places.insert((place.due, number), place);
-        let count = row.costs.entry(place.cost).or_default();
-        *count = count.saturating_add(1);
-        // Grants of concurrent questions may come back in another order than they were given.
-        row.tell_first();
-        Ticket { line: Arc::clone(self), number, due: receiver }
+        let number = row.number();
+        let order = (place.granted, number);
+        row.costs.insert(order, place.cost);
+        row.by_cost.entry(place.cost).or_default().places.insert(order, place);
+        let due = row.wait(number, place);
+        Ticket { line: Arc::clone(self), number, cost: place.cost, due }
+    }
+
+    /// Lines up for a place that nobody has any more, if there is one of this cost by `deadline`.
+    pub(crate) fn join_vacant(self: &Arc<Self>, cost: Cost, deadline: Instant) -> Option<Ticket> {
+        let now = clock::now();
+        let mut row = self.lock();
+        row.forget_past(cost, now);
+        let place = row.by_cost.get(&cost)?.vacant()?;
+        if place.due > deadline {
+            return None;
+        }
+        let number = row.number();
+        let due = row.wait(number, place);
+        Some(Ticket { line: Arc::clone(self), number, cost, due })
+    }
+
+    /// Takes the last place out, if nobody has it: it can be given back.
+    pub(crate) fn take_last(&self) -> Option<Place> {
+        let now = clock::now();
+        let mut row = self.lock();
+        loop {
+            let (order, cost) = row.last_is_vacant()?;
+            let place = row.by_cost.get_mut(&cost)?.places.remove(&order)?;
+            row.costs.remove(&order);
+            row.forget_empty(cost);
+            // What has passed is worth nothing to anybody.
+            if place.due > now {
+                return Some(place);
+            }
+        }
+    }
+
+    /// Whether [`Line::take_last`] would find a place.
+    pub(crate) fn has_last(&self) -> bool {
+        self.lock().last_is_vacant().is_some()
     }
 
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
-        self.lock().waiting.len()
+        self.lock().waiting
     }
 
     fn lock(&self) -> MutexGuard<'_, Row> {
@@ -83,48 +120,82 @@ impl Line {
 }
 
 impl Row {
-    /// Leaves the line because the time has come; false if others are to leave before.
-    fn depart(&mut self, number: u64) -> bool {
-        if self.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
-            if let Some(waiting) = self.waiting.get_mut(&number) {
+    fn number(&mut self) -> u64 {
+        self.next = self.next.saturating_add(1);
+        self.next
+    }
+
+    /// Has somebody wait among those of the place's cost.
+    fn wait(&mut self, number: u64, place: Place) -> watch::Receiver<Instant> {
+        let (due, receiver) = watch::channel(place.due);
+        let alike = self.by_cost.entry(place.cost).or_default();
+        alike.waiting.insert(number, Waiting { due, early: false });
+        // Whoever comes into a line with a vacant place gets another place than its own.
+        alike.tell_first();
+        self.waiting = self.waiting.saturating_add(1);
+        receiver
+    }
+
+    /// Leaves the line because the time has come; false if others of its cost are to leave before.
+    fn depart(&mut self, number: u64, cost: Cost) -> bool {
+        let Some(alike) = self.by_cost.get_mut(&cost) else { return true };
+        if alike.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
+            if let Some(waiting) = alike.waiting.get_mut(&number) {
                 waiting.early = true;
             }
             return false;
         }
-        if self.remove(number).is_some() {
-            self.places.pop_first();
-            self.tell_first();
+        if alike.waiting.remove(&number).is_some() {
+            self.waiting = self.waiting.saturating_sub(1);
+            if let Some((order, _)) = alike.places.pop_first() {
+                self.costs.remove(&order);
+            }
+            alike.tell_first();
+            self.forget_empty(cost);
         }
         true
     }
 
-    /// Leaves the line early. Returns the place that became free, if it is worth giving back.
-    fn leave(&mut self, number: u64) -> Option<Place> {
-        let alike = self.costs.len() == 1;
-        let index = if alike { None } else { self.waiting.keys().position(|at| *at == number) };
-        self.remove(number)?;
-        let free = if alike {
-            self.places.pop_last().map(|(_, place)| place)
-        } else {
-            // The place of as many as were before it.
-            let last = self.places.len().checked_sub(1);
-            let place = index.and_then(|index| self.places.keys().nth(index).copied());
-            let left = place.and_then(|place| self.places.remove(&place));
-            left.filter(|_| index == last)
-        };
-        self.tell_first();
-        free
+    /// Leaves the line early: the last place of its cost is vacant then.
+    fn leave(&mut self, number: u64, cost: Cost) {
+        let Some(alike) = self.by_cost.get_mut(&cost) else { return };
+        if alike.waiting.remove(&number).is_some() {
+            self.waiting = self.waiting.saturating_sub(1);
+            alike.tell_first();
+        }
     }
 
-    fn remove(&mut self, number: u64) -> Option<()> {
-        let left = self.waiting.remove(&number)?;
-        if let Some(count) = self.costs.get_mut(&left.cost) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.costs.remove(&left.cost);
-            }
+    fn last_is_vacant(&self) -> Option<(Order, Cost)> {
+        let (order, cost) = self.costs.last_key_value()?;
+        self.by_cost.get(cost)?.vacant().map(|_| (*order, *cost))
+    }
+
+    /// Drops vacant places whose time has come: later, they would be too close to others.
+    fn forget_past(&mut self, cost: Cost, now: Instant) {
+        let Some(alike) = self.by_cost.get_mut(&cost) else { return };
+        while let Some((order, _)) = alike.first_vacant().filter(|(_, place)| place.due <= now) {
+            alike.places.remove(&order);
+            self.costs.remove(&order);
         }
-        Some(())
+        self.forget_empty(cost);
+    }
+
+    fn forget_empty(&mut self, cost: Cost) {
+        if self.by_cost.get(&cost).is_some_and(|alike| alike.places.is_empty()) {
+            self.by_cost.remove(&cost);
+        }
+    }
+}
+
+impl Alike {
+    /// The first place that nobody has.
+    fn first_vacant(&self) -> Option<(Order, Place)> {
+        let vacant = self.places.len().checked_sub(self.waiting.len())?.checked_sub(1)?;
+        self.places.iter().rev().nth(vacant).map(|(order, place)| (*order, *place))
+    }
+
+    fn vacant(&self) -> Option<Place> {
+        self.first_vacant().map(|(_, place)| place)
     }
 
     /// The first may have moved up.
@@ -140,11 +211,12 @@ impl Row {
     }
 }
 
-/// A place in the line, which moves up when somebody before it leaves.
+/// A place in the line, which moves up when somebody before it leaves. Dropping it leaves the line.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     line: Arc<Line>,
     number: u64,
+    cost: Cost,
     due: watch::Receiver<Instant>,
 }
 
@@ -155,7 +227,7 @@ impl Ticket {
             let due = *self.due.borrow_and_update();
             tokio::select! {
                 () = tokio::time::sleep_until(due) => {
-                    if self.line.lock().depart(self.number) {
+                    if self.line.lock().depart(self.number, self.cost) {
                         return;
                     }
                     if self.due.changed().await.is_err() {
@@ -166,10 +238,11 @@ impl Ticket {
             }
         }
     }
+}
 
-    /// Gives the place up. Returns what can be given back to the store.
-    pub(crate) fn leave(&self) -> Option<Place> {
-        self.line.lock().leave(self.number)
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.line.lock().leave(self.number, self.cost);
     }
 }
 
@@ -179,43 +252,88 @@ mod tests {
     use std::time::Duration;
 
     fn place(n: u64, cost: Cost) -> Place {
-        let due = crate::clock::after(crate::clock::now(), Duration::from_secs(n));
+        let due = clock::after(clock::now(), Duration::from_secs(n));
         Place { due, granted: Timestamp::from_micros(n), cost }
+    }
+
+    /// At which second each of these departs.
+    async fn seconds(tickets: Vec<Ticket>) -> Vec<u64> {
+        let start = clock::now();
+        let mut tasks = Vec::new();
+        for mut ticket in tickets {
+            tasks.push(tokio::spawn(async move {
+                ticket.wait().await;
+                clock::now().saturating_duration_since(start).as_secs()
+            }));
+        }
+        let mut seconds = Vec::new();
+        for task in tasks {
+            seconds.push(task.await.unwrap());
+        }
+        seconds
     }
 
     #[tokio::test(start_paused = true)]
     async fn those_behind_move_up_and_the_last_place_is_free() {
         let line = Arc::new(Line::default());
-        let mut tickets: Vec<Ticket> = (1..=4).map(|n| line.join(n, place(n, 1))).collect();
+        let mut tickets: Vec<Ticket> = (1..=4).map(|n| line.join(place(n, 1))).collect();
 
-        let free = tickets.remove(1).leave().unwrap();
+        drop(tickets.remove(1));
 
-        assert_eq!(free.granted.as_micros(), 4);
-        let start = crate::clock::now();
-        for (ticket, second) in tickets.iter_mut().zip(1..) {
-            ticket.wait().await;
-            assert_eq!((crate::clock::now() - start).as_secs(), second, "in a place of its own");
-        }
+        assert_eq!(line.take_last().map(|place| place.granted.as_micros()), Some(4));
+        assert_eq!(line.take_last(), None, "the others are taken");
+        assert_eq!(seconds(tickets).await, [1, 2, 3]);
         assert_eq!(line.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_moves_into_a_place_of_another_size() {
+        // Granted to 1, 100 and 1; the replies come in another order.
         let line = Arc::new(Line::default());
-        let first = line.join(1, place(1, 2));
-        let second = line.join(2, place(2, 1));
+        let large = line.join(place(2, 100));
+        let (small, smaller) = (line.join(place(1, 1)), line.join(place(3, 1)));
+        assert_eq!(seconds(vec![small, large, smaller]).await, [1, 2, 3]);
 
-        assert_eq!(first.leave(), None, "a hole, as the one behind needs less");
-        assert_eq!(second.leave().map(|place| place.cost), Some(1), "the last can go");
+        let first = line.join(place(1, 2));
+        let second = line.join(place(2, 1));
+        drop(first);
+        assert_eq!(line.take_last(), None, "a hole, as the one behind costs less");
+        drop(second);
+        let given_back = [line.take_last(), line.take_last(), line.take_last()];
+        assert_eq!(given_back.map(|place| place.map(|it| it.cost)), [Some(1), Some(2), None]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_comes_takes_a_place_that_was_left() {
+        let line = Arc::new(Line::default());
+        let (left, behind) = (line.join(place(1, 1)), line.join(place(2, 5)));
+        drop(left);
+        let soon = clock::after(clock::now(), Duration::from_millis(999));
+        let later = clock::after(soon, Duration::from_secs(1));
+
+        assert!(line.join_vacant(1, soon).is_none(), "not in time");
+        assert!(line.join_vacant(2, later).is_none(), "of another size");
+        let ticket = line.join_vacant(1, later).unwrap();
+        assert!(line.join_vacant(1, later).is_none(), "taken");
+        assert_eq!(seconds(vec![ticket, behind]).await, [1, 2]);
+
+        let (left, _behind) = (line.join(place(1, 1)), line.join(place(2, 5)));
+        drop(left);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(line.join_vacant(1, later).is_none(), "its time has passed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_hundred_thousand_can_leave() {
-        let line = Arc::new(Line::default());
-        let tickets: Vec<Ticket> = (0..100_000).map(|n| line.join(n, place(n + 1, 1))).collect();
+        for costs in [1_u64, 100_000] {
+            let line = Arc::new(Line::default());
+            let join = |n| line.join(place(n + 1, 1 + n % costs));
+            let tickets: Vec<Ticket> = (0..100_000).map(join).collect();
 
-        let free = tickets.iter().filter_map(Ticket::leave).count();
+            drop(tickets);
 
-        assert_eq!((free, line.len()), (100_000, 0));
+            let free = std::iter::from_fn(|| line.take_last()).count();
+            assert_eq!((free, line.len()), (100_000, 0));
+        }
     }
 }

@@ -8,6 +8,7 @@ mod booking;
 mod gate;
 mod line;
 mod shaper;
+mod teller;
 
 #[cfg(feature = "tower")]
 pub(crate) use booking::Booking;

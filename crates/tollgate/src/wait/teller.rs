@@ -1,0 +1,287 @@
+//! How a gate asks its store: one call at a time, in which everything goes in order.
+//!
+//! First what is given back, then who asks. While a call is under way, others line up and are the
+//! next call. So grants come back in the order in which they were given, and a place that was left is
+//! known to be the last, or not, when it is given back: were both sent at once, a grant would overtake
+//! the giving back, the place would stay a hole, and callers who come and go would leave nothing but
+//! holes. Between two processes that can still happen; the store keeps departures apart then.
+//!
+//! A store in this process answers at once, so there a lock does all of that.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tollgate_core::{Algorithm, Cost, Retry, Store, Timestamp, Verdict};
+
+use super::gate::{SOON, Shared};
+use super::line::{Place, Ticket};
+use crate::clock::{self, Instant, after};
+use crate::engine::{Outcome, Source, at_once};
+
+/// How many may ask with one call: a store in Redis sends no more at once either.
+const ASKED_AT_ONCE: usize = 128;
+
+/// How many places are given back with one call.
+const GIVEN_BACK_AT_ONCE: usize = 64;
+
+/// What was said to somebody who asked.
+pub(super) enum Said {
+    Pass(Passed),
+    Place(Held),
+    /// Ask again after `retry`; passing takes `in_all` at least.
+    NotYet {
+        retry: Duration,
+        in_all: Duration,
+    },
+    Never,
+}
+
+/// Those who are to ask.
+#[derive(Default)]
+pub(super) struct Questions {
+    waiting: VecDeque<Question>,
+    /// What was charged for callers who had left when they were told.
+    unused: Vec<(Cost, Timestamp)>,
+    /// Whether somebody is asking for them.
+    asking: bool,
+}
+
+struct Question {
+    cost: Cost,
+    deadline: Instant,
+    tell: oneshot::Sender<Said>,
+}
+
+impl<S: Store + 'static> Shared<S> {
+    /// Asks for permits. Whoever stops waiting for the answer gives back what it brings.
+    pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> Said {
+        if !S::REMOTE {
+            let said = self.in_turn(&[(cost, patience)]).pop();
+            return said.unwrap_or(Said::NotYet { retry: SOON, in_all: SOON });
+        }
+        let deadline = after(clock::now(), patience);
+        loop {
+            let (tell, told) = oneshot::channel();
+            self.questions().waiting.push_back(Question { cost, deadline, tell });
+            if let Some(teller) = Teller::needed(self) {
+                match Handle::try_current() {
+                    Ok(runtime) => drop(runtime.spawn(teller.ask_for_all())),
+                    Err(_) => teller.ask_for_all().await,
+                }
+            }
+            if let Ok(said) = told.await {
+                return said;
+            }
+            // Whoever asked for all has ended with its runtime: ask on this one.
+        }
+    }
+
+    /// The same of a store that answers at once.
+    fn in_turn(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<Said> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        at_once(self.call(takes)).unwrap_or_default()
+    }
+
+    /// Gives back what is free, asks for permits, and lines up for what is granted.
+    async fn call(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<Said> {
+        let mut credits = std::mem::take(&mut self.questions().unused);
+        if self.is_smooth() {
+            credits.clear();
+        } else {
+            let free = std::iter::from_fn(|| self.line.take_last()).take(GIVEN_BACK_AT_ONCE);
+            credits.extend(free.map(|place| (place.cost, place.granted)));
+        }
+        if credits.is_empty() && takes.is_empty() {
+            return Vec::new();
+        }
+        let outcomes = self.engine.in_order(&self.counter, &credits, takes).await;
+        let rows = takes.iter().zip(outcomes);
+        rows.map(|((cost, patience), outcome)| self.said(*cost, *patience, &outcome)).collect()
+    }
+
+    fn said(self: &Arc<Self>, cost: Cost, patience: Duration, outcome: &Outcome) -> Said {
+        let at = outcome.answer.at;
+        match outcome.answer.verdict {
+            Verdict::Allow => {
+                let charged = (outcome.source == Source::Store).then_some((cost, at));
+                let gate: Arc<Self> = Arc::clone(self);
+                Said::Pass(Passed { gate, charged })
+            }
+            Verdict::Wait(wait) => {
+                let granted = at.checked_add(wait).unwrap_or(Timestamp::MAX);
+                let place = Place { due: after(clock::now(), wait), granted, cost };
+                let line = match outcome.source {
+                    Source::Store => &self.line,
+                    _ => &self.outage_line,
+                };
+                Said::Place(Held::new(self, line.join(place)))
+            }
+            Verdict::Deny(Retry::Never) => Said::Never,
+            Verdict::Deny(Retry::After(retry)) => {
+                let reset = outcome.answer.decisions.first().map(|decision| decision.reset_after);
+                let in_all = match self.counter.limit.algorithm() {
+                    // What is above the share may pass when the store is back.
+                    _ if matches!(outcome.source, Source::Outage(_)) => retry,
+                    // The queue may be full, and still short enough.
+                    Algorithm::LeakyQueue(_) => reset.unwrap_or_default().max(retry),
+                    Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) | Algorithm::Smooth(_) => {
+                        retry.saturating_add(patience)
+                    }
+                    _ => retry,
+                };
+                Said::NotYet { retry, in_all }
+            }
+        }
+    }
+
+    /// Smooth limiters price permits by what is stored, so their places stay taken.
+    fn is_smooth(&self) -> bool {
+        matches!(self.counter.limit.algorithm(), Algorithm::Smooth(_))
+    }
+
+    fn questions(&self) -> MutexGuard<'_, Questions> {
+        // Nothing here can panic halfway.
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where what nobody uses goes back to, whatever its store.
+trait TakesBack: Send + Sync {
+    /// Gives places back that are free, and this charge.
+    fn take_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>);
+}
+
+impl<S: Store + 'static> TakesBack for Shared<S> {
+    fn take_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>) {
+        self.questions().unused.extend(unused);
+        if !S::REMOTE {
+            drop(self.in_turn(&[]));
+        } else if let Ok(runtime) = Handle::try_current()
+            && let Some(teller) = Teller::needed(&self)
+        {
+            // Without a runtime it goes with the next question.
+            drop(runtime.spawn(teller.ask_for_all()));
+        }
+    }
+}
+
+/// Whoever asks for all, until nobody is left.
+struct Teller<S: Store + 'static> {
+    shared: Arc<Shared<S>>,
+    ended: bool,
+}
+
+impl<S: Store + 'static> Teller<S> {
+    /// Somebody to ask for all, unless there is one.
+    fn needed(shared: &Arc<Shared<S>>) -> Option<Self> {
+        let mut questions = shared.questions();
+        if std::mem::replace(&mut questions.asking, true) {
+            return None;
+        }
+        Some(Self { shared: Arc::clone(shared), ended: false })
+    }
+
+    async fn ask_for_all(mut self) {
+        while let Some(asking) = self.next() {
+            let now = clock::now();
+            let left = |question: &Question| question.deadline.saturating_duration_since(now);
+            let takes: Vec<_> = asking.iter().map(|it| (it.cost, left(it))).collect();
+            for (question, said) in asking.into_iter().zip(self.shared.call(&takes).await) {
+                // Whoever is gone drops what it was told, which gives it back.
+                drop(question.tell.send(said));
+            }
+        }
+    }
+
+    /// Those who ask next; `None`, and the end, if there is nothing to do.
+    fn next(&mut self) -> Option<Vec<Question>> {
+        let mut questions = self.shared.questions();
+        let mut asking = Vec::new();
+        while asking.len() < ASKED_AT_ONCE
+            && let Some(question) = questions.waiting.pop_front()
+        {
+            if question.tell.is_closed() {
+                continue;
+            }
+            match self.shared.line.join_vacant(question.cost, question.deadline) {
+                Some(ticket) => {
+                    // Told without the lock, as it is dropped if nobody listens.
+                    drop(questions);
+                    drop(question.tell.send(Said::Place(Held::new(&self.shared, ticket))));
+                    questions = self.shared.questions();
+                }
+                None => asking.push(question),
+            }
+        }
+        let last = !self.shared.is_smooth() && self.shared.line.has_last();
+        let free = !questions.unused.is_empty() || last;
+        self.ended = asking.is_empty() && !free;
+        questions.asking = !self.ended;
+        (!self.ended).then_some(asking)
+    }
+}
+
+impl<S: Store + 'static> Drop for Teller<S> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let mut questions = self.shared.questions();
+            questions.asking = false;
+            // They ask again, each on its own runtime.
+            let waiting = std::mem::take(&mut questions.waiting);
+            drop(questions);
+            drop(waiting);
+        }
+    }
+}
+
+/// A charge that passed at once, given back unless it is used.
+pub(super) struct Passed {
+    gate: Arc<dyn TakesBack>,
+    charged: Option<(Cost, Timestamp)>,
+}
+
+impl Passed {
+    pub(super) fn through(mut self) {
+        self.charged = None;
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(charged) = self.charged.take() {
+            Arc::clone(&self.gate).take_back(Some(charged));
+        }
+    }
+}
+
+/// A place in the future, given back when dropped before its time.
+pub(super) struct Held {
+    gate: Arc<dyn TakesBack>,
+    ticket: Option<Ticket>,
+}
+
+impl Held {
+    fn new<S: Store + 'static>(shared: &Arc<Shared<S>>, ticket: Ticket) -> Self {
+        let gate: Arc<Shared<S>> = Arc::clone(shared);
+        Self { gate, ticket: Some(ticket) }
+    }
+
+    pub(super) async fn wait(mut self) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.wait().await;
+        }
+        self.ticket = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            drop(ticket);
+            Arc::clone(&self.gate).take_back(None);
+        }
+    }
+}
