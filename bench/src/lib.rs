@@ -31,3 +31,34 @@ impl Random {
         self.below(1 << 53) as f64 / (1_u64 << 53) as f64
     }
 }
+
+/// A key written without allocating: what is measured is the store.
+#[derive(Clone, Copy, Default)]
+pub struct Name {
+    text: [u8; 24],
+    from: usize,
+}
+
+impl Name {
+    pub fn new(case: &str, rule: usize, mut number: u64) -> Self {
+        let mut name = Self { text: [0; 24], from: 24 };
+        let mut put = |byte: u8| {
+            name.from -= 1;
+            name.text[name.from] = byte;
+        };
+        loop {
+            put(b'0' + (number % 10) as u8);
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        put(b'0' + rule as u8);
+        case.bytes().rev().for_each(put);
+        name
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.text[self.from..]
+    }
+}

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use tollgate_bench::Random;
+use tollgate_bench::{Name, Random};
 use tollgate_core::{Charge, Key, Limit, Request, Store};
 use tollgate_harness::RedisServer;
 use tollgate_redis::{Config, RedisStore};
@@ -105,37 +105,6 @@ impl Ask for Batches {
         let requests: [Request<'_>; 64] =
             std::array::from_fn(|i| Request::new(&charges[i]).unwrap());
         self.0.store.charge(&requests).await.unwrap().iter().all(|answer| answer.passes())
-    }
-}
-
-/// A key written without allocating: what is measured is the store.
-#[derive(Clone, Copy, Default)]
-struct Name {
-    text: [u8; 24],
-    from: usize,
-}
-
-impl Name {
-    fn new(case: &str, rule: usize, mut number: u64) -> Self {
-        let mut name = Self { text: [0; 24], from: 24 };
-        let mut put = |byte: u8| {
-            name.from -= 1;
-            name.text[name.from] = byte;
-        };
-        loop {
-            put(b'0' + (number % 10) as u8);
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        put(b'0' + rule as u8);
-        case.bytes().rev().for_each(put);
-        name
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.text[self.from..]
     }
 }
 

@@ -1,0 +1,87 @@
+//! `count-redis CASE DECISIONS`: so many decisions through Redis and nothing else, for tools that count.
+//!
+//! Wall time on a busy machine says little; instructions and system calls can be counted again and get
+//! the same. Run it twice with different numbers of decisions: the difference is theirs alone, and what
+//! it takes to start falls out.
+//!
+//! ```text
+//! valgrind --tool=callgrind count-redis random 20000     client instructions
+//! strace -f -c count-redis hot 200000                    its system calls
+//! ```
+//!
+//! Not here: rates and latencies, which are `bench-redis`'s.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    reason = "a tool that cannot go on shall stop"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_bench::{Name, Random};
+use tollgate_core::algorithm::TokenBucket;
+use tollgate_core::{Charge, Key, Limit, Quota, Request, Store};
+use tollgate_harness::RedisServer;
+use tollgate_redis::{Config, RedisStore};
+
+/// Tasks that ask at the same time, as in `bench-redis`.
+const TASKS: u64 = 1024;
+
+/// Decisions that one task asks for at once, in the case `batches`.
+const BATCH: usize = 64;
+
+const USAGE: &str = "usage: count-redis random|hot|batches DECISIONS";
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let case = args.next().expect(USAGE);
+    let decisions: u64 = args.next().expect(USAGE).parse().expect(USAGE);
+    let (keys, per_second, at_once) = match &*case {
+        "random" => (1_000_000, None, 1),
+        "hot" => (1, Some(10_000_000), 1),
+        "batches" => (1, Some(10_000_000), BATCH),
+        _ => panic!("{USAGE}"),
+    };
+    let quota = match per_second {
+        Some(count) => Quota::new(count, Duration::from_secs(1)),
+        None => Quota::new(100, Duration::from_secs(3_600)),
+    };
+    let limit = Limit::new(TokenBucket, quota.unwrap()).unwrap();
+    let server = RedisServer::start().expect("a server to ask");
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build().unwrap().block_on(async {
+        let config = Config::new(&server.url()).unwrap().deadline(Duration::from_secs(60));
+        let store = Arc::new(RedisStore::connect(config).await.unwrap());
+        let tasks = if at_once == 1 { TASKS } else { 64 };
+        let each = decisions / tasks / u64::try_from(at_once).unwrap();
+        let asking: Vec<_> = (0..tasks)
+            .map(|task| tokio::spawn(ask(Arc::clone(&store), limit, task, keys, each, at_once)))
+            .collect();
+        for task in asking {
+            task.await.unwrap();
+        }
+        let stats = store.stats();
+        assert_eq!(stats.twin_mismatches, 0, "Lua and Rust disagree");
+        println!("requests={} runs={}", stats.requests, stats.runs);
+    });
+}
+
+async fn ask(store: Arc<RedisStore>, limit: Limit, task: u64, keys: u64, times: u64, at_once: usize) {
+    let mut random = Random::new(task);
+    for _ in 0..times {
+        if at_once == 1 {
+            let name = Name::new("c", 0, random.below(keys));
+            let charges = [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()];
+            store.decide(&Request::new(&charges).unwrap()).await.unwrap();
+            continue;
+        }
+        let names: [Name; BATCH] = std::array::from_fn(|_| Name::new("c", 0, random.below(keys)));
+        let charges = names.each_ref().map(|name| {
+            [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()]
+        });
+        let requests = charges.each_ref().map(|charges| Request::new(charges).unwrap());
+        assert_eq!(store.charge(&requests).await.unwrap().len(), at_once);
+    }
+}
