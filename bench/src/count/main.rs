@@ -68,7 +68,14 @@ fn main() {
     });
 }
 
-async fn ask(store: Arc<RedisStore>, limit: Limit, task: u64, keys: u64, times: u64, at_once: usize) {
+async fn ask(
+    store: Arc<RedisStore>,
+    limit: Limit,
+    task: u64,
+    keys: u64,
+    times: u64,
+    at_once: usize,
+) {
     let mut random = Random::new(task);
     for _ in 0..times {
         if at_once == 1 {
@@ -78,9 +85,9 @@ async fn ask(store: Arc<RedisStore>, limit: Limit, task: u64, keys: u64, times: 
             continue;
         }
         let names: [Name; BATCH] = std::array::from_fn(|_| Name::new("c", 0, random.below(keys)));
-        let charges = names.each_ref().map(|name| {
-            [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()]
-        });
+        let charges = names
+            .each_ref()
+            .map(|name| [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()]);
         let requests = charges.each_ref().map(|charges| Request::new(charges).unwrap());
         assert_eq!(store.charge(&requests).await.unwrap().len(), at_once);
     }

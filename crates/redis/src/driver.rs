@@ -11,63 +11,76 @@
 //! Not here: connections, deadlines, failures (`link.rs`); what a batch is (`batch/`).
 
 use std::io;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use foldhash::fast::RandomState;
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate_core::{Answer, StoreError};
+use tollgate_core::{Charge, Request, StoreError};
 
-use crate::batch::{Batch, Owned, Tally};
+use crate::batch::{Batch, Cargo, Named, Tally, Told};
 use crate::clock::{self, Instant};
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
 use crate::link::Link;
 use crate::queue::{Load, Queue, TurnedAway};
+use crate::ride::{Pilot, Ticket};
 use crate::script::SCRIPT;
 
-/// What one caller asks, and where to tell it.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) requests: Requests,
-    /// Empty, with room for all of them: what the caller's thread allocates it shall free.
-    pub(crate) answers: Vec<Answer>,
-    pub(crate) deadline: Instant,
-    pub(crate) tell: oneshot::Sender<Told>,
+/// Those who fly together, and what they ask.
+#[derive(Debug, Default)]
+struct Party {
+    cargo: Cargo,
+    pilot: Pilot,
+    /// Of each caller.
+    deadlines: Vec<Instant>,
 }
 
-pub(crate) type Requests = SmallVec<[Owned; 1]>;
-
-impl Job {
-    fn turn_away(self, error: StoreError) {
-        let Self { requests, answers, tell, .. } = self;
-        let _ = tell.send(Told { answers, error: Some(error), _spent: requests });
-    }
-}
-
-impl Load for Job {
+impl Load for Party {
     fn charges(&self) -> usize {
-        self.requests.iter().map(Owned::len).sum()
+        self.cargo.charges()
     }
 
-    fn deadline(&self) -> Instant {
-        self.deadline
+    fn callers(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    fn deadlines(&self) -> Option<(Instant, Instant)> {
+        self.deadlines.first().copied().zip(self.deadlines.last().copied())
+    }
+
+    fn clear(&mut self) {
+        self.cargo.clear();
+        self.pilot = Pilot::default();
+        self.deadlines.clear();
     }
 }
 
-/// What one caller is told. The requests go back to whom they came from, as memory that one thread
-/// allocates and another frees is dear.
-#[derive(Debug)]
-pub(crate) struct Told {
-    pub(crate) answers: Vec<Answer>,
-    /// Why not all of them are there.
-    pub(crate) error: Option<StoreError>,
-    _spent: Requests,
+impl Party {
+    /// Leaves behind who gave up, and who can no longer be answered in time: with so little time left
+    /// it would most likely be charged and told that it may have been. Returns until when the others
+    /// wait, if there are any, and the place of each request unless all are there.
+    fn board(&mut self, now: Instant, least: Duration) -> Option<(Instant, Vec<usize>)> {
+        let earliest = now.checked_add(least).unwrap_or(now);
+        let places = match self.pilot.depart(&self.deadlines, earliest) {
+            None => Vec::new(),
+            Some(goes) => {
+                self.cargo.retain(|request| goes.get(request).is_some_and(|goes| *goes));
+                let places = goes.iter().enumerate().filter(|(_, goes)| **goes);
+                places.map(|(place, _)| place).collect()
+            }
+        };
+        let going = self.deadlines.iter().filter(|deadline| **deadline >= earliest);
+        let deadline = going.min().filter(|_| self.cargo.len() > 0)?;
+        Some((*deadline, places))
+    }
 }
 
 /// Charges in one run of the script: about a millisecond of Redis's time when every key is another.
@@ -79,7 +92,8 @@ const FLIGHTS: usize = 3;
 /// The queue, and the thread behind it, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    queue: Arc<Queue<Job>>,
+    queue: Arc<Queue<Party>>,
+    hasher: RandomState,
     counts: Arc<Counts>,
     runtime: runtime::Handle,
 }
@@ -91,7 +105,7 @@ impl Drop for Driver {
 }
 
 /// Lets go of those who wait, should the thread end before its queue does.
-struct Closing(Arc<Queue<Job>>);
+struct Closing(Arc<Queue<Party>>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -140,7 +154,7 @@ impl Driver {
         let (link, runtime) = told.await.unwrap_or_else(|_| {
             Err(ConnectError::settings("the thread of the store ended before it was connected"))
         })?;
-        Ok((Self { queue, counts, runtime }, link))
+        Ok((Self { queue, hasher: RandomState::default(), counts, runtime }, link))
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -155,9 +169,37 @@ impl Driver {
         self.runtime.spawn(work).await.ok()
     }
 
-    /// Puts a job into the queue.
-    pub(crate) fn submit(&self, job: Job) -> Result<(), StoreError> {
-        self.queue.join(job).map_err(|why| match why {
+    /// Puts what one caller asks into the queue.
+    pub(crate) fn submit(
+        &self,
+        requests: &[Request<'_>],
+        deadline: Instant,
+        waker: Waker,
+    ) -> Result<Ticket, StoreError> {
+        // All that can be done before the others are kept waiting.
+        let name = |request: &Request<'_>, charge: &Charge<'_>| {
+            Named::new(request.partition(), charge, &self.hasher)
+        };
+        let (one, mut many);
+        let names = if let [request] = requests
+            && let [charge] = request.charges()
+        {
+            one = name(request, charge);
+            slice::from_ref(&one)
+        } else {
+            many = Vec::with_capacity(requests.len());
+            for request in requests {
+                many.extend(request.charges().iter().map(|charge| name(request, charge)));
+            }
+            many.as_slice()
+        };
+        let enter = |party: &mut Party| {
+            let mut names = names.iter();
+            requests.iter().for_each(|request| party.cargo.push(request, &mut names));
+            party.deadlines.push(deadline);
+            party.pilot.seat(requests.len(), waker)
+        };
+        self.queue.join(enter).map_err(|why| match why {
             TurnedAway::Full => {
                 self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
                 Cause::TooManyInFlight.unavailable()
@@ -169,7 +211,7 @@ impl Driver {
 
 /// What the thread works with.
 struct Driven {
-    queue: Arc<Queue<Job>>,
+    queue: Arc<Queue<Party>>,
     counts: Arc<Counts>,
     flights: usize,
 }
@@ -206,8 +248,8 @@ async fn drive(link: Arc<Link>, driven: Driven) {
         // Those whose time runs out while no flight is free are told in time all the same.
         match timeout(pause, Arc::clone(&flights).acquire_owned()).await {
             Ok(Ok(flight)) => {
-                let Some(load) = driven.queue.depart(clock::now).await else { return };
-                tokio::spawn(fly(Arc::clone(&link), load, flight, Arc::clone(&driven)));
+                let Some(party) = driven.queue.depart(clock::now).await else { return };
+                tokio::spawn(fly(Arc::clone(&link), party, flight, Arc::clone(&driven)));
             }
             Ok(Err(_)) => return,
             // Between two loads of them, replies are looked at.
@@ -219,152 +261,53 @@ async fn drive(link: Arc<Link>, driven: Driven) {
 }
 
 /// Tells a load of those whose time has run out in the queue; whether there was one.
-fn turn_away(queue: &Queue<Job>) -> bool {
-    let Some(mut load) = queue.expired(clock::now()) else { return false };
-    let error = Cause::DeadlinePassed.unavailable();
-    load.drain(..).for_each(|job| job.turn_away(error.clone()));
-    queue.give_back(load);
+fn turn_away(queue: &Queue<Party>) -> bool {
+    let Some(party) = queue.expired(clock::now()) else { return false };
+    party.pilot.turn_away();
+    queue.give_back(party);
     true
-}
-
-/// A caller that waits for the answers to its requests.
-struct Waiting {
-    tell: oneshot::Sender<Told>,
-    requests: usize,
-    /// Those that are there, and what they answer.
-    answers: Vec<Answer>,
-    spent: Requests,
-    /// The place of each among the caller's requests, unless there is only one.
-    places: Vec<usize>,
-}
-
-impl Waiting {
-    fn is_done(&self) -> bool {
-        self.answers.len() == self.requests
-    }
-
-    fn tell(mut self) {
-        if !self.places.is_sorted() {
-            // A request that was decided in a later run comes later here.
-            let mut answers: Vec<_> = self.places.into_iter().zip(self.answers).collect();
-            answers.sort_unstable_by_key(|(place, _)| *place);
-            self.answers = answers.into_iter().map(|(_, answer)| answer).collect();
-        }
-        // Whoever no longer listens was charged all the same.
-        let _ = self.tell.send(Told { answers: self.answers, error: None, _spent: self.spent });
-    }
-
-    fn fail(self, error: StoreError) {
-        let partly = !self.answers.is_empty();
-        let error = Some(if partly { error.after_a_charge() } else { error });
-        let _ = self.tell.send(Told { answers: self.answers, error, _spent: self.spent });
-    }
-}
-
-/// Those who fly together, and whose each request is.
-#[derive(Default)]
-struct Passengers {
-    waiting: Vec<Option<Waiting>>,
-    owners: Vec<(usize, usize)>,
-    deadline: Option<Instant>,
-}
-
-impl Passengers {
-    /// Boards who may still be answered in time; their requests.
-    fn board(&mut self, load: &mut Vec<Job>, now: Instant, least: Duration) -> Vec<Owned> {
-        let earliest = now.checked_add(least).unwrap_or(now);
-        let mut requests = Vec::with_capacity(load.len());
-        self.waiting.reserve(load.len());
-        self.owners.reserve(load.len());
-        for job in load.drain(..) {
-            // A caller that has given up is not charged for it.
-            if job.tell.is_closed() {
-                continue;
-            }
-            // With so little time left it would most likely be charged and told that it may have
-            // been.
-            if job.deadline < earliest {
-                job.turn_away(Cause::DeadlinePassed.unavailable());
-                continue;
-            }
-            self.deadline = Some(self.deadline.map_or(job.deadline, |d| d.min(job.deadline)));
-            let Job { requests: mut own, answers, tell, .. } = job;
-            let count = own.len();
-            if count == 1
-                && let Some(request) = own.pop()
-            {
-                self.owners.push((self.waiting.len(), 0));
-                requests.push(request);
-            } else {
-                self.owners.extend((0..count).map(|i| (self.waiting.len(), i)));
-                requests.extend(own.drain(..));
-            }
-            let (spent, places) = (own, Vec::new());
-            self.waiting.push(Some(Waiting { tell, requests: count, answers, spent, places }));
-        }
-        requests
-    }
-
-    /// Notes an answer; the caller it completes.
-    fn note(&mut self, place: usize, request: Owned, answer: Answer) -> Option<usize> {
-        let (number, i) = *self.owners.get(place)?;
-        let caller = self.waiting.get_mut(number)?.as_mut()?;
-        caller.answers.push(answer);
-        caller.spent.push(request);
-        if caller.requests > 1 {
-            caller.places.push(i);
-        }
-        caller.is_done().then_some(number)
-    }
-
-    fn tell(&mut self, number: usize) {
-        if let Some(caller) = self.waiting.get_mut(number).and_then(Option::take) {
-            caller.tell();
-        }
-    }
-
-    fn fail(self, error: &StoreError) {
-        for caller in self.waiting.into_iter().flatten() {
-            caller.fail(error.clone());
-        }
-    }
 }
 
 /// Runs a batch until every request is decided, and tells each caller as soon as all of its own
 /// are.
 async fn fly(
     link: Arc<Link>,
-    mut load: Vec<Job>,
+    mut party: Party,
     _flight: OwnedSemaphorePermit,
     driven: Arc<Driven>,
 ) {
     let Driven { queue, counts, .. } = &*driven;
-    let mut passengers = Passengers::default();
-    let requests = passengers.board(&mut load, clock::now(), queue.least());
-    queue.give_back(load);
-    let Some(deadline) = passengers.deadline else { return };
-    counts.requests.fetch_add(u64::try_from(requests.len()).unwrap_or(0), Ordering::Relaxed);
-    let mut done = Vec::with_capacity(requests.len());
-    let mut batch = Batch::new(requests);
+    let requests = party.cargo.len();
+    let Some((deadline, places)) = party.board(clock::now(), queue.least()) else {
+        return queue.give_back(party);
+    };
+    let boarded = u64::try_from(party.cargo.len()).unwrap_or(0);
+    counts.requests.fetch_add(boarded, Ordering::Relaxed);
+    let mut told: Vec<Told> = Vec::new();
+    told.resize_with(requests, Told::default);
+    let mut batch = Batch::new(std::mem::take(&mut party.cargo), places);
+    let pilot = &party.pilot;
     while !batch.is_done() {
         counts.runs.fetch_add(1, Ordering::Relaxed);
         let reply = match link.run(batch.call(), deadline).await {
             Ok(reply) => reply,
-            Err(error) => return passengers.fail(&error),
+            Err(error) => {
+                pilot.fail(error, &told);
+                break;
+            }
         };
-        let tally = batch.answer(&reply, |place, request, answer| {
-            done.extend(passengers.note(place, request, answer));
-        });
+        let tally = batch.answer(&reply, &mut told);
         // Whoever is told finds it counted.
         counts.add(tally.unwrap_or_default());
-        for number in done.drain(..) {
-            passengers.tell(number);
-        }
         if tally.is_err() {
             // It was executed, whatever it says.
-            return passengers.fail(&Cause::Garbled.timeout());
+            pilot.fail(Cause::Garbled.timeout(), &told);
+            break;
         }
+        pilot.tell(&mut told);
     }
+    party.cargo = batch.into_cargo();
+    queue.give_back(party);
 }
 
 impl Counts {

@@ -34,20 +34,50 @@ pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 /// A name. Those of keys up to some forty bytes need no memory of their own.
 pub(crate) type Name = SmallVec<[u8; 56]>;
 
-/// The name of the counter of `key` under `limit`, within `partition`.
-pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Name {
-    let key = key.as_bytes();
-    let [a, b, c] = lane(partition.unwrap_or(key));
-    let [t, g, colon, brace] = *PREFIX;
-    let version = b'0'.saturating_add(VERSION);
-    let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
-    let mut out =
-        Name::from_slice(&[t, g, colon, brace, a, b, c, b'}', b':', version, b':', ones, b':']);
-    if tens > 0 {
-        out.insert(11, b'0'.saturating_add(tens));
+/// What comes before the key in the name of a counter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    bytes: [u8; 16],
+    length: usize,
+}
+
+impl Head {
+    /// Of the counter of `key` under `limit`, within `partition`.
+    pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
+        let [a, b, c] = lane(partition.unwrap_or(key.as_bytes()));
+        let [t, g, colon, brace] = *PREFIX;
+        let version = b'0'.saturating_add(VERSION);
+        let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
+        let start = [t, g, colon, brace, a, b, c, b'}', b':', version, b':'];
+        let [s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10] = start;
+        let (end, length) = if tens > 0 {
+            ([b'0'.saturating_add(tens), ones, b':', 0, 0], 14)
+        } else {
+            ([ones, b':', 0, 0, 0], 13)
+        };
+        let [e0, e1, e2, e3, e4] = end;
+        let bytes = [s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, e0, e1, e2, e3, e4];
+        Self { bytes, length }
     }
-    out.extend_from_slice(key);
-    out
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or(&[])
+    }
+}
+
+/// The name of the counter of `key` under `limit`, within `partition`.
+#[cfg(test)]
+pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Name {
+    let mut name = Name::from_slice(Head::new(partition, key, limit).bytes());
+    name.extend_from_slice(key.as_bytes());
+    name
+}
+
+/// What comes before the key in the name of a counter under `limit`, and the key.
+pub(crate) fn split<'n>(name: &'n [u8], limit: &Limit) -> (&'n [u8], &'n [u8]) {
+    let digits = if limit.code() < 10 { 1 } else { 2 };
+    let length = PREFIX.len().saturating_add(8).saturating_add(digits);
+    name.split_at_checked(length).unwrap_or((name, &[]))
 }
 
 /// What the names of values have in place of an algorithm's number.
@@ -132,6 +162,7 @@ mod tests {
             let name = named(None, &key, &limit);
 
             assert_eq!(parse(&name), Some((limit.code(), &key[..])));
+            assert_eq!(split(&name, &limit).1, key);
             assert!(name.len() <= MAX_NAME);
             let counter = (key, limit.code());
             assert_eq!(*seen.entry(name).or_insert_with(|| counter.clone()), counter);

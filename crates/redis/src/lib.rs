@@ -19,6 +19,7 @@ mod link;
 mod queue;
 #[cfg(test)]
 mod replay;
+mod ride;
 mod script;
 mod store;
 

@@ -49,7 +49,7 @@ use crate::error::{Cause, ConnectError};
 use crate::script::VALUES;
 
 pub(crate) use self::answer::Reply;
-pub(crate) use self::command::{Call, Script, Strings, Which};
+pub(crate) use self::command::{Call, Keys, Script, Strings, Which};
 pub(crate) use self::wire::{Gone, Wire};
 
 /// A link to one Redis server, for one script. Dropping it ends its tasks and connections.
@@ -114,7 +114,7 @@ impl Link {
     /// - `Unavailable`: it was not executed, and will not be.
     /// - `Timeout`: it may have been executed, or may yet be within two deadlines of the sending.
     /// - `Corrupt`: it met a key that is somebody else's, and charged nothing.
-    pub(crate) async fn run(&self, call: Call, deadline: Instant) -> Result<Reply, StoreError> {
+    pub(crate) async fn run(&self, call: Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let shared = &*self.shared;
         let Ok(_room) = shared.room.try_acquire() else {
             shared.counters.rejected.fetch_add(1, Relaxed);
@@ -216,7 +216,7 @@ struct Trail {
 impl Shared {
     /// Sends the call, and again where that is safe: by text when Redis does not know the script,
     /// with the right time when ours was wrong, and after a loss if it has an id.
-    async fn attempt(&self, call: Call, trail: &mut Trail) -> Result<Reply, StoreError> {
+    async fn attempt(&self, call: Call<'_>, trail: &mut Trail) -> Result<Reply, StoreError> {
         let id = match self.config.retry {
             Retry::Never => String::new(),
             Retry::Once => self.ids.next(),

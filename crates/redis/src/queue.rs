@@ -20,16 +20,24 @@ use crate::clock::Instant;
 /// How many empty loads are kept for their memory.
 const SPARES: usize = 8;
 
-/// What fills a load.
-pub(crate) trait Load {
+/// What callers fill, and what departs as a whole.
+pub(crate) trait Load: Default {
+    /// How full it is.
     fn charges(&self) -> usize;
 
-    fn deadline(&self) -> Instant;
+    /// How many callers are in it.
+    fn callers(&self) -> usize;
+
+    /// Until when the one who came first waits, and the one who came last.
+    fn deadlines(&self) -> Option<(Instant, Instant)>;
+
+    /// Empties it, but keeps its memory.
+    fn clear(&mut self);
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue<J> {
-    line: Mutex<Line<J>>,
+pub(crate) struct Queue<L> {
+    line: Mutex<Line<L>>,
     arrival: Notify,
     /// Charges that make a load full.
     load: usize,
@@ -47,24 +55,21 @@ pub(crate) enum TurnedAway {
 }
 
 #[derive(Debug)]
-struct Line<J> {
-    full: VecDeque<Vec<J>>,
-    open: Vec<J>,
-    /// Charges in the open load.
-    charges: usize,
+struct Line<L> {
+    full: VecDeque<L>,
+    open: L,
     waiting: usize,
-    spares: Vec<Vec<J>>,
+    spares: Vec<L>,
     /// Whether the driver sleeps and must be woken.
     asleep: bool,
     closed: bool,
 }
 
-impl<J: Load> Queue<J> {
+impl<L: Load> Queue<L> {
     pub(crate) fn new(load: usize, most: usize, patience: Duration) -> Self {
         let line = Line {
             full: VecDeque::new(),
-            open: Vec::new(),
-            charges: 0,
+            open: L::default(),
             waiting: 0,
             spares: Vec::new(),
             asleep: false,
@@ -79,9 +84,8 @@ impl<J: Load> Queue<J> {
         self.patience.checked_div(4).unwrap_or_default()
     }
 
-    /// Joins the last load.
-    pub(crate) fn join(&self, job: J) -> Result<(), TurnedAway> {
-        let charges = job.charges();
+    /// Has one caller put itself into the last load.
+    pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut L) -> T) -> Result<T, TurnedAway> {
         let mut line = self.lock();
         if line.closed {
             return Err(TurnedAway::Closed);
@@ -89,10 +93,9 @@ impl<J: Load> Queue<J> {
         if line.waiting >= self.most {
             return Err(TurnedAway::Full);
         }
-        line.open.push(job);
+        let entered = enter(&mut line.open);
         line.waiting = line.waiting.saturating_add(1);
-        line.charges = line.charges.saturating_add(charges);
-        if line.charges >= self.load {
+        if line.open.charges() >= self.load {
             let load = line.next_open();
             line.full.push_back(load);
         }
@@ -101,11 +104,11 @@ impl<J: Load> Queue<J> {
         if asleep {
             self.arrival.notify_one();
         }
-        Ok(())
+        Ok(entered)
     }
 
     /// The next load, once there is one; nothing after the queue was closed.
-    pub(crate) async fn depart(&self, now: impl Fn() -> Instant) -> Option<Vec<J>> {
+    pub(crate) async fn depart(&self, now: impl Fn() -> Instant) -> Option<L> {
         loop {
             {
                 let mut line = self.lock();
@@ -119,7 +122,7 @@ impl<J: Load> Queue<J> {
                         line.full.pop_front()
                     };
                     let load = load.unwrap_or_else(|| line.next_open());
-                    line.waiting = line.waiting.saturating_sub(load.len());
+                    line.waiting = line.waiting.saturating_sub(load.callers());
                     return Some(load);
                 }
                 line.asleep = true;
@@ -129,24 +132,26 @@ impl<J: Load> Queue<J> {
     }
 
     /// A load whose time has run out. The open one departs before that happens to it.
-    pub(crate) fn expired(&self, now: Instant) -> Option<Vec<J>> {
+    pub(crate) fn expired(&self, now: Instant) -> Option<L> {
         let least = self.least();
         // The last of a load is its youngest.
-        let is_over = |load: &mut Vec<J>| load.last().is_some_and(|job| left(job, now) < least);
+        let is_over =
+            |load: &mut L| load.deadlines().is_some_and(|(_, last)| left(last, now) < least);
         let mut line = self.lock();
         let load = line.full.pop_front_if(is_over)?;
-        line.waiting = line.waiting.saturating_sub(load.len());
+        line.waiting = line.waiting.saturating_sub(load.callers());
         Some(load)
     }
 
     /// Whether the first has waited for so long that nobody should who comes now.
-    fn is_late(&self, line: &Line<J>, now: Instant) -> bool {
-        let first = line.full.front().and_then(|load| load.first());
-        first.is_some_and(|job| left(job, now).saturating_add(self.least()) < self.patience)
+    fn is_late(&self, line: &Line<L>, now: Instant) -> bool {
+        let first = line.full.front().and_then(Load::deadlines);
+        first
+            .is_some_and(|(first, _)| left(first, now).saturating_add(self.least()) < self.patience)
     }
 
     /// Takes back a load for its memory.
-    pub(crate) fn give_back(&self, mut load: Vec<J>) {
+    pub(crate) fn give_back(&self, mut load: L) {
         load.clear();
         let mut line = self.lock();
         if line.spares.len() < SPARES {
@@ -164,23 +169,22 @@ impl<J: Load> Queue<J> {
         self.arrival.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line<J>> {
+    fn lock(&self) -> MutexGuard<'_, Line<L>> {
         // Nothing panics while it is held; if something did, the line is whole all the same.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<J> Line<J> {
+impl<L: Load> Line<L> {
     /// Takes the open load and opens another.
-    fn next_open(&mut self) -> Vec<J> {
-        self.charges = 0;
+    fn next_open(&mut self) -> L {
         let next = self.spares.pop().unwrap_or_default();
         std::mem::replace(&mut self.open, next)
     }
 }
 
-fn left(job: &impl Load, now: Instant) -> Duration {
-    job.deadline().saturating_duration_since(now)
+fn left(deadline: Instant, now: Instant) -> Duration {
+    deadline.saturating_duration_since(now)
 }
 
 #[cfg(test)]
@@ -197,22 +201,36 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Job(usize, Instant);
 
-    impl Load for Job {
+    impl Load for Vec<Job> {
         fn charges(&self) -> usize {
-            self.0
+            self.iter().map(|job| job.0).sum()
         }
 
-        fn deadline(&self) -> Instant {
-            self.1
+        fn callers(&self) -> usize {
+            self.len()
+        }
+
+        fn deadlines(&self) -> Option<(Instant, Instant)> {
+            self.first().zip(self.last()).map(|(first, last)| (first.1, last.1))
+        }
+
+        fn clear(&mut self) {
+            self.clear();
         }
     }
 
-    fn queue() -> Queue<Job> {
+    type Jobs = Vec<Job>;
+
+    fn queue() -> Queue<Jobs> {
         Queue::new(256, 10_000, 20 * MS)
     }
 
+    fn join(queue: &Queue<Jobs>, job: Job) -> Result<(), TurnedAway> {
+        queue.join(|load| load.push(job))
+    }
+
     /// What departs at `now`, if something does.
-    fn load(queue: &Queue<Job>, now: Instant) -> Option<Vec<Job>> {
+    fn load(queue: &Queue<Jobs>, now: Instant) -> Option<Vec<Job>> {
         match pin!(queue.depart(|| now)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(load) => load,
             Poll::Pending => None,
@@ -224,7 +242,7 @@ mod tests {
         let (queue, now) = (queue(), clock::now());
         let job = |charges| Job(charges, now + 20 * MS);
         for charges in [255, 256, 1] {
-            queue.join(job(charges)).unwrap();
+            join(&queue, job(charges)).unwrap();
         }
 
         assert_eq!(load(&queue, now), Some(vec![job(255), job(256)]), "511 charges at most");
@@ -237,13 +255,13 @@ mod tests {
         let (queue, now) = (queue(), clock::now());
         let job = Job(1, now + 20 * MS);
         for _ in 0..10_000 {
-            queue.join(job).unwrap();
+            join(&queue, job).unwrap();
         }
 
-        assert_eq!(queue.join(job), Err(TurnedAway::Full));
+        assert_eq!(join(&queue, job), Err(TurnedAway::Full));
 
         assert_eq!(load(&queue, now).unwrap().len(), 256);
-        assert_eq!(queue.join(job), Ok(()), "there is room again");
+        assert_eq!(join(&queue, job), Ok(()), "there is room again");
     }
 
     #[test]
@@ -252,7 +270,7 @@ mod tests {
         // A full load each millisecond.
         let job = |ms: u32| Job(256, start + (20 + ms) * MS);
         for ms in 0..16 {
-            queue.join(job(ms)).unwrap();
+            join(queue, job(ms)).unwrap();
         }
 
         assert_eq!(load(queue, start + 5 * MS), Some(vec![job(0)]), "in order so far");
@@ -266,11 +284,11 @@ mod tests {
     #[test]
     fn a_closed_queue_drops_who_waits_and_lets_nobody_in() {
         let (queue, now) = (queue(), clock::now());
-        queue.join(Job(1, now)).unwrap();
+        join(&queue, Job(1, now)).unwrap();
 
         queue.close();
 
-        assert_eq!(queue.join(Job(1, now)), Err(TurnedAway::Closed));
+        assert_eq!(join(&queue, Job(1, now)), Err(TurnedAway::Closed));
         assert_eq!(load(&queue, now), None);
     }
 }

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use tollgate_core::algorithm::sliding_log::Log;
 use tollgate_core::algorithm::{LeakyMeter, SlidingLog, TokenBucket};
 use tollgate_core::testing::Rng;
@@ -24,7 +25,7 @@ use tollgate_core::{
 };
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
 
-use crate::batch::{Batch, Owned, Tally};
+use crate::batch::{Batch, Cargo, Named, Tally, Told};
 use crate::link::{Call, Reply};
 use crate::{keys, layout, script::SCRIPT};
 
@@ -38,6 +39,7 @@ struct Scripted {
     sha: Vec<u8>,
     /// Looks at what is stored.
     eyes: RefCell<Client<UnixStream>>,
+    hasher: RandomState,
     tally: RefCell<Tally>,
     charged: RefCell<HashMap<Kind, u64>>,
 }
@@ -62,12 +64,13 @@ impl Scripted {
             eyes: RefCell::new(connect()),
             server,
             sha,
+            hasher: RandomState::default(),
             tally: RefCell::default(),
             charged: RefCell::default(),
         }
     }
 
-    fn run(&self, call: &Call) -> Reply {
+    fn run(&self, call: &Call<'_>) -> Reply {
         let count = call.keys.len().to_string();
         let mut parts: Vec<&[u8]> = vec![b"EVALSHA", &self.sha, count.as_bytes()];
         parts.extend(call.keys.iter());
@@ -91,12 +94,20 @@ impl Subject for Scripted {
             let kind = Kind::of(&charge.limit().algorithm());
             *self.charged.borrow_mut().entry(kind).or_default() += 1;
         }
-        let mut answers: Vec<Option<Answer>> = vec![None; batch.len()];
-        let mut batch = Batch::new(batch.iter().map(Owned::new));
+        let (requests, mut cargo) = (batch, Cargo::default());
+        for request in requests {
+            let charges = request.charges().iter();
+            let name = |charge| Named::new(request.partition(), charge, &self.hasher);
+            let names: Vec<_> = charges.map(name).collect();
+            cargo.push(request, &mut names.iter());
+        }
+        let mut told: Vec<Told> = Vec::new();
+        told.resize_with(requests.len(), Told::default);
+        let mut batch = Batch::new(cargo, Vec::new());
         for round in 0.. {
             assert!(round < 10, "never decided: {batch:?}");
             let reply = self.run(&batch.call());
-            let tally = batch.answer(&reply, |i, _, answer| answers[i] = Some(answer)).unwrap();
+            let tally = batch.answer(&reply, &mut told).unwrap();
             assert_eq!(tally.mismatches, 0, "Lua and Rust disagree");
             self.tally.borrow_mut().converted += tally.converted;
             self.tally.borrow_mut().poisoned += tally.poisoned;
@@ -104,7 +115,10 @@ impl Subject for Scripted {
                 break;
             }
         }
-        answers.into_iter().map(Option::unwrap).collect()
+        told.into_iter()
+            .zip(requests)
+            .map(|(told, request)| told.answer(request).unwrap())
+            .collect()
     }
 
     fn set_time(&self, now: Timestamp) {

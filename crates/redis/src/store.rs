@@ -1,18 +1,23 @@
 //! The store: what callers see.
 
+use std::future::poll_fn;
+use std::mem;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 use tokio::task::coop::consume_budget;
 use tollgate_core::{
     Answer, Key, MAX_VALUE, Request, Store, StoreError, StoreErrorKind, Timestamp, Verdict,
 };
 
-use crate::batch::Owned;
-use crate::driver::{Driver, Job, MAX_CHARGES, Requests, Told};
+use crate::batch::Told;
+use crate::clock::Instant;
+use crate::driver::{Driver, MAX_CHARGES};
 use crate::link::{Call, Link, Which};
+use crate::ride::Ticket;
 use crate::{Config, ConnectError, Warning, clock, keys};
 
 /// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
@@ -121,21 +126,37 @@ impl RedisStore {
         }
     }
 
-    async fn submit(&self, requests: Requests) -> Result<Vec<Answer>, StoreError> {
-        let (tell, told) = oneshot::channel();
-        let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
-        let answers = Vec::with_capacity(requests.len());
-        if let Err(error) = self.driver.submit(Job { requests, answers, deadline, tell }) {
+    /// What is told of these requests, none of which is without charges, as far as it is taken.
+    async fn submit<T>(
+        &self,
+        requests: &[Request<'_>],
+        take: impl Fn(&mut [Told]) -> T,
+    ) -> Result<T, StoreError> {
+        let mut ticket: Option<Ticket> = None;
+        let told = poll_fn(|context| {
+            if let Some(ticket) = &mut ticket {
+                return ticket.poll(context, &take);
+            }
+            let seated = self.driver.submit(requests, self.deadline(), context.waker().clone());
+            match seated {
+                Ok(seated) => {
+                    ticket = Some(seated);
+                    Poll::Pending
+                }
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        });
+        let told = told.await;
+        if ticket.is_none() {
             // Whoever asks again and again must not keep its thread from everything else.
             consume_budget().await;
-            return Err(error);
         }
-        match told.await {
-            Ok(Told { error: Some(error), .. }) => Err(error),
-            Ok(told) => Ok(told.answers),
-            // The driver always answers, unless its thread panicked.
-            Err(_) => Err(StoreError::new(StoreErrorKind::Timeout)),
-        }
+        told
+    }
+
+    fn deadline(&self) -> Instant {
+        let now = clock::now();
+        now.checked_add(self.config.deadline).unwrap_or(now)
     }
 }
 
@@ -158,6 +179,15 @@ impl Store for RedisStore {
             }
         }
         Ok(answers)
+    }
+
+    async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
+        if request.charges().is_empty() {
+            return Ok(passes());
+        }
+        let first = |told: &mut [Told]| told.first_mut().map(mem::take);
+        let told = self.submit(slice::from_ref(request), first).await?;
+        told.and_then(|told| told.answer(request)).ok_or_else(unsaid)
     }
 
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
@@ -188,7 +218,7 @@ impl RedisStore {
         let name = keys::value_name(name);
         let keys = std::iter::once(&name[..]).collect();
         let call = Call { which: Which::Values, keys, args };
-        let deadline = clock::now().checked_add(self.config.deadline).unwrap_or_else(clock::now);
+        let deadline = self.deadline();
         let link = Arc::clone(&self.link);
         let ran = self.driver.run(async move { link.run(call, deadline).await }).await;
         let reply = ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
@@ -209,23 +239,47 @@ fn fitting(requests: &[Request<'_>]) -> usize {
 
 impl RedisStore {
     async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
-        // A request without charges passes, and concerns no counter.
-        let sent = part.iter().filter(|request| !request.charges().is_empty());
-        let requests: Requests = sent.map(Owned::new).collect();
-        if requests.len() == part.len() {
-            return self.submit(requests).await;
+        if part.iter().all(|request| !request.charges().is_empty()) {
+            return answers(part, self.submit(part, all).await?);
         }
-        let told = if requests.is_empty() { Vec::new() } else { self.submit(requests).await? };
-        let mut told = told.into_iter();
-        let nothing = || Answer {
-            verdict: Verdict::Allow,
-            at: Timestamp::EPOCH,
-            refused_by: None,
-            decisions: SmallVec::new(),
+        let charging = part.iter().filter(|request| !request.charges().is_empty());
+        let charging: Vec<Request<'_>> = charging.copied().collect();
+        let told = if charging.is_empty() {
+            Vec::new()
+        } else {
+            answers(&charging, self.submit(&charging, all).await?)?
         };
+        let mut told = told.into_iter();
         Ok(part
             .iter()
-            .filter_map(|r| if r.charges().is_empty() { Some(nothing()) } else { told.next() })
+            .filter_map(|r| if r.charges().is_empty() { Some(passes()) } else { told.next() })
             .collect())
     }
+}
+
+fn all(told: &mut [Told]) -> Vec<Told> {
+    told.iter_mut().map(mem::take).collect()
+}
+
+fn answers(requests: &[Request<'_>], told: Vec<Told>) -> Result<Vec<Answer>, StoreError> {
+    let mut answers = Vec::with_capacity(requests.len());
+    for (request, told) in requests.iter().zip(told) {
+        answers.push(told.answer(request).ok_or_else(unsaid)?);
+    }
+    Ok(answers)
+}
+
+/// A request without charges passes, and concerns no counter.
+fn passes() -> Answer {
+    Answer {
+        verdict: Verdict::Allow,
+        at: Timestamp::EPOCH,
+        refused_by: None,
+        decisions: SmallVec::new(),
+    }
+}
+
+/// The driver answers every request, or says why not.
+fn unsaid() -> StoreError {
+    StoreError::new(StoreErrorKind::Timeout)
 }

@@ -1,64 +1,167 @@
 //! What each caller is told, from the reply of the script.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::sliding_log::{self, Log};
+use tollgate_core::algorithm::bucket::{self, Plain};
+use tollgate_core::algorithm::sliding_log;
 use tollgate_core::{
-    Answer, Counter, Limit, Need, OnChange, Op, Plan, Request, Retry, Seat, State, Timestamp,
-    Verdict,
+    Answer, Counter, Limit, OnChange, Op, Plan, Request, Retry, Span, State, Timestamp, Verdict,
 };
 
-use super::owned::{Owned, OwnedCharge};
-use super::{Batch, Conversion, Garbled, Pending, Sent, Tally};
+use super::bench::{Bench, Prior};
+use super::cargo::{Cargo, Lot};
+use super::{Batch, Conversion, Garbled, Tally};
 use crate::layout::{self, Carry};
 use crate::link::Reply;
 
-/// The bit of a length that tells a sketch of a log from a dump.
-const SKETCH: u32 = 1 << 31;
+/// What a caller is told of one request, in as few words as will do: what follows from them it works
+/// out itself, on its own thread.
+#[derive(Debug, Default)]
+pub(crate) enum Told {
+    /// Nothing yet.
+    #[default]
+    Open,
+    /// What became of a plain take from a bucket, and when.
+    Plain(Plain, Timestamp),
+    /// All of it.
+    Whole(Box<Answer>),
+}
+
+impl Told {
+    pub(crate) const fn is_open(&self) -> bool {
+        matches!(self, Self::Open)
+    }
+
+    /// The answer to this request, if there is one.
+    pub(crate) fn answer(self, request: &Request<'_>) -> Option<Answer> {
+        match (self, request.charges()) {
+            (Self::Whole(answer), _) => Some(*answer),
+            (Self::Plain(plain, at), [charge]) => {
+                let (plan, cost) = (charge.limit().bucket_plan()?, charge.plain_cost()?);
+                Some(plainly(plan, plain, cost, at))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn plainly(plan: &bucket::Plan, plain: Plain, cost: u64, at: Timestamp) -> Answer {
+    let decision = plan.answer_plainly(plain, cost);
+    let refused_by = (!decision.passes()).then_some(0);
+    let mut decisions = SmallVec::new();
+    decisions.push(decision);
+    Answer { verdict: decision.verdict, at, refused_by, decisions }
+}
 
 impl Batch {
-    /// Answers what the script decided, by the place of each request, which is given back; the rest
-    /// stays in the batch, to be sent again.
-    pub(crate) fn answer(
-        &mut self,
-        reply: &Reply,
-        mut tell: impl FnMut(usize, Owned, Answer),
-    ) -> Result<Tally, Garbled> {
+    /// Answers what the script decided, at the place of each request; the rest stays in the batch, to
+    /// be sent again.
+    pub(crate) fn answer(&mut self, reply: &Reply, told: &mut [Told]) -> Result<Tally, Garbled> {
         let part = |i: usize| reply.values.get(i).and_then(Option::as_deref).ok_or(Garbled);
         let (letters, poisoned, views) = (part(0)?, part(1)?, part(2)?);
-        let sent = std::mem::take(&mut self.sent);
-        let prior = Prior::read(part(3)?, part(4)?, sent.keys)?;
+        let keys = self.cargo.strings.len().saturating_add(self.cargo.logs.len());
+        let prior = Prior::read(part(3)?, part(4)?, keys)?;
         let poisoned = std::str::from_utf8(poisoned).ok().and_then(|n| n.parse().ok());
         let mut tally = Tally { poisoned: poisoned.ok_or(Garbled)?, ..Tally::default() };
-        if letters.len() != self.requests.len() {
+        if letters.len() != self.cargo.len() {
             return Err(Garbled);
         }
         let now = Timestamp::from_micros(reply.now);
-        let mut bench = Bench::new(self, &sent, prior, views, now)?;
-        let mut numbers = sent.charges.as_slice();
+        if let Some(mismatches) = self.answer_plainly(letters, &prior, now, told) {
+            tally.mismatches = mismatches;
+            self.cargo.clear();
+            return Ok(tally);
+        }
+        let mut bench = Bench::new(self, prior, views, now)?;
         let mut left = Vec::new();
-        for (pending, letter) in std::mem::take(&mut self.requests).into_iter().zip(letters) {
-            let (own, rest) = numbers.split_at_checked(pending.request.len()).ok_or(Garbled)?;
-            numbers = rest;
+        for (request, letter) in letters.iter().enumerate() {
             match letter {
                 b'p' | b'd' => {
-                    let answer = bench.judge(&pending.request, own).ok_or(Garbled)?;
+                    let answer = bench.judge(&self.cargo, request).ok_or(Garbled)?;
                     let passed = *letter == b'p';
-                    tally.mismatches =
-                        tally.mismatches.saturating_add(u64::from(answer.passes() != passed));
-                    tell(pending.place, pending.request, as_charged(answer, passed));
+                    let mismatch = u64::from(answer.passes() != passed);
+                    tally.mismatches = tally.mismatches.saturating_add(mismatch);
+                    let told = told.get_mut(self.place(request)).ok_or(Garbled)?;
+                    *told = Told::Whole(Box::new(as_charged(answer, passed)));
                 }
-                b'u' => left.push((pending, own)),
+                b'u' => left.push(request),
                 _ => return Err(Garbled),
             }
         }
-        self.conversions.clear();
-        let mut under = HashMap::new();
-        for (pending, own) in left {
-            self.prepare(pending, own, &bench, &mut under, &mut tally);
-        }
+        self.keep(&left, &bench, &mut tally);
         Ok(tally)
+    }
+
+    /// The same for takes from buckets of one charge each, where nothing else is in play: they need no
+    /// counters of the core, only its arithmetic. Returns how often Lua and Rust disagreed; `None`, and
+    /// nothing told that will not be told again, if something else is in play.
+    fn answer_plainly(
+        &self,
+        letters: &[u8],
+        prior: &Prior<'_>,
+        now: Timestamp,
+        told: &mut [Told],
+    ) -> Option<u64> {
+        let cargo = &self.cargo;
+        if !cargo.plain || !cargo.single || !self.conversions.is_empty() {
+            return None;
+        }
+        let mut mismatches = 0_u64;
+        // Of each key, once it was looked at: the kind of its limit, and its arrival time.
+        let mut arrivals = vec![(0, Span::ZERO); cargo.strings.len()];
+        let mut known = None;
+        for (request, (item, letter)) in cargo.items.iter().zip(letters).enumerate() {
+            let (kind, plan, cost, tag) = match known {
+                Some((term, known)) if term == item.term => known,
+                _ => {
+                    let (lot, terms) = (cargo.lot(item)?, cargo.terms_of(item)?);
+                    let Op::Take(cost) = terms.op else { return None };
+                    let tag = self.tags.get(usize::from(terms.kind).wrapping_sub(1))?;
+                    let new = (terms.kind, lot.judge.bucket_plan()?, cost, tag);
+                    known = Some((item.term, new));
+                    new
+                }
+            };
+            let key = cargo.key(item);
+            let (under, arrival) = arrivals.get_mut(usize::from(key).wrapping_sub(1))?;
+            if *under == 0 {
+                // What is absent has been full since the epoch.
+                if let Some(value) = prior.of(key) {
+                    *arrival = layout::read_plain(plan, value.strip_prefix(&**tag)?)?;
+                }
+                *under = kind;
+            } else if *under != kind {
+                return None;
+            }
+            let plain = plan.take_plainly(arrival, cost, now)?;
+            let passed = match letter {
+                b'p' => true,
+                b'd' => false,
+                _ => return None,
+            };
+            *told.get_mut(self.place(request))? = if matches!(plain, Plain::Pass(_)) == passed {
+                Told::Plain(plain, now)
+            } else {
+                mismatches = mismatches.saturating_add(1);
+                let answer = plainly(plan, plain, cost, now);
+                Told::Whole(Box::new(as_charged(answer, passed)))
+            };
+        }
+        Some(mismatches)
+    }
+
+    /// Keeps these requests alone, each made decidable.
+    fn keep(&mut self, left: &[usize], bench: &Bench<'_>, tally: &mut Tally) {
+        self.conversions.clear();
+        let places = left.iter().map(|request| self.place(*request)).collect();
+        let cargo = std::mem::take(&mut self.cargo);
+        let mut under = HashMap::new();
+        for request in left {
+            self.prepare(&cargo, *request, bench, &mut under, tally);
+        }
+        self.places = places;
     }
 
     /// Makes an undecided request decidable: under a newer limit that its counter is under, or by
@@ -66,46 +169,39 @@ impl Batch {
     /// the limit that it is under then, by its name.
     fn prepare(
         &mut self,
-        mut pending: Pending,
-        numbers: &[(u16, u16)],
+        cargo: &Cargo,
+        request: usize,
         bench: &Bench<'_>,
         under: &mut HashMap<u16, Limit>,
         tally: &mut Tally,
     ) {
-        for (charge, (key, _)) in pending.request.charges.iter_mut().zip(numbers) {
-            if !under.contains_key(key) {
-                let found = bench.prior.of(*key);
+        for item in cargo.items(request) {
+            let Some(lot) = cargo.lot(item) else { continue };
+            let key = cargo.key(item);
+            if let Entry::Vacant(unknown) = under.entry(key) {
+                let found = bench.prior.of(key);
                 let Some(found) = found.filter(|found| !found.is_empty()) else {
                     // Of a log under the limit that judges this charge nothing is said: stay.
-                    if !charge.is_log() || found.is_some() {
-                        charge.judged_by = None;
-                    }
+                    let stays = lot.is_log() && found.is_none();
+                    self.cargo.add(if stays { lot } else { lot.judged_by(None) });
                     continue;
                 };
-                let limit = self.adapt(charge, found, bench.now, tally);
-                under.insert(*key, limit);
+                let limit = self.adapt(&lot, found, bench.now, tally);
+                unknown.insert(limit);
             }
-            let found_under = under.get(key);
-            charge.judged_by = found_under
-                .filter(|under| under.revision() > charge.limit().revision())
-                .map(|under| Box::new(*under));
+            let newer = |under: &&Limit| under.revision() > lot.limit.revision();
+            self.cargo.add(lot.judged_by(under.get(&key).filter(newer)));
         }
-        self.requests.push(pending);
+        self.cargo.end();
     }
 
     /// Converts what was found for this charge, unless it is under a newer limit; the limit that
     /// it is under then.
-    fn adapt(
-        &mut self,
-        charge: &OwnedCharge,
-        found: &[u8],
-        now: Timestamp,
-        tally: &mut Tally,
-    ) -> Limit {
-        if let Plan::SlidingLog(plan) = charge.limit().plan() {
-            return self.adapt_log(charge, plan, found, now, tally);
+    fn adapt(&mut self, lot: &Lot<'_>, found: &[u8], now: Timestamp, tally: &mut Tally) -> Limit {
+        if let Plan::SlidingLog(plan) = lot.limit.plan() {
+            return self.adapt_log(lot, plan, found, now, tally);
         }
-        let limit = *charge.limit();
+        let limit = *lot.limit;
         let new = match read(&limit, found) {
             Some(counter) => {
                 let under = *counter.under();
@@ -122,8 +218,8 @@ impl Batch {
                 Vec::new()
             }
         };
-        let (name, expected) = (charge.name.clone(), found.to_vec());
-        self.conversions.push(Conversion { name, expected, new });
+        let (name, expected) = (lot.label.name(), found.to_vec());
+        self.conversions.push(Conversion { name, hash: lot.label.hash, expected, new });
         limit
     }
 
@@ -131,13 +227,13 @@ impl Batch {
     /// over, as it may be too long to be sent.
     fn adapt_log(
         &mut self,
-        charge: &OwnedCharge,
+        lot: &Lot<'_>,
         plan: &sliding_log::Plan,
         found: &[u8],
         now: Timestamp,
         tally: &mut Tally,
     ) -> Limit {
-        let limit = *charge.limit();
+        let limit = *lot.limit;
         let (tag, newest) = split_log(found);
         let known = layout::read_tag(tag).filter(|(_, rest)| rest.is_empty());
         let known = known.zip(newest).and_then(|((under, _), newest)| match under.plan() {
@@ -168,8 +264,8 @@ impl Batch {
         let mut new = Vec::new();
         carry.write(&from, plan, &mut new);
         layout::write_tag(&limit, &mut new);
-        let (name, expected) = (charge.name.clone(), tag.to_vec());
-        self.conversions.push(Conversion { name, expected, new });
+        let (name, expected) = (lot.label.name(), tag.to_vec());
+        self.conversions.push(Conversion { name, hash: lot.label.hash, expected, new });
         limit
     }
 }
@@ -217,143 +313,4 @@ fn converted(mut counter: Counter, limit: &Limit, now: Timestamp) -> Vec<u8> {
         layout::encode(counter.state(), &mut out);
     }
     out
-}
-
-/// What each key held before, in the order of the call.
-struct Prior<'r>(Vec<Option<&'r [u8]>>);
-
-impl<'r> Prior<'r> {
-    /// One length stands for all, if there are more keys.
-    fn read(lengths: &[u8], mut values: &'r [u8], keys: usize) -> Result<Self, Garbled> {
-        let (lengths, []) = lengths.as_chunks::<4>() else { return Err(Garbled) };
-        let times = match lengths {
-            [_] => keys,
-            _ if lengths.len() == keys => 1,
-            _ => return Err(Garbled),
-        };
-        let mut prior = Vec::with_capacity(keys);
-        for length in lengths.iter().flat_map(|length| std::iter::repeat_n(length, times)) {
-            let length = u32::from_le_bytes(*length);
-            if length == u32::MAX {
-                prior.push(None);
-                continue;
-            }
-            let length = usize::try_from(length).map_err(|_| Garbled)?;
-            let (value, rest) = values.split_at_checked(length).ok_or(Garbled)?;
-            prior.push(Some(value));
-            values = rest;
-        }
-        if values.is_empty() { Ok(Self(prior)) } else { Err(Garbled) }
-    }
-
-    /// Of the key with this number.
-    fn of(&self, number: u16) -> Option<&'r [u8]> {
-        self.0.get(usize::from(number).checked_sub(1)?).copied().flatten()
-    }
-}
-
-/// The counters of a batch, as its requests change them one after the other.
-struct Bench<'r> {
-    prior: Prior<'r>,
-    counters: Vec<Counter>,
-    views: &'r [u8],
-    now: Timestamp,
-}
-
-impl<'r> Bench<'r> {
-    fn new(
-        batch: &Batch,
-        sent: &Sent,
-        prior: Prior<'r>,
-        views: &'r [u8],
-        now: Timestamp,
-    ) -> Result<Self, Garbled> {
-        let mut counters: Vec<Option<Counter>> = vec![None; sent.keys];
-        let charges = batch.requests.iter().flat_map(|pending| &pending.request.charges);
-        for (charge, (key, limit)) in charges.zip(&sent.charges) {
-            let index = usize::from(*key).saturating_sub(1);
-            let counter = counters.get_mut(index).ok_or(Garbled)?;
-            if counter.is_some() {
-                continue;
-            }
-            let mut found = prior.of(*key);
-            let mut conversions = batch.conversions.iter();
-            let conversion = conversions.find(|c| c.name == charge.name);
-            if let Some(conversion) = conversion.filter(|c| found == Some(&c.expected)) {
-                found = Some(conversion.new.as_slice());
-            }
-            let tag = sent.tags.get(usize::from(*limit).saturating_sub(1)).ok_or(Garbled)?;
-            let state = found
-                .and_then(|value| value.strip_prefix(&**tag))
-                .and_then(|state| layout::decode(charge.judge(), state));
-            *counter = Some(Counter::new(state.unwrap_or_default(), charge.judge()));
-        }
-        let counters = counters.into_iter().collect::<Option<Vec<_>>>().ok_or(Garbled)?;
-        Ok(Self { prior, counters, views, now })
-    }
-
-    /// Decides a request once more, as Lua did.
-    fn judge(&mut self, request: &Owned, numbers: &[(u16, u16)]) -> Option<Answer> {
-        if let ([charge], [(key, _)]) = (&request.charges[..], numbers)
-            && charge.need == Need::Must
-        {
-            let index = usize::from(*key).checked_sub(1)?;
-            if charge.is_log() {
-                self.see(index, charge)?;
-            }
-            let decision = self.counters.get_mut(index)?.charge(&charge.charge()?, self.now);
-            let refused_by = (!decision.passes()).then_some(0);
-            let decisions = SmallVec::from_slice(&[decision]);
-            let (verdict, at) = (decision.verdict, self.now);
-            return Some(Answer { verdict, at, refused_by, decisions });
-        }
-        let shared = request.shares_a_log();
-        let mut seats: SmallVec<[Seat; 4]> = SmallVec::new();
-        for (charge, (key, _)) in request.charges.iter().zip(numbers) {
-            let index = usize::from(*key).checked_sub(1)?;
-            if charge.is_log() && !shared {
-                self.see(index, charge)?;
-            } else if charge.is_log() && !seats.contains(&Seat::Counter(index)) {
-                self.see_all(index, charge, request)?;
-            }
-            seats.push(Seat::Counter(index));
-        }
-        let charges = request.charges();
-        let request = Request::new(&charges).ok()?;
-        Some(request.judge(&mut self.counters, &seats, self.now))
-    }
-
-    /// Takes what was seen of a log for this charge as the log.
-    fn see(&mut self, number: usize, charge: &OwnedCharge) -> Option<()> {
-        let Plan::SlidingLog(plan) = charge.judge().plan() else { return None };
-        let view = layout::read_view(&mut self.views)?;
-        let cost = match charge.op {
-            Op::Take(cost) | Op::Peek(cost) => cost,
-            _ => 0,
-        };
-        self.put(number, charge, Log::as_seen(plan, view, cost))
-    }
-
-    /// Takes what was seen of a log for all charges of a request, of which this is the first on the
-    /// log, as the log; the core makes of it what the others see.
-    fn see_all(&mut self, number: usize, charge: &OwnedCharge, request: &Owned) -> Option<()> {
-        let (length, rest) = self.views.split_first_chunk::<4>()?;
-        let length = u32::from_le_bytes(*length);
-        let (seen, rest) = rest.split_at_checked(usize::try_from(length & !SKETCH).ok()?)?;
-        self.views = rest;
-        if length & SKETCH == 0 {
-            return self.put(number, charge, layout::read_dump(seen)?);
-        }
-        let (log, places) = layout::read_sketch(seen)?;
-        // Only debits may find more entries than the count, and so have to know how many there are.
-        let counts = request.charges.iter().any(|charge| matches!(charge.op, Op::Debit { .. }));
-        self.put(number, charge, if counts { log.padded(&places) } else { log })
-    }
-
-    fn put(&mut self, number: usize, charge: &OwnedCharge, log: Log) -> Option<()> {
-        let empty = log.entries().next().is_none();
-        let state = if empty { State::Absent } else { State::SlidingLog(log) };
-        *self.counters.get_mut(number)? = Counter::new(state, charge.judge());
-        Some(())
-    }
 }

@@ -1,19 +1,23 @@
 //! A batch: requests on their way through one run of the script.
 //!
-//! [`Batch::call`] writes the script's arguments, [`Batch::answer`] reads its reply. Lua says who
-//! passed and what each counter held before; what each caller is told follows from that by the
-//! core's own decisions, made once more over the same states at the same moment. The two can only
-//! disagree if a twin is wrong, and that is counted.
+//! [`Cargo`] is the requests as data. [`Batch::call`] writes the script's arguments, [`Batch::answer`]
+//! reads its reply. Lua says who passed and what each counter held before; what each caller is told
+//! follows from that by the core's own decisions, made once more over the same states at the same
+//! moment. The two can only disagree if a twin is wrong, and that is counted.
 //!
 //! What is not decided in one run (a counter that was counted under another limit) is decided in
 //! the next: [`Batch::answer`] leaves those requests in the batch, in order, with the conversions
 //! that make them decidable.
 
 mod answer;
+mod bench;
 mod call;
-mod owned;
+mod cargo;
+mod names;
 
-pub(crate) use owned::Owned;
+pub(crate) use self::answer::Told;
+pub(crate) use self::cargo::Cargo;
+pub(crate) use self::names::Named;
 
 use crate::keys::Name;
 use crate::link::Call;
@@ -21,31 +25,19 @@ use crate::link::Call;
 /// Requests that are sent together, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    requests: Vec<Pending>,
+    cargo: Cargo,
+    /// The place of each request among those that the batch began with; empty as long as all are there.
+    places: Vec<usize>,
     conversions: Vec<Conversion>,
-    sent: Sent,
-}
-
-/// How the last call numbered things, from 1 on: for each charge, in order, its key and the limit
-/// that judges it; how many keys there are; and the tag of each limit.
-#[derive(Debug, Default)]
-struct Sent {
-    charges: Vec<(u16, u16)>,
-    keys: usize,
+    /// The tag of each kind of limit, as it was sent.
     tags: Vec<Box<[u8]>>,
-}
-
-/// A request that is not answered yet, and its place among those that were sent.
-#[derive(Debug)]
-struct Pending {
-    place: usize,
-    request: Owned,
 }
 
 /// What a counter means under another limit than it was counted under.
 #[derive(Debug)]
 struct Conversion {
     name: Name,
+    hash: u32,
     /// What must still be there.
     expected: Vec<u8>,
     /// What takes its place; empty if nothing does.
@@ -68,23 +60,29 @@ pub(crate) struct Tally {
 pub(crate) struct Garbled;
 
 impl Batch {
-    pub(crate) fn new(requests: impl IntoIterator<Item = Owned>) -> Self {
-        let pending = |(place, request)| Pending { place, request };
-        Self {
-            requests: requests.into_iter().enumerate().map(pending).collect(),
-            ..Self::default()
-        }
+    /// These requests; each has the place given for it, or its own if none are given.
+    pub(crate) fn new(cargo: Cargo, places: Vec<usize>) -> Self {
+        Self { cargo, places, ..Self::default() }
     }
 
     /// Whether every request was answered.
     pub(crate) const fn is_done(&self) -> bool {
-        self.requests.is_empty()
+        self.cargo.len() == 0
+    }
+
+    fn place(&self, request: usize) -> usize {
+        self.places.get(request).copied().unwrap_or(request)
     }
 
     /// The arguments of the script's next run.
-    pub(crate) fn call(&mut self) -> Call {
-        let (call, sent) = call::Writer::default().write(self);
-        self.sent = sent;
-        call
+    pub(crate) fn call(&mut self) -> Call<'_> {
+        let (args, tags) = call::write(&self.cargo, &self.conversions);
+        self.tags = tags;
+        call::call(&self.cargo, args)
+    }
+
+    /// The memory of the requests, for others.
+    pub(crate) fn into_cargo(self) -> Cargo {
+        self.cargo
     }
 }

@@ -3,7 +3,7 @@
 use tollgate_core::algorithm::bucket::{Ahead, Bucket, Plan};
 use tollgate_core::{Span, Timestamp};
 
-use super::{double, take_exact};
+use super::{double, exact, take_exact};
 
 pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
     for number in [plan.capacity, plan.rate.denominator().get(), plan.full.whole, plan.full.part] {
@@ -21,6 +21,13 @@ pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
     };
     out.push(code);
     out.extend_from_slice(&since.as_micros().to_le_bytes());
+}
+
+/// The arrival time, if there is nothing else.
+pub(super) fn read_plain(plan: &Plan, bytes: &[u8]) -> Option<Span> {
+    let (whole, part) = bytes.split_first_chunk::<8>()?;
+    let (whole, part) = (exact(*whole)?, exact(part.try_into().ok()?)?);
+    (part < plan.rate.denominator().get()).then_some(Span { whole, part })
 }
 
 pub(super) fn decode(plan: &Plan, mut bytes: &[u8]) -> Option<Bucket> {

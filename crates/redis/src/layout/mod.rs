@@ -17,6 +17,7 @@ mod tag;
 #[cfg(test)]
 mod twins;
 
+use tollgate_core::algorithm::bucket::Plan as Bucket;
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
 pub(crate) use sliding_log::{Carry, read_dump, read_sketch, read_view};
@@ -74,6 +75,11 @@ pub(crate) fn is_plain(limit: &Limit, cost: u64) -> bool {
         Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => cost > 0 && cost <= plan.capacity,
         _ => false,
     }
+}
+
+/// The arrival time of a bucket that holds nothing else, if these bytes are that.
+pub(crate) fn read_plain(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
+    bucket::read_plain(plan, bytes)
 }
 
 /// Whether a permit takes whole microseconds.

@@ -30,42 +30,125 @@ pub(crate) enum Which {
 
 /// One run of a script: `KEYS` and, from `ARGV[3]` on, `ARGV`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct Call<'a> {
     pub(crate) which: Which,
-    pub(crate) keys: Strings,
+    pub(crate) keys: Keys<'a>,
     pub(crate) args: Vec<Vec<u8>>,
 }
 
-/// Many short strings in one piece of memory.
+/// The keys of a call: its own, or those of two lists, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Keys<'a> {
+    Own(Strings),
+    Of(&'a Strings, &'a Strings),
+}
+
+impl Keys<'_> {
+    fn parts(&self) -> [&Strings; 2] {
+        match self {
+            Self::Own(strings) => [strings, &NONE],
+            Self::Of(first, second) => [first, second],
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let [first, second] = self.parts();
+        first.len().saturating_add(second.len())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts().into_iter().flat_map(Strings::iter)
+    }
+}
+
+impl Default for Keys<'_> {
+    fn default() -> Self {
+        Self::Own(Strings::default())
+    }
+}
+
+impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
+    fn from_iter<I: IntoIterator<Item = &'a [u8]>>(strings: I) -> Self {
+        let mut all = Strings::default();
+        strings.into_iter().for_each(|string| all.push(string, &[]));
+        Self::Own(all)
+    }
+}
+
+/// Many short strings in one piece of memory, as they are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Strings {
     bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<usize>,
+    /// Where each begins and ends.
+    spots: Vec<(usize, usize)>,
 }
 
+static NONE: Strings = Strings { bytes: Vec::new(), spots: Vec::new() };
+
 impl Strings {
-    pub(crate) fn push(&mut self, string: &[u8]) {
-        self.bytes.extend_from_slice(string);
-        self.ends.push(self.bytes.len());
+    /// Adds a string that is given in two parts.
+    pub(crate) fn push(&mut self, head: &[u8], tail: &[u8]) {
+        let length = head.len().saturating_add(tail.len());
+        self.bytes.reserve(length.saturating_add(MAX_FRAME));
+        write_length(b'$', length, &mut self.bytes);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(head);
+        self.bytes.extend_from_slice(tail);
+        self.spots.push((start, start.saturating_add(length)));
+        self.bytes.extend_from_slice(b"\r\n");
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.ends.len()
+        self.spots.len()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> &[u8] {
+        let spot = self.spots.get(index);
+        spot.and_then(|(start, end)| self.bytes.get(*start..*end)).unwrap_or(&[])
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(&0).chain(&self.ends);
-        starts.zip(&self.ends).map(|(start, end)| self.bytes.get(*start..*end).unwrap_or(&[]))
+        self.spots.iter().map(|(start, end)| self.bytes.get(*start..*end).unwrap_or(&[]))
+    }
+
+    /// Forgets all, but keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.spots.clear();
     }
 }
 
-impl<'a> FromIterator<&'a [u8]> for Strings {
-    fn from_iter<I: IntoIterator<Item = &'a [u8]>>(strings: I) -> Self {
-        let mut all = Self::default();
-        strings.into_iter().for_each(|string| all.push(string));
-        all
+/// What a string is framed with at most: its mark, twenty digits, two ends of line.
+const MAX_FRAME: usize = 25;
+
+/// Writes what comes before so many bytes, or strings.
+fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
+    match u8::try_from(length) {
+        // Nearly all are of two digits.
+        Ok(length @ 10..100) => {
+            let (tens, ones) = (b'0'.saturating_add(length / 10), b'0'.saturating_add(length % 10));
+            out.extend_from_slice(&[mark, tens, ones, b'\r', b'\n']);
+        }
+        _ => {
+            out.push(mark);
+            write_decimal(u64::try_from(length).unwrap_or(u64::MAX), out);
+            out.extend_from_slice(b"\r\n");
+        }
     }
+}
+
+fn write_decimal(mut number: u64, out: &mut Vec<u8>) {
+    let mut digits = [b'0'; 20];
+    let mut first = digits.len();
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0'.saturating_add(u8::try_from(number % 10).unwrap_or(0));
+        (number, first) = (number / 10, first.saturating_sub(1));
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.get(first..).unwrap_or(&[]));
 }
 
 /// What the link puts before a call's own arguments.
@@ -85,7 +168,7 @@ pub(super) enum Form {
     ByText,
 }
 
-impl Call {
+impl Call<'_> {
     pub(super) fn pack(&self, script: &Script, form: Form, preamble: &Preamble) -> Cmd {
         let (command, body) = match form {
             Form::BySha => ("EVALSHA", script.sha.as_str()),
@@ -93,13 +176,14 @@ impl Call {
         };
         let mut number = String::with_capacity(20);
         let args = self.args.iter().fold(0_usize, |sum, arg| sum.saturating_add(arg.len()));
-        let own = self.keys.bytes.len().saturating_add(args);
+        let keys = self.keys.parts();
+        let own = keys.iter().fold(args, |sum, part| sum.saturating_add(part.bytes.len()));
         let size = own.saturating_add(body.len()).saturating_add(96);
         let count = self.keys.len().saturating_add(self.args.len()).saturating_add(5);
         let mut cmd = Cmd::with_capacity(count, size);
 
         cmd.arg(command).arg(body).arg(decimal(&mut number, self.keys.len()));
-        for key in self.keys.iter() {
+        for key in keys.into_iter().flat_map(Strings::iter) {
             cmd.arg(key);
         }
         cmd.arg(decimal(&mut number, preamble.not_after)).arg(preamble.id.as_str());

@@ -66,7 +66,7 @@ async fn link(config: Config) -> Link {
     Link::connect(&config, COUNT).await.unwrap()
 }
 
-fn call() -> Call {
+fn call() -> Call<'static> {
     Call { keys: std::iter::once(KEY.as_bytes()).collect(), ..Call::default() }
 }
 

@@ -1,0 +1,341 @@
+//! The requests of a batch, as data: what callers leave behind when they begin to wait.
+//!
+//! Every name, limit and set of terms is there once; a charge is four numbers. So a request costs
+//! a few bytes in memory that is there already, and not an allocation that one thread makes and
+//! another frees.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::slice;
+
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Key, Limit, Need, Op, Plan, Request};
+
+use super::names::{Label, Named, Names};
+use crate::{keys, layout};
+
+/// Requests in order, with everything they refer to.
+#[derive(Debug)]
+pub(crate) struct Cargo {
+    pub(super) strings: Names,
+    pub(super) logs: Names,
+    limits: Vec<Known>,
+    /// The limits that differ from those before in what they count: those that are sent.
+    pub(super) kinds: Vec<u16>,
+    limit_numbers: HashMap<Limit, u16, RandomState>,
+    kind_numbers: HashMap<Kind, u16, RandomState>,
+    pub(super) terms: Vec<Terms>,
+    term_numbers: HashMap<Terms, u16, RandomState>,
+    pub(super) items: Vec<Item>,
+    /// Where the charges of each request end.
+    ends: Vec<u32>,
+    /// Whether each request has one charge.
+    pub(super) single: bool,
+    /// Whether all may be decided by `lua/plain.lua`.
+    pub(super) plain: bool,
+}
+
+/// A limit, and which of `kinds` it counts like, from 1 on.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    limit: Limit,
+    kind: u16,
+}
+
+/// A limit, equal to whatever has the same tag.
+#[derive(Clone, Copy, Debug)]
+struct Kind(Limit);
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.counts_like(&other.0)
+    }
+}
+
+impl Eq for Kind {}
+
+impl Hash for Kind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// What distinguishes one charge's terms from another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Terms {
+    /// The number of the limit that judges.
+    judge: u16,
+    pub(super) kind: u16,
+    pub(super) op: Op,
+    pub(super) patience_us: u64,
+    /// Judged by another limit than its own.
+    pub(super) borrowed: bool,
+}
+
+/// A charge: the numbers, from 1 on, of its name among its like, of its terms and of its own limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    key: u16,
+    pub(super) term: u16,
+    limit: u16,
+    pub(super) need: Need,
+}
+
+/// A charge with what its numbers stand for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lot<'c> {
+    /// The counter's name in Redis.
+    pub(super) label: Label<'c>,
+    /// The limit it names.
+    pub(super) limit: &'c Limit,
+    /// The limit that judges it.
+    pub(super) judge: &'c Limit,
+    pub(super) op: Op,
+    pub(super) patience_us: u64,
+    pub(super) need: Need,
+    /// Whether a newer limit, that the counter was found under, judges instead.
+    pub(super) borrowed: bool,
+}
+
+impl Default for Cargo {
+    fn default() -> Self {
+        Self {
+            strings: Names::default(),
+            logs: Names::default(),
+            limits: Vec::new(),
+            kinds: Vec::new(),
+            limit_numbers: HashMap::default(),
+            kind_numbers: HashMap::default(),
+            terms: Vec::new(),
+            term_numbers: HashMap::default(),
+            items: Vec::new(),
+            ends: Vec::new(),
+            single: true,
+            plain: true,
+        }
+    }
+}
+
+impl Cargo {
+    /// Forgets all, but keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.strings.clear();
+        self.logs.clear();
+        self.limits.clear();
+        self.kinds.clear();
+        self.limit_numbers.clear();
+        self.kind_numbers.clear();
+        self.terms.clear();
+        self.term_numbers.clear();
+        self.items.clear();
+        self.ends.clear();
+        (self.single, self.plain) = (true, true);
+    }
+
+    /// How many requests there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// How many charges, the measure of a batch.
+    pub(crate) const fn charges(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Adds a request whose charges have the next of these names.
+    pub(crate) fn push(&mut self, request: &Request<'_>, names: &mut slice::Iter<'_, Named>) {
+        for (charge, named) in request.charges().iter().zip(names) {
+            let patience_us = u64::try_from(charge.patience().as_micros()).unwrap_or(u64::MAX);
+            let limit = charge.limit();
+            self.add(Lot {
+                label: named.label(charge.key()),
+                limit,
+                judge: limit,
+                op: charge.op(),
+                patience_us,
+                need: charge.need(),
+                borrowed: false,
+            });
+        }
+        self.end();
+    }
+
+    /// Adds a charge to the request that comes next.
+    pub(super) fn add(&mut self, lot: Lot<'_>) {
+        let key = if lot.is_log() {
+            self.plain = false;
+            self.logs.number(lot.label)
+        } else {
+            self.strings.number(lot.label)
+        };
+        let (limit, term) = self.term(&lot);
+        self.plain &= lot.need == Need::Must;
+        self.items.push(Item { key, term, limit, need: lot.need });
+    }
+
+    /// Ends the request that was added charge by charge.
+    pub(super) fn end(&mut self) {
+        let end = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
+        let before = self.ends.last().copied().unwrap_or(0);
+        self.single &= end.saturating_sub(before) == 1;
+        self.ends.push(end);
+    }
+
+    /// The numbers of its own limit and of its terms: nearly always those of the charge before.
+    fn term(&mut self, lot: &Lot<'_>) -> (u16, u16) {
+        if let Some(last) = self.items.last()
+            && let Some(terms) = self.terms.get(usize::from(last.term).wrapping_sub(1))
+            && !terms.borrowed
+            && !lot.borrowed
+            && (terms.op, terms.patience_us) == (lot.op, lot.patience_us)
+            && terms.judge == last.limit
+            && let Some(known) = self.limits.get(usize::from(last.limit).wrapping_sub(1))
+            && known.limit == *lot.limit
+        {
+            return (last.limit, last.term);
+        }
+        self.new_term(lot)
+    }
+
+    fn new_term(&mut self, lot: &Lot<'_>) -> (u16, u16) {
+        let limit = self.limit(lot.limit);
+        let judge = if lot.borrowed { self.limit(lot.judge) } else { limit };
+        let kind = self.limits.get(usize::from(judge).wrapping_sub(1)).map_or(0, |k| k.kind);
+        let (op, patience_us, borrowed) = (lot.op, lot.patience_us, lot.borrowed);
+        let terms = Terms { judge, kind, op, patience_us, borrowed };
+        let next = u16::try_from(self.terms.len().saturating_add(1)).unwrap_or(u16::MAX);
+        let term = *self.term_numbers.entry(terms).or_insert(next);
+        if term == next {
+            self.terms.push(terms);
+            self.plain &= lot.is_plain();
+        }
+        (limit, term)
+    }
+
+    fn limit(&mut self, limit: &Limit) -> u16 {
+        if let Some(number) = self.limit_numbers.get(limit) {
+            return *number;
+        }
+        let number = u16::try_from(self.limits.len().saturating_add(1)).unwrap_or(u16::MAX);
+        let next = u16::try_from(self.kinds.len().saturating_add(1)).unwrap_or(u16::MAX);
+        let kind = *self.kind_numbers.entry(Kind(*limit)).or_insert(next);
+        if kind == next {
+            self.kinds.push(number);
+        }
+        self.limits.push(Known { limit: *limit, kind });
+        self.limit_numbers.insert(*limit, number);
+        number
+    }
+
+    /// The limit that stands for those of a kind.
+    pub(super) fn of_kind(&self, number: u16) -> Option<&Limit> {
+        let known = self.limits.get(usize::from(number).wrapping_sub(1))?;
+        Some(&known.limit)
+    }
+
+    /// The number of a charge's key: logs come after all strings.
+    pub(super) fn key(&self, item: &Item) -> u16 {
+        if self.logs.len() > 0 && self.is_log(item) {
+            let before = u16::try_from(self.strings.len()).unwrap_or(u16::MAX);
+            item.key.saturating_add(before)
+        } else {
+            item.key
+        }
+    }
+
+    fn is_log(&self, item: &Item) -> bool {
+        let known = self.limits.get(usize::from(item.limit).wrapping_sub(1));
+        known.is_some_and(|known| is_log(&known.limit))
+    }
+
+    pub(super) fn terms_of(&self, item: &Item) -> Option<&Terms> {
+        self.terms.get(usize::from(item.term).wrapping_sub(1))
+    }
+
+    /// The charges of a request.
+    pub(super) fn items(&self, request: usize) -> &[Item] {
+        let at = |end: &u32| usize::try_from(*end).unwrap_or(usize::MAX);
+        let first = request.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, at);
+        let end = self.ends.get(request).map_or(0, at);
+        self.items.get(first..end).unwrap_or(&[])
+    }
+
+    pub(super) fn lots(&self, request: usize) -> impl Iterator<Item = Lot<'_>> {
+        self.items(request).iter().filter_map(|item| self.lot(item))
+    }
+
+    pub(super) fn lot(&self, item: &Item) -> Option<Lot<'_>> {
+        let terms = self.terms_of(item)?;
+        let limit = &self.limits.get(usize::from(item.limit).wrapping_sub(1))?.limit;
+        let judge = &self.limits.get(usize::from(terms.judge).wrapping_sub(1))?.limit;
+        let names = if is_log(limit) { &self.logs } else { &self.strings };
+        let (head, key) = keys::split(names.get(item.key), limit);
+        Some(Lot {
+            label: Label { head, key, hash: names.hash(item.key) },
+            limit,
+            judge,
+            op: terms.op,
+            patience_us: terms.patience_us,
+            need: item.need,
+            borrowed: terms.borrowed,
+        })
+    }
+
+    /// Leaves out some of the requests.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
+        let mut kept = Self::default();
+        for request in (0..self.len()).filter(|request| keep(*request)) {
+            self.lots(request).for_each(|lot| kept.add(lot));
+            kept.end();
+        }
+        *self = kept;
+    }
+
+    /// Whether two charges of a request meet on one log: a view of it is not enough then.
+    pub(super) fn shares_a_log(&self, request: usize) -> bool {
+        let items = self.items(request);
+        self.logs.len() > 0
+            && items.iter().enumerate().any(|(i, item)| {
+                let same = |other: &Item| other.key == item.key && self.is_log(other);
+                self.is_log(item) && items.iter().take(i).any(same)
+            })
+    }
+
+    /// The charges of a request as the core knows them. What was a charge once is one still.
+    pub(super) fn as_charges(&self, request: usize) -> SmallVec<[Charge<'_>; 4]> {
+        self.lots(request).filter_map(|lot| lot.charge()).collect()
+    }
+}
+
+fn is_log(limit: &Limit) -> bool {
+    matches!(limit.plan(), Plan::SlidingLog(_))
+}
+
+impl<'c> Lot<'c> {
+    pub(super) fn is_log(&self) -> bool {
+        is_log(self.limit)
+    }
+
+    /// The same charge, judged by another limit than its own.
+    pub(super) fn judged_by(self, judge: Option<&'c Limit>) -> Self {
+        Self { judge: judge.unwrap_or(self.limit), borrowed: judge.is_some(), ..self }
+    }
+
+    /// Whether `lua/plain.lua` may decide it, as far as its terms go.
+    fn is_plain(&self) -> bool {
+        match self.op {
+            Op::Take(cost) => {
+                self.patience_us == 0 && !self.borrowed && layout::is_plain(self.limit, cost)
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn charge(&self) -> Option<Charge<'c>> {
+        let key = Key::new(self.label.key).ok()?;
+        let charge = Charge::new(key, self.limit, self.op).ok()?;
+        let charge = charge.with_patience(std::time::Duration::from_micros(self.patience_us));
+        Some(if self.need == Need::AnyOf { charge.any_of() } else { charge })
+    }
+}
