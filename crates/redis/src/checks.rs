@@ -6,13 +6,12 @@ mod version;
 
 use std::fmt;
 
-use redis::Value;
 use tokio::time::timeout;
 
 use self::version::Server;
 use crate::config::Config;
 use crate::error::{ConnectError, ConnectErrorKind};
-use crate::link::{Gone, Wire};
+use crate::link::{Gone, Value, Wire, command};
 
 /// Something about the server that works, but not as it should. Its `Display` says what, why it
 /// matters and what to do.
@@ -134,12 +133,9 @@ fn unchecked(what: &'static str, answer: String) -> Warning {
 
 /// A section of `INFO`, or the error it was answered with.
 async fn info(wire: &Wire, section: &str) -> Result<Result<String, String>, Gone> {
-    let mut cmd = redis::cmd("INFO");
-    cmd.arg(section);
-    Ok(match wire.ask(&cmd).await? {
-        Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
-        Value::VerbatimString { text, .. } => Ok(text),
-        Value::ServerError(error) => Err(error.to_string()),
+    Ok(match wire.ask(command(&[b"INFO", section.as_bytes()])).await? {
+        Value::String(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        Value::Error(error) => Err(error.to_string()),
         _ => return Err(Gone),
     })
 }

@@ -15,7 +15,8 @@
 //! |---|---|
 //! | `dial` | opens a socket, logs in, waits for a sign of life |
 //! | `keeper` | one task per connection: connects, probes, connects again |
-//! | `wire` | an established connection |
+//! | `wire`, `talk` | an established connection, and the task behind it |
+//! | `resp` | Redis's protocol |
 //! | `command`, `answer` | what is sent, what comes back |
 //! | `server_time` | what time it is at the server |
 
@@ -23,7 +24,9 @@ mod answer;
 mod command;
 mod dial;
 mod keeper;
+mod resp;
 mod server_time;
+mod talk;
 #[cfg(test)]
 #[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
 mod tests;
@@ -50,6 +53,7 @@ use crate::script::VALUES;
 
 pub(crate) use self::answer::Reply;
 pub(crate) use self::command::{Call, Keys, Script, Strings, Which};
+pub(crate) use self::resp::{Value, command};
 pub(crate) use self::wire::{Gone, Wire};
 
 /// A link to one Redis server, for one script. Dropping it ends its tasks and connections.
@@ -234,7 +238,7 @@ impl Shared {
                 Which::Values => &self.values,
             };
             let command = call.pack(script, form, &preamble);
-            let answer = wire.ask(&command).await.map_or(Answer::Foreign, Answer::read);
+            let answer = wire.ask(command).await.map_or(Answer::Foreign, Answer::read);
             // What was sent first may have been executed, whatever becomes of the second.
             trail.uncertain = resent;
             match answer {

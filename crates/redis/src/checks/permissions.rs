@@ -2,12 +2,10 @@
 //!
 //! `ACL DRYRUN` would tell without doing, but is a right that such a user does not have.
 
-use redis::Value;
-
 use super::Warning;
 use crate::chance;
 use crate::config::Config;
-use crate::link::{Gone, Wire};
+use crate::link::{Gone, Value, Wire, command};
 
 /// Each command that a script uses, once. A script that begins to use another one adds it here, and
 /// the line that is recommended to administrators follows.
@@ -35,20 +33,21 @@ const SCRIPT: &str = include_str!("permissions.lua");
 
 pub(super) async fn look(wire: &Wire, config: &Config) -> Result<Vec<Warning>, Gone> {
     let mut found = Found::default();
-    found.note("ping", &wire.ask(&redis::cmd("PING")).await?);
+    found.note("ping", &wire.ask(command(&[b"PING"])).await?);
     // No script has this name, so an answer other than NOSCRIPT says something about the user.
-    let mut evalsha = redis::cmd("EVALSHA");
-    evalsha.arg("0".repeat(40)).arg(0);
-    found.note("evalsha", &wire.ask(&evalsha).await?);
+    let nothing = "0".repeat(40);
+    let evalsha = command(&[b"EVALSHA", nothing.as_bytes(), b"0"]);
+    found.note("evalsha", &wire.ask(evalsha).await?);
 
     let tag = chance::bits();
-    let mut eval = redis::cmd("EVAL");
-    eval.arg(SCRIPT).arg(2);
-    eval.arg(format!("tg:{{check}}:{tag:x}:1")).arg(format!("tg:{{check}}:{tag:x}:2")).arg(USED);
-    match wire.ask(&eval).await? {
+    let key = |number| format!("tg:{{check}}:{tag:x}:{number}").into_bytes();
+    let [first, second] = [key(1), key(2)];
+    let mut eval: Vec<&[u8]> = vec![b"EVAL", SCRIPT.as_bytes(), b"2", &first, &second];
+    eval.extend(USED.iter().map(|line| line.as_bytes()));
+    match wire.ask(command(&eval)).await? {
         Value::Array(failed) => {
             for pair in failed.chunks_exact(2) {
-                if let [Value::BulkString(name), Value::BulkString(error)] = pair {
+                if let [Value::String(name), Value::String(error)] = pair {
                     let error = String::from_utf8_lossy(error);
                     found.note_error(&String::from_utf8_lossy(name), &error);
                 }
@@ -68,9 +67,8 @@ struct Found {
 
 impl Found {
     fn note(&mut self, command: &str, answer: &Value) {
-        if let Value::ServerError(error) = answer {
-            let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
-            self.note_error(command, &text);
+        if let Value::Error(error) = answer {
+            self.note_error(command, &error.to_string());
         }
     }
 

@@ -1,8 +1,8 @@
 //! What comes back: a reply, or one of the ways not to give one.
 
-use redis::{ServerError, Value};
 use tollgate_core::StoreError;
 
+use super::resp::{Error, Value};
 use crate::error::Cause;
 
 /// What the script returned: the server's time, then a bulk string or nil per value.
@@ -31,22 +31,22 @@ impl Answer {
     pub(super) fn read(value: Value) -> Self {
         let items = match value {
             Value::Array(items) => items,
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => return Self::NoScript,
-            Value::ServerError(error) => return Self::Refusal(Refusal::new(&error)),
+            Value::Error(error) if error.code == "NOSCRIPT" => return Self::NoScript,
+            Value::Error(error) => return Self::Refusal(Refusal::new(error)),
             _ => return Self::Foreign,
         };
         let mut items = items.into_iter();
         let now = match items.next() {
-            Some(Value::SimpleString(status)) if status == "late" => return Self::Late,
-            Some(Value::BulkString(status)) if status == b"late" => return Self::Late,
-            Some(Value::BulkString(digits)) => {
+            Some(Value::Status(status)) if status == b"late" => return Self::Late,
+            Some(Value::String(status)) if status == b"late" => return Self::Late,
+            Some(Value::String(digits)) => {
                 std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok())
             }
             _ => None,
         };
         let values = items
             .map(|item| match item {
-                Value::BulkString(bytes) => Some(Some(bytes)),
+                Value::String(bytes) => Some(Some(bytes)),
                 Value::Nil => Some(None),
                 _ => None,
             })
@@ -66,11 +66,8 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn new(error: &ServerError) -> Self {
-        Self {
-            code: error.code().to_owned(),
-            detail: error.details().unwrap_or_default().to_owned(),
-        }
+    pub(super) fn new(error: Error) -> Self {
+        Self { code: error.code, detail: error.detail }
     }
 
     pub(super) fn detail(&self) -> &str {
@@ -119,7 +116,7 @@ mod tests {
     use super::*;
 
     fn bulk(text: &str) -> Value {
-        Value::BulkString(text.into())
+        Value::String(text.into())
     }
 
     #[test]
@@ -131,7 +128,7 @@ mod tests {
 
     #[test]
     fn late_is_a_status_or_a_string() {
-        let status = Value::SimpleString("late".to_owned());
+        let status = Value::Status(b"late".into());
         assert_eq!(Answer::read(Value::Array(vec![status])), Answer::Late);
         assert_eq!(Answer::read(Value::Array(vec![bulk("late")])), Answer::Late);
     }
@@ -140,12 +137,12 @@ mod tests {
     fn an_answer_to_another_question_is_foreign() {
         for value in [
             Value::Nil,
-            Value::Int(1),
-            Value::SimpleString("PONG".to_owned()),
+            Value::Number(1),
+            Value::Status(b"PONG".into()),
             Value::Array(vec![]),
             Value::Array(vec![bulk("-1")]),
             Value::Array(vec![bulk("18446744073709551616")]),
-            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Number(1)]),
             Value::Array(vec![bulk("1"), Value::Array(vec![])]),
         ] {
             assert_eq!(Answer::read(value.clone()), Answer::Foreign, "{value:?}");

@@ -1,8 +1,6 @@
 //! What is sent: a script with its keys and arguments, packed once into one command.
 
-use std::fmt::Write;
-
-use redis::Cmd;
+use super::resp::{self, MAX_FRAME, write_length, write_string};
 
 /// A script and the name Redis knows it by.
 #[derive(Debug)]
@@ -14,7 +12,7 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(text: &'static str) -> Self {
-        Self { text, sha: redis::Script::new(text).get_hash().to_owned() }
+        Self { text, sha: sha1_smol::Sha1::from(text).digest().to_string() }
     }
 }
 
@@ -89,14 +87,8 @@ static NONE: Strings = Strings { bytes: Vec::new(), spots: Vec::new() };
 impl Strings {
     /// Adds a string that is given in two parts.
     pub(crate) fn push(&mut self, head: &[u8], tail: &[u8]) {
-        let length = head.len().saturating_add(tail.len());
-        self.bytes.reserve(length.saturating_add(MAX_FRAME));
-        write_length(b'$', length, &mut self.bytes);
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(head);
-        self.bytes.extend_from_slice(tail);
-        self.spots.push((start, start.saturating_add(length)));
-        self.bytes.extend_from_slice(b"\r\n");
+        let start = resp::write_parts(head, tail, &mut self.bytes);
+        self.spots.push((start, self.bytes.len().saturating_sub(2)));
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -108,6 +100,7 @@ impl Strings {
         spot.and_then(|(start, end)| self.bytes.get(*start..*end)).unwrap_or(&[])
     }
 
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.spots.iter().map(|(start, end)| self.bytes.get(*start..*end).unwrap_or(&[]))
     }
@@ -117,38 +110,6 @@ impl Strings {
         self.bytes.clear();
         self.spots.clear();
     }
-}
-
-/// What a string is framed with at most: its mark, twenty digits, two ends of line.
-const MAX_FRAME: usize = 25;
-
-/// Writes what comes before so many bytes, or strings.
-fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
-    match u8::try_from(length) {
-        // Nearly all are of two digits.
-        Ok(length @ 10..100) => {
-            let (tens, ones) = (b'0'.saturating_add(length / 10), b'0'.saturating_add(length % 10));
-            out.extend_from_slice(&[mark, tens, ones, b'\r', b'\n']);
-        }
-        _ => {
-            out.push(mark);
-            write_decimal(u64::try_from(length).unwrap_or(u64::MAX), out);
-            out.extend_from_slice(b"\r\n");
-        }
-    }
-}
-
-fn write_decimal(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [b'0'; 20];
-    let mut first = digits.len();
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0'.saturating_add(u8::try_from(number % 10).unwrap_or(0));
-        (number, first) = (number / 10, first.saturating_sub(1));
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(digits.get(first..).unwrap_or(&[]));
 }
 
 /// What the link puts before a call's own arguments.
@@ -169,35 +130,33 @@ pub(super) enum Form {
 }
 
 impl Call<'_> {
-    pub(super) fn pack(&self, script: &Script, form: Form, preamble: &Preamble) -> Cmd {
+    pub(super) fn pack(&self, script: &Script, form: Form, preamble: &Preamble) -> Vec<u8> {
         let (command, body) = match form {
             Form::BySha => ("EVALSHA", script.sha.as_str()),
             Form::ByText => ("EVAL", script.text),
         };
-        let mut number = String::with_capacity(20);
-        let args = self.args.iter().fold(0_usize, |sum, arg| sum.saturating_add(arg.len()));
-        let keys = self.keys.parts();
-        let own = keys.iter().fold(args, |sum, part| sum.saturating_add(part.bytes.len()));
-        let size = own.saturating_add(body.len()).saturating_add(96);
+        let parts = self.keys.parts();
+        let keys = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.bytes.len()));
+        let framed =
+            |sum: usize, arg: &Vec<u8>| sum.saturating_add(arg.len()).saturating_add(MAX_FRAME);
+        let size = self.args.iter().fold(keys.saturating_add(body.len()), framed);
         let count = self.keys.len().saturating_add(self.args.len()).saturating_add(5);
-        let mut cmd = Cmd::with_capacity(count, size);
+        let mut out = Vec::with_capacity(size.saturating_add(256));
 
-        cmd.arg(command).arg(body).arg(decimal(&mut number, self.keys.len()));
-        for key in keys.into_iter().flat_map(Strings::iter) {
-            cmd.arg(key);
+        write_length(b'*', count, &mut out);
+        write_string(command.as_bytes(), &mut out);
+        write_string(body.as_bytes(), &mut out);
+        write_string(self.keys.len().to_string().as_bytes(), &mut out);
+        for part in parts {
+            out.extend_from_slice(&part.bytes);
         }
-        cmd.arg(decimal(&mut number, preamble.not_after)).arg(preamble.id.as_str());
+        write_string(preamble.not_after.to_string().as_bytes(), &mut out);
+        write_string(preamble.id.as_bytes(), &mut out);
         for arg in &self.args {
-            cmd.arg(arg.as_slice());
+            write_string(arg, &mut out);
         }
-        cmd
+        out
     }
-}
-
-fn decimal(buffer: &mut String, number: impl std::fmt::Display) -> &str {
-    buffer.clear();
-    let _ = write!(buffer, "{number}"); // Writing to a string cannot fail.
-    buffer
 }
 
 #[cfg(test)]
@@ -211,7 +170,7 @@ mod tests {
         let call = Call { keys, args: vec![b"\xff\r\n".into()], ..Call::default() };
         let preamble = Preamble { not_after: u64::MAX, id: "i".to_owned() };
 
-        let packed = call.pack(&script, Form::BySha, &preamble).get_packed_command();
+        let packed = call.pack(&script, Form::BySha, &preamble);
 
         let expected: &[u8] = b"*8\r\n$7\r\nEVALSHA\r\n$40\r\n\
             e0e1f9fabfc9d4800c877a703b823ac0578ff8db\r\n$1\r\n2\r\n$1\r\na\r\n$0\r\n\r\n\
@@ -224,7 +183,7 @@ mod tests {
         let script = Script::new("return 1");
         let preamble = Preamble { not_after: 0, id: String::new() };
 
-        let packed = Call::default().pack(&script, Form::ByText, &preamble).get_packed_command();
+        let packed = Call::default().pack(&script, Form::ByText, &preamble);
 
         let expected: &[u8] =
             b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n$1\r\n0\r\n$0\r\n\r\n";

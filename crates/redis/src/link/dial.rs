@@ -1,8 +1,6 @@
 //! From an address to a connection that has answered.
 //!
-//! The sockets are opened here, not by the client crate: so the end of a connection is seen at
-//! once rather than by the next caller, TLS uses the provider this crate was built with, and
-//! every wait is one of ours.
+//! TLS uses the provider this crate was built with, and every wait is bounded by the connect timeout.
 
 #[cfg(feature = "tls")]
 mod tls;
@@ -10,14 +8,15 @@ mod tls;
 use std::io;
 use std::pin::Pin;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::answer::Refusal;
+use super::resp::{self, Value};
+use super::talk::Talk;
 use super::wire::{Gone, Pulse, Wire};
 use crate::config::{Address, Config, Secret};
 use crate::error::{ConnectError, ConnectErrorKind};
@@ -59,28 +58,26 @@ impl Dialer {
     pub(super) async fn dial(&self) -> Result<Dialled, ConnectError> {
         let address = &self.config.address;
         let attempt = async {
-            let (connection, driver) = self.open().await?;
+            let (wire, driver) = self.open().await?;
             let mut driving = JoinSet::new();
             driving.spawn(driver);
-            self.greet(Wire::new(connection), driving).await
+            self.greet(wire, driving).await
         };
         timeout(self.config.connect_timeout, attempt).await.unwrap_or_else(|_| {
             Err(ConnectError::unreachable(format!("redis at {address} does not answer")))
         })
     }
 
-    async fn open(&self) -> Result<(MultiplexedConnection, Driver), ConnectError> {
+    async fn open(&self) -> Result<(Wire, Driver), ConnectError> {
         let cannot = |error: io::Error| {
             let address = &self.config.address;
             ConnectError::unreachable(format!("cannot connect to redis at {address}"))
                 .with_source(error)
         };
         match &self.config.address {
-            Address::Unix(path) => {
-                self.multiplex(UnixStream::connect(path).await.map_err(cannot)?).await
-            }
+            Address::Unix(path) => Ok(self.talk(UnixStream::connect(path).await.map_err(cannot)?)),
             Address::Tcp { host, port } => {
-                self.multiplex(self.tcp(host, *port).await.map_err(cannot)?).await
+                Ok(self.talk(self.tcp(host, *port).await.map_err(cannot)?))
             }
             #[cfg(feature = "tls")]
             Address::Tls { host, port } => {
@@ -97,7 +94,7 @@ impl Dialer {
                         cannot(error)
                     }
                 })?;
-                self.multiplex(stream).await
+                Ok(self.talk(stream))
             }
             #[cfg(not(feature = "tls"))]
             Address::Tls { .. } => {
@@ -127,24 +124,13 @@ impl Dialer {
         Err(last)
     }
 
-    async fn multiplex<S>(&self, stream: S) -> Result<(MultiplexedConnection, Driver), ConnectError>
+    fn talk<S>(&self, stream: S) -> (Wire, Driver)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // The client's own timeouts (500 ms for an answer) are off: every caller has a deadline.
-        // Its queue takes all calls that may be in flight, and a few PINGs, without waiting.
-        let settings = AsyncConnectionConfig::new()
-            .set_response_timeout(None)
-            .set_connection_timeout(None)
-            .set_pipeline_buffer_size(self.config.max_in_flight.saturating_add(8));
-        // Nothing is left for it to say: `greet` logs in, and tells apart what it would call a
-        // wrong password, such as a server with too many clients.
-        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(&silent, stream, settings)
-                .await
-                .map_err(|error| ConnectError::unreachable("redis hung up").with_source(error))?;
-        Ok((connection, Box::pin(driver)))
+        // All calls that may be in flight, and a few PINGs, find room without waiting.
+        let (ask, asked) = mpsc::channel(self.config.max_in_flight.saturating_add(8));
+        (Wire::new(ask), Box::pin(Talk::new(stream, asked)))
     }
 
     /// Logs in, and waits for a sign of life: a stopped server accepts connections too.
@@ -156,12 +142,11 @@ impl Dialer {
             ))
         };
         if let Some(auth) = self.auth() {
-            self.expect_ok(wire.ask(&auth).await.map_err(gone)?)?;
+            self.expect_ok(wire.ask(auth).await.map_err(gone)?)?;
         }
         if self.config.db != 0 {
-            let mut select = redis::cmd("SELECT");
-            select.arg(self.config.db);
-            self.expect_ok(wire.ask(&select).await.map_err(gone)?)?;
+            let select = resp::command(&[b"SELECT", self.config.db.to_string().as_bytes()]);
+            self.expect_ok(wire.ask(select).await.map_err(gone)?)?;
         }
         if let Pulse::Refused(refusal) = wire.ping().await.map_err(gone)? {
             return Err(self.refused(&refusal));
@@ -171,24 +156,23 @@ impl Dialer {
         Ok(Dialled { wire, driver, now })
     }
 
-    fn auth(&self) -> Option<redis::Cmd> {
+    fn auth(&self) -> Option<Vec<u8>> {
         let Config { user, password, .. } = &self.config;
         if user.is_none() && password.is_none() {
             return None;
         }
-        let mut auth = redis::cmd("AUTH");
-        if let Some(user) = user {
-            auth.arg(user);
-        }
         // For a user without a password (`nopass`) any will do, but one must be given.
-        auth.arg(password.as_ref().map_or("", Secret::expose));
-        Some(auth)
+        let password = password.as_ref().map_or("", Secret::expose).as_bytes();
+        Some(match user {
+            Some(user) => resp::command(&[b"AUTH", user.as_bytes(), password]),
+            None => resp::command(&[b"AUTH", password]),
+        })
     }
 
     fn expect_ok(&self, value: Value) -> Result<(), ConnectError> {
         match value {
-            Value::Okay => Ok(()),
-            Value::ServerError(error) => Err(self.refused(&Refusal::new(&error))),
+            Value::Status(status) if status == b"OK" => Ok(()),
+            Value::Error(error) => Err(self.refused(&Refusal::new(error))),
             _ => Err(ConnectError::unreachable(format!(
                 "what listens at {} does not speak like redis",
                 self.config.address

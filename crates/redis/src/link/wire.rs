@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Value};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::answer::Refusal;
+use super::resp::{self, Value};
+use super::talk::Question;
 use crate::error::Cause;
 
 /// One established connection. Clones share it; what is sent on it is answered in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
-    connection: MultiplexedConnection,
+    questions: mpsc::Sender<Question>,
     hang_up: Arc<Notify>,
     serial: u64,
 }
 
 impl Wire {
-    pub(super) fn new(connection: MultiplexedConnection) -> Self {
+    pub(super) fn new(questions: mpsc::Sender<Question>) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Relaxed);
-        Self { connection, hang_up: Arc::new(Notify::new()), serial }
+        Self { questions, hang_up: Arc::new(Notify::new()), serial }
     }
 
     /// The answer to a command, be it an error that Redis reports.
@@ -33,9 +33,10 @@ impl Wire {
     /// # Errors
     ///
     /// When the connection ended. The command may have been executed.
-    pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Gone> {
-        // The client's own error would quote what it could not parse, which may be anybody's data.
-        self.connection.clone().send_packed_command(cmd).await.map_err(|_| Gone)
+    pub(crate) async fn ask(&self, command: Vec<u8>) -> Result<Value, Gone> {
+        let (tell, told) = oneshot::channel();
+        self.questions.send(Question { command, tell }).await.map_err(|_| Gone)?;
+        told.await.map_err(|_| Gone)
     }
 
     /// Whether Redis answers a `PING`.
@@ -43,10 +44,10 @@ impl Wire {
     /// Any answer is a sign of life, even that this user may not use `PING`; except one that
     /// says that Redis is not to be had now.
     pub(super) async fn ping(&self) -> Result<Pulse, Gone> {
-        match self.ask(&redis::cmd("PING")).await? {
-            Value::SimpleString(pong) if pong == "PONG" => Ok(Pulse::Alive),
-            Value::ServerError(error) => {
-                let refusal = Refusal::new(&error);
+        match self.ask(resp::command(&[b"PING"])).await? {
+            Value::Status(pong) if pong == b"PONG" => Ok(Pulse::Alive),
+            Value::Error(error) => {
+                let refusal = Refusal::new(error);
                 let alive = refusal.code() == "NOPERM";
                 Ok(if alive { Pulse::Alive } else { Pulse::Refused(refusal) })
             }
@@ -56,15 +57,19 @@ impl Wire {
 
     /// The server's time in microseconds, or why it is not told.
     pub(super) async fn time(&self) -> Result<Result<u64, Cause>, Gone> {
-        let value = self.ask(&redis::cmd("TIME")).await?;
-        if let Value::ServerError(error) = &value {
-            return Ok(Err(Refusal::new(error).into_cause()));
-        }
-        match redis::from_redis_value::<(u64, u64)>(value) {
-            Ok((seconds, micros)) => {
-                Ok(Ok(seconds.saturating_mul(1_000_000).saturating_add(micros)))
+        let answer = self.ask(resp::command(&[b"TIME"])).await?;
+        let number = |value: &Value| match value {
+            Value::String(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
+            _ => None,
+        };
+        match answer {
+            Value::Error(error) => Ok(Err(Refusal::new(error).into_cause())),
+            Value::Array(parts) => {
+                let [seconds, micros] = parts.as_slice() else { return Err(Gone) };
+                let (seconds, micros) = number(seconds).zip(number(micros)).ok_or(Gone)?;
+                Ok(Ok(u64::saturating_mul(seconds, 1_000_000).saturating_add(micros)))
             }
-            Err(_) => Err(Gone),
+            _ => Err(Gone),
         }
     }
 

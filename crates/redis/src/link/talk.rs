@@ -1,0 +1,149 @@
+//! The task behind a connection: it writes what is asked, and hands out the answers in order.
+//!
+//! It ends when the connection does, when what comes is not Redis's protocol or answers no question, or
+//! when nobody can ask any more. Whoever still waits then learns that there will be no answer.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{mpsc, oneshot};
+
+use super::resp::{self, Value};
+
+/// A command, and where its answer goes.
+pub(super) struct Question {
+    pub(super) command: Vec<u8>,
+    pub(super) tell: oneshot::Sender<Value>,
+}
+
+/// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
+const ROOM: usize = 32 << 10;
+
+pub(super) struct Talk<S> {
+    stream: S,
+    questions: mpsc::Receiver<Question>,
+    /// What is to be written, and how much of the first has been.
+    outgoing: VecDeque<Vec<u8>>,
+    written: usize,
+    /// Whether something was written that may still be held back.
+    unflushed: bool,
+    /// Who waits for an answer, in order.
+    waiting: VecDeque<oneshot::Sender<Value>>,
+    /// What was read, of which so much is unread; the rest is room for more.
+    incoming: Vec<u8>,
+    filled: usize,
+}
+
+/// Why a talk is over does not matter to anybody.
+struct Over;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
+    pub(super) fn new(stream: S, questions: mpsc::Receiver<Question>) -> Self {
+        Self {
+            stream,
+            questions,
+            outgoing: VecDeque::new(),
+            written: 0,
+            unflushed: false,
+            waiting: VecDeque::new(),
+            incoming: vec![0; ROOM],
+            filled: 0,
+        }
+    }
+
+    fn listen(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
+        while let Poll::Ready(question) = self.questions.poll_recv(context) {
+            let Question { command, tell } = question.ok_or(Over)?;
+            self.outgoing.push_back(command);
+            self.waiting.push_back(tell);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
+        while let Some(first) = self.outgoing.front() {
+            let rest = first.get(self.written..).unwrap_or(&[]);
+            match Pin::new(&mut self.stream).poll_write(context, rest) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(_) | Ok(0)) => return Err(Over),
+                Poll::Ready(Ok(bytes)) if bytes >= rest.len() => {
+                    self.outgoing.pop_front();
+                    self.written = 0;
+                }
+                Poll::Ready(Ok(bytes)) => self.written = self.written.saturating_add(bytes),
+            }
+            self.unflushed = true;
+        }
+        if self.unflushed
+            && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context)
+        {
+            flushed.map_err(|_| Over)?;
+            self.unflushed = false;
+        }
+        Ok(())
+    }
+
+    /// Reads once, and hands out the answers that are whole then.
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Over>> {
+        if self.filled == self.incoming.len() {
+            self.incoming.resize(self.filled.saturating_mul(2), 0);
+        }
+        let mut room = ReadBuf::new(self.incoming.get_mut(self.filled..).unwrap_or_default());
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut room));
+        let bytes = room.filled().len();
+        if read.is_err() || bytes == 0 {
+            return Poll::Ready(Err(Over));
+        }
+        self.filled = self.filled.saturating_add(bytes);
+        Poll::Ready(self.hand_out())
+    }
+
+    fn hand_out(&mut self) -> Result<(), Over> {
+        let mut unread = self.incoming.get(..self.filled).unwrap_or(&[]);
+        while let Some(end) = resp::measure(unread).map_err(|_| Over)? {
+            let (answer, rest) = unread.split_at_checked(end).ok_or(Over)?;
+            let tell = self.waiting.pop_front().ok_or(Over)?;
+            // Whoever has given up does not miss it.
+            let _ = tell.send(resp::read(answer).map_err(|_| Over)?);
+            unread = rest;
+        }
+        // Nobody asked for what begins here.
+        if self.waiting.is_empty() && !unread.is_empty() {
+            return Err(Over);
+        }
+        let start = self.filled.saturating_sub(unread.len());
+        if start > 0 {
+            self.incoming.copy_within(start..self.filled, 0);
+            self.filled = self.filled.saturating_sub(start);
+        }
+        if self.filled == 0 && self.incoming.len() > ROOM {
+            self.incoming.truncate(ROOM);
+            self.incoming.shrink_to_fit();
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
+        loop {
+            self.listen(context)?;
+            self.write(context)?;
+            match self.read(context) {
+                Poll::Ready(read) => read?,
+                Poll::Pending => return Ok(()),
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for Talk<S> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.go_on(context) {
+            Ok(()) => Poll::Pending,
+            Err(Over) => Poll::Ready(()),
+        }
+    }
+}
