@@ -1,4 +1,4 @@
-//! `count-redis CASE DECISIONS`: so many decisions through Redis and nothing else, for tools that count.
+//! `count-redis CASE DECISIONS [URL]`: so many decisions through Redis and nothing else, for tools that count.
 //!
 //! Wall time on a busy machine says little; instructions and system calls can be counted again and get
 //! the same. Run it twice with different numbers of decisions: the difference is theirs alone, and what
@@ -7,6 +7,7 @@
 //! ```text
 //! valgrind --tool=callgrind count-redis random 20000     client instructions
 //! strace -f -c count-redis hot 200000                    its system calls
+//! count-redis random 20000 redis://127.0.0.1:7777        those of a server that runs under callgrind
 //! ```
 //!
 //! Not here: rates and latencies, which are `bench-redis`'s.
@@ -32,7 +33,7 @@ const TASKS: u64 = 1024;
 /// Decisions that one task asks for at once, in the case `batches`.
 const BATCH: usize = 64;
 
-const USAGE: &str = "usage: count-redis random|hot|batches DECISIONS";
+const USAGE: &str = "usage: count-redis random|hot|batches DECISIONS [URL]";
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -49,10 +50,16 @@ fn main() {
         None => Quota::new(100, Duration::from_secs(3_600)),
     };
     let limit = Limit::new(TokenBucket, quota.unwrap()).unwrap();
-    let server = RedisServer::start().expect("a server to ask");
+    let (url, _server) = match args.next() {
+        Some(url) => (url, None),
+        None => {
+            let server = RedisServer::start().expect("a server to ask");
+            (server.url(), Some(server))
+        }
+    };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build().unwrap().block_on(async {
-        let config = Config::new(&server.url()).unwrap().deadline(Duration::from_secs(60));
+        let config = Config::new(&url).unwrap().deadline(Duration::from_secs(60));
         let store = Arc::new(RedisStore::connect(config).await.unwrap());
         let tasks = if at_once == 1 { TASKS } else { 64 };
         let each = decisions / tasks / u64::try_from(at_once).unwrap();
