@@ -70,7 +70,12 @@ pub(super) fn call(cargo: &Cargo, args: Vec<Vec<u8>>) -> Call<'_> {
 /// The arguments, and the tag of each kind of limit.
 pub(super) fn write(cargo: &Cargo, conversions: &[Conversion]) -> (Vec<Vec<u8>>, Vec<Box<[u8]>>) {
     let mut program = Vec::with_capacity(cargo.len().saturating_mul(8).saturating_add(16));
-    let mut request = 0;
+    let run = one_run(cargo);
+    if let Some(run) = run {
+        program.extend_from_slice(&[RUNS, 1, 0]);
+        run.write(&mut program);
+    }
+    let mut request = if run.is_some() { cargo.len() } else { 0 };
     while request < cargo.len() {
         let alike = count_alike(cargo, request);
         let end = request.saturating_add(alike);
@@ -97,6 +102,20 @@ pub(super) fn write(cargo: &Cargo, conversions: &[Conversion]) -> (Vec<Vec<u8>>,
         convert(cargo, conversion, &mut args);
     }
     (args, tags)
+}
+
+/// The one run that plain takes are which are all equal: from one key, or once from each of several.
+fn one_run(cargo: &Cargo) -> Option<Run> {
+    let requests = u16::try_from(cargo.len()).ok().filter(|n| usize::from(*n) <= MAX_AT_ONCE)?;
+    if !cargo.plain || !cargo.single || cargo.terms.len() != 1 {
+        return None;
+    }
+    let (keys, times) = match cargo.strings.len() {
+        1 => (1, requests),
+        keys if keys == cargo.len() => (requests, 1),
+        _ => return None,
+    };
+    Some(Run { first: 1, term: 1, keys, times })
 }
 
 /// How many requests from this one on can be written together: each of one charge, or of as many.

@@ -92,6 +92,7 @@ impl Names {
     }
 
     /// The number of a name, which is added unless it is there.
+    #[inline]
     pub(super) fn number(&mut self, label: Label<'_>) -> u16 {
         if self.len().saturating_mul(2) >= self.slots.len() {
             self.grow();
