@@ -88,7 +88,7 @@ async fn ask(
         if at_once == 1 {
             let name = Name::new("c", 0, random.below(keys));
             let charges = [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()];
-            store.decide(&Request::new(&charges).unwrap()).await.unwrap();
+            let _ = store.decide(&Request::new(&charges).unwrap()).await.unwrap();
             continue;
         }
         let names: [Name; BATCH] = std::array::from_fn(|_| Name::new("c", 0, random.below(keys)));

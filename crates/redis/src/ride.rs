@@ -236,3 +236,105 @@ impl Drop for Pilot {
         wake(wakers);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+    use std::time::Duration;
+
+    use tollgate_core::algorithm::bucket::Plain;
+    use tollgate_core::{Span, Timestamp};
+
+    use super::*;
+    use crate::clock;
+
+    /// Counts how often somebody is woken.
+    #[derive(Default)]
+    struct Alarm(AtomicUsize);
+
+    impl Wake for Alarm {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn told(places: &[u64]) -> Vec<Told> {
+        let passed = |place: &u64| match place {
+            0 => Told::Open,
+            place => Told::Plain(Plain::Pass(Span::ZERO), Timestamp::from_micros(*place)),
+        };
+        places.iter().map(passed).collect()
+    }
+
+    /// When each was decided, 0 for what is open; what kind of error; or nothing yet.
+    fn hear(ticket: &mut Ticket) -> Option<Result<Vec<u64>, StoreErrorKind>> {
+        let when = |told: &mut Told| match mem::take(told) {
+            Told::Plain(_, at) => at.as_micros(),
+            _ => 0,
+        };
+        let take = |told: &mut [Told]| told.iter_mut().map(when).collect();
+        match ticket.poll(&Context::from_waker(Waker::noop()), take) {
+            Poll::Pending => None,
+            Poll::Ready(heard) => Some(heard.map_err(|error| error.kind())),
+        }
+    }
+
+    #[test]
+    fn each_is_told_its_own_and_woken_once() {
+        let (pilot, alarm) = (Pilot::default(), Arc::new(Alarm::default()));
+        let seat = |requests| pilot.seat(requests, Arc::clone(&alarm).into());
+        let (mut one, mut three, mut two) = (seat(1), seat(3), seat(2));
+
+        pilot.tell(&mut told(&[1, 2, 3, 4, 5, 6]));
+
+        assert_eq!(alarm.0.load(Ordering::Relaxed), 3);
+        assert_eq!(hear(&mut two), Some(Ok(vec![5, 6])));
+        assert_eq!(hear(&mut one), Some(Ok(vec![1])));
+        assert_eq!(hear(&mut three), Some(Ok(vec![2, 3, 4])));
+    }
+
+    #[test]
+    fn who_is_told_in_part_waits_for_the_rest_or_learns_that_something_was_charged() {
+        let pilot = Pilot::default();
+        let [mut first, mut second, mut third] =
+            [1, 2, 2].map(|requests| pilot.seat(requests, Waker::noop().clone()));
+        let mut all = told(&[1, 2, 0, 0, 0]);
+
+        pilot.tell(&mut all);
+        assert_eq!(hear(&mut first), Some(Ok(vec![1])));
+        assert_eq!((hear(&mut second), hear(&mut third)), (None, None));
+        pilot.fail(StoreError::new(StoreErrorKind::Unavailable), &all);
+
+        assert_eq!(hear(&mut second), Some(Err(StoreErrorKind::Timeout)), "one was charged");
+        assert_eq!(hear(&mut third), Some(Err(StoreErrorKind::Unavailable)));
+    }
+
+    #[test]
+    fn who_gave_up_or_is_late_stays_behind() {
+        let (pilot, now) = (Pilot::default(), clock::now());
+        let seat = |requests| pilot.seat(requests, Waker::noop().clone());
+        let (mut late, gone, mut going) = (seat(1), seat(2), seat(1));
+        let deadlines = [1, 2, 3].map(|ms| now + Duration::from_millis(ms));
+        assert_eq!(pilot.depart(&deadlines, now), None, "all go");
+
+        drop(gone);
+        let goes = pilot.depart(&deadlines, deadlines[1]);
+
+        assert_eq!(goes, Some(vec![false, false, false, true]));
+        assert_eq!(hear(&mut late), Some(Err(StoreErrorKind::Unavailable)));
+        pilot.tell(&mut told(&[0, 0, 0, 4]));
+        assert_eq!(hear(&mut going), Some(Ok(vec![4])));
+    }
+
+    #[test]
+    fn without_a_pilot_nobody_waits() {
+        let pilot = Pilot::default();
+        let mut ticket = pilot.seat(1, Waker::noop().clone());
+        assert_eq!(hear(&mut ticket), None);
+
+        drop(pilot);
+
+        assert_eq!(hear(&mut ticket), Some(Err(StoreErrorKind::Timeout)));
+    }
+}

@@ -91,6 +91,18 @@ async fn odd_answers_are_one_error_and_end_the_connection() {
     }
 }
 
+/// The second would be taken for the answer to the next call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_nobody_asked_for_ends_the_connection() {
+    const TWO: &[u8] = b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$1\r\n1\r\n$1\r\n2\r\n";
+    let link = link(patient(&format!("redis://{}", impostor(TWO)))).await;
+
+    assert_eq!(count(&link).await, 1);
+
+    until("it connects again", || link.health().reconnects == 1).await;
+    assert_eq!(recovered(&link).await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_never_ends_is_a_timeout() {
     for answer in UNFINISHED {
