@@ -121,7 +121,7 @@ redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.floor((new - n
 return {1, 0}
 ";
 
-/// One `EVALSHA` a decision through the multiplexed client that our store uses.
+/// One `EVALSHA` a decision through the multiplexed client that most would use.
 #[derive(Clone)]
 pub struct OneScript {
     connection: MultiplexedConnection,
