@@ -2,7 +2,7 @@
 //!
 //! A caller puts its requests into a queue and waits. As soon as a *flight* is free, whatever has
 //! queued by then becomes one batch: nobody waits for company, and company comes by itself while
-//! others are under way. A job is never torn apart, so its requests are decided in order.
+//! others are under way. What one caller asks is never torn apart, so it is decided in order.
 //!
 //! All of this, and the link, runs on a thread of its own. So a caller is answered by its deadline
 //! whatever becomes of the runtime that the store was made on, and however busy its own is; and a

@@ -1,7 +1,6 @@
 //! The URL of a Redis server.
 //!
-//! Not parsed by the client crate, which knows `rediss` only together with its own TLS. No message
-//! repeats any part of the URL: what looks like a port may be the second half of a password.
+//! No message repeats any part of it: what looks like a port may be the second half of a password.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -27,7 +26,7 @@ pub(super) fn parse(text: &str) -> Result<Parts, ConnectError> {
         ConnectError::settings("the URL of redis does not parse").with_source(error)
     })?;
     if url.fragment().is_some() {
-        // The client crate's `#insecure`, above all.
+        // The `#insecure` of other clients, above all.
         return Err(ConnectError::settings("the URL of redis may have no fragment (#…)"));
     }
     match url.scheme() {
