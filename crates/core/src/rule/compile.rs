@@ -14,6 +14,7 @@ use super::declaration::{
 };
 use super::domain::{ActiveDomain, List, Slots};
 use super::error::{Place, Report, RuleError};
+use super::hash::Table;
 use super::index::Index;
 use super::key;
 use super::template::Template;
@@ -21,17 +22,26 @@ use super::trie::Templates;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
 use crate::{Algorithm, Limit, Quota, Revision};
 
+/// Where rules are declared, which tells their counters apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In a set of this version.
+    Set { version: u64 },
+    /// At a function.
+    Code,
+}
+
 /// Compiles one domain. `first` is the index of its first rule in the set.
 pub(super) fn domain(
     declared: &Domain,
     place: Place,
     first: usize,
-    version: u64,
+    origin: Origin,
     report: &mut Report,
 ) -> ActiveDomain {
     let name: Arc<str> = declared.name.as_str().into();
     let mut compiler =
-        Compiler { domain: name, case: declared.path_case, version, slots: Slots::new() };
+        Compiler { domain: name, case: declared.path_case, origin, slots: Slots::new() };
     let partition: Vec<String> =
         declared.partition.iter().map(|name| folded(name).into_owned()).collect();
     let mut rules = Vec::with_capacity(declared.rules.len());
@@ -41,13 +51,14 @@ pub(super) fn domain(
         active.index = first.saturating_add(at);
         rules.push(active);
     }
-    link(&mut rules);
+    let names = link(&mut rules);
     let partition = partition.iter().map(|name| compiler.slots.take(name)).collect();
     let block = compiler.list(&declared.block, place.field("block"), report);
     let exempt = compiler.list(&declared.exempt, place.field("exempt"), report);
     let mut domain = ActiveDomain {
         slots: compiler.slots,
         rules,
+        names,
         index: Index::default(),
         partition,
         ipv6_prefix: declared.ipv6_prefix,
@@ -59,10 +70,10 @@ pub(super) fn domain(
     domain
 }
 
-/// Finds out whom each rule replaces, and which of two rules comes first.
-fn link(rules: &mut [ActiveRule]) {
-    let names: super::hash::Table<String, usize> =
-        rules.iter().enumerate().map(|(at, rule)| (rule.name().to_owned(), at)).collect();
+/// Finds out whom each rule replaces, and which of two rules comes first. Returns who is where.
+fn link(rules: &mut [ActiveRule]) -> Table<Box<str>, usize> {
+    let names: Table<Box<str>, usize> =
+        rules.iter().enumerate().map(|(at, rule)| (rule.name().into(), at)).collect();
     let mut order: Vec<usize> = (0..rules.len()).collect();
     order.sort_by_cached_key(|at| {
         rules.get(*at).map(|rule| {
@@ -74,16 +85,17 @@ fn link(rules: &mut [ActiveRule]) {
         if let Some(rule) = rules.get_mut(at) {
             rule.rank = rank;
             let replaced = rule.declaration.replaces.iter();
-            rule.replaces = replaced.filter_map(|name| names.get(name).copied()).collect();
+            rule.replaces = replaced.filter_map(|name| names.get(name.as_str()).copied()).collect();
             rule.replaces.sort_unstable();
         }
     }
+    names
 }
 
 struct Compiler {
     domain: Arc<str>,
     case: PathCase,
-    version: u64,
+    origin: Origin,
     slots: Slots,
 }
 
@@ -221,13 +233,16 @@ impl Compiler {
     }
 
     fn active(&self, rule: &Rule, name: String, limit: Limit, kind: LimitKind) -> ActiveLimit {
-        let letter = match kind {
-            LimitKind::Limit => b'r',
-            LimitKind::Ban => b'b',
-            LimitKind::Refusals => b'c',
+        let (letter, version) = match (self.origin, kind) {
+            (Origin::Set { version }, LimitKind::Limit) => (b'r', version),
+            (Origin::Set { version }, LimitKind::Ban) => (b'b', version),
+            (Origin::Set { version }, LimitKind::Refusals) => (b'c', version),
+            (Origin::Code, LimitKind::Limit) => (b'f', 0),
+            (Origin::Code, LimitKind::Ban) => (b'g', 0),
+            (Origin::Code, LimitKind::Refusals) => (b'h', 0),
         };
         let limit = limit
-            .with_revision(Revision(self.version))
+            .with_revision(Revision(version))
             .with_on_change(rule.on_change)
             .with_on_full(rule.on_full);
         let head = key::head(letter, &self.domain, &rule.name, &name);

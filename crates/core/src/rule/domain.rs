@@ -16,6 +16,8 @@ use super::view::View;
 pub(super) struct ActiveDomain {
     pub(super) slots: Slots,
     pub(super) rules: Vec<ActiveRule>,
+    /// Positions of rules, by name.
+    pub(super) names: Table<Box<str>, usize>,
     pub(super) index: Index,
     pub(super) partition: Vec<Slot>,
     pub(super) ipv6_prefix: u8,

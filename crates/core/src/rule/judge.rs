@@ -78,11 +78,11 @@ fn charged<'s>(
 }
 
 /// Writes dues and their keys.
-struct Writer<'w, 'v, 's> {
-    domain: &'s ActiveDomain,
-    view: &'w View<'v>,
-    secret: &'w KeySecret,
-    charges: &'w mut Charges<'s>,
+pub(super) struct Writer<'w, 'v, 's> {
+    pub(super) domain: &'s ActiveDomain,
+    pub(super) view: &'w View<'v>,
+    pub(super) secret: &'w KeySecret,
+    pub(super) charges: &'w mut Charges<'s>,
 }
 
 impl<'w, 's> Writer<'w, '_, 's> {
@@ -91,7 +91,7 @@ impl<'w, 's> Writer<'w, '_, 's> {
     }
 
     /// Adds the dues of a rule; those of a shadow rule only if they all fit.
-    fn charge(&mut self, found: &Match<'s>) {
+    pub(super) fn charge(&mut self, found: &Match<'s>) {
         let rule = found.rule;
         let shadow = self.charges.dues.len().saturating_sub(self.charges.enforced);
         if rule.mode() == Mode::Shadow && shadow.saturating_add(rule.dues()) > Request::MAX_CHARGES
@@ -133,7 +133,7 @@ impl<'w, 's> Writer<'w, '_, 's> {
         Stretch::since(start, bytes)
     }
 
-    fn partition(&mut self) {
+    pub(super) fn partition(&mut self) {
         if self.domain.partition.is_empty() {
             return;
         }

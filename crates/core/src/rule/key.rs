@@ -5,7 +5,7 @@
 //! ```text
 //! r4:shop12:login-per-ip2:1m 4·203·0·113·7 t5:alice
 //! │ └─────┴────────────┴── domain, rule, limit: length in decimals, colon, bytes
-//! └── r a limit, b a ban, c the refusals that lead to one
+//! └── r a limit, b a ban, c the refusals that lead to one; of rules in the code f, g, h
 //! ```
 //!
 //! | Token | Value |
@@ -78,6 +78,17 @@ pub(super) fn head(letter: u8, domain: &str, rule: &str, limit: &str) -> Box<[u8
         push_sized(&mut head, name.as_bytes());
     }
     head.into_boxed_slice()
+}
+
+/// The name of a function's domain: its path, or a hash of one that is too long for a name. No path
+/// has a `#`. Whoever writes functions looks for no collisions, so the hash has no secret.
+pub(super) fn path_name(path: &str) -> String {
+    if path.len() <= MAX_NAME {
+        return path.to_owned();
+    }
+    let mut hasher = SipHasher24::new();
+    hasher.write(path.as_bytes());
+    format!("#{:032x}", hasher.finish128().as_u128())
 }
 
 /// Writes tokens: how long a value may be, and the secret for those that are longer.

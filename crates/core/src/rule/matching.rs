@@ -51,9 +51,11 @@ impl<'s> Match<'s> {
         let lacks = |part: &Part| match part {
             Part::Value(slot) => view.value(*slot).is_none(),
             Part::Path => view.route().is_none(),
-            Part::Template | Part::Capture(_) => false,
+            // A rule that matches by its path has one; who is named need not.
+            Part::Template | Part::Capture(_) => self.template.is_none(),
         };
-        let at = self.rule.by.iter().position(lacks)?;
+        let given = view.given.len();
+        let at = self.rule.by.iter().skip(given).position(lacks)?.saturating_add(given);
         self.rule.counted_by.get(at).map(String::as_str)
     }
 
@@ -74,7 +76,11 @@ impl<'s> Match<'s> {
 
     /// Writes the values of `by`.
     pub(super) fn write(&self, view: &View<'_>, scribe: Scribe<'_>, buffer: &mut Buffer) {
-        for part in &self.rule.by {
+        for (at, part) in self.rule.by.iter().enumerate() {
+            if let Some(value) = view.given.get(at) {
+                scribe.value(buffer, Some(*value));
+                continue;
+            }
             match (part, view.route(), self.template) {
                 (Part::Value(slot), ..) => scribe.value(buffer, view.value(*slot)),
                 (Part::Path, Some(route), _) => scribe.segments(buffer, route.segments(0)),

@@ -13,6 +13,7 @@
 //! | `view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
 //! | `index`, `trie`, `hash` | which rules may match, without looking at all |
 //! | `consider` | the same in words |
+//! | `named` | one rule, by its name |
 
 mod active;
 mod ask;
@@ -31,6 +32,7 @@ mod index;
 mod judge;
 mod key;
 mod matching;
+mod named;
 mod network;
 pub mod path;
 mod set;
@@ -44,5 +46,6 @@ pub use charges::{BlockedBy, Charges, Due, Judgement};
 pub use consider::{Considered, Outcome};
 pub use error::{Place, RuleError};
 pub use key::KeySecret;
+pub use named::NamedError;
 pub use network::NetworkError;
 pub use set::RuleSet;

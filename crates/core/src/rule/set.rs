@@ -7,11 +7,12 @@ use super::active::{ActiveLimit, ActiveRule};
 use super::ask::Ask;
 use super::charges::Judgement;
 use super::consider::Considered;
-use super::declaration::Declaration;
+use super::declaration::{Declaration, Domain, Rule};
 use super::domain::ActiveDomain;
 use super::error::{Place, Report, RuleError};
 use super::hash::Table;
-use super::key::KeySecret;
+use super::key::{self, KeySecret};
+use super::named::{self, NamedError};
 use super::{check, compile, consider, judge};
 
 /// Rules, checked and ready to judge.
@@ -49,6 +50,40 @@ impl RuleSet {
     ///
     /// Everything that is wrong with it, at least one thing and at most [`RuleError::MAX`].
     pub fn new(declaration: Declaration) -> Result<Self, Vec<RuleError>> {
+        let origin = compile::Origin::Set { version: declaration.version };
+        Self::build(declaration, origin)
+    }
+
+    /// Rules that stand in the code, at the function of this path: one domain, by a name that
+    /// [`Declaration::domains`] tells. Their counters never meet those of a set, whatever its names.
+    /// The set has version 0.
+    ///
+    /// ```
+    /// use tollgate_core::rule::declaration::{Limitation, Rule};
+    /// use tollgate_core::rule::{Ask, Judgement, KeySecret, RuleSet};
+    ///
+    /// let mut rule = Rule::new("pay");
+    /// rule.limits.push(Limitation { name: None, quota: "5 per 1m".parse()?, algorithm: None });
+    /// let set = RuleSet::in_code("shop::pay", vec![rule]).map_err(|errors| errors[0].clone())?;
+    ///
+    /// let ask = Ask::new(&set.declaration().domains[0].name);
+    /// let Judgement::Charges(charges) = set.judge(&ask, &KeySecret::new([7; 16])) else { panic!() };
+    /// assert_eq!(charges.key(&charges.enforced()[0]).as_bytes(), b"f9:shop::pay3:pay2:1m");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the rules, as [`RuleSet::new`].
+    pub fn in_code(path: &str, rules: Vec<Rule>) -> Result<Self, Vec<RuleError>> {
+        let domain = Domain { rules, ..Domain::new(key::path_name(path)) };
+        let declaration = Declaration { version: 1, domains: vec![domain] };
+        let mut set = Self::build(declaration, compile::Origin::Code)?;
+        set.declaration.version = 0;
+        Ok(set)
+    }
+
+    fn build(declaration: Declaration, origin: compile::Origin) -> Result<Self, Vec<RuleError>> {
         let mut report = Report::default();
         check::check(&declaration, &mut report);
         let mut domains = Vec::with_capacity(declaration.domains.len());
@@ -59,7 +94,7 @@ impl RuleSet {
                 break;
             }
             let place = Place { domain: Some(at), ..Place::default() };
-            let active = compile::domain(domain, place, first, declaration.version, &mut report);
+            let active = compile::domain(domain, place, first, origin, &mut report);
             first = first.saturating_add(domain.rules.len());
             by_name.insert(domain.name.as_str().into(), at);
             let wants = active.slots.wanted();
@@ -119,6 +154,32 @@ impl RuleSet {
         }
     }
 
+    /// What one rule says about an ask, for callers that know its name: whether it matches is not
+    /// asked, and other rules have no say. The domain's lists have.
+    ///
+    /// `values` are those of the rule's `by`, in its order, and go before what the ask has by
+    /// these names; they are taken byte for byte, but for an `ip`, which must be an address.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such rule, or the values are not what it counts by.
+    pub fn judge_named<'s>(
+        &'s self,
+        ask: &Ask<'_>,
+        rule: &str,
+        values: Option<&[&[u8]]>,
+        secret: &KeySecret,
+    ) -> Result<Judgement<'s>, NamedError> {
+        let (domain, _) = self.domain(ask.domain()).ok_or(NamedError::Domain)?;
+        named::judge(domain, ask, rule, values, secret)
+    }
+
+    /// The rule of this name in this domain.
+    pub fn named(&self, domain: &str, rule: &str) -> Option<&ActiveRule> {
+        let (domain, _) = self.domain(domain)?;
+        domain.names.get(rule).and_then(|at| domain.rules.get(*at))
+    }
+
     /// The attributes that a rule or list of the domain looks at, in alphabetical order: all
     /// that a door has to find out. Of captured ones, `path`.
     pub fn wants(&self, domain: &str) -> &[String] {
@@ -143,7 +204,7 @@ impl RuleSet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::declaration::{Domain, Limitation, Pattern, Rule, Value};
+    use super::super::declaration::{Limitation, Pattern, Value};
     use super::super::view::View;
     use super::*;
 

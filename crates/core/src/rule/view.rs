@@ -18,6 +18,8 @@ pub(super) struct View<'v> {
     path: Route,
     has_path: bool,
     pub(super) cost: Cost,
+    /// Values of `by` that a caller gave for a rule that it named, in its order.
+    pub(super) given: SmallVec<[Attribute<'v>; 2]>,
 }
 
 impl<'v> View<'v> {
@@ -30,7 +32,13 @@ impl<'v> View<'v> {
     /// Nothing but a cost: see [`Route::none`].
     #[inline(always)]
     pub(super) fn of_cost(cost: Cost) -> Self {
-        Self { values: SmallVec::new(), path: Route::none(), has_path: false, cost }
+        Self {
+            values: SmallVec::new(),
+            path: Route::none(),
+            has_path: false,
+            cost,
+            given: SmallVec::new(),
+        }
     }
 
     /// Looks at an ask; nothing was seen yet.
@@ -48,6 +56,14 @@ impl<'v> View<'v> {
     /// The path, as templates see it.
     pub(super) fn route(&self) -> Option<&Route> {
         self.has_path.then_some(&self.path)
+    }
+
+    /// Sees this value, whatever the ask says.
+    pub(super) fn set(&mut self, slot: Slot, value: Attribute<'v>) {
+        match self.values.iter_mut().find(|(known, _)| *known == slot) {
+            Some((_, earlier)) => *earlier = value,
+            None => self.values.push((slot, value)),
+        }
     }
 
     pub(super) fn values(&self) -> &[(Slot, Attribute<'v>)] {

@@ -10,6 +10,7 @@ mod check;
 mod judge;
 mod keys;
 mod matching;
+mod named;
 mod oracle;
 mod paths;
 mod support;

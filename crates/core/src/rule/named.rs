@@ -1,0 +1,105 @@
+//! One rule by its name, for callers that know which one it is: a function that says so.
+//!
+//! What the rule matches is not asked. Lists, mode, `on-missing` and `block` are as in `judge.rs`.
+
+use std::fmt;
+
+use super::active::{Part, Slot};
+use super::ask::{Ask, Attribute};
+use super::charges::{BlockedBy, Charges, Judgement};
+use super::declaration::Mode;
+use super::domain::ActiveDomain;
+use super::judge::Writer;
+use super::key::KeySecret;
+use super::matching::Match;
+use super::view::View;
+
+/// What the rule says about an ask.
+pub(super) fn judge<'s>(
+    domain: &'s ActiveDomain,
+    ask: &Ask<'_>,
+    rule: &str,
+    values: Option<&[&[u8]]>,
+    secret: &KeySecret,
+) -> Result<Judgement<'s>, NamedError> {
+    let position = *domain.names.get(rule).ok_or(NamedError::Rule)?;
+    let rule = domain.rules.get(position).ok_or(NamedError::Rule)?;
+    let mut view = View::new(domain, ask);
+    if let Some(values) = values {
+        let expected = rule.by().len();
+        if values.len() != expected {
+            return Err(NamedError::Values { expected, given: values.len() });
+        }
+        for (value, part) in values.iter().zip(&rule.by) {
+            let value = match part {
+                Part::Value(Slot::IP) => address(value).ok_or(NamedError::Address)?,
+                _ => Attribute::Text(value),
+            };
+            if let Part::Value(slot) = part {
+                view.set(*slot, value);
+            }
+            view.given.push(value);
+        }
+    }
+    if let Some(subject) = domain.block.find(&view) {
+        return Ok(Judgement::Blocked(BlockedBy::List(subject)));
+    }
+    if let Some(subject) = domain.exempt.find(&view) {
+        return Ok(Judgement::Exempt(subject));
+    }
+    let unmatched = Match { rule, position, template: None };
+    let found = Match::of(rule, position, &view).unwrap_or(unmatched);
+    let missing = found.missing(&view);
+    let mut charges = Charges::none();
+    if rule.mode() != Mode::Off && found.applies(missing) {
+        match found.block(missing) {
+            Some(block) if rule.mode() == Mode::Shadow => charges.shadow_block = Some(block),
+            Some(block) => return Ok(Judgement::Blocked(block)),
+            None => Writer { domain, view: &view, secret, charges: &mut charges }.charge(&found),
+        }
+        if rule.mode() == Mode::Enforce {
+            charges.enforced = charges.dues.len();
+        }
+    }
+    Writer { domain, view: &view, secret, charges: &mut charges }.partition();
+    Ok(Judgement::Charges(charges))
+}
+
+fn address(text: &[u8]) -> Option<Attribute<'static>> {
+    let address: std::net::IpAddr = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some(Attribute::Address(address.to_canonical()))
+}
+
+/// Why a rule that was named cannot judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NamedError {
+    /// The set has no such domain.
+    Domain,
+    /// The domain has no such rule.
+    Rule,
+    /// The rule counts by another number of values.
+    Values {
+        /// How many.
+        expected: usize,
+        /// How many were given.
+        given: usize,
+    },
+    /// The rule counts by `ip`, and the value is no address.
+    Address,
+}
+
+impl fmt::Display for NamedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Domain => f.write_str("the rules have no such domain"),
+            Self::Rule => f.write_str("the domain has no such rule"),
+            Self::Values { expected, given } => {
+                write!(f, "the rule counts by {expected} values, and {given} are given")
+            }
+            Self::Address => f.write_str("the rule counts by `ip`, and the value is no address"),
+        }
+    }
+}
+
+impl std::error::Error for NamedError {}
