@@ -138,6 +138,8 @@ pub struct Ruling {
     pub(crate) at: Timestamp,
     pub(crate) source: Source,
     pub(crate) rules: Arc<RuleSet>,
+    /// Rules that stand in the code and were asked in the same request.
+    pub(crate) beside: Option<Arc<RuleSet>>,
     pub(crate) refused_by: Option<usize>,
     pub(crate) findings: SmallVec<[Found; 4]>,
     pub(crate) blocked_by: Option<Blocked>,
@@ -199,12 +201,34 @@ pub enum Reason {
     TooManyLimits,
 }
 
+/// Which rules a limit belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Those of the ruling.
+    Rules,
+    /// Those beside them.
+    #[cfg_attr(not(feature = "macros"), expect(dead_code, reason = "only functions have some"))]
+    Beside,
+}
+
 /// What one limit says, by its place in the rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
+    pub(crate) of: Of,
     pub(crate) rule: usize,
     pub(crate) limit: usize,
     pub(crate) decision: Decision,
+}
+
+/// Why a request is refused, for those who tell it.
+#[cfg(any(feature = "tower", feature = "macros"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Limited,
+    Banned,
+    Unavailable,
+    Blocked,
+    TooManyLimits,
 }
 
 /// What one limit of one rule says.
@@ -261,8 +285,25 @@ impl Ruling {
         self.refused_by.and_then(|by| self.findings.get(by)).map(|found| self.finding(found))
     }
 
+    /// What a refusal is to be called, in an outage or not.
+    #[cfg(any(feature = "tower", feature = "macros"))]
+    pub(crate) fn cause(&self, outage: Option<Outage>) -> Cause {
+        let by_ban = |finding: Finding<'_>| finding.rule.is_some() && finding.limit.is_none();
+        match self.reason {
+            Reason::Blocked => Cause::Blocked,
+            Reason::TooManyLimits => Cause::TooManyLimits,
+            _ if outage.is_some_and(|outage| outage.unavailable) => Cause::Unavailable,
+            _ if self.refused_by().is_some_and(by_ban) => Cause::Banned,
+            _ => Cause::Limited,
+        }
+    }
+
     fn finding(&self, found: &Found) -> Finding<'_> {
-        let rule = self.rules.rule(found.rule);
+        let rules = match found.of {
+            Of::Rules => Some(&self.rules),
+            Of::Beside => self.beside.as_ref(),
+        };
+        let rule = rules.and_then(|rules| rules.rule(found.rule));
         let limit = rule.and_then(|rule| rule.limits().get(found.limit));
         Finding { rule, limit, decision: found.decision }
     }

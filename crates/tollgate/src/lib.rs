@@ -31,6 +31,7 @@
 //! | charge an estimate, and settle later | [`Limiter::reserve`], [`Limiter::commit`], [`Limiter::refund`] |
 //! | wait for a turn | [`Limiter::gate`], [`Shaper`] |
 //! | bound how many are at work | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
+//! | limit a function | `#[limit]` and `scope`, with the feature `macros` |
 //! | hear what happens | [`Observer`], [`Limiter::stats`] |
 
 #![forbid(unsafe_code)]
@@ -41,6 +42,8 @@ mod chance;
 mod clock;
 mod engine;
 mod explain;
+#[cfg(feature = "macros")]
+mod function;
 pub mod guide;
 #[cfg(feature = "tower")]
 pub mod http;
@@ -48,8 +51,14 @@ mod limiter;
 mod observer;
 mod permits;
 mod rate_limiter;
+#[cfg(feature = "macros")]
+mod refused;
 mod reserve;
 pub mod rules;
+#[cfg(feature = "macros")]
+pub mod scope;
+#[cfg(any(feature = "tower", feature = "macros"))]
+mod seen;
 mod semaphore;
 mod stats;
 mod wait;
@@ -62,14 +71,63 @@ pub use limiter::{Limiter, StaleRules};
 pub use observer::{Event, Observer};
 pub use permits::Permits;
 pub use rate_limiter::{Rate, RateError, RateLimiter, RateType};
+#[cfg(feature = "macros")]
+pub use refused::{Refused, RefusedKind};
 pub use reserve::{MAX_LIFETIME, Reservation, ReservationError, TokenError};
 pub use semaphore::{NoPermit, Semaphore, SemaphorePermit};
 pub use stats::Stats;
 pub use tollgate_core as core;
 pub use tollgate_embedded::EmbeddedStore;
+/// Limits how often a function runs: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in
+/// one attribute or in several, are one decision.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Limiter, Refused, limit, scope};
+///
+/// #[limit("2 per 1m", "20 per 1h", by = user, message = "too many attempts, try again later")]
+/// #[limit("100 per 1s", "10 concurrent")]
+/// async fn login(user: &str) -> Result<&'static str, Refused> {
+///     Ok("welcome")
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// assert_eq!(scope::with(&limiter, login("alice")).await.unwrap(), "welcome");
+/// assert!(scope::with(&limiter, login("alice")).await.is_ok());
+///
+/// let refused = scope::with(&limiter, login("alice")).await.unwrap_err();
+/// assert_eq!(refused.to_string(), "too many attempts, try again later");
+/// assert!(scope::with(&limiter, login("bob")).await.is_ok());
+/// # }
+/// ```
+///
+/// | Argument | Meaning |
+/// |---|---|
+/// | `"5 per 1m"`, `"10 concurrent"` | limits |
+/// | `by = ip`, `header("…")`, `attribute("…")`, `user.id`, `(ip, id)` | what counters are told apart by |
+/// | `message = "…"` | what a refused caller is told |
+/// | `algorithm = token-bucket` | what the limits mean; `sliding-log` unless said |
+/// | `cost = expr` | what a call costs |
+/// | `rule = "login"`, `domain = "shop"` | a rule of the limiter in place of limits |
+/// | `limiter = expr` | the limiter, unless it is that of the [`scope`] |
+/// | `error = expr` | makes the function's error of a [`Refused`], where it is no `From` |
+/// | `name = "…"` | the path that counters are kept under, in place of the function's |
+///
+/// `docs/macro.md` says what each of them does.
+#[cfg(feature = "macros")]
+pub use tollgate_macros::limit;
 #[cfg(feature = "redis")]
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
+
+/// What `#[limit]` expands to. No part of the API: it may change in any version.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::function::{
+        AnswersAtOnce, By, Call, Gate, Quoted, Refuse, Site, enter, enter_now, path, refuse,
+    };
+}
 
 /// The programs of the READMEs, compiled with the doctests; those that need no server run.
 #[cfg(all(doctest, feature = "redis"))]
@@ -80,6 +138,11 @@ mod readme {
     #[doc = include_str!("../../../README.md")]
     struct Repository;
 }
+
+/// The programs of `docs/macro.md`.
+#[cfg(all(doctest, feature = "axum", feature = "macros"))]
+#[doc = include_str!("../../../docs/macro.md")]
+struct Attribute;
 
 /// The programs of `docs/http.md`, compiled with the doctests.
 #[cfg(all(doctest, feature = "axum"))]

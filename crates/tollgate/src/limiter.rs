@@ -16,7 +16,7 @@ use tollgate_core::{
 };
 use tollgate_embedded::EmbeddedStore;
 
-use crate::admission::{Admission, Blocked, Found, Outage, Reason, Ruling};
+use crate::admission::{Admission, Blocked, Found, Of, Outage, Reason, Ruling};
 use crate::builder::Builder;
 use crate::engine::{Chore, Engine, Keeper, Outcome, OwnedToll, Source, Teller, Toll, keys};
 use crate::observer::{Event, Observers};
@@ -185,12 +185,9 @@ impl<S: Store + 'static> Limiter<S> {
         let bytes = chosen(key.as_ref())?;
         let tolls = [Toll::new(Key::new(&bytes)?, limit, Op::Take(cost))];
         let outcome = self.shared.engine.decide(&tolls, None).await;
-        let found = outcome.answer.decisions.iter().map(|decision| Found {
-            rule: usize::MAX,
-            limit: usize::MAX,
-            decision: *decision,
-        });
-        let findings = found.collect();
+        let none = usize::MAX;
+        let found = |decision| Found { of: Of::Rules, rule: none, limit: none, decision };
+        let findings = outcome.answer.decisions.iter().copied().map(found).collect();
         let outage = outage(&outcome, &tolls);
         let ruling = ruling(Reason::Limits, &outcome, findings, self.rules());
         Ok(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE))
@@ -264,7 +261,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Tells this limiter and its clones apart from all others.
-    #[cfg(feature = "tower")]
+    #[cfg(any(feature = "tower", feature = "macros"))]
     pub(crate) fn identity(&self) -> u128 {
         self.shared.engine.names.process()
     }
@@ -330,7 +327,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Counts, tells, and answers. What is only asked about is not counted.
-    fn conclude(
+    pub(crate) fn conclude(
         &self,
         ruling: Ruling,
         permits: Permits,
@@ -353,7 +350,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// The permits that these tolls ask for.
-    fn permits(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
+    pub(crate) fn permits(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
         if tolls.iter().all(|toll| !matches!(toll.op, Op::Acquire { .. })) {
             return Permits::none();
         }
@@ -366,7 +363,7 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// Charges shadow rules: a second request, whose answer only observers see. Their permits last
     /// as long as those of other rules.
-    async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) -> Permits {
+    pub(crate) async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) -> Permits {
         if let Some(by) = charges.shadow_block() {
             let ruling = uncounted(Reason::Blocked, Arc::clone(rules));
             let blocked_by = Some(Blocked::new(&by));
@@ -402,7 +399,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Has refusals counted towards bans, off the caller's path.
-    fn count_refusals(&self, charges: &Charges<'_>, outcome: &Outcome) {
+    pub(crate) fn count_refusals(&self, charges: &Charges<'_>, outcome: &Outcome) {
         if let Source::Outage(_) = outcome.source {
             // Nobody is banned for what the store's absence refuses.
             return;
@@ -447,7 +444,7 @@ impl<S> Shared<S> {
 }
 
 /// What is said where nothing is counted.
-fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
+pub(crate) fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
     let verdict = match reason {
         Reason::Blocked | Reason::TooManyLimits => Verdict::Deny(Retry::Never),
         _ => Verdict::Allow,
@@ -458,13 +455,14 @@ fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
         at: Timestamp::EPOCH,
         source: Source::Store,
         rules,
+        beside: None,
         refused_by: None,
         findings: SmallVec::new(),
         blocked_by: None,
     }
 }
 
-fn ruling(
+pub(crate) fn ruling(
     reason: Reason,
     outcome: &Outcome,
     findings: SmallVec<[Found; 4]>,
@@ -476,6 +474,7 @@ fn ruling(
         at: outcome.answer.at,
         source: outcome.source,
         rules,
+        beside: None,
         refused_by: outcome.answer.refused_by,
         findings,
         blocked_by: None,
@@ -542,10 +541,10 @@ fn place(due: &Due<'_>) -> Found {
     let limits = due.rule.limits().iter();
     let limit = limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count();
     let decision = tollgate_core::Decision::overflow(Verdict::Allow);
-    Found { rule: due.rule.index(), limit, decision }
+    Found { of: Of::Rules, rule: due.rule.index(), limit, decision }
 }
 
-fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
+pub(crate) fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
     let mut findings = SmallVec::new();
     for (due, decision) in dues.iter().zip(&outcome.answer.decisions) {
         findings.push(Found { decision: *decision, ..place(due) });
@@ -553,7 +552,7 @@ fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
     findings
 }
 
-fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Blocked>) {
+pub(crate) fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Blocked>) {
     match judgement {
         Judgement::UnknownDomain => (Reason::UnknownDomain, None),
         Judgement::Blocked(by) => (Reason::Blocked, Some(Blocked::new(by))),
@@ -563,7 +562,7 @@ fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Blocked>) {
     }
 }
 
-fn outage(outcome: &Outcome, tolls: &[Toll<'_>]) -> Option<Outage> {
+pub(crate) fn outage(outcome: &Outcome, tolls: &[Toll<'_>]) -> Option<Outage> {
     let Source::Outage(cause) = outcome.source else { return None };
     let refuses = |by: usize| tolls.get(by).map(|toll| toll.on_outage);
     let by = outcome.answer.refused_by.and_then(refuses);

@@ -48,3 +48,36 @@ fn an_admitted_request_allocates_nothing() {
     // Other threads of the process may allocate meanwhile, but not in every one of twenty rounds.
     assert_eq!(least.min(), Some(0));
 }
+
+#[cfg(feature = "macros")]
+#[tollgate::limit("1000000 per 1s", by = (user, ip), algorithm = token-bucket)]
+#[tollgate::limit("1000000 per 1s", algorithm = token-bucket)]
+async fn limited(user: u64) -> Result<(), tollgate::Refused> {
+    Ok(())
+}
+
+#[cfg(feature = "macros")]
+#[test]
+fn a_call_under_the_attribute_allocates_nothing() {
+    let limiter = Limiter::new(EmbeddedStore::new());
+    let scope = tollgate::scope::Scope::new(&limiter).ip([192, 0, 2, 1].into());
+    let call = |user| {
+        let mut context = Context::from_waker(Waker::noop());
+        let called = std::pin::pin!(scope.clone().run(limited(user))).poll(&mut context);
+        matches!(called, Poll::Ready(Ok(())))
+    };
+    for _ in 0..100 {
+        assert!(call(1) && call(2));
+    }
+
+    let least = (0..20).map(|_| {
+        let before = ALLOCATOR.stats();
+        for _ in 0..1_000 {
+            assert!(call(1) && call(2));
+        }
+        let change = ALLOCATOR.stats() - before;
+        change.allocations + change.reallocations
+    });
+
+    assert_eq!(least.min(), Some(0));
+}

@@ -18,6 +18,7 @@ use tollgate_core::rule::{Ask, AskError, RuleSet, host};
 use super::attributes::Found;
 use super::layer::Config;
 use super::refusal::{Malformed, RefusalKind};
+use crate::seen::Seen;
 
 /// What to look for in a request, under one version of the rules.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Plan {
 
 /// Where the value of an attribute is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Want {
+pub(super) enum Want {
     /// With the application: the extractor at this place.
     Application(usize),
     Method,
@@ -37,6 +38,35 @@ enum Want {
     Route,
     Ip,
     Header(HeaderName),
+}
+
+impl Want {
+    /// Where this attribute is, if anybody tells it.
+    pub(super) fn of<S>(config: &Config<S>, name: &str) -> Option<Self> {
+        let own = config.attributes.iter().position(|(given, _)| given == name);
+        own.map(Self::Application).or_else(|| built_in(name))
+    }
+
+    /// Looks for it in a request.
+    pub(super) fn find<'r, S>(
+        &self,
+        config: &Config<S>,
+        parts: &'r Parts,
+    ) -> Result<Option<Seen<'r>>, RefusalKind> {
+        let value = match self {
+            Self::Application(at) => {
+                let extract = config.attributes.get(*at).map(|(_, extract)| extract);
+                extract.and_then(|extract| extract(parts)).map(|value| value.0)
+            }
+            Self::Method => Some(Cow::Borrowed(parts.method.as_str().as_bytes())),
+            Self::Host => named_host(parts)?.map(|host| Cow::Borrowed(host.as_bytes())),
+            Self::Path => Some(Cow::Borrowed(original_uri(parts).path().as_bytes())),
+            Self::Route => route(parts).map(|route| Cow::Borrowed(route.as_bytes())),
+            Self::Header(name) => header(&parts.headers, name),
+            Self::Ip => return Ok(client(config, parts)?.map(Seen::Address)),
+        };
+        Ok(value.map(Seen::Text))
+    }
 }
 
 /// A name and its value.
@@ -57,8 +87,7 @@ impl Plan {
 
     pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>) -> Self {
         let wants = rules.wants(&config.domain).iter().filter_map(|name| {
-            let own = config.attributes.iter().position(|(given, _)| given == name);
-            let want = own.map(Want::Application).or_else(|| built_in(name))?;
+            let want = Want::of(config, name)?;
             Some((name.clone(), want))
         });
         let wants = wants.collect();
@@ -74,23 +103,10 @@ impl Plan {
         let cost = config.cost.as_ref().map_or(1, |cost| cost(parts));
         let mut values = Values { texts: SmallVec::new(), ip: None, cost };
         for (name, want) in &self.wants {
-            let value = match want {
-                Want::Application(at) => {
-                    let extract = config.attributes.get(*at).map(|(_, extract)| extract);
-                    extract.and_then(|extract| extract(parts)).map(|value| value.0)
-                }
-                Want::Method => Some(Cow::Borrowed(parts.method.as_str().as_bytes())),
-                Want::Host => named_host(parts)?.map(|host| Cow::Borrowed(host.as_bytes())),
-                Want::Path => Some(Cow::Borrowed(original_uri(parts).path().as_bytes())),
-                Want::Route => route(parts).map(|route| Cow::Borrowed(route.as_bytes())),
-                Want::Header(name) => header(&parts.headers, name),
-                Want::Ip => {
-                    values.ip = client(config, parts)?;
-                    None
-                }
-            };
-            if let Some(value) = value {
-                values.texts.push((name, value));
+            match want.find(config, parts)? {
+                Some(Seen::Text(value)) => values.texts.push((name, value)),
+                Some(Seen::Address(address)) => values.ip = Some(address),
+                None => {}
             }
         }
         Ok(values)

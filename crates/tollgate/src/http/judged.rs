@@ -72,7 +72,7 @@ impl Judged {
         }
     }
 
-    fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
+    pub(super) fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
         let same = |entry: &&Entry| entry.limiter == limiter && *entry.domain == *domain;
         self.0.iter().find(same).map(|entry| &entry.ruling)
     }

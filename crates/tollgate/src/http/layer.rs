@@ -23,7 +23,12 @@ use super::fields::{Fields, Legacy, Tell, add_retry_after};
 use super::jitter::Jitter;
 use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
+#[cfg(feature = "macros")]
+use super::scope::ScopeLayer;
+use super::served::{RequestScope, note};
 use super::service::LimitService;
+#[cfg(feature = "macros")]
+use crate::function::AnyLimiter;
 use crate::limiter::Manner;
 use crate::wait::Booking;
 use crate::{Admission, Limiter, Permits};
@@ -78,6 +83,9 @@ pub(super) struct Config<S> {
     respond: Option<Respond>,
     legacy: Option<Legacy>,
     tell: Tell,
+    /// The limiter for functions behind the layer, if it provides one.
+    #[cfg(feature = "macros")]
+    pub(super) provides: Option<Arc<dyn AnyLimiter>>,
     jitter: Jitter,
     patience: Duration,
     crowd: Crowd,
@@ -97,6 +105,8 @@ impl<S: Store + 'static> LimitLayer<S> {
             respond: None,
             legacy: None,
             tell: Tell::default(),
+            #[cfg(feature = "macros")]
+            provides: None,
             jitter: Jitter::default(),
             patience: Duration::ZERO,
             crowd: Crowd::default(),
@@ -173,6 +183,21 @@ impl<S: Store + 'static> LimitLayer<S> {
     /// Tells these clients where they stand; everybody unless said.
     pub fn tell(self, tell: Tell) -> Self {
         self.edit(|config| config.tell = tell)
+    }
+
+    /// Lets functions under `#[limit]` that handle what passes find this limiter, this domain and
+    /// the request. The request's head is copied for them. A rule that this layer has charged is not
+    /// charged again by a function that names it.
+    #[cfg(feature = "macros")]
+    pub fn with_scope(self) -> Self {
+        self.edit(|config| config.provides = Some(Arc::new(config.limiter.clone())))
+    }
+
+    /// A layer that judges nothing and only does what [`LimitLayer::with_scope`] does, with what this
+    /// layer was told.
+    #[cfg(feature = "macros")]
+    pub fn only_scope(self) -> ScopeLayer<S> {
+        ScopeLayer::new(self.with_scope().config)
     }
 
     /// Adds up to this much, drawn for each response, to the times that clients are told, so that
@@ -261,6 +286,7 @@ pub(super) enum Conclusion {
 pub(super) struct Passing {
     pub(super) fields: Fields,
     pub(super) permits: Permits,
+    pub(super) scope: RequestScope,
 }
 
 impl<S: Store + 'static> Config<S> {
@@ -329,7 +355,7 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// Turns an answer into what goes along with the request, or into the response to it.
-    pub(super) fn conclude(&self, judged: Judgement, parts: &mut Parts) -> Conclusion {
+    pub(super) fn conclude(self: &Arc<Self>, judged: Judgement, parts: &mut Parts) -> Conclusion {
         let (ruling, permits, outage) = match judged {
             Ok(Admission::Decided { ruling, permits }) => (ruling, permits, None),
             Ok(Admission::Degraded { ruling, permits, outage }) => (ruling, permits, Some(outage)),
@@ -352,8 +378,9 @@ impl<S: Store + 'static> Config<S> {
             Tell::Refused | Tell::Nobody => Fields::default(),
         };
         let limiter = self.limiter.identity();
+        note(limiter, &self.domain, &ruling);
         Judged::leave(&mut parts.extensions, limiter, &self.domain, ruling);
-        Conclusion::Pass(Passing { fields, permits })
+        Conclusion::Pass(Passing { fields, permits, scope: self.scope(parts) })
     }
 
     fn refuse(&self, refusal: &Refusal<'_>, fields: Fields) -> Response<Bytes> {
@@ -407,6 +434,8 @@ impl<S> Clone for Config<S> {
             respond: self.respond.clone(),
             legacy: self.legacy,
             tell: self.tell,
+            #[cfg(feature = "macros")]
+            provides: self.provides.clone(),
             jitter: self.jitter,
             patience: self.patience,
             crowd: self.crowd.clone(),

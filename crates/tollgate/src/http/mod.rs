@@ -48,7 +48,8 @@
 //! | `attributes`, `ask` | what rules want to know of a request |
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
 //! | `judged` | so that layers within layers count once |
-//! | `fields`, `refusal`, `grpc`, `jitter` | what the client is told |
+//! | `fields`, `refusal`, `told`, `grpc`, `jitter` | what the client is told |
+//! | `served`, `scope`, `refused` | what functions under `#[limit]` know of a request, and what they answer |
 //! | `outbound` | the layer for calls to others, at one gate |
 //! | `outbound_rules`, `outbound_refusal` | the same, by rules |
 //! | `crowd` | how many wait at once |
@@ -68,7 +69,13 @@ mod outbound;
 mod outbound_refusal;
 mod outbound_rules;
 mod refusal;
+#[cfg(feature = "macros")]
+mod refused;
+#[cfg(feature = "macros")]
+mod scope;
+mod served;
 mod service;
+mod told;
 
 pub use attributes::{Peer, Value};
 pub use body::LimitedBody;
@@ -80,4 +87,6 @@ pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService
 pub use outbound_refusal::OutboundRefusal;
 pub use outbound_rules::{OutboundRulesFuture, OutboundRulesLayer, OutboundRulesService};
 pub use refusal::{Malformed, Refusal, RefusalKind};
+#[cfg(feature = "macros")]
+pub use scope::{ScopeLayer, ScopeService};
 pub use service::{LimitFuture, LimitService};

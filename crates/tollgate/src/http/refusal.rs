@@ -1,5 +1,5 @@
-//! What a client is told that may not pass: a status, a problem (RFC 9457), or whatever the
-//! application says instead.
+//! Why a client may not pass, for the layer and for an application that answers itself.
+//! `told.rs` says it in the layer's own words.
 //!
 //! | Kind | HTTP | gRPC | Problem |
 //! |---|---|---|---|
@@ -9,31 +9,26 @@
 //! | malformed | 400 | `INVALID_ARGUMENT` | none |
 //! | misconfigured | 500 | `INTERNAL` | none |
 
-use std::borrow::Cow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
-use tollgate_core::Retry;
-use tollgate_core::Verdict;
 use tollgate_core::rule::AskError;
 
 use super::client::TooManyHops;
-use super::fields::{policy_name, refusal_seconds};
-use super::grpc::{self, Code};
-use crate::{Finding, Outage, Reason, Ruling};
+use super::grpc;
+use super::told::Told;
+use crate::admission::Cause;
+use crate::{Outage, Ruling};
 
 /// A request that does not pass, for an application that answers itself.
 #[derive(Debug)]
 pub struct Refusal<'a> {
-    kind: RefusalKind,
+    told: Told<'a>,
     request: &'a Parts,
-    ruling: Option<&'a Ruling>,
-    later: Duration,
 }
 
 /// Why a request does not pass.
@@ -60,14 +55,7 @@ pub enum RefusalKind {
 impl RefusalKind {
     /// Why a ruling refuses.
     pub(super) fn of(ruling: &Ruling, outage: Option<Outage>) -> Self {
-        let by_ban = |finding: Finding<'_>| finding.rule.is_some() && finding.limit.is_none();
-        match ruling.reason() {
-            Reason::Blocked => Self::Blocked,
-            Reason::TooManyLimits => Self::TooManyLimits,
-            _ if outage.is_some_and(|outage| outage.unavailable) => Self::Unavailable,
-            _ if ruling.refused_by().is_some_and(by_ban) => Self::Banned,
-            _ => Self::Limited,
-        }
+        ruling.cause(outage).into()
     }
 }
 
@@ -97,6 +85,18 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+impl From<Cause> for RefusalKind {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Limited => Self::Limited,
+            Cause::Banned => Self::Banned,
+            Cause::Unavailable => Self::Unavailable,
+            Cause::Blocked => Self::Blocked,
+            Cause::TooManyLimits => Self::TooManyLimits,
+        }
+    }
+}
+
 impl From<AskError> for Malformed {
     fn from(error: AskError) -> Self {
         Self::Attribute(error)
@@ -114,7 +114,7 @@ pub(super) type Respond = Arc<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + S
 
 impl<'a> Refusal<'a> {
     pub(super) fn unjudged(kind: RefusalKind, request: &'a Parts) -> Self {
-        Self { kind, request, ruling: None, later: Duration::ZERO }
+        Self { told: Told { kind, ruling: None, detail: None, later: Duration::ZERO }, request }
     }
 
     /// A refusal by a ruling, whose client is to come back so much later than it might.
@@ -124,41 +124,34 @@ impl<'a> Refusal<'a> {
         later: Duration,
         request: &'a Parts,
     ) -> Self {
-        Self { kind: RefusalKind::of(ruling, outage), request, ruling: Some(ruling), later }
+        let kind = RefusalKind::of(ruling, outage);
+        Self { told: Told { kind, ruling: Some(ruling), detail: None, later }, request }
     }
 
     /// Why.
     pub const fn kind(&self) -> RefusalKind {
-        self.kind
+        self.told.kind
     }
 
     /// The status that the layer would answer with.
     pub const fn status(&self) -> StatusCode {
-        match self.kind {
-            RefusalKind::Limited | RefusalKind::Banned => StatusCode::TOO_MANY_REQUESTS,
-            RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            RefusalKind::Blocked => StatusCode::FORBIDDEN,
-            RefusalKind::Malformed(_) => StatusCode::BAD_REQUEST,
-            RefusalKind::TooManyLimits | RefusalKind::NoPeer => StatusCode::INTERNAL_SERVER_ERROR,
-        }
+        self.told.status()
     }
 
     /// Whole seconds after which asking again can help, at least 1; `None` if it never does. With
     /// the layer's jitter, if it has one.
     pub fn retry_after(&self) -> Option<u64> {
-        self.retry().map(refusal_seconds)
+        self.told.retry_after()
     }
 
     /// The names of the limits that refuse, as in `RateLimit-Policy`.
     pub fn policies(&self) -> Vec<String> {
-        let Some(ruling) = self.ruling else { return Vec::new() };
-        let refusing = ruling.findings().filter(|finding| !finding.decision.passes());
-        refusing.filter_map(|finding| policy_name(&finding)).collect()
+        self.told.policies()
     }
 
     /// What was decided, rule by rule; `None` if nothing could be.
     pub const fn ruling(&self) -> Option<&'a Ruling> {
-        self.ruling
+        self.told.ruling
     }
 
     /// The request.
@@ -166,112 +159,11 @@ impl<'a> Refusal<'a> {
         self.request
     }
 
-    fn retry(&self) -> Option<Duration> {
-        match self.ruling.map(Ruling::verdict) {
-            Some(Verdict::Deny(Retry::After(retry))) => Some(retry.saturating_add(self.later)),
-            _ => None,
-        }
-    }
-
     /// The layer's own answer.
     pub(super) fn respond(&self) -> Response<Bytes> {
         if grpc::is_grpc(&self.request.headers) {
-            let (code, detail, policies) = (self.code(), self.detail(), self.policies());
-            return grpc::response(&self.request.headers, code, &detail, self.retry(), &policies);
+            return self.told.status_response(&self.request.headers);
         }
-        let mut response = Response::new(Bytes::from(self.problem()));
-        *response.status_mut() = self.status();
-        let problem = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(CONTENT_TYPE, problem);
-        response
+        self.told.problem_response()
     }
-
-    const fn code(&self) -> Code {
-        match self.kind {
-            RefusalKind::Limited | RefusalKind::Banned => Code::ResourceExhausted,
-            RefusalKind::Unavailable => Code::Unavailable,
-            RefusalKind::Blocked => Code::PermissionDenied,
-            RefusalKind::Malformed(_) => Code::InvalidArgument,
-            RefusalKind::TooManyLimits | RefusalKind::NoPeer => Code::Internal,
-        }
-    }
-
-    fn title(&self) -> (Option<&'static str>, &'static str) {
-        match self.kind {
-            RefusalKind::Limited => (Some("quota-exceeded"), "Quota exceeded"),
-            RefusalKind::Banned => (Some("abnormal-usage-detected"), "Abnormal usage detected"),
-            RefusalKind::Unavailable => {
-                (Some("temporary-reduced-capacity"), "Temporarily reduced capacity")
-            }
-            RefusalKind::Blocked => (None, "Forbidden"),
-            RefusalKind::Malformed(_) => (None, "Bad Request"),
-            RefusalKind::TooManyLimits | RefusalKind::NoPeer => (None, "Internal Server Error"),
-        }
-    }
-
-    fn detail(&self) -> Cow<'static, str> {
-        let retry = self.retry_after();
-        match (self.kind, retry) {
-            (RefusalKind::Limited, Some(seconds)) => {
-                Cow::Owned(format!("over the limit; ask again after {seconds} s"))
-            }
-            (RefusalKind::Limited, None) => Cow::Borrowed("more than can ever pass at once"),
-            (RefusalKind::Banned, Some(seconds)) => {
-                Cow::Owned(format!("refused too often; ask again after {seconds} s"))
-            }
-            (RefusalKind::Banned, None) => Cow::Borrowed("refused too often"),
-            (RefusalKind::Unavailable, _) => Cow::Borrowed("limits cannot be checked at present"),
-            (RefusalKind::Blocked, _) => Cow::Borrowed("not admitted here"),
-            (RefusalKind::Malformed(what), _) => Cow::Owned(what.to_string()),
-            (RefusalKind::TooManyLimits, _) => Cow::Borrowed("too many limits apply"),
-            (RefusalKind::NoPeer, _) => {
-                Cow::Borrowed("the server does not tell the limiter who its peer is")
-            }
-        }
-    }
-
-    /// The problem as JSON.
-    fn problem(&self) -> String {
-        let (name, title) = self.title();
-        let mut json = String::with_capacity(256);
-        json.push_str("{\"type\":\"");
-        match name {
-            Some(name) => {
-                json.push_str("https://iana.org/assignments/http-problem-types#");
-                json.push_str(name);
-            }
-            None => json.push_str("about:blank"),
-        }
-        json.push_str("\",\"title\":");
-        quote(title, &mut json);
-        // Writing into a string does not fail.
-        let _ = write!(json, ",\"status\":{}", self.status().as_u16());
-        json.push_str(",\"detail\":");
-        quote(&self.detail(), &mut json);
-        let policies = self.policies();
-        if !policies.is_empty() {
-            json.push_str(",\"violated-policies\":[");
-            for (at, policy) in policies.iter().enumerate() {
-                if at > 0 {
-                    json.push(',');
-                }
-                quote(policy, &mut json);
-            }
-            json.push(']');
-        }
-        json.push('}');
-        json
-    }
-}
-
-/// A JSON string. Policies and details hold printable ASCII only.
-fn quote(text: &str, json: &mut String) {
-    json.push('"');
-    for letter in text.chars() {
-        if letter == '"' || letter == '\\' {
-            json.push('\\');
-        }
-        json.push(letter);
-    }
-    json.push('"');
 }

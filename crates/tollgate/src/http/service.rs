@@ -23,6 +23,7 @@ use tower_service::Service;
 
 use super::body::LimitedBody;
 use super::layer::{Answered, Conclusion, Config, Passing};
+use super::served::{Served, serve};
 use crate::Permits;
 
 /// Judges requests before the inner service sees them.
@@ -51,10 +52,12 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        if self.config.has_judged(request.extensions()) {
-            return LimitFuture::unjudged(self.inner.call(request));
-        }
         let (mut parts, body) = request.into_parts();
+        if self.config.has_judged(&parts.extensions) {
+            let scope = self.config.scope(&parts);
+            let future = serve(&mut self.inner, Request::from_parts(parts, body), scope);
+            return LimitFuture { phase: Phase::Serving { future, passing: None } };
+        }
         let mut early = None;
         if !S::REMOTE {
             early = self.config.judge_at_once(&parts);
@@ -115,18 +118,15 @@ pin_project! {
     #[project = Projected]
     enum Phase<Svc, F, Q> {
         Deciding { decision: Deciding, inner: Svc, body: Option<Q> },
-        Serving { #[pin] future: F, passing: Option<Passing> },
+        Serving { #[pin] future: Served<F>, passing: Option<Passing> },
         Refused { response: Option<Response<Bytes>> },
     }
 }
 
 impl<Svc: Service<Request<Q>>, Q> LimitFuture<Svc, Q> {
-    fn unjudged(future: Svc::Future) -> Self {
-        Self { phase: Phase::Serving { future, passing: None } }
-    }
-
-    fn serve(inner: &mut Svc, request: Request<Q>, passing: Passing) -> Self {
-        Self { phase: Phase::Serving { future: inner.call(request), passing: Some(passing) } }
+    fn serve(inner: &mut Svc, request: Request<Q>, mut passing: Passing) -> Self {
+        let future = serve(inner, request, std::mem::take(&mut passing.scope));
+        Self { phase: Phase::Serving { future, passing: Some(passing) } }
     }
 
     const fn refused(response: Response<Bytes>) -> Self {
@@ -173,7 +173,7 @@ where
 
 /// The response with its fields, whose body holds the permits.
 fn served<R>(mut response: Response<R>, passing: Option<Passing>) -> Response<LimitedBody<R>> {
-    let Some(Passing { fields, permits }) = passing else {
+    let Some(Passing { fields, permits, .. }) = passing else {
         return response.map(|body| LimitedBody::served(body, Permits::default()));
     };
     fields.add_to(response.headers_mut());

@@ -1,0 +1,192 @@
+//! What stands between the parentheses of `#[limit(…)]`.
+
+use proc_macro2::Span;
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::{Error, Expr, Ident, Lit, LitStr, Token};
+use tollgate_core::Algorithm;
+use tollgate_core::rule::bounds::{MAX_BY, MAX_LIMITS};
+
+use crate::by::{self, By};
+use crate::nearest::nearest;
+use crate::quota::{self, Checked};
+
+/// One attribute.
+pub(crate) struct Arguments {
+    pub(crate) counts: Counts,
+    pub(crate) by: Option<Vec<By>>,
+    pub(crate) message: Option<LitStr>,
+    pub(crate) cost: Option<Expr>,
+    pub(crate) limiter: Option<Expr>,
+    pub(crate) error: Option<Expr>,
+    pub(crate) name: Option<LitStr>,
+}
+
+/// What an attribute counts by.
+pub(crate) enum Counts {
+    Limits(Vec<Checked>),
+    Rule { rule: LitStr, domain: Option<LitStr> },
+}
+
+const NAMES: [&str; 9] =
+    ["by", "rule", "domain", "message", "algorithm", "cost", "limiter", "error", "name"];
+
+/// Arguments as they were written.
+#[derive(Default)]
+struct Written {
+    limits: Vec<LitStr>,
+    rule: Option<LitStr>,
+    domain: Option<LitStr>,
+    algorithm: Option<(Algorithm, Span)>,
+    by: Option<Vec<By>>,
+    message: Option<LitStr>,
+    cost: Option<Expr>,
+    limiter: Option<Expr>,
+    error: Option<Expr>,
+    name: Option<LitStr>,
+}
+
+impl Parse for Arguments {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let mut written = Written::default();
+        while !input.is_empty() {
+            if input.peek(LitStr) {
+                written.limits.push(input.parse()?);
+            } else if input.peek(Lit) {
+                let message = "a limit is a text: write `\"5 per 1m\"`";
+                return Err(Error::new(input.span(), message));
+            } else {
+                written.named(input)?;
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        written.check()
+    }
+}
+
+impl Written {
+    fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
+        let name = input.call(Ident::parse_any)?;
+        let text = name.to_string();
+        if !NAMES.contains(&text.as_str()) {
+            return Err(Error::new(name.span(), unknown(&text)));
+        }
+        if !input.peek(Token![=]) {
+            let message = format!("`{text}` needs a value: write `{text} = {}`", example(&text));
+            return Err(Error::new(name.span(), message));
+        }
+        input.parse::<Token![=]>()?;
+        match text.as_str() {
+            "by" => once(&mut self.by, &name, by::read(input.parse()?)?),
+            "rule" => once(&mut self.rule, &name, literal(&text, input)?),
+            "domain" => once(&mut self.domain, &name, literal(&text, input)?),
+            "message" => once(&mut self.message, &name, literal(&text, input)?),
+            "name" => once(&mut self.name, &name, literal(&text, input)?),
+            "algorithm" => once(&mut self.algorithm, &name, algorithm(input)?),
+            "cost" => once(&mut self.cost, &name, input.parse()?),
+            "limiter" => once(&mut self.limiter, &name, input.parse()?),
+            _ => once(&mut self.error, &name, input.parse()?),
+        }
+    }
+
+    fn check(self) -> syn::Result<Arguments> {
+        let counts = match self.rule {
+            Some(rule) => {
+                if let Some(limit) = self.limits.first() {
+                    let message = "a rule has limits of its own: put these into another \
+                                   `#[limit(…)]` of the function";
+                    return Err(Error::new(limit.span(), message));
+                }
+                if let Some((_, span)) = self.algorithm {
+                    return Err(Error::new(span, "a rule has an algorithm of its own: drop it"));
+                }
+                Counts::Rule { rule, domain: self.domain }
+            }
+            None => {
+                if let Some(domain) = self.domain {
+                    let message = "a domain belongs to a rule: add `rule = \"…\"`";
+                    return Err(Error::new(domain.span(), message));
+                }
+                Counts::Limits(limits(self.limits, self.algorithm.map(|(named, _)| named))?)
+            }
+        };
+        if let Some(by) = self.by.as_ref().filter(|by| by.len() > MAX_BY) {
+            let message = format!("{} values to count by are more than {MAX_BY}", by.len());
+            return Err(Error::new(Span::call_site(), message));
+        }
+        let Self { by, message, cost, limiter, error, name, .. } = self;
+        Ok(Arguments { counts, by, message, cost, limiter, error, name })
+    }
+}
+
+fn limits(texts: Vec<LitStr>, named: Option<Algorithm>) -> syn::Result<Vec<Checked>> {
+    if texts.is_empty() {
+        let message = "no limit is given: write `#[limit(\"5 per 1m\")]`, or \
+                       `#[limit(rule = \"login\")]` for a rule of the limiter";
+        return Err(Error::new(Span::call_site(), message));
+    }
+    if let Some(text) = texts.get(MAX_LIMITS) {
+        let message = format!("more than {MAX_LIMITS} limits: put some into another `#[limit(…)]`");
+        return Err(Error::new(text.span(), message));
+    }
+    let checked = texts.into_iter().map(|text| quota::check(text, named));
+    let checked = checked.collect::<syn::Result<Vec<_>>>()?;
+    quota::refuse_twins(&checked)?;
+    Ok(checked)
+}
+
+fn once<T>(place: &mut Option<T>, name: &Ident, value: T) -> syn::Result<()> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Error::new(name.span(), format!("`{name}` is given twice"))),
+    }
+}
+
+fn literal(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
+    let wrong = |error: Error| {
+        let message = format!("`{name}` is a text: write `{name} = {}`", example(name));
+        Error::new(error.span(), message)
+    };
+    input.parse().map_err(wrong)
+}
+
+/// An algorithm's name: as words with hyphens, or as a text.
+fn algorithm(input: ParseStream<'_>) -> syn::Result<(Algorithm, Span)> {
+    let span = input.span();
+    let name = if input.peek(LitStr) {
+        input.parse::<LitStr>()?.value()
+    } else {
+        let mut name = input.call(Ident::parse_any)?.to_string();
+        while input.peek(Token![-]) {
+            input.parse::<Token![-]>()?;
+            name.push('-');
+            name.push_str(&input.call(Ident::parse_any)?.to_string());
+        }
+        name
+    };
+    let found = quota::algorithm(&name.replace('_', "-"));
+    found.map(|algorithm| (algorithm, span)).map_err(|message| Error::new(span, message))
+}
+
+fn unknown(name: &str) -> String {
+    match nearest(name, &NAMES) {
+        Some(meant) => format!("unknown argument `{name}`: did you mean `{meant} = …`?"),
+        None => format!("unknown argument `{name}`: there are {}", NAMES.join(", ")),
+    }
+}
+
+fn example(name: &str) -> &'static str {
+    match name {
+        "by" => "ip",
+        "rule" => "\"login\"",
+        "domain" => "\"shop\"",
+        "message" => "\"too many attempts, try again later\"",
+        "algorithm" => "token-bucket",
+        "cost" => "items.len() as u64",
+        "limiter" => "state.limiter",
+        "error" => "MyError::from_refused",
+        _ => "\"shop::checkout\"",
+    }
+}

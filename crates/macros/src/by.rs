@@ -1,0 +1,116 @@
+//! What counters are told apart by: the request's attributes, and values of the function.
+
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens;
+use syn::{Error, Expr, ExprLit, Lit, LitStr, Signature};
+
+/// One thing that counters are told apart by.
+pub(crate) enum By {
+    /// The client's address; an argument of that name goes before it.
+    Ip(Expr),
+    /// The request's attribute of this name.
+    Attribute(String),
+    /// The value of an expression.
+    Value(Expr),
+}
+
+/// The request's attributes that a bare word may mean.
+const WORDS: [&str; 6] = ["user", "method", "path", "host", "route", "service"];
+
+/// Reads `by = …`: one thing, or several in parentheses.
+pub(crate) fn read(expr: Expr) -> syn::Result<Vec<By>> {
+    match expr {
+        Expr::Tuple(tuple) if tuple.elems.is_empty() => {
+            Err(Error::new_spanned(tuple, "nothing to count by: write `by = ip`, or leave it out"))
+        }
+        Expr::Tuple(tuple) => tuple.elems.into_iter().map(one).collect(),
+        expr => Ok(vec![one(expr)?]),
+    }
+}
+
+fn one(expr: Expr) -> syn::Result<By> {
+    if word(&expr).is_some_and(|word| word == "ip") {
+        return Ok(By::Ip(expr));
+    }
+    let Expr::Call(call) = &expr else { return Ok(By::Value(expr)) };
+    let Some(word) = word(&call.func) else { return Ok(By::Value(expr)) };
+    if !["header", "attribute"].contains(&word.as_str()) {
+        return Ok(By::Value(expr));
+    }
+    let mut arguments = call.args.iter();
+    let (Some(text), None) = (arguments.next().and_then(literal), arguments.next()) else {
+        let example = if word == "header" { "x-api-key" } else { "user" };
+        let message = format!("`{word}` takes a name: write `{word}(\"{example}\")`");
+        return Err(Error::new_spanned(&expr, message));
+    };
+    let name = text.value();
+    if name.is_empty() || name.starts_with("path.") {
+        let message = "a function has no captures of a path: take the value from its arguments";
+        return Err(Error::new_spanned(text, message));
+    }
+    Ok(By::Attribute(match word.as_str() {
+        "header" => format!("header.{}", name.to_ascii_lowercase()),
+        _ => name,
+    }))
+}
+
+impl By {
+    /// The same, now that the arguments of the function are known.
+    pub(crate) fn settle(self, signature: &Signature) -> syn::Result<Self> {
+        match self {
+            Self::Ip(expr) if binds(signature, "ip") => Ok(Self::Value(expr)),
+            Self::Value(expr) => {
+                let word = word(&expr).filter(|word| WORDS.contains(&word.as_str()));
+                match word {
+                    Some(word) if !binds(signature, &word) => {
+                        let message = format!(
+                            "the function has no argument `{word}`: write `attribute(\"{word}\")` \
+                             for the request's"
+                        );
+                        Err(Error::new_spanned(expr, message))
+                    }
+                    _ => Ok(Self::Value(expr)),
+                }
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// What tells it from others of one attribute.
+    pub(crate) fn written(&self) -> String {
+        match self {
+            Self::Ip(_) => "ip".to_owned(),
+            Self::Attribute(name) => format!("attribute {name}"),
+            Self::Value(expr) => expr.to_token_stream().to_string(),
+        }
+    }
+}
+
+/// Whether an argument of the function has this name.
+fn binds(signature: &Signature, name: &str) -> bool {
+    fn has(tokens: TokenStream, name: &str) -> bool {
+        tokens.into_iter().any(|token| match token {
+            TokenTree::Ident(ident) => ident == name,
+            TokenTree::Group(group) => has(group.stream(), name),
+            _ => false,
+        })
+    }
+    signature.inputs.iter().any(|input| match input {
+        syn::FnArg::Typed(typed) => has(typed.pat.to_token_stream(), name),
+        syn::FnArg::Receiver(_) => false,
+    })
+}
+
+fn word(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Path(path) if path.qself.is_none() => path.path.get_ident().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+fn literal(expr: &Expr) -> Option<&LitStr> {
+    match expr {
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text),
+        _ => None,
+    }
+}

@@ -1,0 +1,144 @@
+//! The code: the function as it is, whose body asks before it runs.
+//!
+//! The signature stays, so arguments, `self` and generics are in scope for what is written in the
+//! attribute. Permits are a local of the body: they are dropped when the function ends, by a return,
+//! a panic or a cancel.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{Expr, ItemFn, LitStr, ReturnType};
+
+use crate::arguments::{Arguments, Counts};
+use crate::by::By;
+use crate::function::Limits;
+
+/// The function under its limits.
+pub(crate) fn expand(limits: &Limits, function: &ItemFn) -> TokenStream {
+    let ItemFn { attrs, vis, sig, block, .. } = function;
+    let root = quote!(::tollgate::__private);
+    let gates = limits.attributes.iter().map(|attribute| gate(attribute, &root));
+    let values = limits.attributes.iter().flat_map(values);
+    let values = values.map(|value| {
+        let span = here(value);
+        quote_spanned!(span=> call.value(&(#value));)
+    });
+    let costs = limits.attributes.iter().enumerate().filter_map(|(at, attribute)| {
+        let cost = attribute.cost.as_ref()?;
+        let span = here(cost);
+        Some(quote_spanned!(span=> call.cost(#at, #cost);))
+    });
+    let name = sig.ident.to_string();
+    let name = name.trim_start_matches("r#");
+    let path = match limits.only(|attribute| attribute.name.as_ref()) {
+        Some(path) => quote!(#path),
+        None => quote!(#root::path(&__tollgate_path)),
+    };
+    let enter = enter(limits, function, &root);
+    let refuse = refuse(limits, function);
+    let call = quote_spanned!(Span::mixed_site()=> call);
+    quote_spanned! {Span::mixed_site()=>
+        #(#attrs)*
+        #vis #sig {
+            let _permits = {
+                fn __tollgate_path() -> &'static str {
+                    #path
+                }
+                static __TOLLGATE_SITE: #root::Site =
+                    #root::Site::new(__tollgate_path, #name, &[#(#gates),*]);
+                #[allow(unused_mut)]
+                let mut #call = #root::Call::new(&__TOLLGATE_SITE);
+                #(#values)*
+                #(#costs)*
+                match #enter {
+                    ::core::result::Result::Ok(permits) => permits,
+                    ::core::result::Result::Err(refused) => return #refuse,
+                }
+            };
+            #block
+        }
+    }
+}
+
+/// Whom to ask.
+fn enter(limits: &Limits, function: &ItemFn, root: &TokenStream) -> TokenStream {
+    let limiter = limits.only(|attribute| attribute.limiter.as_ref());
+    let is_async = function.sig.asyncness.is_some();
+    let span = limiter.map_or(Span::mixed_site(), here);
+    match (limiter, is_async) {
+        (Some(limiter), true) => quote_spanned!(span=> (#limiter).__enter(call).await),
+        (Some(limiter), false) => quote_spanned!(span=> (#limiter).__enter_now(&call)),
+        (None, true) => quote_spanned!(span=> #root::enter(call).await),
+        (None, false) => quote_spanned!(span=> #root::enter_now(&call)),
+    }
+}
+
+/// What a refused call returns. All of it is written where the return type is, for the compiler to
+/// complain there.
+fn refuse(limits: &Limits, function: &ItemFn) -> TokenStream {
+    let span = match &function.sig.output {
+        ReturnType::Type(_, returned) => returned.span().resolved_at(Span::mixed_site()),
+        ReturnType::Default => Span::mixed_site(),
+    };
+    match limits.only(|attribute| attribute.error.as_ref()) {
+        Some(error) => {
+            let span = here(error);
+            quote_spanned!(span=> ::core::result::Result::Err((#error)(refused)))
+        }
+        None => quote_spanned!(span=> ::tollgate::__private::refuse(refused)),
+    }
+}
+
+fn gate(attribute: &Arguments, root: &TokenStream) -> TokenStream {
+    let message = optional(attribute.message.as_ref());
+    let by = attribute.by.as_ref().map(|by| by.iter().map(|by| part(by, root)));
+    match &attribute.counts {
+        Counts::Limits(limits) => {
+            let limits = limits.iter().map(|limit| {
+                let (name, quota) = (optional(limit.name.as_ref()), &limit.quota);
+                let algorithm = optional(limit.algorithm.as_ref());
+                quote!(#root::Quoted { name: #name, quota: #quota, algorithm: #algorithm })
+            });
+            let by = by.into_iter().flatten();
+            quote!(#root::Gate::Limits {
+                limits: &[#(#limits),*],
+                by: &[#(#by),*],
+                message: #message,
+            })
+        }
+        Counts::Rule { rule, domain } => {
+            let domain: TokenStream = optional::<LitStr>(domain.as_ref());
+            let by = by.map(|by| quote!(&[#(#by),*]));
+            let by = optional(by.as_ref());
+            quote!(#root::Gate::Rule { domain: #domain, rule: #rule, by: #by, message: #message })
+        }
+    }
+}
+
+fn part(by: &By, root: &TokenStream) -> TokenStream {
+    match by {
+        By::Ip(_) => quote!(#root::By::Attribute("ip")),
+        By::Attribute(name) => quote!(#root::By::Attribute(#name)),
+        By::Value(_) => quote!(#root::By::Value),
+    }
+}
+
+fn values(attribute: &Arguments) -> impl Iterator<Item = &Expr> {
+    attribute.by.iter().flatten().filter_map(|by| match by {
+        By::Value(expr) => Some(expr),
+        By::Ip(_) | By::Attribute(_) => None,
+    })
+}
+
+fn optional<T: quote::ToTokens>(value: Option<&T>) -> TokenStream {
+    match value {
+        Some(value) => quote!(::core::option::Option::Some(#value)),
+        None => quote!(::core::option::Option::None),
+    }
+}
+
+/// Where something is written, in the names of this macro: errors point there, and lints know that
+/// nobody wrote the rest.
+fn here(written: &Expr) -> Span {
+    written.span().resolved_at(Span::mixed_site())
+}

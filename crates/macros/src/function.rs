@@ -1,0 +1,140 @@
+//! The function, and its other `#[limit]`s: whichever is expanded first takes them all, so that they
+//! are one decision.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::{Attribute, Error, ItemFn, Meta, ReturnType};
+use tollgate_core::Request;
+
+use crate::arguments::{Arguments, Counts};
+use crate::by::By;
+use crate::expand::expand;
+
+/// Expands the attribute with these arguments at this item.
+pub(crate) fn limit(arguments: TokenStream, item: &TokenStream) -> TokenStream {
+    let Ok(mut function) = syn::parse2::<ItemFn>(item.clone()) else {
+        let message = "`#[limit]` belongs to a function with a body";
+        let error = Error::new(Span::call_site(), message).into_compile_error();
+        return quote!(#item #error);
+    };
+    let siblings: Vec<Attribute> =
+        function.attrs.extract_if(.., |attribute| is_limit(attribute)).collect();
+    match all(arguments, siblings, &function) {
+        Ok(limits) => expand(&limits, &function),
+        // The function stays, so that its callers are not complained about as well.
+        Err(error) => {
+            let error = error.into_compile_error();
+            quote!(#function #error)
+        }
+    }
+}
+
+/// All attributes of a function.
+pub(crate) struct Limits {
+    pub(crate) attributes: Vec<Arguments>,
+}
+
+fn all(first: TokenStream, siblings: Vec<Attribute>, function: &ItemFn) -> syn::Result<Limits> {
+    check_signature(function)?;
+    let mut attributes = vec![syn::parse2::<Arguments>(first)?];
+    for sibling in siblings {
+        attributes.push(match sibling.meta {
+            Meta::List(list) => syn::parse2(list.tokens)?,
+            meta => {
+                let message = "no limit is given: write `#[limit(\"5 per 1m\")]`";
+                return Err(Error::new_spanned(meta, message));
+            }
+        });
+    }
+    for attribute in &mut attributes {
+        let Some(by) = attribute.by.take() else { continue };
+        let settled = by.into_iter().map(|by| by.settle(&function.sig));
+        let settled = settled.collect::<syn::Result<Vec<By>>>()?;
+        refuse_twins(&settled)?;
+        attribute.by = Some(settled);
+    }
+    let limits = Limits { attributes };
+    limits.check()?;
+    Ok(limits)
+}
+
+impl Limits {
+    /// What a function has one of.
+    pub(crate) fn only<T>(&self, of: impl Fn(&Arguments) -> Option<&T>) -> Option<&T> {
+        self.attributes.iter().find_map(of)
+    }
+
+    fn check(&self) -> syn::Result<()> {
+        let several = |name: &str, values: Vec<&dyn ToTokens>| match values.get(1) {
+            None => Ok(()),
+            Some(second) => {
+                let message = format!("a function has one `{name}`: it decides all at once");
+                Err(Error::new_spanned(second, message))
+            }
+        };
+        let of = |get: fn(&Arguments) -> Option<&dyn ToTokens>| {
+            self.attributes.iter().filter_map(get).collect::<Vec<_>>()
+        };
+        several("limiter", of(|it| it.limiter.as_ref().map(|expr| -> &dyn ToTokens { expr })))?;
+        several("error", of(|it| it.error.as_ref().map(|expr| -> &dyn ToTokens { expr })))?;
+        several("name", of(|it| it.name.as_ref().map(|text| -> &dyn ToTokens { text })))?;
+        let limits = self.attributes.iter().map(|attribute| match &attribute.counts {
+            Counts::Limits(limits) => limits.len(),
+            Counts::Rule { .. } => 1,
+        });
+        let limits = limits.fold(0, usize::saturating_add);
+        if limits > Request::MAX_CHARGES {
+            let message = format!("{limits} limits are more than {}", Request::MAX_CHARGES);
+            return Err(Error::new(Span::call_site(), message));
+        }
+        let mut rules = Vec::new();
+        for attribute in &self.attributes {
+            let Counts::Rule { rule, domain } = &attribute.counts else { continue };
+            let named = (rule.value(), domain.as_ref().map(syn::LitStr::value));
+            if rules.contains(&named) {
+                let message = format!("the rule `{}` would be charged twice", rule.value());
+                return Err(Error::new(rule.span(), message));
+            }
+            rules.push(named);
+        }
+        Ok(())
+    }
+}
+
+fn refuse_twins(by: &[By]) -> syn::Result<()> {
+    for (at, one) in by.iter().enumerate() {
+        if by.iter().take(at).any(|earlier| earlier.written() == one.written()) {
+            let message = format!("`{}` is here twice", one.written());
+            return Err(match one {
+                By::Ip(expr) | By::Value(expr) => Error::new_spanned(expr, message),
+                By::Attribute(_) => Error::new(Span::call_site(), message),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be limited whatever is written.
+fn check_signature(function: &ItemFn) -> syn::Result<()> {
+    let signature = &function.sig;
+    if let Some(word) = &signature.constness {
+        let message = "a `const fn` may run when code is compiled, where nothing can be counted";
+        return Err(Error::new_spanned(word, message));
+    }
+    if let ReturnType::Default = signature.output {
+        let message = "a call may be refused: return a `Result<_, E>` where \
+                       `E: From<tollgate::Refused>`, such as `Result<(), tollgate::Refused>`";
+        return Err(Error::new_spanned(&signature.ident, message));
+    }
+    Ok(())
+}
+
+fn is_limit(attribute: &Attribute) -> bool {
+    let path = attribute.path();
+    let mut names = path.segments.iter().map(|segment| &segment.ident);
+    match (names.next(), names.next(), names.next()) {
+        (Some(limit), None, _) => limit == "limit",
+        (Some(tollgate), Some(limit), None) => tollgate == "tollgate" && limit == "limit",
+        _ => false,
+    }
+}

@@ -1,0 +1,30 @@
+//! The attribute `#[limit(…)]` of the crate `tollgate`, which re-exports it with the feature
+//! `macros` and documents it there.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `arguments` | what stands between the parentheses |
+//! | `by` | what counters are told apart by |
+//! | `quota` | limits, checked by the core's own parser |
+//! | `function` | the function, and its other `#[limit]`s |
+//! | `expand` | the code |
+//! | `nearest` | which word was meant |
+//!
+//! The code is written against `tollgate::__private`: change them together.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod by;
+mod expand;
+mod function;
+mod nearest;
+mod quota;
+
+use proc_macro::TokenStream;
+
+/// Limits how often a function runs. See the documentation of `tollgate::limit`.
+#[proc_macro_attribute]
+pub fn limit(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    function::limit(arguments.into(), &item.into()).into()
+}

@@ -1,0 +1,99 @@
+//! Limits as they are written, `"5 per 1m"` or `"10 concurrent"`, checked when code is compiled.
+
+use syn::{Error, LitStr};
+use tollgate_core::algorithm::{
+    Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
+    TokenBucket,
+};
+use tollgate_core::{Algorithm, Limit, Quota};
+
+use crate::nearest::nearest;
+
+/// A limit that can be.
+pub(crate) struct Checked {
+    /// Its name, unless its period is.
+    pub(crate) name: Option<&'static str>,
+    pub(crate) quota: String,
+    /// The name of its algorithm, unless it is that of an interface.
+    pub(crate) algorithm: Option<&'static str>,
+    pub(crate) text: LitStr,
+}
+
+/// For how long a permit is held at most by a process that died, unless said.
+const LEASE: &str = "1m";
+
+/// Checks a limit under the algorithm that the attribute names, if any.
+pub(crate) fn check(text: LitStr, named: Option<Algorithm>) -> syn::Result<Checked> {
+    let written = text.value();
+    let words: Vec<&str> = written.split_whitespace().collect();
+    let lease = match words.as_slice() {
+        [_, concurrent] if is(concurrent, "concurrent") => Some(LEASE),
+        [_, concurrent, word, lease] if is(concurrent, "concurrent") && is(word, "lease") => {
+            Some(*lease)
+        }
+        _ => None,
+    };
+    let holders = lease.is_some();
+    let quota = match (lease, words.first()) {
+        (Some(lease), Some(count)) => format!("{count} per {lease}"),
+        _ => written,
+    };
+    let parsed: Quota = quota.parse().map_err(|error| Error::new(text.span(), error))?;
+    let (algorithm, name) = match (holders, named) {
+        (true, _) => (Concurrency.into(), Some("concurrent")),
+        (false, Some(named)) => (named, None),
+        (false, None) => (SlidingLog.into(), None),
+    };
+    if let Err(error) = Limit::new(algorithm, parsed) {
+        let unsaid = named.is_none() && !holders;
+        let hint = if unsaid { " (`algorithm = token-bucket`)" } else { "" };
+        return Err(Error::new(text.span(), format!("{error}{hint}")));
+    }
+    let named = holders || named.is_some();
+    let algorithm = named.then(|| algorithm.name());
+    Ok(Checked { name, quota, algorithm, text })
+}
+
+/// Refuses limits of one attribute that would have one name.
+pub(crate) fn refuse_twins(limits: &[Checked]) -> syn::Result<()> {
+    let name = |limit: &Checked| {
+        let period = limit.quota.parse::<Quota>().ok().map(|quota| quota.period());
+        (limit.name, period.filter(|_| limit.name.is_none()))
+    };
+    for (at, limit) in limits.iter().enumerate() {
+        if limits.iter().take(at).any(|earlier| name(earlier) == name(limit)) {
+            let message = "two limits of one period: the lower one always refuses first. Drop one, \
+                           or put it into another `#[limit(…)]` with another `algorithm` or `by`";
+            return Err(Error::new(limit.text.span(), message));
+        }
+    }
+    Ok(())
+}
+
+/// The algorithm of this name.
+pub(crate) fn algorithm(name: &str) -> Result<Algorithm, String> {
+    let known: [Algorithm; 7] = [
+        FixedWindow::default().into(),
+        SlidingLog.into(),
+        SlidingWindow::conservative().into(),
+        TokenBucket.into(),
+        LeakyMeter.into(),
+        LeakyQueue.into(),
+        Smooth::bursty().into(),
+    ];
+    if let Some(found) = known.iter().find(|algorithm| algorithm.name() == name) {
+        return Ok(*found);
+    }
+    if name == Algorithm::from(Concurrency).name() {
+        return Err("concurrency is said by the limit: write `\"10 concurrent\"`".to_owned());
+    }
+    let names = known.each_ref().map(Algorithm::name);
+    Err(match nearest(name, &names) {
+        Some(meant) => format!("`{name}` is no algorithm: did you mean `{meant}`?"),
+        None => format!("`{name}` is no algorithm: write one of {}", names.join(", ")),
+    })
+}
+
+fn is(word: &str, expected: &str) -> bool {
+    word.eq_ignore_ascii_case(expected)
+}

@@ -1,0 +1,117 @@
+//! One call of a function: the values it is counted by, what it costs, and who decides.
+
+use std::fmt::{self, Display, Write as _};
+
+use smallvec::SmallVec;
+use tollgate_core::{Cost, Store};
+
+use super::decide::{AnswersAtOnce, AnyLimiter};
+use super::site::Site;
+use crate::scope::Scope;
+use crate::{Limiter, Permits, Refused};
+
+/// One call of a function under `#[limit]`.
+#[derive(Debug)]
+pub struct Call {
+    pub(super) site: &'static Site,
+    pub(super) values: SmallVec<[Text; 2]>,
+    costs: SmallVec<[(usize, Cost); 1]>,
+    pub(super) scope: Option<Scope>,
+}
+
+/// A value as text. Most are short.
+pub(super) type Text = SmallVec<[u8; 40]>;
+
+impl Call {
+    /// A call of this function, in whatever scope it is.
+    pub fn new(site: &'static Site) -> Self {
+        let (values, costs) = (SmallVec::new(), SmallVec::new());
+        Self { site, values, costs, scope: Scope::current() }
+    }
+
+    /// Brings the next value.
+    pub fn value<V: Display + ?Sized>(&mut self, value: &V) {
+        let mut text = Written(Text::new());
+        // Writing there does not fail; what a `Display` that fails has written by then counts.
+        let _ = write!(text, "{value}");
+        self.values.push(text.0);
+    }
+
+    /// Says what the call costs at the attribute of this position.
+    pub fn cost(&mut self, gate: usize, cost: Cost) {
+        self.costs.push((gate, cost));
+    }
+
+    pub(super) fn cost_at(&self, gate: usize) -> Cost {
+        let said = self.costs.iter().find(|(at, _)| *at == gate);
+        said.map_or(1, |(_, cost)| *cost)
+    }
+
+    fn no_limiter(&self) -> Refused {
+        self.site.misconfigured(
+            "no limiter is in scope: write `limiter = …` into the attribute, call the function \
+             within `tollgate::scope::with(&limiter, …)`, or add `LimitLayer::with_scope` to the \
+             router",
+        )
+    }
+
+    fn would_wait(&self) -> Refused {
+        self.site.misconfigured(
+            "the limiter's store takes a trip, which a function that is not `async` cannot wait \
+             for: make it `async`",
+        )
+    }
+}
+
+struct Written(Text);
+
+impl fmt::Write for Written {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Asks the limiter of the scope.
+///
+/// # Errors
+///
+/// When the function may not run.
+pub async fn enter(call: Call) -> Result<Permits, Refused> {
+    let Some(scope) = &call.scope else { return Err(call.no_limiter()) };
+    decided(scope.limiter(), &call).await
+}
+
+/// The same for a function that is not `async`.
+///
+/// # Errors
+///
+/// When the function may not run, or the store takes a trip.
+pub fn enter_now(call: &Call) -> Result<Permits, Refused> {
+    let Some(scope) = &call.scope else { return Err(call.no_limiter()) };
+    scope.limiter().decide_now(call).unwrap_or_else(|| Err(call.would_wait()))
+}
+
+/// A store in this process answers within the call. Only another one takes a future, and that is
+/// boxed: a function should not grow by all that a decision needs.
+async fn decided(limiter: &dyn AnyLimiter, call: &Call) -> Result<Permits, Refused> {
+    match limiter.decide_now(call) {
+        Some(decided) => decided,
+        None => limiter.decide(call).await,
+    }
+}
+
+impl<S: Store + 'static> Limiter<S> {
+    #[doc(hidden)]
+    pub async fn __enter(&self, call: Call) -> Result<Permits, Refused> {
+        decided(self, &call).await
+    }
+
+    #[doc(hidden)]
+    pub fn __enter_now(&self, call: &Call) -> Result<Permits, Refused>
+    where
+        S: AnswersAtOnce,
+    {
+        self.decide_now(call).unwrap_or_else(|| Err(call.would_wait()))
+    }
+}

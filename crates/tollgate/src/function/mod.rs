@@ -1,0 +1,45 @@
+//! What `#[limit]` expands to: a site for each function, a call for each time it runs.
+//!
+//! `crates/macros` writes code against `tollgate::__private`, which is this module and no part of
+//! the API: change them together.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `site` | what stands at a function, made ready once |
+//! | `call` | one call: its values and costs, and who decides it |
+//! | `weigh` | from a call to charges; pure |
+//! | `decide` | from charges to permits or a refusal |
+
+mod call;
+mod decide;
+mod site;
+mod weigh;
+
+pub use call::{Call, enter, enter_now};
+pub use decide::AnswersAtOnce;
+pub(crate) use decide::AnyLimiter;
+pub use site::{By, Gate, Quoted, Site, path};
+
+use crate::Refused;
+
+/// A return type that can say that a call was refused.
+#[diagnostic::on_unimplemented(
+    message = "a function under `#[limit]` cannot return `{Self}`: a call may be refused",
+    label = "is no `Result`",
+    note = "return a `Result<_, E>` where `E: From<tollgate::Refused>`, such as `Refused` itself"
+)]
+pub trait Refuse {
+    /// The value that says so.
+    fn refuse(refused: Refused) -> Self;
+}
+
+impl<T, E: From<Refused>> Refuse for Result<T, E> {
+    fn refuse(refused: Refused) -> Self {
+        Err(refused.into())
+    }
+}
+
+/// Returns a refusal as whatever the function returns.
+pub fn refuse<R: Refuse>(refused: Refused) -> R {
+    R::refuse(refused)
+}

@@ -1,0 +1,213 @@
+//! What stands at a function, as the macro wrote it, and the rules that are made of it once.
+
+use std::sync::{Arc, OnceLock};
+
+use tollgate_core::Algorithm;
+use tollgate_core::algorithm::{
+    Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
+    TokenBucket,
+};
+use tollgate_core::rule::declaration::{Limitation, OnMissing, Rule, Scenario};
+use tollgate_core::rule::{RuleError, RuleSet};
+
+use crate::{Refused, RefusedKind};
+
+/// A function under `#[limit]`.
+#[derive(Debug)]
+pub struct Site {
+    path: fn() -> &'static str,
+    name: &'static str,
+    pub(super) gates: &'static [Gate],
+    inline: OnceLock<Result<Inline, String>>,
+}
+
+/// One attribute of a function.
+#[derive(Clone, Copy, Debug)]
+pub enum Gate {
+    /// Limits that stand there.
+    Limits {
+        /// What they are.
+        limits: &'static [Quoted],
+        /// What their counters are told apart by.
+        by: &'static [By],
+        /// What a refused caller is told.
+        message: Option<&'static str>,
+    },
+    /// A rule of the limiter.
+    Rule {
+        /// The domain, unless it is the scope's.
+        domain: Option<&'static str>,
+        /// The name.
+        rule: &'static str,
+        /// The values of its `by`, unless they are the request's.
+        by: Option<&'static [By]>,
+        /// What a refused caller is told.
+        message: Option<&'static str>,
+    },
+}
+
+/// A limit as it was written, checked when it was compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted {
+    /// Its name, unless its period is.
+    pub name: Option<&'static str>,
+    /// The quota.
+    pub quota: &'static str,
+    /// The name of its algorithm; that of an interface unless said.
+    pub algorithm: Option<&'static str>,
+}
+
+/// Where a value that counters are told apart by comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The request's attribute of this name.
+    Attribute(&'static str),
+    /// The next of the values that the call brings.
+    Value,
+}
+
+impl Gate {
+    pub(super) const fn message(&self) -> Option<&'static str> {
+        match self {
+            Self::Limits { message, .. } | Self::Rule { message, .. } => *message,
+        }
+    }
+
+    pub(super) fn by(&self) -> &'static [By] {
+        match self {
+            Self::Limits { by, .. } => by,
+            Self::Rule { by, .. } => by.unwrap_or_default(),
+        }
+    }
+}
+
+/// The limits that stand at a function, as rules.
+#[derive(Debug)]
+pub(super) struct Inline {
+    pub(super) rules: Arc<RuleSet>,
+    /// The gate that each of the rules is.
+    pub(super) gates: Vec<usize>,
+}
+
+impl Inline {
+    /// What the function's domain is called.
+    pub(super) fn domain(&self) -> &str {
+        self.rules.declaration().domains.first().map_or("", |domain| &domain.name)
+    }
+
+    /// What each rule counts by, in the order of its gate's `by`.
+    pub(super) fn by(&self, rule: usize) -> &[String] {
+        self.rules.rule(rule).map_or(&[], |rule| rule.by())
+    }
+}
+
+impl Site {
+    /// A site of the function with this name, whose path `path` tells.
+    pub const fn new(
+        path: fn() -> &'static str,
+        name: &'static str,
+        gates: &'static [Gate],
+    ) -> Self {
+        Self { path, name, gates, inline: OnceLock::new() }
+    }
+
+    /// The function's path.
+    pub(super) fn path(&self) -> &'static str {
+        (self.path)()
+    }
+
+    /// The limits that stand there; `None` if it has only rules.
+    pub(super) fn inline(&self) -> Result<Option<&Inline>, Refused> {
+        let has_limits = |gate: &Gate| matches!(gate, Gate::Limits { .. });
+        if !self.gates.iter().any(has_limits) {
+            return Ok(None);
+        }
+        let made = self.inline.get_or_init(|| self.make());
+        match made {
+            Ok(inline) => Ok(Some(inline)),
+            Err(problem) => Err(self.misconfigured(problem.clone())),
+        }
+    }
+
+    fn make(&self) -> Result<Inline, String> {
+        let (mut rules, mut gates, mut values) = (Vec::new(), Vec::new(), 0_usize);
+        for (at, gate) in self.gates.iter().enumerate() {
+            let names = gate.by().iter().map(|by| match by {
+                By::Attribute(name) => (*name).to_owned(),
+                By::Value => {
+                    values = values.saturating_add(1);
+                    format!("value.{values}")
+                }
+            });
+            let by = names.collect();
+            if let Gate::Limits { limits, .. } = gate {
+                gates.push(at);
+                rules.push(rule(self.name, gates.len(), by, limits)?);
+            }
+        }
+        let told = |errors: Vec<RuleError>| errors.first().map(RuleError::to_string);
+        let rules = RuleSet::in_code(self.path(), rules)
+            .map_err(|errors| told(errors).unwrap_or_default())?;
+        Ok(Inline { rules: Arc::new(rules), gates })
+    }
+
+    /// The program is wrong in this way.
+    pub(super) fn misconfigured(&self, problem: impl Into<String>) -> Refused {
+        Refused::unjudged(self.path(), RefusedKind::Misconfigured, problem.into())
+    }
+
+    /// The request is wrong in this way.
+    pub(super) fn malformed(&self, problem: impl Into<String>) -> Refused {
+        Refused::unjudged(self.path(), RefusedKind::Malformed, problem.into())
+    }
+}
+
+/// The longest part of a function's name in the name of its rule, which a number may follow.
+const MAX_FUNCTION: usize = 48;
+
+/// The rule of the `nth` attribute with limits. Whoever lacks what it counts by shares one counter,
+/// so that nobody passes uncounted.
+fn rule(
+    function: &str,
+    nth: usize,
+    by: Vec<String>,
+    limits: &'static [Quoted],
+) -> Result<Rule, String> {
+    let end = function.floor_char_boundary(MAX_FUNCTION);
+    let name = function.get(..end).unwrap_or_default();
+    let name = if nth > 1 { format!("{name}-{nth}") } else { name.to_owned() };
+    let mut rule = Rule::new(name);
+    rule.by = by;
+    rule.scenario = Some(Scenario::Interface);
+    rule.on_missing = OnMissing::Share;
+    for limit in limits {
+        rule.limits.push(Limitation {
+            name: limit.name.map(str::to_owned),
+            quota: limit.quota.parse().map_err(|error| format!("{error}"))?,
+            algorithm: limit.algorithm.map(algorithm).transpose()?,
+        });
+    }
+    Ok(rule)
+}
+
+fn algorithm(name: &str) -> Result<Algorithm, String> {
+    let known: [Algorithm; 8] = [
+        FixedWindow::default().into(),
+        SlidingLog.into(),
+        SlidingWindow::conservative().into(),
+        TokenBucket.into(),
+        LeakyMeter.into(),
+        LeakyQueue.into(),
+        Smooth::bursty().into(),
+        Concurrency.into(),
+    ];
+    let found = known.into_iter().find(|algorithm| algorithm.name() == name);
+    found.ok_or_else(|| format!("`{name}` is no algorithm"))
+}
+
+/// The path of a function, told by the type of one that is declared in its body.
+pub fn path<F>(_: &F) -> &'static str {
+    let path = std::any::type_name::<F>();
+    let path = path.rsplit_once("::").map_or(path, |(path, _)| path);
+    path.strip_suffix("::{{closure}}").unwrap_or(path)
+}

@@ -1,0 +1,261 @@
+//! From a call to what it is charged on: the limits at the function, and the rules it names.
+//!
+//! Pure: rules, the call and its scope in, charges out.
+
+use smallvec::SmallVec;
+use tollgate_core::Cost;
+use tollgate_core::rule::declaration::Mode;
+use tollgate_core::rule::{Ask, Charges, Judgement, KeySecret, NamedError, RuleSet};
+
+use super::call::Call;
+use super::site::{By, Gate, Inline};
+use crate::admission::Of;
+use crate::scope::{Scope, Unseen};
+use crate::seen::Seen;
+use crate::{Refused, Ruling};
+
+/// By what a call is weighed.
+pub(super) struct Scale<'s> {
+    pub(super) rules: &'s RuleSet,
+    pub(super) inline: Option<&'s Inline>,
+    pub(super) secret: &'s KeySecret,
+    /// The limiter's own number.
+    pub(super) limiter: u128,
+}
+
+/// What a call is charged on by one judgement.
+pub(super) struct Part<'s> {
+    pub(super) judgement: Judgement<'s>,
+    pub(super) of: Of,
+    /// The gate, where all of it is of one.
+    gate: Option<usize>,
+}
+
+impl<'s> Part<'s> {
+    /// What is to be charged, if it came to that.
+    pub(super) const fn charges(&self) -> Option<&Charges<'s>> {
+        match &self.judgement {
+            Judgement::Charges(charges) => Some(charges),
+            _ => None,
+        }
+    }
+
+    /// The gate of a rule of this part.
+    pub(super) fn gate(&self, rule: usize, inline: Option<&Inline>) -> Option<usize> {
+        self.gate.or_else(|| inline?.gates.get(rule).copied())
+    }
+}
+
+/// Values by name.
+type Attributes<'a> = SmallVec<[(&'a str, Seen<'a>); 4]>;
+
+impl<'s> Scale<'s> {
+    /// What each gate says. Rules that a layer has charged for this request say nothing.
+    pub(super) fn weigh(&self, call: &Call) -> Result<SmallVec<[Part<'s>; 1]>, Refused> {
+        let mut parts = SmallVec::new();
+        if let Some(inline) = self.inline {
+            parts.push(self.inline(inline, call)?);
+        }
+        let mut first_value = 0_usize;
+        for (at, gate) in call.site.gates.iter().enumerate() {
+            let is_value = |by: &&By| matches!(by, By::Value);
+            let values = gate.by().iter().filter(is_value).count();
+            if let Gate::Rule { domain, rule, by, .. } = gate {
+                let given = by.map(|by| Given { by, first_value });
+                parts.extend(self.named(call, at, *domain, rule, given)?);
+            }
+            first_value = first_value.saturating_add(values);
+        }
+        Ok(parts)
+    }
+
+    /// The limits that stand at the function.
+    fn inline(&self, inline: &'s Inline, call: &Call) -> Result<Part<'s>, Refused> {
+        let mut attributes = Attributes::new();
+        let mut values = call.values.iter();
+        for (at, gate) in call.site.gates.iter().enumerate() {
+            let rule = inline.gates.iter().position(|gate| *gate == at);
+            let names = rule.map_or(&[][..], |rule| inline.by(rule));
+            let mut names = names.iter();
+            for by in gate.by() {
+                let name = names.next();
+                match by {
+                    By::Value => {
+                        let value = values.next();
+                        let seen = value.map(|value| Seen::Text(value.as_slice().into()));
+                        attributes.extend(name.map(String::as_str).zip(seen));
+                    }
+                    By::Attribute(_) => {
+                        let Some(name) = name else { continue };
+                        let known = attributes.iter().any(|(known, _)| known == name);
+                        if !known && let Some(seen) = needed(call, name)? {
+                            attributes.push((name, seen));
+                        }
+                    }
+                }
+            }
+        }
+        let ask = ask(call, inline.domain(), &attributes, 1)?;
+        let judgement = inline.rules.judge(&ask, self.secret);
+        Ok(Part { judgement, of: Of::Beside, gate: None })
+    }
+
+    /// A rule of the limiter; `None` if the request was charged by it already.
+    fn named(
+        &self,
+        call: &Call,
+        gate: usize,
+        domain: Option<&str>,
+        rule: &str,
+        given: Option<Given>,
+    ) -> Result<Option<Part<'s>>, Refused> {
+        let scope = call.scope.as_ref();
+        let domain = domain.or_else(|| scope.and_then(Scope::own_domain)).ok_or_else(|| {
+            call.site.misconfigured(format!(
+                "the domain of the rule `{rule}` is not known: write `domain = \"…\"` into the \
+                 attribute, or say it with `tollgate::scope::Scope::domain`"
+            ))
+        })?;
+        let wrong = |error: NamedError| call.site.misconfigured(complaint(domain, rule, error));
+        let active = self.rules.named(domain, rule).ok_or_else(|| {
+            let known = !self.rules.wants(domain).is_empty()
+                || self.rules.declaration().domains.iter().any(|known| known.name == domain);
+            wrong(if known { NamedError::Rule } else { NamedError::Domain })
+        })?;
+        let values = given.map(|given| given.values(call)).transpose()?;
+        let mut attributes = Attributes::new();
+        if let Some(scope) = scope {
+            for name in self.rules.wants(domain) {
+                match scope.find(name) {
+                    Ok(seen) => attributes.extend(seen.map(|seen| (name.as_str(), seen))),
+                    Err(Unseen::NotTold) => {}
+                    Err(unseen) => return Err(complain(call, name, unseen)),
+                }
+            }
+        }
+        if values.is_none() && active.mode() != Mode::Off {
+            for name in active.by() {
+                let name = if name.starts_with("path.") { "path" } else { name };
+                if !attributes.iter().any(|(known, _)| *known == name) {
+                    needed(call, name)?;
+                }
+            }
+        }
+        let ask = ask(call, domain, &attributes, call.cost_at(gate))?;
+        let charged = |ruling: &Ruling| charged(ruling, &ask, domain, rule, self.secret);
+        if scope.is_some_and(|scope| scope.judged(self.limiter, domain, charged)) {
+            return Ok(None);
+        }
+        let slices: Option<SmallVec<[&[u8]; 2]>> =
+            values.as_ref().map(|values| values.iter().map(|value| value.as_slice()).collect());
+        let judged = self.rules.judge_named(&ask, rule, slices.as_deref(), self.secret);
+        let judgement = judged.map_err(wrong)?;
+        Ok(Some(Part { judgement, of: Of::Rules, gate: Some(gate) }))
+    }
+}
+
+/// The values that an attribute gives for a rule's `by`.
+#[derive(Clone, Copy)]
+struct Given {
+    by: &'static [By],
+    /// The first of the call's values that is its own.
+    first_value: usize,
+}
+
+impl Given {
+    fn values(self, call: &Call) -> Result<SmallVec<[super::call::Text; 2]>, Refused> {
+        let mut values = call.values.iter().skip(self.first_value);
+        let mut given = SmallVec::new();
+        for by in self.by {
+            let text = match by {
+                By::Value => values.next().cloned().unwrap_or_default(),
+                By::Attribute(name) => match needed(call, name)? {
+                    Some(Seen::Text(text)) => text.as_ref().into(),
+                    Some(Seen::Address(address)) => address.to_string().into_bytes().into(),
+                    None => {
+                        return Err(call.site.malformed(format!("the request has no `{name}`")));
+                    }
+                },
+            };
+            given.push(text);
+        }
+        Ok(given)
+    }
+}
+
+/// Whether a layer's ruling has charged this rule for the request, in shadow or not.
+fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &KeySecret) -> bool {
+    let named = |name: &str, of: &str| name == rule && of == domain;
+    let mut findings = ruling.findings().filter_map(|finding| finding.rule);
+    if findings.any(|active| named(active.name(), active.domain())) {
+        return true;
+    }
+    let is_shadow =
+        ruling.rules.named(domain, rule).is_some_and(|active| active.mode() == Mode::Shadow);
+    if !is_shadow {
+        return false;
+    }
+    match ruling.rules.judge(ask, secret) {
+        Judgement::Charges(charges) => charges.shadow().iter().any(|due| due.rule.name() == rule),
+        _ => false,
+    }
+}
+
+fn ask<'a>(
+    call: &Call,
+    domain: &'a str,
+    attributes: &'a Attributes<'_>,
+    cost: Cost,
+) -> Result<Ask<'a>, Refused> {
+    let mut ask = Ask::new(domain).cost(cost);
+    for (name, seen) in attributes {
+        match seen {
+            Seen::Address(address) => ask = ask.ip(*address),
+            Seen::Text(text) => {
+                let pushed = ask.push(name, text);
+                pushed.map_err(|error| call.site.malformed(error.to_string()))?;
+            }
+        }
+    }
+    Ok(ask)
+}
+
+/// An attribute of the request that something is counted by. Not to know whether there is one would
+/// be to count nobody.
+fn needed<'c>(call: &'c Call, name: &str) -> Result<Option<Seen<'c>>, Refused> {
+    let found = match &call.scope {
+        Some(scope) => scope.find(name),
+        None => Err(Unseen::NotTold),
+    };
+    found.map_err(|unseen| complain(call, name, unseen))
+}
+
+fn complain(call: &Call, name: &str, unseen: Unseen) -> Refused {
+    match unseen {
+        Unseen::Malformed(problem) => call.site.malformed(problem),
+        Unseen::NoPeer => call.site.misconfigured(
+            "the server does not tell who its peer is: serve with \
+             `into_make_service_with_connect_info::<SocketAddr>()`, or add `LimitLayer::peer`",
+        ),
+        Unseen::NotTold if name == "ip" => call.site.misconfigured(
+            "no request is in scope that has an `ip`: add `LimitLayer::with_scope` to the router, \
+             or say it with `tollgate::scope::Scope::ip`",
+        ),
+        Unseen::NotTold => call.site.misconfigured(format!(
+            "nobody tells the request's `{name}`: add `LimitLayer::attribute(\"{name}\", …)` and \
+             `LimitLayer::with_scope`, or say it with `tollgate::scope::Scope::attribute`"
+        )),
+    }
+}
+
+fn complaint(domain: &str, rule: &str, error: NamedError) -> String {
+    match error {
+        NamedError::Domain => format!("the limiter's rules have no domain `{domain}`"),
+        NamedError::Rule => {
+            format!(
+                "the limiter has no rule `{rule}` in the domain `{domain}`: add it to the rules"
+            )
+        }
+        other => format!("{other} (`{rule}` in `{domain}`)"),
+    }
+}

@@ -1,0 +1,148 @@
+//! The scope of a request: what functions under `#[limit]` can know of it.
+//!
+//! The request itself goes on to the handler, so its head is copied. What is looked for in it is found
+//! as the layer finds it, when it is asked for and not before.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::Request;
+use http::request::Parts;
+use tollgate_core::Store;
+use tollgate_embedded::EmbeddedStore;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::ask::Want;
+use super::judged::Judged;
+use super::layer::Config;
+use super::refusal::RefusalKind;
+use super::served::serve;
+use crate::Ruling;
+use crate::scope::{self, Scoped, Unseen};
+use crate::seen::Seen;
+
+/// What is known of a request.
+pub(super) struct Facts<S> {
+    config: Arc<Config<S>>,
+    parts: Parts,
+}
+
+impl<S> Facts<S> {
+    pub(super) const fn new(config: Arc<Config<S>>, parts: Parts) -> Self {
+        Self { config, parts }
+    }
+}
+
+impl<S: Store + 'static> scope::Facts for Facts<S> {
+    fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
+        let want = Want::of(&self.config, name).ok_or(Unseen::NotTold)?;
+        want.find(&self.config, &self.parts).map_err(|kind| match kind {
+            RefusalKind::Malformed(problem) => Unseen::Malformed(problem.to_string()),
+            _ => Unseen::NoPeer,
+        })
+    }
+
+    fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
+        self.parts.extensions.get::<Judged>()?.by(limiter, domain)
+    }
+}
+
+/// Judges nothing, and lets functions under `#[limit]` find the limiter and the request. Made by
+/// [`LimitLayer::only_scope`](super::LimitLayer::only_scope).
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use tollgate::http::{LimitLayer, Peer};
+/// use tollgate::{EmbeddedStore, Limiter, Refused, limit};
+/// use tower::ServiceExt;
+///
+/// #[limit("1 per 1m", by = ip, message = "too many attempts, try again later")]
+/// async fn login() -> Result<&'static str, Refused> {
+///     Ok("welcome")
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// let app: Router = Router::new()
+///     .route("/login", post(login))
+///     .layer(LimitLayer::new(limiter, "shop").only_scope());
+///
+/// let request = || {
+///     let peer = Peer::from(([203, 0, 113, 9], 4711));
+///     http::Request::post("/login").extension(peer).body(axum::body::Body::empty())
+/// };
+/// assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
+/// let refused = app.oneshot(request()?).await?;
+/// assert_eq!(refused.status(), 429);
+/// assert_eq!(refused.headers()["retry-after"], "60");
+/// # Ok(()) }
+/// ```
+pub struct ScopeLayer<S = EmbeddedStore> {
+    config: Arc<Config<S>>,
+}
+
+impl<S> ScopeLayer<S> {
+    pub(super) const fn new(config: Arc<Config<S>>) -> Self {
+        Self { config }
+    }
+}
+
+impl<Svc, S> Layer<Svc> for ScopeLayer<S> {
+    type Service = ScopeService<Svc, S>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        ScopeService { inner, config: Arc::clone(&self.config) }
+    }
+}
+
+/// Calls the inner service in the scope of its request.
+pub struct ScopeService<Svc, S = EmbeddedStore> {
+    inner: Svc,
+    config: Arc<Config<S>>,
+}
+
+impl<Svc, S, Q> Service<Request<Q>> for ScopeService<Svc, S>
+where
+    Svc: Service<Request<Q>>,
+    S: Store + 'static,
+{
+    type Response = Svc::Response;
+    type Error = Svc::Error;
+    type Future = Scoped<Svc::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let (parts, body) = request.into_parts();
+        let scope = self.config.scope(&parts);
+        serve(&mut self.inner, Request::from_parts(parts, body), scope)
+    }
+}
+
+impl<S> Clone for ScopeLayer<S> {
+    fn clone(&self) -> Self {
+        Self { config: Arc::clone(&self.config) }
+    }
+}
+
+impl<S> fmt::Debug for ScopeLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopeLayer").field("config", &self.config).finish()
+    }
+}
+
+impl<Svc: Clone, S> Clone for ScopeService<Svc, S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
+    }
+}
+
+impl<Svc: fmt::Debug, S> fmt::Debug for ScopeService<Svc, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopeService").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! How an inner service is called: in the scope of its request, if the layer provides one.
+//!
+//! Without the feature `macros` there are no scopes, and all of this is nothing.
+
+#[cfg(feature = "macros")]
+pub(super) use with::{RequestScope, Served, note, serve};
+#[cfg(not(feature = "macros"))]
+pub(super) use without::{RequestScope, Served, note, serve};
+
+#[cfg(feature = "macros")]
+mod with {
+    use std::sync::Arc;
+
+    use http::Request;
+    use http::request::Parts;
+    use tollgate_core::Store;
+    use tower_service::Service;
+
+    use super::super::layer::Config;
+    use super::super::scope::Facts;
+    use crate::Ruling;
+    use crate::scope::{Scope, Scoped};
+
+    /// The scope that a request is served in.
+    pub(in super::super) type RequestScope = Option<Scope>;
+
+    /// The inner service's future.
+    pub(in super::super) type Served<F> = Scoped<F>;
+
+    pub(in super::super) fn serve<Svc: Service<Request<Q>>, Q>(
+        inner: &mut Svc,
+        request: Request<Q>,
+        scope: RequestScope,
+    ) -> Served<Svc::Future> {
+        let future = match &scope {
+            Some(scope) => scope.clone().call(|| inner.call(request)),
+            None => inner.call(request),
+        };
+        Scoped::new(scope, future)
+    }
+
+    pub(in super::super) fn note(limiter: u128, domain: &Arc<str>, ruling: &Ruling) {
+        Scope::note(limiter, domain, ruling);
+    }
+
+    impl<S: Store + 'static> Config<S> {
+        /// The scope of a request, if functions are to have one.
+        pub(in super::super) fn scope(self: &Arc<Self>, parts: &Parts) -> RequestScope {
+            let limiter = Arc::clone(self.provides.as_ref()?);
+            let facts = Facts::new(Arc::clone(self), parts.clone());
+            Some(Scope::of_request(limiter, &self.domain, Arc::new(facts)))
+        }
+    }
+}
+
+#[cfg(not(feature = "macros"))]
+mod without {
+    use std::sync::Arc;
+
+    use http::Request;
+    use http::request::Parts;
+    use tollgate_core::Store;
+    use tower_service::Service;
+
+    use super::super::layer::Config;
+    use crate::Ruling;
+
+    #[derive(Default)]
+    pub(in super::super) struct RequestScope;
+
+    pub(in super::super) type Served<F> = F;
+
+    pub(in super::super) fn serve<Svc: Service<Request<Q>>, Q>(
+        inner: &mut Svc,
+        request: Request<Q>,
+        _: RequestScope,
+    ) -> Served<Svc::Future> {
+        inner.call(request)
+    }
+
+    pub(in super::super) const fn note(_: u128, _: &Arc<str>, _: &Ruling) {}
+
+    impl<S: Store + 'static> Config<S> {
+        pub(in super::super) const fn scope(self: &Arc<Self>, _: &Parts) -> RequestScope {
+            RequestScope
+        }
+    }
+}

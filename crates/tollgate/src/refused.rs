@@ -1,0 +1,180 @@
+//! What a function under `#[limit]` returns when it may not run.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Retry, Verdict};
+
+use crate::admission::Cause;
+use crate::{Finding, Outage, Ruling};
+
+/// A call that was refused, and why.
+///
+/// A function under `#[limit]` returns it as its error, by `From`. With the feature `axum` it is a
+/// response: the one that the layer would give, with the message as its detail.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Limiter, Refused, RefusedKind, limit, scope};
+///
+/// #[derive(Debug)]
+/// enum LoginError { TooFast(Refused), WrongPassword }
+///
+/// impl From<Refused> for LoginError {
+///     fn from(refused: Refused) -> Self { Self::TooFast(refused) }
+/// }
+///
+/// #[limit("1 per 1m", message = "too many attempts, try again later")]
+/// fn login() -> Result<(), LoginError> { Err(LoginError::WrongPassword) }
+///
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// scope::call(&limiter, || {
+///     assert!(matches!(login(), Err(LoginError::WrongPassword)));
+///     let Err(LoginError::TooFast(refused)) = login() else { panic!() };
+///     assert_eq!(refused.kind(), RefusedKind::Limited);
+///     assert_eq!(refused.message(), Some("too many attempts, try again later"));
+///     assert!(refused.retry_after().is_some());
+///     assert_eq!(refused.refused_by().unwrap().limit.unwrap().name(), "1m");
+/// });
+/// ```
+pub struct Refused {
+    // Boxed, as it is the error of whatever a function returns.
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    kind: RefusedKind,
+    function: Cow<'static, str>,
+    message: Option<&'static str>,
+    ruling: Option<Ruling>,
+    problem: Cow<'static, str>,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusedKind {
+    /// By a limit.
+    Limited,
+    /// By a ban that earlier refusals led to.
+    Banned,
+    /// Because the store is away, by a rule that refuses then.
+    Unavailable,
+    /// By a list or a rule that blocks, whatever is counted.
+    Blocked,
+    /// Because something of the request that is counted by cannot be.
+    Malformed,
+    /// Because the program is wrong: there is no limiter in scope, or no such rule, or nobody tells
+    /// what is counted by. [`Refused`] says what to write.
+    Misconfigured,
+}
+
+impl Refused {
+    pub(crate) fn judged(
+        function: &str,
+        message: Option<&'static str>,
+        ruling: Ruling,
+        outage: Option<Outage>,
+    ) -> Self {
+        let (kind, problem) = match ruling.cause(outage) {
+            Cause::Limited => (RefusedKind::Limited, ""),
+            Cause::Banned => (RefusedKind::Banned, ""),
+            Cause::Unavailable => (RefusedKind::Unavailable, ""),
+            Cause::Blocked => (RefusedKind::Blocked, ""),
+            Cause::TooManyLimits => (RefusedKind::Misconfigured, "more than 64 limits apply"),
+        };
+        let function = function.to_owned().into();
+        let problem = problem.into();
+        Self { inner: Box::new(Inner { kind, function, message, ruling: Some(ruling), problem }) }
+    }
+
+    pub(crate) fn unjudged(
+        function: &str,
+        kind: RefusedKind,
+        problem: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (function, problem) = (function.to_owned().into(), problem.into());
+        let inner = Inner { kind, function, message: None, ruling: None, problem };
+        Self { inner: Box::new(inner) }
+    }
+
+    /// Why.
+    pub const fn kind(&self) -> RefusedKind {
+        self.inner.kind
+    }
+
+    /// The path of the function, such as `shop::orders::Orders::create`.
+    pub fn function(&self) -> &str {
+        &self.inner.function
+    }
+
+    /// The `message` of the attribute whose limit refuses, if it has one.
+    pub const fn message(&self) -> Option<&'static str> {
+        self.inner.message
+    }
+
+    /// After how long calling again can help, never zero; `None` if it never does.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.ruling().map(Ruling::verdict) {
+            Some(Verdict::Deny(Retry::After(retry))) => Some(retry),
+            _ => None,
+        }
+    }
+
+    /// The limit that refuses: of several, the one with the longest retry. Its rule is one of the
+    /// limiter's, or has the function's name if the limit stands at the function.
+    pub fn refused_by(&self) -> Option<Finding<'_>> {
+        self.ruling().and_then(Ruling::refused_by)
+    }
+
+    /// What was decided, limit by limit; `None` if nothing could be.
+    pub const fn ruling(&self) -> Option<&Ruling> {
+        self.inner.ruling.as_ref()
+    }
+
+    /// What is wrong, where it is not a limit that refuses.
+    pub(crate) fn problem(&self) -> &str {
+        &self.inner.problem
+    }
+}
+
+/// The message if there is one, else what happened and to which function.
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(message) = self.message() {
+            return f.write_str(message);
+        }
+        write!(f, "`{}` ", self.function())?;
+        match self.kind() {
+            RefusedKind::Limited => f.write_str("is over its limit")?,
+            RefusedKind::Banned => f.write_str("was refused too often")?,
+            RefusedKind::Unavailable => f.write_str("cannot be checked at present")?,
+            RefusedKind::Blocked => f.write_str("is blocked")?,
+            RefusedKind::Malformed | RefusedKind::Misconfigured => {
+                write!(f, "cannot be limited: {}", self.problem())?;
+            }
+        }
+        if let Some(limit) = self.refused_by().and_then(|finding| finding.limit) {
+            write!(f, " of {}", limit.limit())?;
+        }
+        match self.retry_after() {
+            Some(retry) => write!(f, ": call again after {retry:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused")
+            .field("kind", &self.kind())
+            .field("function", &self.function())
+            .field("message", &self.message())
+            .field("ruling", &self.ruling())
+            .field("problem", &self.problem())
+            .finish()
+    }
+}
+
+impl Error for Refused {}

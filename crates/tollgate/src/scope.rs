@@ -1,0 +1,345 @@
+//! Where functions under `#[limit]` find a limiter, and the request that they are called for.
+//!
+//! A scope lasts as long as a future or a closure runs, on whatever thread, and is not inherited by
+//! what is spawned from it: give that its own, [`Scope::current`] tells which. There is no limiter
+//! for the whole process. Outside of every scope a function without a `limiter` of its own is refused.
+//!
+//! ```
+//! use tollgate::{EmbeddedStore, Limiter, Refused, limit, scope};
+//!
+//! #[limit("2 per 1h")]
+//! async fn hello() -> Result<&'static str, Refused> {
+//!     Ok("hello")
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! let limiter = Limiter::new(EmbeddedStore::new());
+//! assert_eq!(scope::with(&limiter, hello()).await.unwrap(), "hello");
+//! assert!(scope::with(&limiter, hello()).await.is_ok());
+//! assert!(scope::with(&limiter, hello()).await.is_err());
+//!
+//! let outside = hello().await.unwrap_err();
+//! assert!(outside.to_string().contains("no limiter is in scope"));
+//! # }
+//! ```
+
+use std::cell::RefCell;
+use std::fmt;
+use std::mem;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tollgate_core::Store;
+
+use crate::function::AnyLimiter;
+use crate::seen::Seen;
+use crate::{Limiter, Ruling};
+
+/// Runs a future in the scope of this limiter.
+pub fn with<S: Store + 'static, F: Future>(limiter: &Limiter<S>, future: F) -> Scoped<F> {
+    Scope::new(limiter).run(future)
+}
+
+/// Calls a function in the scope of this limiter.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Limiter, Refused, limit, scope};
+///
+/// #[limit("1 per 1h", by = name)]
+/// fn greet(name: &str) -> Result<String, Refused> {
+///     Ok(format!("hello {name}"))
+/// }
+///
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// scope::call(&limiter, || {
+///     assert_eq!(greet("alice").unwrap(), "hello alice");
+///     assert!(greet("alice").is_err());
+///     assert!(greet("bob").is_ok());
+/// });
+/// ```
+pub fn call<S: Store + 'static, T>(limiter: &Limiter<S>, function: impl FnOnce() -> T) -> T {
+    Scope::new(limiter).call(function)
+}
+
+/// A limiter, and what is known of the request that functions are called for. Clones are cheap.
+///
+/// The layers of `tollgate::http` make one for each request. For a request of another kind, or in a
+/// test, say what is known:
+///
+/// ```
+/// use tollgate::scope::Scope;
+/// use tollgate::{EmbeddedStore, Limiter, Refused, limit};
+///
+/// #[limit("1 per 1h", by = (ip, attribute("user")))]
+/// fn order() -> Result<(), Refused> {
+///     Ok(())
+/// }
+///
+/// let limiter = Limiter::new(EmbeddedStore::new());
+/// let of = |user: &str| Scope::new(&limiter).ip([203, 0, 113, 9].into()).attribute("user", user);
+/// assert!(of("alice").call(order).is_ok());
+/// assert!(of("alice").call(order).is_err());
+/// assert!(of("bob").call(order).is_ok());
+/// ```
+#[derive(Clone)]
+pub struct Scope {
+    inner: Arc<Inner>,
+}
+
+#[derive(Clone)]
+struct Inner {
+    limiter: Arc<dyn AnyLimiter>,
+    domain: Option<Arc<str>>,
+    ip: Option<IpAddr>,
+    attributes: Vec<(String, Vec<u8>)>,
+    request: Option<Arc<dyn Facts>>,
+    noted: Arc<Mutex<Vec<Noted>>>,
+}
+
+/// What a layer further in has decided about the request.
+struct Noted {
+    limiter: u128,
+    domain: Arc<str>,
+    ruling: Ruling,
+}
+
+/// The most rulings that are noted of one request: more layers than anybody stacks.
+#[cfg(feature = "tower")]
+const MAX_NOTED: usize = 16;
+
+/// What is known of a request.
+pub(crate) trait Facts: Send + Sync {
+    /// The value of an attribute; `None` if the request has none.
+    fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen>;
+
+    /// What this limiter has decided about the request in this domain.
+    fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling>;
+}
+
+/// Why the value of an attribute is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP nobody is unclear"))]
+pub(crate) enum Unseen {
+    /// Nobody tells it.
+    NotTold,
+    /// The request is malformed in this way.
+    Malformed(String),
+    /// The server tells no peer.
+    NoPeer,
+}
+
+impl Scope {
+    /// The scope of a limiter, without a request.
+    pub fn new<S: Store + 'static>(limiter: &Limiter<S>) -> Self {
+        let limiter: Arc<dyn AnyLimiter> = Arc::new(limiter.clone());
+        let inner = Inner {
+            limiter,
+            domain: None,
+            ip: None,
+            attributes: Vec::new(),
+            request: None,
+            noted: Arc::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The scope of a request that a layer has seen.
+    #[cfg(feature = "tower")]
+    pub(crate) fn of_request(
+        limiter: Arc<dyn AnyLimiter>,
+        domain: &Arc<str>,
+        request: Arc<dyn Facts>,
+    ) -> Self {
+        let inner = Inner {
+            limiter,
+            domain: Some(Arc::clone(domain)),
+            ip: None,
+            attributes: Vec::new(),
+            request: Some(request),
+            noted: Arc::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The domain in which a `rule` is looked for, unless the attribute names one.
+    pub fn domain(mut self, domain: impl Into<Arc<str>>) -> Self {
+        Arc::make_mut(&mut self.inner).domain = Some(domain.into());
+        self
+    }
+
+    /// The client's address.
+    pub fn ip(mut self, address: IpAddr) -> Self {
+        Arc::make_mut(&mut self.inner).ip = Some(address.to_canonical());
+        self
+    }
+
+    /// Another attribute; of two of one name the later counts. A header is `header.<name>`.
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        let name = name.into();
+        let attributes = &mut Arc::make_mut(&mut self.inner).attributes;
+        attributes.retain(|(earlier, _)| *earlier != name);
+        attributes.push((name, value.into()));
+        self
+    }
+
+    /// The scope that this runs in, to be given to what is spawned from it.
+    ///
+    /// ```
+    /// use tollgate::scope::{self, Scope};
+    /// use tollgate::{EmbeddedStore, Limiter, Refused, limit};
+    ///
+    /// #[limit("1 per 1h")]
+    /// async fn mail() -> Result<(), Refused> { Ok(()) }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// scope::with(&Limiter::new(EmbeddedStore::new()), async {
+    ///     let scope = Scope::current().unwrap();
+    ///     assert!(tokio::spawn(scope.run(mail())).await.unwrap().is_ok());
+    ///     assert!(tokio::spawn(mail()).await.unwrap().is_err(), "a task is in no scope by itself");
+    /// }).await;
+    /// # }
+    /// ```
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    }
+
+    /// Runs a future in this scope.
+    pub fn run<F: Future>(self, future: F) -> Scoped<F> {
+        Scoped::new(Some(self), future)
+    }
+
+    /// Calls a function in this scope.
+    pub fn call<T>(self, function: impl FnOnce() -> T) -> T {
+        let mut scope = Some(self);
+        let _entered = Entered::new(&mut scope);
+        function()
+    }
+
+    pub(crate) fn limiter(&self) -> &dyn AnyLimiter {
+        &*self.inner.limiter
+    }
+
+    pub(crate) fn own_domain(&self) -> Option<&str> {
+        self.inner.domain.as_deref()
+    }
+
+    /// Looks for an attribute: in what was said, then in the request.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
+        if let (Some(address), "ip") = (self.inner.ip, name) {
+            return Ok(Some(Seen::Address(address)));
+        }
+        let said = self.inner.attributes.iter().find(|(known, _)| known == name);
+        if let Some((_, value)) = said {
+            return Ok(Some(Seen::Text(value.into())));
+        }
+        self.inner.request.as_ref().map_or(Err(Unseen::NotTold), |request| request.find(name))
+    }
+
+    /// Whether a layer with this limiter and domain has let this request through, and what is true
+    /// of its ruling.
+    pub(crate) fn judged(
+        &self,
+        limiter: u128,
+        domain: &str,
+        mut holds: impl FnMut(&Ruling) -> bool,
+    ) -> bool {
+        let request = self.inner.request.as_ref();
+        if let Some(ruling) = request.and_then(|request| request.ruling(limiter, domain)) {
+            return holds(ruling);
+        }
+        let noted = self.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |note: &&Noted| note.limiter == limiter && *note.domain == *domain;
+        noted.iter().find(same).is_some_and(|note| holds(&note.ruling))
+    }
+
+    /// Notes what a layer has decided, for functions further in. A scope without a request may
+    /// see many, and what was decided of one says nothing about the next.
+    #[cfg(feature = "tower")]
+    pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Ruling) {
+        let noted = |current: &RefCell<Option<Self>>| {
+            let current = current.borrow();
+            let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
+                return;
+            };
+            let mut noted = scope.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
+            if noted.len() < MAX_NOTED {
+                let (domain, ruling) = (Arc::clone(domain), ruling.clone());
+                noted.push(Noted { limiter, domain, ruling });
+            }
+        };
+        // A thread that ends has no scope any more.
+        let _ = CURRENT.try_with(noted);
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.inner.attributes.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Scope")
+            .field("domain", &self.inner.domain)
+            .field("attributes", &names)
+            .field("request", &self.inner.request.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// While this lives, the scope is the current one. It never lives across an `await`.
+struct Entered<'a> {
+    place: &'a mut Option<Scope>,
+}
+
+impl<'a> Entered<'a> {
+    fn new(place: &'a mut Option<Scope>) -> Self {
+        swap(place);
+        Self { place }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        swap(self.place);
+    }
+}
+
+fn swap(place: &mut Option<Scope>) {
+    // A thread that ends has no scope any more.
+    let _ = CURRENT.try_with(|current| mem::swap(place, &mut current.borrow_mut()));
+}
+
+pin_project! {
+    /// A future that runs in a scope.
+    #[must_use = "a future does nothing unless it is polled"]
+    #[derive(Debug)]
+    pub struct Scoped<F> {
+        scope: Option<Scope>,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F> Scoped<F> {
+    /// In this scope, or in whatever it is polled in.
+    pub(crate) const fn new(scope: Option<Scope>, future: F) -> Self {
+        Self { scope, future }
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        if this.scope.is_none() {
+            return this.future.poll(context);
+        }
+        let _entered = Entered::new(this.scope);
+        this.future.poll(context)
+    }
+}
