@@ -48,3 +48,24 @@ fn axum_limits_logins_by_address_and_greets_everybody() {
     assert!(refused.contains("\"violated-policies\":[\"login\"]"), "{refused}");
     assert!(ask(&address, "GET /").ends_with("hello\n"));
 }
+
+#[test]
+fn attribute_limits_each_handler_by_itself() {
+    let (_running, address) = start(env!("CARGO_BIN_EXE_example-attribute"));
+
+    for _ in 0..3 {
+        assert!(ask(&address, "POST /login").ends_with("welcome \n"));
+    }
+    let refused = ask(&address, "POST /login");
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    assert!(refused.contains("\"detail\":\"too many attempts, try again later\""), "{refused}");
+
+    for _ in 0..2 {
+        assert!(
+            ask(&address, "GET /report").ends_with("all is well\n"),
+            "charged once by the rule"
+        );
+    }
+    let refused = ask(&address, "GET /report");
+    assert!(refused.contains("\"violated-policies\":[\"reports\"]"), "{refused}");
+}
