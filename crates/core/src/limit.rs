@@ -7,8 +7,8 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::Quota;
 use crate::algorithm::{Algorithm, Plan, bucket};
+use crate::{Quota, QuotaError};
 
 /// Which edit of a rule a limit comes from. Higher replaces lower.
 ///
@@ -100,6 +100,38 @@ impl Limit {
     pub const fn with_on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = on_full;
         self
+    }
+
+    /// So many parts of this limit, `times` ÷ `parts`, rounded up and never nothing: the share of one
+    /// process, or a guard at a multiple. Everything but the quota stays.
+    ///
+    /// ```
+    /// use tollgate_core::{Limit, algorithm::TokenBucket};
+    ///
+    /// let limit = Limit::new(TokenBucket, "10 per 1s burst 3".parse()?)?;
+    /// assert_eq!(limit.scaled(1, 4)?.quota().to_string(), "3 per 1s burst 1");
+    /// assert_eq!(limit.scaled(12, 10)?.quota().to_string(), "12 per 1s burst 4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the algorithm cannot represent as much, or as little.
+    pub fn scaled(&self, times: u64, parts: u64) -> Result<Self, LimitError> {
+        let part = |whole: u64| {
+            let product = u128::from(whole).saturating_mul(u128::from(times));
+            u64::try_from(product.div_ceil(u128::from(parts.max(1)))).unwrap_or(u64::MAX).max(1)
+        };
+        let too_large =
+            |error: QuotaError| LimitError::new(LimitErrorKind::CountTooLarge, error.to_string());
+        let quota = self.quota;
+        let mut scaled =
+            Quota::new(part(quota.count().get()), quota.period()).map_err(too_large)?;
+        if quota.has_own_burst() {
+            scaled = scaled.with_burst(part(quota.burst().get())).map_err(too_large)?;
+        }
+        let plan = self.algorithm.plan(&scaled)?;
+        Ok(Self { quota: scaled, plan, ..*self })
     }
 
     /// What the quota means.
@@ -232,3 +264,22 @@ impl fmt::Display for LimitError {
 }
 
 impl std::error::Error for LimitError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindow, SlidingLog};
+
+    #[test]
+    fn parts_are_rounded_up_and_never_nothing() {
+        let window = Limit::new(FixedWindow::default(), "2 per 1m".parse().unwrap()).unwrap();
+        let window = window.with_revision(Revision(7)).with_on_change(OnChange::Reset);
+
+        let least = window.scaled(1, 1_000).unwrap();
+
+        assert_eq!(least.quota().to_string(), "1 per 1m");
+        assert_eq!((least.revision(), least.on_change()), (Revision(7), OnChange::Reset));
+        let log = Limit::new(SlidingLog, "60_000 per 1h".parse().unwrap()).unwrap();
+        assert_eq!(log.scaled(2, 1).unwrap_err().kind(), LimitErrorKind::CountTooLarge);
+    }
+}

@@ -532,7 +532,7 @@ pub(crate) fn toll<'c, 's: 'c>(
     toll.on_outage = due.rule.on_outage();
     toll.bans = due.rule.ban().is_some() && due.limit.kind() == LimitKind::Limit;
     toll.measured = due.rule.declaration().cost.attribute.is_some();
-    toll.guard = due.rule.local_guard().filter(|_| due.limit.kind() == LimitKind::Limit);
+    toll.guard = due.limit.guard();
     toll
 }
 

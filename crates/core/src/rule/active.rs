@@ -132,6 +132,7 @@ pub struct ActiveLimit {
     pub(super) name: String,
     pub(super) limit: Limit,
     pub(super) kind: LimitKind,
+    pub(super) guard: Option<Limit>,
     pub(super) head: Box<[u8]>,
 }
 
@@ -144,6 +145,12 @@ impl ActiveLimit {
     /// What is allowed. Its revision is the version of the set.
     pub const fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    /// The limit of this process in front of the store, if the rule declares a `local-guard` and
+    /// this limit does not count holders.
+    pub const fn guard(&self) -> Option<&Limit> {
+        self.guard.as_ref()
     }
 
     /// What it is for.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::active::{ActiveBan, ActiveLimit, ActiveRule, Condition, LimitKind, Part, Slot, Test};
 use super::ask::folded;
+use super::bounds;
 use super::condition::condition;
 use super::declaration::{
     Ban, Domain, Limitation, PathCase, Pattern, Rule, Scenario, Subject, Value,
@@ -228,8 +229,9 @@ impl Compiler {
                 return None;
             }
         };
-        let name = limit_name(limitation);
-        Some(self.active(rule, name, limit, LimitKind::Limit))
+        let mut active = self.active(rule, limit_name(limitation), limit, LimitKind::Limit);
+        active.guard = guard(rule, &active.limit, place, report);
+        Some(active)
     }
 
     fn active(&self, rule: &Rule, name: String, limit: Limit, kind: LimitKind) -> ActiveLimit {
@@ -246,7 +248,7 @@ impl Compiler {
             .with_on_change(rule.on_change)
             .with_on_full(rule.on_full);
         let head = key::head(letter, &self.domain, &rule.name, &name);
-        ActiveLimit { name, limit, kind, head }
+        ActiveLimit { name, limit, kind, guard: None, head }
     }
 
     fn ban(&self, rule: &Rule, ban: Ban, place: Place, report: &mut Report) -> Option<ActiveBan> {
@@ -274,6 +276,25 @@ impl Compiler {
                 }
                 None
             }
+        }
+    }
+}
+
+/// The limit of a process in front of this one. Permits are not guarded: who holds one is known only
+/// to the store.
+fn guard(rule: &Rule, limit: &Limit, place: Place, report: &mut Report) -> Option<Limit> {
+    let allowed = 1_000..=bounds::MAX_LOCAL_GUARD;
+    let thousandths = rule.local_guard.filter(|guard| allowed.contains(guard))?;
+    if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
+        return None;
+    }
+    match limit.scaled(u64::from(thousandths), 1_000) {
+        Ok(guard) => Some(guard),
+        Err(error) => {
+            let message = format!("`local-guard` cannot be kept: {error}");
+            let hint = "lower `local-guard`, or name an algorithm that counts as far";
+            report.add(RuleError::new(place, message).with_hint(hint));
+            None
         }
     }
 }

@@ -186,6 +186,13 @@ fn every_mistake_of_a_rule_has_its_message() {
             rule("a").with(|rule| rule.local_guard = Some(999)),
             "local-guard: a local guard of 999 thousandths of the limit (from 1, where it refuses what the limit would, to 1000)",
         ),
+        (
+            rule("a").with(|rule| {
+                rule.local_guard = Some(1_000);
+                rule.limits[0].algorithm = Some(Concurrency.into());
+            }),
+            "local-guard: the rule has no limit that could be guarded (a limit of how many at once has no guard: leave it out)",
+        ),
     ];
     for (broken, message) in cases {
         assert_eq!(wrong(vec![broken]), at(message));

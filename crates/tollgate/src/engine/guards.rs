@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 use tollgate_core::{Answer, Charge, Clock, Decision, Limit, Op, Request, Timestamp, Verdict};
 use tollgate_embedded::EmbeddedStore;
 
-use super::part::thousandths_of;
 use super::toll::Toll;
 use crate::clock::LocalClock;
 
@@ -35,11 +34,11 @@ impl Guards {
         if tolls.iter().all(|toll| toll.guard.is_none()) {
             return None;
         }
-        let limits: SmallVec<[(usize, Limit); 4]> = tolls
+        let limits: SmallVec<[(usize, &Limit); 4]> = tolls
             .iter()
             .enumerate()
             .filter(|(_, toll)| toll.spent() > 0)
-            .filter_map(|(i, toll)| Some((i, thousandths_of(toll.limit, toll.guard?)?)))
+            .filter_map(|(i, toll)| Some((i, toll.guard?)))
             .collect();
         let charges: SmallVec<[Charge<'_>; 4]> = limits
             .iter()
@@ -70,9 +69,7 @@ impl Guards {
                 continue;
             };
             let credit = Op::Credit { cost: toll.spent(), at: self.clock.now() };
-            if let Some(limit) = thousandths_of(toll.limit, guard)
-                && let Some(charge) = Toll::new(toll.key, &limit, credit).charge()
-            {
+            if let Some(charge) = Toll::new(toll.key, guard, credit).charge() {
                 let _ = self.local.charge_one(&charge);
             }
         }

@@ -23,7 +23,6 @@ use tollgate_core::{
 use tollgate_embedded::EmbeddedStore;
 
 use super::debts::{Debts, Met, Settling};
-use super::part::share_of;
 use super::slots::{Print, Slots};
 use super::toll::{OwnedToll, Toll};
 use crate::chance::Names;
@@ -98,6 +97,12 @@ impl Ladder {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
+    /// This process's part of a limit that all nodes share, rounded up; `None` if so little cannot be
+    /// represented.
+    fn share_of(&self, limit: &Limit) -> Option<Limit> {
+        limit.scaled(1, self.nodes()).ok()
+    }
+
     /// Remembers what the store said of a counter.
     pub(crate) fn learn(&self, print: Print, limit: &Limit, decision: &Decision, seen: Instant) {
         let hint = Hint {
@@ -149,7 +154,7 @@ impl Ladder {
             if toll.on_outage != OnOutage::Local {
                 continue;
             }
-            let Some(share) = share_of(toll.limit, self.nodes()) else {
+            let Some(share) = self.share_of(toll.limit) else {
                 return refusal(tolls.len(), i);
             };
             match self.debts.meet(*print, toll, partition, &share, now) {
@@ -256,7 +261,7 @@ impl Ladder {
 
     /// Holds a permit here while the store cannot, or gives one back that was taken here.
     pub(crate) fn charge_share(&self, toll: &Toll<'_>) {
-        let Some(share) = share_of(toll.limit, self.nodes()) else { return };
+        let Some(share) = self.share_of(toll.limit) else { return };
         if let Some(charge) = (Toll { limit: &share, ..*toll }).charge() {
             let _ = self.local.charge_one(&charge);
         }

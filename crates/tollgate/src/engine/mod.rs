@@ -16,7 +16,6 @@ mod guards;
 mod keeper;
 pub(crate) mod keys;
 mod ladder;
-mod part;
 mod slots;
 mod toll;
 

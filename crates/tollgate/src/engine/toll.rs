@@ -16,8 +16,8 @@ pub(crate) struct Toll<'a> {
     pub(crate) op: Op,
     pub(crate) patience: Duration,
     pub(crate) on_outage: OnOutage,
-    /// A local limiter in front of the store, at so many thousandths of the limit.
-    pub(crate) guard: Option<u32>,
+    /// A local limiter in front of the store, at a multiple of the limit.
+    pub(crate) guard: Option<&'a Limit>,
     /// Whether its refusals lead to a ban.
     pub(crate) bans: bool,
     /// Whether its cost was measured by an attribute of the request.

@@ -3,10 +3,11 @@
 use super::super::ask::folded;
 use super::super::bounds;
 use super::super::compile::limit_name;
-use super::super::declaration::{OnMissing, Pattern, Rule};
+use super::super::declaration::{Limitation, OnMissing, Pattern, Rule};
 use super::super::error::{Place, Report, RuleError};
 use super::super::hash::Table;
 use super::{at_most, check_value, names};
+use crate::Algorithm;
 
 /// Reports what is wrong with a rule, but for whom it replaces.
 pub(super) fn check(rule: &Rule, place: Place, report: &mut Report) {
@@ -18,12 +19,20 @@ pub(super) fn check(rule: &Rule, place: Place, report: &mut Report) {
     check_limits(rule, place, report);
     check_block(rule, place, report);
     check_cost(rule, place.field("cost"), report);
-    if let Some(guard) = rule.local_guard
-        && !(1_000..=bounds::MAX_LOCAL_GUARD).contains(&guard)
-    {
+    check_guard(rule, place.field("local-guard"), report);
+}
+
+fn check_guard(rule: &Rule, place: Place, report: &mut Report) {
+    let Some(guard) = rule.local_guard else { return };
+    if !(1_000..=bounds::MAX_LOCAL_GUARD).contains(&guard) {
         let message = format!("a local guard of {guard} thousandths of the limit");
-        let error = RuleError::new(place.field("local-guard"), message);
+        let error = RuleError::new(place, message);
         report.add(error.with_hint("from 1, where it refuses what the limit would, to 1000"));
+    }
+    let holders = |limit: &Limitation| matches!(limit.algorithm, Some(Algorithm::Concurrency(_)));
+    if !rule.limits.is_empty() && rule.limits.iter().all(holders) {
+        let error = RuleError::new(place, "the rule has no limit that could be guarded");
+        report.add(error.with_hint("a limit of how many at once has no guard: leave it out"));
     }
 }
 
