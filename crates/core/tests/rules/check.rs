@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::algorithm::SlidingLog;
+use tollgate_core::algorithm::{Concurrency, SlidingLog};
 use tollgate_core::rule::declaration::{
     Ban, Domain, Mode, OnMissing, Pattern, Rule, Subject, Value,
 };

@@ -2,11 +2,12 @@
 //!
 //! It spares the store what one process asks beyond, say, 1.2 times a limit. What passes here is
 //! still charged there, so it admits nobody. What the guarded limit then refuses stays spent here, so
-//! under a flood the guard lets through questions, not requests; what only another limit refuses is
-//! given back, or one client that another rule refuses could use up the guard of all.
+//! under a flood the guard lets through questions, not requests. Given back is what only another limit
+//! refuses, or one client that another rule refuses could use up the guard of all; and what the store
+//! does not answer, as an outage is judged by the ladder and not by what stands in front of it.
 
 use smallvec::SmallVec;
-use tollgate_core::{Answer, Charge, Clock, Decision, Limit, Op, Request, Timestamp, Verdict};
+use tollgate_core::{Answer, Charge, Decision, Limit, Op, Request, Timestamp, Verdict};
 use tollgate_embedded::EmbeddedStore;
 
 use super::toll::Toll;
@@ -19,59 +20,84 @@ const PLACES: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Guards {
     local: EmbeddedStore<LocalClock>,
-    clock: LocalClock,
 }
+
+/// What guards say to a request.
+#[derive(Debug)]
+pub(crate) enum Guarded {
+    /// None of them refuses; what was taken here, and when.
+    Passed(Taken),
+    Refused(Answer),
+}
+
+/// For each guard that was charged: of which toll, and for which moment.
+pub(crate) type Taken = SmallVec<[(usize, Timestamp); 4]>;
 
 impl Guards {
     pub(crate) fn new() -> Self {
-        let clock = LocalClock::new();
-        let local = EmbeddedStore::builder().max_keys(PLACES).with_clock(clock.clone());
-        Self { local, clock }
+        let local = EmbeddedStore::builder().max_keys(PLACES).with_clock(LocalClock::new());
+        Self { local }
     }
 
-    /// The refusal of a guard, if one refuses.
-    pub(crate) fn refuse(&self, tolls: &[Toll<'_>]) -> Option<Answer> {
+    /// Charges the guards of these tolls, all or none; asks them, where tolls only ask.
+    pub(crate) fn charge(&self, tolls: &[Toll<'_>]) -> Guarded {
+        let passed = || Guarded::Passed(Taken::new());
         if tolls.iter().all(|toll| toll.guard.is_none()) {
-            return None;
+            return passed();
         }
-        let limits: SmallVec<[(usize, &Limit); 4]> = tolls
+        let guards: SmallVec<[(usize, &Limit); 4]> = tolls
             .iter()
             .enumerate()
-            .filter(|(_, toll)| toll.spent() > 0)
+            .filter(|(_, toll)| matches!(toll.op, Op::Take(1..) | Op::Peek(1..)))
             .filter_map(|(i, toll)| Some((i, toll.guard?)))
             .collect();
-        let charges: SmallVec<[Charge<'_>; 4]> = limits
+        let charges: SmallVec<[Charge<'_>; 4]> = guards
             .iter()
             .filter_map(|(i, limit)| Toll { limit, ..*tolls.get(*i)? }.charge())
             .collect();
-        let request = Request::new(&charges).ok().filter(|_| charges.len() == limits.len())?;
+        let request = match Request::new(&charges) {
+            Ok(request) if charges.len() == guards.len() => request,
+            _ => return passed(),
+        };
         let answer = self.local.charge_request(&request);
-        let by = answer.refused_by.and_then(|by| limits.get(by)).map(|(i, _)| *i)?;
+        let charged = guards.iter().zip(&answer.decisions);
+        let Some(by) = answer.refused_by.and_then(|by| guards.get(by)).map(|(i, _)| *i) else {
+            let moment = |decision: &Decision| match decision.verdict {
+                // A place in the future is given back by the moment that it was granted for.
+                Verdict::Wait(wait) => answer.at.checked_add(wait).unwrap_or(answer.at),
+                _ => answer.at,
+            };
+            return Guarded::Passed(charged.map(|((i, _), it)| (*i, moment(it))).collect());
+        };
         let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
         decisions.resize(tolls.len(), Decision::overflow(Verdict::Allow));
-        for ((i, _), decision) in limits.iter().zip(&answer.decisions) {
+        for ((i, _), decision) in charged {
             if let Some(place) = decisions.get_mut(*i) {
                 *place = *decision;
             }
         }
-        Some(Answer {
-            verdict: answer.verdict,
-            at: Timestamp::EPOCH,
-            refused_by: Some(by),
-            decisions,
-        })
+        let (verdict, at) = (answer.verdict, Timestamp::EPOCH);
+        Guarded::Refused(Answer { verdict, at, refused_by: Some(by), decisions })
     }
 
-    /// Gives back what the store refused for another reason than the guarded limit.
-    pub(crate) fn give_back(&self, tolls: &[Toll<'_>], answer: &Answer) {
-        for (toll, decision) in tolls.iter().zip(&answer.decisions) {
-            let Some(guard) = toll.guard.filter(|_| decision.passes() && toll.spent() > 0) else {
-                continue;
-            };
-            let credit = Op::Credit { cost: toll.spent(), at: self.clock.now() };
-            if let Some(charge) = Toll::new(toll.key, guard, credit).charge() {
-                let _ = self.local.charge_one(&charge);
+    /// Gives back what was taken for tolls that this is true of.
+    pub(crate) fn give_back(
+        &self,
+        tolls: &[Toll<'_>],
+        taken: &Taken,
+        which: impl Fn(usize) -> bool,
+    ) {
+        for (i, at) in taken.iter().filter(|(i, _)| which(*i)) {
+            if let Some(toll) = tolls.get(*i) {
+                self.credit(toll, toll.spent(), *at);
             }
+        }
+    }
+
+    fn credit(&self, toll: &Toll<'_>, cost: u64, at: Timestamp) {
+        let Some(guard) = toll.guard.filter(|_| cost > 0) else { return };
+        if let Some(charge) = Toll::new(toll.key, guard, Op::Credit { cost, at }).charge() {
+            let _ = self.local.charge_one(&charge);
         }
     }
 }

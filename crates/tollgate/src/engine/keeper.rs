@@ -410,7 +410,9 @@ impl<S: Store> Engine<S> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        self.store.charge(&batch).await
+        let answers = self.store.charge(&batch).await;
+        self.heard(&answers);
+        answers
     }
 
     /// Forgets refusals of counters that were credited or released.

@@ -21,7 +21,7 @@ mod toll;
 
 use std::slice::from_ref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -35,7 +35,7 @@ use crate::chance::Names;
 use crate::clock::{self, Instant};
 use debts::Settling;
 use denials::Denials;
-use guards::Guards;
+use guards::{Guarded, Guards, Taken};
 pub(crate) use keeper::{Chore, Keeper, Teller, at_once, once_within};
 use ladder::Ladder;
 use slots::{Print, Printer};
@@ -50,6 +50,8 @@ pub(crate) struct Engine<S> {
     printer: Printer,
     denials: Option<Denials>,
     guards: Guards,
+    /// Whether the store did not answer when it was last asked.
+    silent: AtomicBool,
     ladder: Ladder,
     once: Limit,
     counts: Counts,
@@ -105,6 +107,7 @@ impl<S: Store> Engine<S> {
             printer: Printer::new(),
             denials: (S::REMOTE && deny_cache == DenyCache::On).then(Denials::new),
             guards: Guards::new(),
+            silent: AtomicBool::new(false),
             ladder,
             once: once_within(DEBT_KNOWN),
             counts: Counts::default(),
@@ -130,22 +133,31 @@ impl<S: Store> Engine<S> {
             self.counts.cached.fetch_add(1, Ordering::Relaxed);
             return Outcome { answer, source: Source::DenyCache };
         }
-        if let Some(answer) = self.guards.refuse(tolls) {
-            self.counts.guarded.fetch_add(1, Ordering::Relaxed);
-            return Outcome { answer, source: Source::Guard };
-        }
+        let taken = match self.guard(tolls) {
+            Guarded::Passed(taken) => taken,
+            Guarded::Refused(answer) => {
+                self.counts.guarded.fetch_add(1, Ordering::Relaxed);
+                return Outcome { answer, source: Source::Guard };
+            }
+        };
         let sent = S::REMOTE.then(clock::now);
-        match self.ask(tolls, &prints, partition).await {
+        let asked = self.ask(tolls, &prints, partition).await;
+        self.heard(&asked);
+        match asked {
             Ok(answer) => {
                 if let Some(sent) = sent {
                     self.learn(tolls, &prints, &answer, sent);
                 }
                 if !answer.passes() {
-                    self.guards.give_back(tolls, &answer);
+                    let passes = |i: usize| answer.decisions.get(i).is_some_and(Decision::passes);
+                    self.guards.give_back(tolls, &taken, passes);
                 }
                 Outcome { answer, source: Source::Store }
             }
-            Err(error) => self.without_store(tolls, &prints, partition, &error),
+            Err(error) => {
+                self.guards.give_back(tolls, &taken, |_| true);
+                self.without_store(tolls, &prints, partition, &error)
+            }
         }
     }
 
@@ -250,6 +262,24 @@ impl<S: Store> Engine<S> {
         self.counts.degraded.fetch_add(1, Ordering::Relaxed);
         let answer = self.ladder.answer(tolls, prints, partition);
         Outcome { answer, source: Source::Outage(error.kind()) }
+    }
+
+    /// Charges guards, unless the store was silent when it was last asked: there is nothing to be
+    /// spared then, and the ladder decides.
+    fn guard(&self, tolls: &[Toll<'_>]) -> Guarded {
+        let asks = tolls.iter().all(|toll| matches!(toll.op, Op::Peek(_)));
+        if asks || self.silent.load(Ordering::Relaxed) {
+            return Guarded::Passed(Taken::new());
+        }
+        self.guards.charge(tolls)
+    }
+
+    /// Notes whether the store answered.
+    pub(crate) fn heard<T>(&self, answer: &Result<T, StoreError>) {
+        // Seldom another than before, and many read it.
+        if S::REMOTE && self.silent.load(Ordering::Relaxed) != answer.is_err() {
+            self.silent.store(answer.is_err(), Ordering::Relaxed);
+        }
     }
 
     /// Asks the store, after telling it what it does not know yet.
