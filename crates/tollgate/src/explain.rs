@@ -11,6 +11,7 @@ use tollgate_core::{Key, Retry, Store, Verdict};
 
 use crate::Limiter;
 use crate::admission::{Blocked, Outage, Reason};
+use crate::engine::Source;
 
 /// Why a request would be answered as it would be. Made by [`Limiter::explain`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// What that rests on.
     pub reason: Reason,
+    /// Who would answer. The deny cache is not asked.
+    pub source: Source,
     /// Why the counters are this process's own, if the store does not answer.
     pub outage: Option<Outage>,
     /// Who refuses without counting, if somebody does.
@@ -134,6 +137,7 @@ impl<S: Store + 'static> Limiter<S> {
             version: rules.version(),
             verdict: ruling.verdict(),
             reason: ruling.reason(),
+            source: ruling.source(),
             outage: admission.outage(),
             blocked_by: ruling.blocked_by().cloned(),
             rules: fates(&rules, ask),

@@ -93,6 +93,49 @@ async fn the_guard_of_a_queue_is_given_back() {
     assert!(limiter.admit(&user("alice")).await.passes());
 }
 
+/// A refund gave back what the store had counted, and the guard went on refusing for an hour.
+#[tokio::test(start_paused = true)]
+async fn a_refund_reaches_the_guard() {
+    let limiter = embedded([guarded("10 per 1h", 1_000)]);
+    let (all, minute) = (user("a").cost(10), Duration::from_secs(60));
+    let reserved = limiter.reserve(&all, minute).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+
+    limiter.refund(&reserved).await.unwrap();
+    assert!(limiter.admit(&all).await.passes());
+
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let reserved = limiter.reserve(&all, minute).await.unwrap();
+    limiter.commit(&limiter.redeem(&limiter.token(&reserved)).unwrap(), 4).await.unwrap();
+    assert_eq!(passing(&limiter, &user("a"), 10).await, 6);
+}
+
+/// `peek` and `explain` asked the store only: they said that a request would pass which the guard
+/// then refused.
+#[tokio::test(start_paused = true)]
+async fn peek_and_explain_know_the_guard() {
+    let limiter = embedded([guarded("10 per 1h", 1_000)]);
+    let other = Limiter::builder(Arc::clone(limiter.store()))
+        .rules(rules(1, [log(rule("a", &["user"], &["10 per 1h"]))]))
+        .build();
+    let six = user("a").cost(6);
+    let reserved = other.reserve(&user("a").cost(10), Duration::from_secs(60)).await.unwrap();
+    assert_eq!(limiter.admit(&six).await.ruling().source(), Source::Store, "and refused");
+    other.refund(&reserved).await.unwrap();
+
+    let (peeked, explained) = (limiter.peek(&six).await, limiter.explain(&six).await);
+
+    assert_eq!((peeked.passes(), peeked.ruling().source()), (false, Source::Guard));
+    assert_eq!(explained.source, Source::Guard);
+    assert!(!explained.counters[0].passes);
+    assert_eq!(explained.counters[0].remaining, 4, "of the guard; the store has 10");
+    assert_eq!(limiter.admit(&six).await.ruling().source(), Source::Guard);
+    for _ in 0..10 {
+        assert!(limiter.peek(&user("a").cost(4)).await.passes());
+    }
+    assert!(limiter.admit(&user("a").cost(4)).await.passes(), "asking spends nothing");
+}
+
 /// The guard kept what was used whatever `on-change` said: after a reset the counter was full, and the
 /// guard let one of 20 pass.
 #[tokio::test(start_paused = true)]

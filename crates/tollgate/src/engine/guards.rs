@@ -4,10 +4,15 @@
 //! still charged there, so it admits nobody. What the guarded limit then refuses stays spent here, so
 //! under a flood the guard lets through questions, not requests. Given back is what only another limit
 //! refuses, or one client that another rule refuses could use up the guard of all; and what the store
-//! does not answer, as an outage is judged by the ladder and not by what stands in front of it.
+//! does not answer, as an outage is judged by the ladder and not by what stands in front of it; and what
+//! a reservation turns out not to have cost.
+
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Answer, Charge, Decision, Limit, Op, Request, Timestamp, Verdict};
+use tollgate_core::{
+    Answer, Charge, Clock, Cost, Decision, Limit, Op, Request, Timestamp, Verdict,
+};
 use tollgate_embedded::EmbeddedStore;
 
 use super::toll::Toll;
@@ -20,6 +25,7 @@ const PLACES: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Guards {
     local: EmbeddedStore<LocalClock>,
+    clock: LocalClock,
 }
 
 /// What guards say to a request.
@@ -35,8 +41,9 @@ pub(crate) type Taken = SmallVec<[(usize, Timestamp); 4]>;
 
 impl Guards {
     pub(crate) fn new() -> Self {
-        let local = EmbeddedStore::builder().max_keys(PLACES).with_clock(LocalClock::new());
-        Self { local }
+        let clock = LocalClock::new();
+        let local = EmbeddedStore::builder().max_keys(PLACES).with_clock(clock.clone());
+        Self { local, clock }
     }
 
     /// Charges the guards of these tolls, all or none; asks them, where tolls only ask.
@@ -94,7 +101,14 @@ impl Guards {
         }
     }
 
-    fn credit(&self, toll: &Toll<'_>, cost: u64, at: Timestamp) {
+    /// Gives back what a counter was credited for a charge of this age.
+    pub(crate) fn give_back_after(&self, toll: &Toll<'_>, cost: Cost, age: Duration) {
+        let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        let at = self.clock.now().as_micros().saturating_sub(age);
+        self.credit(toll, cost, Timestamp::from_micros(at));
+    }
+
+    fn credit(&self, toll: &Toll<'_>, cost: Cost, at: Timestamp) {
         let Some(guard) = toll.guard.filter(|_| cost > 0) else { return };
         if let Some(charge) = Toll::new(toll.key, guard, Op::Credit { cost, at }).charge() {
             let _ = self.local.charge_one(&charge);

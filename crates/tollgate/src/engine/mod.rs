@@ -152,7 +152,7 @@ impl<S: Store> Engine<S> {
                     let passes = |i: usize| answer.decisions.get(i).is_some_and(Decision::passes);
                     self.guards.give_back(tolls, &taken, passes);
                 }
-                Outcome { answer, source: Source::Store }
+                self.beside_guards(tolls, answer)
             }
             Err(error) => {
                 self.guards.give_back(tolls, &taken, |_| true);
@@ -267,11 +267,33 @@ impl<S: Store> Engine<S> {
     /// Charges guards, unless the store was silent when it was last asked: there is nothing to be
     /// spared then, and the ladder decides.
     fn guard(&self, tolls: &[Toll<'_>]) -> Guarded {
-        let asks = tolls.iter().all(|toll| matches!(toll.op, Op::Peek(_)));
-        if asks || self.silent.load(Ordering::Relaxed) {
+        if asks(tolls) || self.silent.load(Ordering::Relaxed) {
             return Guarded::Passed(Taken::new());
         }
         self.guards.charge(tolls)
+    }
+
+    /// The store's answer, and for whoever only asks what its guards would say.
+    fn beside_guards(&self, tolls: &[Toll<'_>], mut answer: Answer) -> Outcome {
+        if !answer.passes() || !asks(tolls) {
+            return Outcome { answer, source: Source::Store };
+        }
+        let Guarded::Refused(refusal) = self.guards.charge(tolls) else {
+            return Outcome { answer, source: Source::Store };
+        };
+        for (decision, guard) in answer.decisions.iter_mut().zip(&refusal.decisions) {
+            if !guard.passes() {
+                decision.verdict = guard.verdict;
+                decision.remaining = decision.remaining.min(guard.remaining);
+            }
+        }
+        (answer.verdict, answer.refused_by) = (refusal.verdict, refusal.refused_by);
+        Outcome { answer, source: Source::Guard }
+    }
+
+    /// Lets guards know that a charge of this age was credited.
+    pub(crate) fn credited(&self, toll: &Toll<'_>, cost: Cost, age: Duration) {
+        self.guards.give_back_after(toll, cost, age);
     }
 
     /// Notes whether the store answered.
@@ -370,7 +392,7 @@ impl<S: Store> Engine<S> {
     /// A refusal that need not be asked for. Whoever only asks wants to know what the store says.
     fn known(&self, tolls: &[Toll<'_>], prints: &[Print]) -> Option<Answer> {
         let denials = self.denials.as_ref()?;
-        if tolls.iter().all(|toll| matches!(toll.op, Op::Peek(_))) {
+        if asks(tolls) {
             return None;
         }
         let now = clock::now();
@@ -433,6 +455,11 @@ fn refused_by(found: &[Option<Decision>]) -> Option<Answer> {
     let unknown = Decision::overflow(Verdict::Allow);
     let decisions = found.iter().map(|decision| decision.unwrap_or(unknown)).collect();
     Some(Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions })
+}
+
+/// Whether nothing is charged.
+fn asks(tolls: &[Toll<'_>]) -> bool {
+    tolls.iter().all(|toll| matches!(toll.op, Op::Peek(_)))
 }
 
 fn never(tolls: usize) -> Answer {

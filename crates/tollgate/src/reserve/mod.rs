@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tollgate_core::rule::Ask;
 use tollgate_core::{
-    Basis, Charge, Cost, Key, Op, Request, RequestError, Store, StoreError, Timestamp,
+    Basis, Charge, Cost, Key, Limit, Op, Request, RequestError, Store, StoreError, Timestamp,
 };
 
 use crate::admission::Admission;
@@ -43,6 +43,8 @@ struct Spent {
     cost: Cost,
     /// Whether an attribute of the request said so.
     measured: bool,
+    /// What stands in front of the counter in this process.
+    guard: Option<Limit>,
 }
 
 /// The longest that a reservation may wait to be settled.
@@ -202,7 +204,8 @@ impl<S: Store + 'static> Limiter<S> {
                 Some(more) => Op::Debit { cost: more, at },
                 None => Op::Credit { cost: spent.cost.saturating_sub(actual), at },
             };
-            tolls.extend(spent.counter.toll(op));
+            let toll = spent.counter.toll(op);
+            tolls.extend(toll.map(|toll| Toll { guard: spent.guard.as_ref(), ..toll }));
         }
         let charges: Vec<Charge<'_>> = tolls.iter().filter_map(Toll::charge).collect();
         let partition = reservation.spent.first().and_then(|s| s.counter.partition.as_deref());
@@ -211,7 +214,14 @@ impl<S: Store + 'static> Limiter<S> {
         let answer = engine.store.decide(&request).await?;
         engine.forget_denials(&tolls);
         match answer.decisions.first() {
-            _ if answer.passes() => Ok(()),
+            _ if answer.passes() => {
+                for toll in &tolls {
+                    if let Op::Credit { cost, at } = toll.op {
+                        engine.credited(toll, cost, now.since(at));
+                    }
+                }
+                Ok(())
+            }
             Some(used) if used.basis == Basis::Overflow => Err(ReservationError::NoRoom),
             _ => Err(ReservationError::AlreadyUsed),
         }
@@ -239,7 +249,8 @@ impl<S: Store + 'static> Limiter<S> {
         let note = |toll: &Toll<'_>, partition: Option<&[u8]>| {
             if let Op::Take(cost) = toll.op {
                 let counter = OwnedToll::new(toll, partition);
-                spent.push(Spent { counter, cost, measured: toll.measured });
+                let (measured, guard) = (toll.measured, toll.guard.copied());
+                spent.push(Spent { counter, cost, measured, guard });
             }
         };
         let admission = self.rule_on(ask, Manner::CHARGE, self.rules(), note).await;

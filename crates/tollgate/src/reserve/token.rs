@@ -72,11 +72,12 @@ pub(super) fn read(
         let [code, measured] = rest.array().ok_or(TokenError::Malformed)?;
         let key = rest.part().ok_or(TokenError::Malformed)?;
         let partition = rest.part().ok_or(TokenError::Malformed)?;
-        let limits = rules.limit_of_key(key).map(|limit| *limit.limit());
-        if let Some(limit) = limits.filter(|limit| limit.code() == code) {
+        let active = rules.limit_of_key(key);
+        if let Some(active) = active.filter(|active| active.limit().code() == code) {
             let partition = (!partition.is_empty()).then(|| partition.into());
-            let counter = OwnedToll { key: key.into(), limit, partition };
-            spent.push(Spent { counter, cost, measured: measured != 0 });
+            let counter = OwnedToll { key: key.into(), limit: *active.limit(), partition };
+            let (measured, guard) = (measured != 0, active.guard().copied());
+            spent.push(Spent { counter, cost, measured, guard });
         }
     }
     Ok(Reservation { id, at, expires, spent, permits: Permits::none() })
