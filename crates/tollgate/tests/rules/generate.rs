@@ -105,7 +105,21 @@ fn tame(rng: &mut Rng, domain: &mut Domain) {
             rule.limits.push(Limitation { name: None, quota, algorithm: None });
         }
         rule.ban = rule.ban.filter(|ban| Quota::new(ban.after, ban.within).is_ok());
+        rule.local_guard = rule.local_guard.filter(|guard| can_be_guarded(&rule.limits, *guard));
     }
+}
+
+fn can_be_guarded(limits: &[Limitation], thousandths: u32) -> bool {
+    let counts_holders =
+        |limit: &Limitation| matches!(limit.algorithm, Some(Algorithm::Concurrency(_)));
+    let scales = |limit: &Limitation, algorithm: Algorithm| {
+        let guard = |limit: Limit| limit.scaled(u64::from(thousandths), 1_000).ok();
+        Limit::new(limit.algorithm.unwrap_or(algorithm), limit.quota).ok().and_then(guard).is_some()
+    };
+    let mut guarded = limits.iter().filter(|limit| !counts_holders(limit)).peekable();
+    guarded.peek().is_some()
+        && guarded
+            .all(|limit| scales(limit, SlidingLog.into()) && scales(limit, TokenBucket.into()))
 }
 
 fn rule(rng: &mut Rng, texts: Texts, index: u64) -> Rule {
