@@ -19,9 +19,8 @@ pub struct ActiveRule {
     pub(super) limits: Vec<ActiveLimit>,
     pub(super) ban: Option<ActiveBan>,
     pub(super) conditions: Vec<Condition>,
+    /// As declared, and then what else the domain is partitioned by.
     pub(super) by: Vec<Part>,
-    /// The names of those: as declared, and then what else the domain is partitioned by.
-    pub(super) counted_by: Vec<String>,
     /// How long a value of `by` may be to enter a key as it is.
     pub(super) verbatim: usize,
     /// Positions in the domain of the rules that it replaces, in order.

@@ -122,12 +122,10 @@ impl Compiler {
             let place = place.field("by").item(at);
             by.push(self.part(name, templates, place, report));
         }
-        let mut counted_by = rule.by.clone();
         for name in partition {
             // A counter lives in one partition, so it is told apart by that as well.
             if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
                 by.push(Part::Value(self.slots.take(name)));
-                counted_by.push(name.clone());
             }
         }
         let mut limits = Vec::with_capacity(rule.limits.len());
@@ -147,7 +145,6 @@ impl Compiler {
             conditions,
             verbatim: key::verbatim(by.len()),
             by,
-            counted_by,
             replaces: Vec::new(),
             cost,
         }

@@ -25,7 +25,8 @@ pub struct Domain {
     /// What asks call it.
     pub name: String,
     /// Attributes whose values put all keys of a request into one lane of a Redis Cluster. Every
-    /// counter of the domain is told apart by them, besides its rule's `by`.
+    /// counter of the domain is told apart by them, besides its rule's `by`; asks that lack one
+    /// share counters of their own.
     pub partition: Vec<String>,
     /// How many leading bits of an IPv6 address are one client: 64, the least a client gets.
     pub ipv6_prefix: u8,

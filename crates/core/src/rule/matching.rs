@@ -46,7 +46,8 @@ impl<'s> Match<'s> {
         Ok(Self { rule, position, template })
     }
 
-    /// The first attribute of `by` that the ask lacks, as declared.
+    /// The first attribute of `by` that the ask lacks, as declared. What the domain is partitioned by
+    /// besides is not looked at: who leaves it out shares the counters of all who do.
     pub(super) fn missing(&self, view: &View<'_>) -> Option<&'s str> {
         let lacks = |part: &Part| match part {
             Part::Value(slot) => view.value(*slot).is_none(),
@@ -54,9 +55,10 @@ impl<'s> Match<'s> {
             // A rule that matches by its path has one; who is named need not.
             Part::Template | Part::Capture(_) => self.template.is_none(),
         };
-        let given = view.given.len();
-        let at = self.rule.by.iter().skip(given).position(lacks)?.saturating_add(given);
-        self.rule.counted_by.get(at).map(String::as_str)
+        // Those of the rule itself come first, and of these the ones that a function gives.
+        let (given, own) = (view.given.len(), self.rule.by().len());
+        let at = self.rule.by.iter().take(own).skip(given).position(lacks)?.saturating_add(given);
+        self.rule.by().get(at).map(String::as_str)
     }
 
     /// Whether anything of the rule happens to an ask that lacks this attribute of `by`.

@@ -1,0 +1,70 @@
+//! Bugs that a second attack on the limiter found, each with its story: outages, shadows, lists,
+//! partitions, runtimes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+mod common;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::*;
+use tollgate::core::algorithm::Concurrency;
+use tollgate::core::rule::declaration::{
+    Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule,
+};
+use tollgate::core::rule::declaration::{Subject, Value};
+use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::{Event, Fate, Limiter, Observer};
+
+const fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn ms(n: u64) -> tokio::time::Sleep {
+    tokio::time::sleep(Duration::from_millis(n))
+}
+
+/// Ten pass without the store, which is back then, with replies that take 30 ms.
+async fn owing_ten(way: &Way) -> Limiter<Way> {
+    let limiter = node(way, [log(rule("a", &["user"], &["100 per 1h"]))]).await;
+    way.set(Road::Closed);
+    for _ in 0..10 {
+        assert!(limiter.admit(&user("a")).await.passes());
+    }
+    way.set(Road::Open);
+    way.takes(0, 30);
+    limiter
+}
+
+/// In a domain with a partition, an ask without its attribute was limited by no rule at all, whatever
+/// they counted by: leaving out a header switched every limit off.
+#[tokio::test(start_paused = true)]
+async fn without_the_partitions_attribute_rules_still_limit() {
+    let mut domain = Domain::new("shop");
+    domain.partition = vec!["tenant".to_owned()];
+    let own = Rule { on_missing: OnMissing::Skip, ..log(rule("own", &["tenant"], &["5 per 1h"])) };
+    let strict = on(log(rule("strict", &["user"], &["9 per 1h"])), "service", "login");
+    let strict = Rule { on_missing: OnMissing::Refuse, ..strict };
+    domain.rules = vec![log(rule("all", &[], &["3 per 1h"])), own, strict];
+    let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
+    let limiter = Limiter::builder(backend()).rules(set).build();
+    let (bare, full) = (Ask::new("shop"), Ask::new("shop").with("tenant", "t").unwrap());
+
+    for ask in [&bare, &full] {
+        for i in 0..5 {
+            assert_eq!(limiter.admit(ask).await.passes(), i < 3, "{ask:?}");
+        }
+    }
+
+    let fates = limiter.explain(&bare).await.rules;
+    assert_eq!(fates[0].fate, Fate::Charged);
+    assert_eq!(fates[1].fate, Fate::Skipped { attribute: "tenant".to_owned() }, "its own `by`");
+    let login = user("a").with("service", "login").unwrap();
+    assert_eq!(limiter.explain(&login).await.rules[2].fate, Fate::Charged, "it has its `by`");
+}
