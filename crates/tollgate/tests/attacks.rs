@@ -42,6 +42,46 @@ async fn owing_ten(way: &Way) -> Limiter<Way> {
     limiter
 }
 
+/// One request carried a debt to the store while another met a blip. The blip took the part back, which
+/// was under way, and it was told again under another name: 10 were debited twice.
+#[tokio::test(start_paused = true)]
+async fn a_debt_under_way_is_not_told_again_under_another_name() {
+    let way = Way::to(&backend());
+    let limiter = owing_ten(&way).await;
+    let first = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.admit(&user("a")).await.passes() }
+    });
+    ms(5).await;
+
+    way.set(Road::Closed);
+    assert!(limiter.admit(&user("a")).await.passes());
+    way.set(Road::Open);
+    assert!(first.await.unwrap());
+    way.takes(0, 0);
+    tokio::time::sleep(s(2)).await;
+
+    assert_eq!(left(&limiter, "a").await, 88, "12 of 100 passed");
+}
+
+/// The same when the caller that carried it has gone away.
+#[tokio::test(start_paused = true)]
+async fn a_debt_whose_carrier_left_is_not_told_again_under_another_name() {
+    let way = Way::to(&backend());
+    let limiter = owing_ten(&way).await;
+    let ask = user("a");
+    let carrier = tokio::time::timeout(Duration::from_millis(10), limiter.admit(&ask));
+    assert!(carrier.await.is_err(), "it left");
+
+    way.set(Road::Closed);
+    assert!(limiter.admit(&user("a")).await.passes());
+    way.set(Road::Open);
+    way.takes(0, 0);
+    tokio::time::sleep(s(2)).await;
+
+    assert_eq!(left(&limiter, "a").await, 88, "whoever left was charged");
+}
+
 /// In a domain with a partition, an ask without its attribute was limited by no rule at all, whatever
 /// they counted by: leaving out a header switched every limit off.
 #[tokio::test(start_paused = true)]

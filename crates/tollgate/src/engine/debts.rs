@@ -4,7 +4,8 @@
 //! answers for it again. Before it does, it is told what passed meanwhile, in *parts*: each a request
 //! of its own that takes from a counter nobody else knows, named by the part, and debits the other,
 //! all or none. A part keeps its name and its cost until it is known to have been told, so one whose
-//! settling timed out is sent again and counts once; what passes after it was sent is another part.
+//! settling timed out, or is still under way, is sent again and counts once; what passes after it was
+//! sent is another part.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,8 +44,8 @@ pub(crate) struct Part {
     pub(crate) name: u128,
     pub(crate) cost: Cost,
     pub(crate) last: Instant,
-    /// Whether it was sent, and may have arrived.
-    uncertain: bool,
+    /// How often it was handed out to be sent, and is not known not to have arrived.
+    sent: u32,
 }
 
 /// What is to be told of a debt.
@@ -133,9 +134,11 @@ impl Debts {
             let cost = debt.cost.min(used(&debt.toll, &debt.share));
             debt.cost = 0;
             if cost > 0 {
-                debt.parts.push(Part { name: name(), cost, last: debt.last, uncertain: false });
+                debt.parts.push(Part { name: name(), cost, last: debt.last, sent: 0 });
             }
         }
+        // Who asked for it may leave without saying what came of it.
+        debt.parts.iter_mut().for_each(|part| part.sent = part.sent.saturating_add(1));
         Some(Settling { print, toll: debt.toll.clone(), parts: debt.parts.clone() })
     }
 
@@ -155,24 +158,21 @@ impl Debts {
         }
     }
 
-    /// Takes back what was certainly not told: by the next time, less of it may still count.
+    /// Takes back what was certainly not told: by the next time, less of it may still count. A part
+    /// that somebody else sent as well, or sent before without a reply, keeps its name and its cost.
     pub(crate) fn unsent(&self, settling: &Settling) {
         let mut debts = self.lock();
         let Some(debt) = debts.get_mut(&settling.print) else { return };
         let Debt { parts, cost, .. } = debt;
-        parts.retain(|part| {
-            if !part.uncertain {
+        parts.retain_mut(|part| {
+            if settling.parts.iter().any(|unsent| unsent.name == part.name) {
+                part.sent = part.sent.saturating_sub(1);
+            }
+            if part.sent == 0 {
                 *cost = cost.saturating_add(part.cost);
             }
-            part.uncertain
+            part.sent > 0
         });
-    }
-
-    /// Notes that what was sent may have arrived.
-    pub(crate) fn uncertain(&self, settling: &Settling) {
-        if let Some(debt) = self.lock().get_mut(&settling.print) {
-            debt.parts.iter_mut().for_each(|part| part.uncertain = true);
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Print, Debt>> {
