@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::declaration::{Ban, Mode, Network, OnMissing, OnOutage, Rule};
 use super::trie::Templates;
-use crate::{Cost, Limit};
+use crate::{Cost, Limit, Revision};
 
 /// A rule at work.
 #[derive(Clone, Debug)]
@@ -132,6 +132,7 @@ pub struct ActiveLimit {
     pub(super) limit: Limit,
     pub(super) kind: LimitKind,
     pub(super) guard: Option<Limit>,
+    pub(super) since: Revision,
     pub(super) head: Box<[u8]>,
 }
 
@@ -144,6 +145,12 @@ impl ActiveLimit {
     /// What is allowed. Its revision is the version of the set.
     pub const fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    /// What was charged under this revision or a later one is counted as it was charged. Before it,
+    /// an edit may have scaled or reset the counter: see [`RuleSet::following`](super::RuleSet::following).
+    pub const fn since(&self) -> Revision {
+        self.since
     }
 
     /// The limit of this process in front of the store, if the rule declares a `local-guard` and

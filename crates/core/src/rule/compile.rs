@@ -21,7 +21,7 @@ use super::key;
 use super::template::Template;
 use super::trie::Templates;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
-use crate::{Algorithm, Limit, Quota, Revision};
+use crate::{Algorithm, Limit, OnChange, Quota, Revision};
 
 /// Where rules are declared, which tells their counters apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +245,12 @@ impl Compiler {
             .with_on_change(rule.on_change)
             .with_on_full(rule.on_full);
         let head = key::head(letter, &self.domain, &rule.name, &name);
-        ActiveLimit { name, limit, kind, guard: None, head }
+        // Of what was before, only that this edit keeps it is known.
+        let since = match rule.on_change {
+            OnChange::Keep => Revision::default(),
+            OnChange::Scale | OnChange::Reset => limit.revision(),
+        };
+        ActiveLimit { name, limit, kind, guard: None, since, head }
     }
 
     fn ban(&self, rule: &Rule, ban: Ban, place: Place, report: &mut Report) -> Option<ActiveBan> {

@@ -14,6 +14,7 @@ use super::hash::Table;
 use super::key::{self, KeySecret};
 use super::named::{self, NamedError};
 use super::{check, compile, consider, judge};
+use crate::OnChange;
 
 /// Rules, checked and ready to judge.
 ///
@@ -107,6 +108,25 @@ impl RuleSet {
     pub fn empty() -> Self {
         let declaration = Declaration { version: 0, domains: Vec::new() };
         Self { declaration, domains: Vec::new(), by_name: Table::default() }
+    }
+
+    /// The same set, as the edit of another: knows of each limit since which version nothing has
+    /// scaled or reset its counter ([`ActiveLimit::since`]).
+    pub fn following(mut self, before: &Self) -> Self {
+        let before: Table<&[u8], &ActiveLimit> = before
+            .rules()
+            .flat_map(ActiveRule::limits)
+            .map(|limit| (&*limit.head, limit))
+            .collect();
+        let rules = self.domains.iter_mut().flat_map(|(domain, _)| &mut domain.rules);
+        for limit in rules.flat_map(|rule| &mut rule.limits) {
+            if let Some(older) = before.get(&*limit.head)
+                && limit.limit.change_from(&older.limit) == OnChange::Keep
+            {
+                limit.since = older.since;
+            }
+        }
+        self
     }
 
     /// Which edit it is.

@@ -14,9 +14,10 @@ mod token;
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::rule::Ask;
+use tollgate_core::rule::{Ask, RuleSet};
 use tollgate_core::{
-    Basis, Charge, Cost, Key, Limit, Op, Request, RequestError, Store, StoreError, Timestamp,
+    Basis, Charge, Cost, Key, Limit, Op, Request, RequestError, Revision, Store, StoreError,
+    Timestamp,
 };
 
 use crate::admission::Admission;
@@ -41,10 +42,27 @@ pub struct Reservation {
 struct Spent {
     counter: OwnedToll,
     cost: Cost,
+    /// By which version of the rules.
+    charged: Revision,
     /// Whether an attribute of the request said so.
     measured: bool,
     /// What stands in front of the counter in this process.
     guard: Option<Limit>,
+}
+
+impl Spent {
+    /// Whether its counter counts what was charged as it was charged. What an edit has scaled or reset
+    /// since cannot be taken out again: a credit would give away what others used.
+    fn still_counts(&self, rules: &RuleSet) -> bool {
+        if self.charged.0 >= rules.version() {
+            return true;
+        }
+        let limit = rules.limit_of_key(&self.counter.key);
+        // Where no rule or another algorithm counts by the key, nothing was done to the counter.
+        limit.is_none_or(|active| {
+            active.limit().code() != self.counter.limit.code() || self.charged >= active.since()
+        })
+    }
 }
 
 /// The longest that a reservation may wait to be settled.
@@ -123,7 +141,9 @@ impl<S: Store + 'static> Limiter<S> {
     /// is left alone by what a rule that counts tokens turns out to cost.
     ///
     /// What was used beyond the estimate is debited, even where nothing is left. What was not is
-    /// credited, as far as time has not given it back already.
+    /// credited, as far as time has not given it back already; but not where an edit of the rules has
+    /// scaled or reset the counter since (`on-change`): there it stays charged, as what became of the
+    /// charge cannot be told from what others used.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -190,7 +210,7 @@ impl<S: Store + 'static> Limiter<S> {
         if now > reservation.expires {
             return Err(ReservationError::Expired);
         }
-        let at = reservation.at;
+        let (at, rules) = (reservation.at, self.rules());
         let mut tolls = vec![Toll::new(once, &limit, Op::Take(1))];
         let any_measured = reservation.spent.iter().any(|spent| spent.measured);
         for spent in &reservation.spent {
@@ -202,6 +222,7 @@ impl<S: Store + 'static> Limiter<S> {
             };
             let op = match actual.checked_sub(spent.cost) {
                 Some(more) => Op::Debit { cost: more, at },
+                None if !spent.still_counts(&rules) => continue,
                 None => Op::Credit { cost: spent.cost.saturating_sub(actual), at },
             };
             let toll = spent.counter.toll(op);
@@ -250,7 +271,8 @@ impl<S: Store + 'static> Limiter<S> {
             if let Op::Take(cost) = toll.op {
                 let counter = OwnedToll::new(toll, partition);
                 let (measured, guard) = (toll.measured, toll.guard.copied());
-                spent.push(Spent { counter, cost, measured, guard });
+                let charged = toll.limit.revision();
+                spent.push(Spent { counter, cost, charged, measured, guard });
             }
         };
         let admission = self.rule_on(ask, Manner::CHARGE, self.rules(), note).await;

@@ -1,8 +1,8 @@
 //! A reservation as text: what it is about, and a code that only the fleet can make.
 //!
 //! ```text
-//! base64url( 1 │ id 16 │ at 8 │ expires 8 │ charges ) . base64url( code 16 )
-//! charge = cost 8 │ algorithm 1 │ measured 1 │ key │ partition, the last two behind their lengths (2)
+//! base64url( 2 │ id 16 │ at 8 │ expires 8 │ charges ) . base64url( code 16 )
+//! charge = cost 8 │ version of the rules 8 │ algorithm 1 │ measured 1 │ key │ partition, the last two behind their lengths (2)
 //! ```
 //!
 //! All numbers little-endian. The code is SipHash-2-4 of 128 bits under a key made of the fleet's secret, over
@@ -15,14 +15,14 @@ use std::hash::Hasher;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use siphasher::sip128::{Hasher128, SipHasher24};
-use tollgate_core::Timestamp;
 use tollgate_core::rule::RuleSet;
+use tollgate_core::{Revision, Timestamp};
 
 use super::{Reservation, Spent};
 use crate::engine::OwnedToll;
 use crate::permits::Permits;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// More than any reservation takes: 64 charges with the longest names and keys.
 const MAX_LEN: usize = 256 * 1024;
@@ -34,6 +34,7 @@ pub(super) fn write(reservation: &Reservation, secret: &[u8; 16]) -> String {
     bytes.extend(reservation.expires.as_micros().to_le_bytes());
     for spent in &reservation.spent {
         bytes.extend(spent.cost.to_le_bytes());
+        bytes.extend(spent.charged.0.to_le_bytes());
         bytes.extend([spent.counter.limit.code(), u8::from(spent.measured)]);
         for part in [&spent.counter.key[..], spent.counter.partition.as_deref().unwrap_or(&[])] {
             let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
@@ -69,6 +70,8 @@ pub(super) fn read(
     let mut spent = Vec::new();
     while !rest.0.is_empty() {
         let cost = rest.array().map(u64::from_le_bytes).ok_or(TokenError::Malformed)?;
+        let charged = rest.array().map(u64::from_le_bytes).map(Revision);
+        let charged = charged.ok_or(TokenError::Malformed)?;
         let [code, measured] = rest.array().ok_or(TokenError::Malformed)?;
         let key = rest.part().ok_or(TokenError::Malformed)?;
         let partition = rest.part().ok_or(TokenError::Malformed)?;
@@ -77,7 +80,7 @@ pub(super) fn read(
             let partition = (!partition.is_empty()).then(|| partition.into());
             let counter = OwnedToll { key: key.into(), limit: *active.limit(), partition };
             let (measured, guard) = (measured != 0, active.guard().copied());
-            spent.push(Spent { counter, cost, measured, guard });
+            spent.push(Spent { counter, cost, charged, measured, guard });
         }
     }
     Ok(Reservation { id, at, expires, spent, permits: Permits::none() })
