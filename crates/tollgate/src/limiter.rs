@@ -523,6 +523,8 @@ pub(crate) fn toll<'c, 's: 'c>(
     let limit = due.limit.limit();
     let holders = matches!(limit.algorithm(), Algorithm::Concurrency(_));
     let op = match (manner, due.limit.kind()) {
+        // Who costs nothing asks, and holds nothing.
+        (_, LimitKind::Limit) if holders && due.cost == 0 => Op::Peek(0),
         (Manner::Charge { .. }, LimitKind::Limit) if holders => {
             Op::Acquire { holder: Holder(draw()), lease: limit.quota().period() }
         }

@@ -15,9 +15,7 @@ use std::time::Duration;
 
 use common::*;
 use tollgate::core::algorithm::Concurrency;
-use tollgate::core::rule::declaration::{
-    Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule,
-};
+use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule};
 use tollgate::core::rule::declaration::{Subject, Value};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::{Event, Fate, Limiter, Observer};
@@ -80,6 +78,25 @@ async fn a_debt_whose_carrier_left_is_not_told_again_under_another_name() {
     tokio::time::sleep(s(2)).await;
 
     assert_eq!(left(&limiter, "a").await, 88, "whoever left was charged");
+}
+
+/// A concurrency limit did not look at costs: a question of cost 0 was refused, or held a permit.
+#[tokio::test(start_paused = true)]
+async fn a_cost_of_0_takes_no_permit() {
+    let rule = with(rule("k", &[], &["1 per 1m"]), Concurrency);
+    let limiter = Limiter::builder(backend()).rules(rules(1, [rule])).build();
+    let (one, nothing) = (Ask::new("shop"), Ask::new("shop").cost(0));
+
+    let asked = limiter.admit(&nothing).await;
+    let held = limiter.admit(&one).await;
+
+    assert!(asked.passes() && held.passes());
+    assert!(limiter.admit(&nothing).await.passes());
+    assert!(limiter.peek(&nothing).await.passes());
+    assert!(!limiter.admit(&one).await.passes());
+    drop(held);
+    settle().await;
+    assert!(limiter.admit(&one.clone().cost(5)).await.passes(), "any other cost is one permit");
 }
 
 /// In a domain with a partition, an ask without its attribute was limited by no rule at all, whatever
