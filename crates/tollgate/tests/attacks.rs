@@ -80,6 +80,25 @@ async fn a_debt_whose_carrier_left_is_not_told_again_under_another_name() {
     assert_eq!(left(&limiter, "a").await, 88, "whoever left was charged");
 }
 
+/// A refusal that was under way during a refund was learnt after it, and repeated for 50 ms.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_from_before_a_refund_is_not_repeated() {
+    let way = Way::to(&backend());
+    let limiter = node(&way, [log(rule("a", &["user"], &["10 per 1h"]))]).await;
+    let reserved = limiter.reserve(&user("a").cost(10), s(60)).await.unwrap();
+    way.takes(0, 20);
+    let refused = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.admit(&user("a")).await.passes() }
+    });
+    ms(2).await;
+    way.takes(0, 0);
+    limiter.refund(&reserved).await.unwrap();
+    assert!(!refused.await.unwrap(), "it was asked before");
+
+    assert!(limiter.admit(&user("a")).await.passes());
+}
+
 /// A concurrency limit did not look at costs: a question of cost 0 was refused, or held a permit.
 #[tokio::test(start_paused = true)]
 async fn a_cost_of_0_takes_no_permit() {

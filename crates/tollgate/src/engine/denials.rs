@@ -6,7 +6,8 @@
 //!
 //! Only a credit by another node, or a store's clock that jumps forth, could let the cost pass
 //! earlier. So nothing is repeated for longer than [`LONGEST`]. Credits of this process forget
-//! the refusal at once, and another edit of a rule is another limit.
+//! the refusal at once, and with it what was asked before them and is answered later; and another
+//! edit of a rule is another limit.
 //!
 //! Not here: concurrency, where a release may come at any moment, and shadow rules, which must
 //! count what they would refuse.
@@ -40,10 +41,18 @@ struct Denial {
     remaining: u64,
 }
 
+/// What is known of a counter.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Refuses(Denial),
+    /// It was credited: what was asked no later says nothing.
+    Credited(Instant),
+}
+
 /// Remembers refusals.
 #[derive(Debug)]
 pub(crate) struct Denials {
-    slots: Slots<Denial>,
+    slots: Slots<Known>,
 }
 
 impl Denials {
@@ -54,7 +63,7 @@ impl Denials {
     /// The refusal of this cost, if it is known without asking.
     pub(crate) fn known(&self, print: Print, toll: &Toll<'_>, now: Instant) -> Option<Decision> {
         let cost = asked(toll)?;
-        let denial = self.slots.get(print)?;
+        let Known::Refuses(denial) = self.slots.get(print)? else { return None };
         if cost < denial.cost || now >= denial.until || edit(toll) != denial.edit {
             return None;
         }
@@ -82,17 +91,20 @@ impl Denials {
             reset_at: after(sent, decision.reset_after),
             remaining: decision.remaining,
         };
-        let lower = |known: Denial| {
-            known.edit == denial.edit && known.cost < cost && known.until >= denial.until
+        let outdone = |known: Known| match known {
+            Known::Refuses(known) => {
+                known.edit == denial.edit && known.cost < cost && known.until >= denial.until
+            }
+            Known::Credited(then) => sent <= then,
         };
-        if !self.slots.get(print).is_some_and(lower) {
-            self.slots.put(print, denial);
+        if !self.slots.get(print).is_some_and(outdone) {
+            self.slots.put(print, Known::Refuses(denial));
         }
     }
 
-    /// Forgets what a credit may have changed.
-    pub(crate) fn forget(&self, print: Print) {
-        self.slots.forget(print);
+    /// Forgets what a credit may have changed, which has arrived at `now`.
+    pub(crate) fn forget(&self, print: Print, now: Instant) {
+        self.slots.put(print, Known::Credited(now));
     }
 }
 
