@@ -3,6 +3,7 @@
 //! Events go through a bounded queue to a thread of their own. When observers are slower than
 //! requests the queue fills, events are dropped, and that is counted; a request never waits.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,7 +123,9 @@ impl Observers {
                 for observer in &observers {
                     // One that panics must not silence the others, or itself for good.
                     let told = std::panic::AssertUnwindSafe(|| observer.observe(&event));
-                    drop(std::panic::catch_unwind(told));
+                    if let Err(thrown) = std::panic::catch_unwind(told) {
+                        discard(thrown);
+                    }
                 }
             }
         };
@@ -143,5 +146,14 @@ impl Observers {
     /// Events that nobody was told of.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// Drops what a panic carried. If that panics in turn, what the second one carried is leaked: it may
+/// do the same for ever.
+fn discard(thrown: Box<dyn Any + Send>) {
+    let dropped = std::panic::AssertUnwindSafe(move || drop(thrown));
+    if let Err(again) = std::panic::catch_unwind(dropped) {
+        std::mem::forget(again);
     }
 }

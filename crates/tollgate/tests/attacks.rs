@@ -144,3 +144,29 @@ async fn without_the_partitions_attribute_rules_still_limit() {
     let login = user("a").with("service", "login").unwrap();
     assert_eq!(limiter.explain(&login).await.rules[2].fate, Fate::Charged, "it has its `by`");
 }
+
+/// An observer whose panic carried something that panics when dropped ended the thread of all.
+#[tokio::test]
+async fn observers_survive_what_panics_when_it_is_dropped() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any(Fuse);
+        }
+    }
+    struct Fuse;
+    struct Throws(mpsc::Sender<()>);
+    impl Observer for Throws {
+        fn observe(&self, _: &Event) {
+            let _ = self.0.send(());
+            std::panic::panic_any(Bomb);
+        }
+    }
+    let (sender, told) = mpsc::channel();
+    let limiter = Limiter::builder(backend()).observer(Throws(sender)).build();
+
+    for _ in 0..3 {
+        let _ = limiter.admit(&Ask::new("shop")).await;
+        told.recv().expect("the thread is alive");
+    }
+}
