@@ -10,7 +10,7 @@ use tollgate_core::rule::{Ask, Judgement, LimitKind, Outcome as Considered, Rule
 use tollgate_core::{Key, Retry, Store, Verdict};
 
 use crate::Limiter;
-use crate::admission::{Blocked, Outage, Reason};
+use crate::admission::{Blocked, Outage, Reason, Ruling};
 use crate::engine::Source;
 
 /// Why a request would be answered as it would be. Made by [`Limiter::explain`].
@@ -29,11 +29,10 @@ pub struct Explanation {
     pub outage: Option<Outage>,
     /// Who refuses without counting, if somebody does.
     pub blocked_by: Option<Blocked>,
-    /// Every rule of the domain, and what becomes of it, in the order of the file. The domain's
-    /// lists come before all rules: if `reason` is [`Reason::Exempt`] or [`Reason::Blocked`] by a
-    /// list, none is charged.
+    /// Every rule of the domain, and what becomes of it, in the order of the file.
     pub rules: Vec<ExplainedRule>,
-    /// Every counter of an enforced rule that the request would be charged on.
+    /// Every counter of an enforced rule that the request would be charged on. Those of shadow rules
+    /// are not asked.
     pub counters: Vec<ExplainedCounter>,
 }
 
@@ -73,6 +72,9 @@ pub enum Fate {
     },
     /// It refuses without counting.
     Blocks,
+    /// It matches, but the request is answered before anything is counted: by a list of the domain,
+    /// by a rule that blocks, or because it would meet more limits than one request may have.
+    Spared,
 }
 
 /// What one counter says.
@@ -140,17 +142,12 @@ impl<S: Store + 'static> Limiter<S> {
             source: ruling.source(),
             outage: admission.outage(),
             blocked_by: ruling.blocked_by().cloned(),
-            rules: fates(&rules, ask),
+            rules: fates(&rules, ask, ruling),
             counters: self.counters(&rules, ask, ruling),
         }
     }
 
-    fn counters(
-        &self,
-        rules: &RuleSet,
-        ask: &Ask<'_>,
-        ruling: &crate::Ruling,
-    ) -> Vec<ExplainedCounter> {
+    fn counters(&self, rules: &RuleSet, ask: &Ask<'_>, ruling: &Ruling) -> Vec<ExplainedCounter> {
         let Judgement::Charges(charges) = rules.judge(ask, &self.shared.secret) else {
             return Vec::new();
         };
@@ -177,8 +174,13 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-fn fates(rules: &RuleSet, ask: &Ask<'_>) -> Vec<ExplainedRule> {
+fn fates(rules: &RuleSet, ask: &Ask<'_>, ruling: &Ruling) -> Vec<ExplainedRule> {
+    let counted = matches!(ruling.reason(), Reason::Limits | Reason::NoRule);
+    let listed = ruling.reason() == Reason::Exempt
+        || matches!(ruling.blocked_by(), Some(Blocked::List { .. }));
     let fate = |outcome: &Considered<'_>, shadow: bool| match outcome {
+        Considered::Charges if !counted => Fate::Spared,
+        Considered::Blocks(_) if listed => Fate::Spared,
         Considered::Charges if shadow => Fate::Shadow,
         Considered::Charges => Fate::Charged,
         Considered::Off => Fate::Off,

@@ -145,6 +145,32 @@ async fn without_the_partitions_attribute_rules_still_limit() {
     assert_eq!(limiter.explain(&login).await.rules[2].fate, Fate::Charged, "it has its `by`");
 }
 
+/// `explain` showed rules as charged that are not, as a list decides before them.
+#[tokio::test(start_paused = true)]
+async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
+    let listed = |name: &str| Subject::Attribute {
+        name: "user".to_owned(),
+        value: Value::Text(name.to_owned()),
+    };
+    let mut domain = Domain::new("shop");
+    (domain.exempt, domain.block) = (vec![listed("x")], vec![listed("y")]);
+    let mut blocks = on(Rule::new("no"), "user", "z");
+    blocks.block = true;
+    let shadow = Rule { mode: Mode::Shadow, ..rule("s", &[], &["1 per 1h"]) };
+    domain.rules = vec![rule("a", &[], &["1 per 1h"]), shadow, blocks];
+    let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
+    let limiter = Limiter::builder(backend()).rules(set).build();
+
+    for who in ["x", "y", "z"] {
+        let explained = limiter.explain(&user(who)).await;
+        let fates: Vec<_> = explained.rules.into_iter().map(|rule| rule.fate).collect();
+        assert_eq!(fates[..2], [Fate::Spared, Fate::Spared], "{who}");
+        assert_eq!(fates[2] == Fate::Blocks, who == "z");
+    }
+    let explained = limiter.explain(&user("w")).await;
+    assert_eq!([&explained.rules[0].fate, &explained.rules[1].fate], [&Fate::Charged, &Fate::Shadow]);
+}
+
 /// An observer whose panic carried something that panics when dropped ended the thread of all.
 #[tokio::test]
 async fn observers_survive_what_panics_when_it_is_dropped() {
