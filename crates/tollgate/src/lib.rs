@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod aftermath;
 mod builder;
 mod chance;
 mod clock;

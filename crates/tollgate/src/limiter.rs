@@ -18,7 +18,7 @@ use tollgate_embedded::EmbeddedStore;
 
 use crate::admission::{Admission, Blocked, Found, Of, Outage, Reason, Ruling};
 use crate::builder::Builder;
-use crate::engine::{Chore, Engine, Keeper, Outcome, OwnedToll, Source, Teller, Toll, keys};
+use crate::engine::{Engine, Keeper, Outcome, OwnedToll, Source, Toll, keys};
 use crate::observer::{Event, Observers};
 use crate::permits::Permits;
 use crate::stats::{Counts, Stats};
@@ -362,87 +362,6 @@ impl<S: Store + 'static> Limiter<S> {
         });
         Permits::asked(asked, &self.shared.keeper, &self.shared.engine)
     }
-
-    /// Charges shadow rules: a second request, whose answer only observers see. Their permits last
-    /// as long as those of other rules.
-    pub(crate) async fn shadow(&self, charges: &Charges<'_>, rules: &Arc<RuleSet>) -> Permits {
-        if let Some(by) = charges.shadow_block() {
-            let ruling = uncounted(Reason::Blocked, Arc::clone(rules));
-            let blocked_by = Some(Blocked::new(&by));
-            self.shared.tell_shadow(&Ruling { blocked_by, ..ruling });
-        }
-        if charges.shadow().is_empty() {
-            return Permits::none();
-        }
-        let names = &self.shared.engine.names;
-        let mut tolls: SmallVec<[Toll<'_>; 4]> = SmallVec::new();
-        let mut found: SmallVec<[Found; 4]> = SmallVec::new();
-        for due in charges.shadow() {
-            tolls.push(toll(charges, due, Manner::CHARGE, || names.draw()));
-            found.push(place(due));
-        }
-        let permits = self.permits(&tolls, charges.partition());
-        let owned = tolls.iter().map(|toll| (OwnedToll::new(toll, charges.partition()), toll.op));
-        let (owned, shared, rules) = (owned.collect(), Arc::clone(&self.shared), Arc::clone(rules));
-        let told = Teller::new(move |outcome: Outcome| {
-            for (found, decision) in found.iter_mut().zip(&outcome.answer.decisions) {
-                found.decision = *decision;
-            }
-            shared.tell_shadow(&ruling(Reason::Limits, &outcome, found, rules));
-        });
-        if S::REMOTE {
-            self.shared.keeper.ask(Chore::Shadow { tolls: owned, told });
-        } else {
-            // It takes no trip, so nobody waits for it.
-            self.shared.engine.shadow(owned, told).await;
-        }
-        permits.granted();
-        permits
-    }
-
-    /// Has refusals counted towards bans, off the caller's path.
-    pub(crate) fn count_refusals(&self, charges: &Charges<'_>, outcome: &Outcome) {
-        if let Source::Outage(_) = outcome.source {
-            // Nobody is banned for what the store's absence refuses.
-            return;
-        }
-        let mut counted = None;
-        for (due, decision) in charges.enforced().iter().zip(&outcome.answer.decisions) {
-            let refuses = !decision.passes() && due.limit.kind() == LimitKind::Limit;
-            // The limits of a rule follow each other, and one request is one refusal.
-            if !refuses || counted.replace(due.rule.index()) == Some(due.rule.index()) {
-                continue;
-            }
-            let same = |other: &&Due<'_>| {
-                other.rule.index() == due.rule.index() && other.limit.kind() == LimitKind::Ban
-            };
-            let Some(ban) = charges.enforced().iter().find(same) else { continue };
-            let (Some(active), Some(key)) = (due.rule.ban(), charges.refusals_key(ban)) else {
-                continue;
-            };
-            let owned = |key: Key<'_>, limit: &Limit| OwnedToll {
-                key: key.as_bytes().into(),
-                limit: *limit,
-                partition: charges.partition().map(Into::into),
-            };
-            let refusals = owned(key, active.refusals().limit());
-            let ban = owned(charges.key(ban), active.ban().limit());
-            let (observers, key) = (self.shared.observers.clone(), ban.key.clone());
-            let (rule, domain): (Arc<str>, Arc<str>) =
-                (due.rule.name().into(), due.rule.domain().into());
-            let told = move |_| observers.tell(|| Event::Banned { rule, domain, key });
-            self.shared.keeper.ask(Chore::Refused { refusals, ban, told: Teller::new(told) });
-        }
-    }
-}
-
-impl<S> Shared<S> {
-    fn tell_shadow(&self, ruling: &Ruling) {
-        self.counts.add_shadow(ruling.verdict.passes());
-        if !ruling.verdict.passes() {
-            self.observers.tell(|| Event::ShadowRefused { ruling: ruling.clone() });
-        }
-    }
 }
 
 /// What is said where nothing is counted.
@@ -541,7 +460,7 @@ pub(crate) fn toll<'c, 's: 'c>(
 }
 
 /// Where a due stands in its rules; what it says comes later.
-fn place(due: &Due<'_>) -> Found {
+pub(crate) fn place(due: &Due<'_>) -> Found {
     let limits = due.rule.limits().iter();
     let limit = limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count();
     let decision = tollgate_core::Decision::overflow(Verdict::Allow);

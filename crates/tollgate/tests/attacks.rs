@@ -99,6 +99,38 @@ async fn a_refusal_from_before_a_refund_is_not_repeated() {
     assert!(limiter.admit(&user("a")).await.passes());
 }
 
+/// A shadow rule counted no refusals, so its ban never began: it reported less than it would refuse.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_rule_bans_in_its_shadow() {
+    for remote in [false, true] {
+        let mut reported = Vec::new();
+        for mode in [Mode::Enforce, Mode::Shadow] {
+            let mut rule = log(rule("a", &["user"], &["1 per 100ms"]));
+            rule.mode = mode;
+            rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(3600) });
+            let stats = if remote {
+                let limiter = node(&Way::to(&backend()), [rule]).await;
+                twenty(&limiter).await;
+                limiter.stats()
+            } else {
+                let limiter = Limiter::builder(backend()).rules(rules(1, [rule])).build();
+                twenty(&limiter).await;
+                limiter.stats()
+            };
+            reported.push(if mode == Mode::Shadow { stats.shadow_refused } else { stats.refused });
+        }
+        assert_eq!(reported[0], reported[1], "remote: {remote}");
+        assert!(reported[0] > 15, "{reported:?}");
+    }
+}
+
+async fn twenty<S: tollgate::core::Store + 'static>(limiter: &Limiter<S>) {
+    for _ in 0..20 {
+        let _ = limiter.admit(&user("a")).await;
+        ms(60).await;
+    }
+}
+
 /// A concurrency limit did not look at costs: a question of cost 0 was refused, or held a permit.
 #[tokio::test(start_paused = true)]
 async fn a_cost_of_0_takes_no_permit() {
