@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use common::*;
 use tollgate::core::algorithm::Concurrency;
-use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule};
+use tollgate::core::rule::declaration::{
+    Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule,
+};
 use tollgate::core::rule::declaration::{Subject, Value};
 use tollgate::core::rule::{Ask, RuleSet};
 use tollgate::{Event, Fate, Limiter, Observer};
@@ -78,6 +80,26 @@ async fn a_debt_whose_carrier_left_is_not_told_again_under_another_name() {
     tokio::time::sleep(s(2)).await;
 
     assert_eq!(left(&limiter, "a").await, 88, "whoever left was charged");
+}
+
+/// Every counter that was only asked about took one of the 65 536 places for debts, so 70 000 peeks
+/// made the process forget what it let through.
+#[tokio::test(start_paused = true)]
+async fn peeks_take_no_place_of_a_debt() {
+    let way = Way::to(&backend());
+    let limiter = node(&way, [log(rule("a", &["user"], &["2 per 1h"]))]).await;
+    assert!(limiter.admit(&user("seen").cost(2)).await.passes());
+    way.set(Road::Closed);
+
+    for i in 0..100 {
+        assert!(limiter.peek(&user(&format!("u{i}"))).await.passes());
+    }
+
+    assert_eq!(limiter.stats().owing, 0);
+    assert!(!limiter.peek(&user("seen")).await.passes(), "the store said that nothing is left");
+    assert!(!limiter.admit(&user("seen")).await.passes());
+    assert!(limiter.admit(&user("u1")).await.passes());
+    assert_eq!(limiter.stats().owing, 2, "who was asked for is remembered");
 }
 
 /// A refusal that was under way during a refund was learnt after it, and repeated for 50 ms.
@@ -200,7 +222,10 @@ async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
         assert_eq!(fates[2] == Fate::Blocks, who == "z");
     }
     let explained = limiter.explain(&user("w")).await;
-    assert_eq!([&explained.rules[0].fate, &explained.rules[1].fate], [&Fate::Charged, &Fate::Shadow]);
+    assert_eq!(
+        [&explained.rules[0].fate, &explained.rules[1].fate],
+        [&Fate::Charged, &Fate::Shadow]
+    );
 }
 
 /// An observer whose panic carried something that panics when dropped ended the thread of all.
