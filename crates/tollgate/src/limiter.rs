@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
+use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::rule::{Ask, Charges, Due, Judgement, KeySecret, LimitKind, RuleSet};
 use tollgate_core::{
     Algorithm, Cost, Holder, Key, KeyError, Limit, Op, Retry, Store, Timestamp, Verdict,
@@ -452,7 +453,11 @@ pub(crate) fn toll<'c, 's: 'c>(
         (_, _) => Op::Peek(due.cost),
     };
     let mut toll = Toll::new(charges.key(due), limit, op);
-    toll.on_outage = due.rule.on_outage();
+    toll.on_outage = match (due.rule.on_outage(), due.limit.kind()) {
+        // Whom the store last called banned stays banned; all others pass.
+        (OnOutage::Admit, LimitKind::Ban) => OnOutage::Local,
+        (on_outage, _) => on_outage,
+    };
     toll.bans = due.rule.ban().is_some() && due.limit.kind() == LimitKind::Limit;
     toll.measured = due.rule.declaration().cost.attribute.is_some();
     toll.guard = due.limit.guard();
@@ -489,7 +494,7 @@ pub(crate) fn outage(outcome: &Outcome, tolls: &[Toll<'_>]) -> Option<Outage> {
     let Source::Outage(cause) = outcome.source else { return None };
     let refuses = |by: usize| tolls.get(by).map(|toll| toll.on_outage);
     let by = outcome.answer.refused_by.and_then(refuses);
-    let unavailable = by == Some(tollgate_core::rule::declaration::OnOutage::Refuse);
+    let unavailable = by == Some(OnOutage::Refuse);
     Some(Outage { cause, unavailable })
 }
 

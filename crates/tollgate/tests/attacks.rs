@@ -102,6 +102,29 @@ async fn peeks_take_no_place_of_a_debt() {
     assert_eq!(limiter.stats().owing, 2, "who was asked for is remembered");
 }
 
+/// A ban was a counter as others are, and so `on-outage: admit` let the banned pass.
+#[tokio::test(start_paused = true)]
+async fn a_ban_that_was_seen_goes_on_under_admit() {
+    let mut rule = log(rule("a", &["user"], &["1 per 1h"]));
+    rule.on_outage = OnOutage::Admit;
+    rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(60) });
+    let way = Way::to(&backend());
+    let limiter = node(&way, [rule]).await;
+    for _ in 0..6 {
+        let _ = limiter.admit(&user("mallory")).await;
+        ms(60).await;
+    }
+    way.set(Road::Closed);
+
+    let banned = limiter.admit(&user("mallory")).await;
+
+    assert!(!banned.passes());
+    assert!(banned.outage().is_some_and(|outage| !outage.unavailable), "{banned:?}");
+    assert!(limiter.admit(&user("alice")).await.passes(), "nobody else is");
+    tokio::time::sleep(s(60)).await;
+    assert!(limiter.admit(&user("mallory")).await.passes(), "it ends as it would have");
+}
+
 /// A refusal that was under way during a refund was learnt after it, and repeated for 50 ms.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_from_before_a_refund_is_not_repeated() {
