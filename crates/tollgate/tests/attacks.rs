@@ -251,6 +251,35 @@ async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
     );
 }
 
+/// On a runtime without timers the keeper panicked at its first sleep, and no ban ever began.
+#[test]
+fn a_runtime_without_timers_has_a_keeper() {
+    struct Bans(mpsc::Sender<()>);
+    impl Observer for Bans {
+        fn observe(&self, event: &Event) {
+            if let Event::Banned { .. } = event {
+                let _ = self.0.send(());
+            }
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (sender, bans) = mpsc::channel();
+    runtime.block_on(async {
+        let mut rule = log(rule("a", &["user"], &["1 per 1h"]));
+        rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(7200) });
+        let store = tollgate::EmbeddedStore::new();
+        let builder = Limiter::builder(store).rules(rules(1, [rule]));
+        let limiter = builder.observer(Bans(sender)).build();
+        for _ in 0..5 {
+            let _ = limiter.admit(&user("a")).await;
+        }
+        // The keeper has a thread of its own here. Ends with an error when the limiter is gone.
+        bans.recv_timeout(s(60)).expect("banned");
+        let retry = limiter.admit(&user("a")).await.retry_after();
+        assert!(retry > Some(s(3600)), "{retry:?}");
+    });
+}
+
 /// An observer whose panic carried something that panics when dropped ended the thread of all.
 #[tokio::test]
 async fn observers_survive_what_panics_when_it_is_dropped() {

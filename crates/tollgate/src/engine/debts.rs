@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Limit, Op};
+use tollgate_core::{Cost, Limit};
 
 use super::slots::Print;
 use super::toll::{OwnedToll, Toll};
@@ -69,8 +69,6 @@ pub(crate) struct Debts {
 pub(crate) enum Met {
     First,
     Again,
-    /// It has not, and is only asked about: nothing will be owed.
-    Asked,
     /// There is no room to remember it.
     Unknown,
 }
@@ -99,9 +97,6 @@ impl Debts {
             debt.share = *share;
             debt.toll.limit = *toll.limit;
             return Met::Again;
-        }
-        if matches!(toll.op, Op::Peek(_)) {
-            return Met::Asked;
         }
         if debts.len() >= MOST {
             return Met::Unknown;

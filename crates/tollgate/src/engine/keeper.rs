@@ -5,7 +5,8 @@
 //! - *Debts* of an outage are settled when the store is back, also where nobody asks.
 //! - *Refusals* are counted towards a ban, and *credits* given, off the caller's path.
 //!
-//! It lives on the runtime that made it, or on a thread of its own where there is none, until the
+//! It lives on the runtime that made it, or on a thread of its own where there is none or it has no
+//! timers (then tokio's word about that is seen on stderr, once for each limiter), until the
 //! limiter and every permit are gone. Chores are done in the order in which they were asked for. What
 //! permits ask is never dropped, and bounded by how many there are. Of the rest at most [`CHORES`]
 //! wait; beyond, one is dropped and counted, which costs a ban a refusal or a counter a credit, and
@@ -117,8 +118,8 @@ impl Keeper {
         let (waiting, lost) = (Arc::default(), Arc::clone(&engine.counts.lost_chores));
         let keep = Keep::new(Arc::clone(engine), Arc::clone(&waiting)).run(asked);
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(keep)),
-            Err(_) => on_a_thread(keep),
+            Ok(runtime) if has_timers() => drop(runtime.spawn(keep)),
+            _ => on_a_thread(keep),
         }
         Self { chores, waiting, lost }
     }
@@ -134,6 +135,11 @@ impl Keeper {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether the runtime here has timers, which tokio tells by panicking only.
+fn has_timers() -> bool {
+    std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
 fn on_a_thread(keep: impl Future<Output = ()> + Send + 'static) {
