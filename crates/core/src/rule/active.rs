@@ -99,6 +99,18 @@ impl ActiveRule {
         self.limits.len().saturating_add(usize::from(self.ban.is_some()))
     }
 
+    /// What an ask must have besides the declared conditions: who lacks an attribute of `by` is
+    /// skipped, unless the rule says otherwise.
+    pub(super) fn implied(&self) -> Vec<Condition> {
+        let own = self.by.iter().take(self.declaration.by.len());
+        let own = own.filter(|_| self.on_missing() == OnMissing::Skip);
+        own.filter_map(|part| match part {
+            Part::Value(slot) => Some(Condition { slot: *slot, test: Test::Present }),
+            Part::Path | Part::Template | Part::Capture(_) => None,
+        })
+        .collect()
+    }
+
     pub(super) const fn on_missing(&self) -> OnMissing {
         self.declaration.on_missing
     }

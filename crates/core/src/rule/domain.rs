@@ -39,9 +39,12 @@ impl ActiveDomain {
     /// Files the rules, which do not change any more.
     pub(super) fn file(&mut self) {
         let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
-        self.index = Index::new(
-            self.rules.iter().map(|rule| at_work(rule).then_some(rule.conditions.as_slice())),
-        );
+        let implied: Vec<Vec<Condition>> = self.rules.iter().map(ActiveRule::implied).collect();
+        let rules = self.rules.iter().zip(&implied);
+        self.index =
+            Index::new(rules.map(|(rule, implied)| {
+                at_work(rule).then(|| rule.conditions.iter().chain(implied))
+            }));
     }
 }
 

@@ -7,6 +7,8 @@
 //! Whoever asks verifies them fully, so a mistake here could only miss a rule: the tests compare
 //! with looking at every rule.
 //!
+//! That an attribute of `by` must be there, or the rule is skipped, is a condition as well.
+//!
 //! What a lookup costs depends on how many lengths of prefixes there are and on how many rules
 //! share their rarest condition, not on how many rules there are.
 
@@ -54,7 +56,10 @@ struct Networks {
 impl Index {
     /// Files each of these sets of conditions under its rarest one. Their numbers are their
     /// positions; those without conditions match always, `None` never.
-    pub(super) fn new<'c>(sets: impl Iterator<Item = Option<&'c [Condition]>> + Clone) -> Self {
+    pub(super) fn new<'c, C>(sets: impl Iterator<Item = Option<C>> + Clone) -> Self
+    where
+        C: IntoIterator<Item = &'c Condition>,
+    {
         let mut census = Census::default();
         sets.clone().flatten().flatten().for_each(|condition| census.count(condition));
         let mut index = Self::default();
@@ -63,7 +68,7 @@ impl Index {
                 continue;
             };
             let rarest = conditions
-                .iter()
+                .into_iter()
                 .filter_map(|condition| Some((census.rarity(condition)?, condition)))
                 .min_by_key(|(rarity, _)| *rarity);
             match rarest {

@@ -224,7 +224,7 @@ impl RuleSet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::declaration::{Limitation, Pattern, Value};
+    use super::super::declaration::{Limitation, OnMissing, Pattern, Value};
     use super::super::view::View;
     use super::*;
 
@@ -279,5 +279,24 @@ mod tests {
 
             assert_eq!(candidates.as_slice(), [0, 12, 13, 14, 15, 16], "of {rules}");
         }
+    }
+
+    /// Ten thousand rules that count by attributes which the ask lacks were all looked at.
+    #[test]
+    fn an_ask_looks_at_no_rule_whose_by_it_lacks() {
+        let mut domain = Domain::new("shop");
+        for i in 0..10_000 {
+            let mut rule = rule(format!("r{i}"), &[]);
+            rule.by.push(format!("attr{i}"));
+            domain.rules.push(rule);
+        }
+        domain.rules[7].on_missing = OnMissing::Share;
+        let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
+        let (domain, _) = &set.domains[0];
+        let asked = Ask::new("shop").with("attr77", "x").unwrap();
+
+        let candidates = domain.candidates(&View::new(domain, &asked));
+
+        assert_eq!(candidates.as_slice(), [7, 77]);
     }
 }
