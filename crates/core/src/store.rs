@@ -14,6 +14,12 @@ pub trait Store: Send + Sync {
     /// neither need not remember its answers. One that says `false` answers when it is first polled.
     const REMOTE: bool = true;
 
+    /// The same of this very store: one that may be either, such as an enum of stores, says here
+    /// which it is.
+    fn is_remote(&self) -> bool {
+        Self::REMOTE
+    }
+
     /// Executes the requests in order; each sees what those before it charged.
     ///
     /// # Errors
@@ -73,6 +79,10 @@ pub const MAX_VALUE: usize = 64 * 1024;
 
 impl<S: Store> Store for Arc<S> {
     const REMOTE: bool = S::REMOTE;
+
+    fn is_remote(&self) -> bool {
+        S::is_remote(self)
+    }
 
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         S::charge(self, batch).await
