@@ -53,7 +53,7 @@ impl<S: Store + 'static> Limiter<S> {
             }
             shared.tell_shadow(&ruling(Reason::Limits, &outcome, found, rules));
         });
-        if S::REMOTE {
+        if self.store().is_remote() {
             self.shared.keeper.ask(Chore::Shadow { tolls: owned, told });
         } else {
             // It takes no trip, so nobody waits for it.

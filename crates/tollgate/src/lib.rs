@@ -55,6 +55,7 @@ mod rate_limiter;
 #[cfg(feature = "macros")]
 mod refused;
 mod reserve;
+mod reset;
 pub mod rules;
 #[cfg(feature = "macros")]
 pub mod scope;
@@ -62,6 +63,7 @@ pub mod scope;
 mod seen;
 mod semaphore;
 mod stats;
+mod throttle;
 mod wait;
 
 pub use admission::{Admission, Blocked, Finding, Outage, Reason, Ruling};
@@ -75,8 +77,10 @@ pub use rate_limiter::{Rate, RateError, RateLimiter, RateType};
 #[cfg(feature = "macros")]
 pub use refused::{Refused, RefusedKind};
 pub use reserve::{MAX_LIFETIME, Reservation, ReservationError, TokenError};
+pub use reset::ResetError;
 pub use semaphore::{NoPermit, Semaphore, SemaphorePermit};
 pub use stats::Stats;
+pub use throttle::throttle_key;
 pub use tollgate_core as core;
 pub use tollgate_embedded::EmbeddedStore;
 /// Limits how often a function runs: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in

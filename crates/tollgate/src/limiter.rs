@@ -180,18 +180,7 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         cost: Cost,
     ) -> Result<Admission, GateError> {
-        if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
-            return Err(GateError::CountsHolders);
-        }
-        let bytes = chosen(key.as_ref())?;
-        let tolls = [Toll::new(Key::new(&bytes)?, limit, Op::Take(cost))];
-        let outcome = self.shared.engine.decide(&tolls, None).await;
-        let none = usize::MAX;
-        let found = |decision| Found { of: Of::Rules, rule: none, limit: none, decision };
-        let findings = outcome.answer.decisions.iter().copied().map(found).collect();
-        let outage = outage(&outcome, &tolls);
-        let ruling = ruling(Reason::Limits, &outcome, findings, self.rules());
-        Ok(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE))
+        self.check_key(&chosen(key.as_ref())?, limit, cost).await
     }
 
     /// A counter of the caller's choice at which callers wait: see [`Gate`].
@@ -343,11 +332,13 @@ impl<S: Store + 'static> Limiter<S> {
         self.shared.counts.add(&ruling, outage);
         let observers = &self.shared.observers;
         match outage {
-            Some(outage) => observers.tell(|| Event::Degraded { ruling: ruling.clone(), outage }),
-            None if ruling.verdict.passes() => {
-                observers.tell(|| Event::Admitted { ruling: ruling.clone() });
+            Some(outage) => {
+                observers.tell_request(|| Event::Degraded { ruling: ruling.clone(), outage });
             }
-            None => observers.tell(|| Event::Refused { ruling: ruling.clone() }),
+            None if ruling.verdict.passes() => {
+                observers.tell_request(|| Event::Admitted { ruling: ruling.clone() });
+            }
+            None => observers.tell_request(|| Event::Refused { ruling: ruling.clone() }),
         }
         Admission::new(ruling, permits, outage)
     }
@@ -501,11 +492,7 @@ pub(crate) fn outage(outcome: &Outcome, tolls: &[Toll<'_>]) -> Option<Outage> {
 /// A key that a caller chose, told apart from all others.
 pub(crate) fn chosen(key: &[u8]) -> Result<Vec<u8>, KeyError> {
     Key::new(key)?;
-    let mut bytes = Vec::with_capacity(key.len().saturating_add(1));
-    bytes.push(keys::CHOSEN);
-    bytes.extend_from_slice(key);
-    Key::new(&bytes)?;
-    Ok(bytes)
+    keys::tagged(keys::CHOSEN, key)
 }
 
 impl<S> Clone for Limiter<S> {

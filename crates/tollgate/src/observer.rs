@@ -44,11 +44,22 @@ use crate::admission::{Outage, Ruling};
 pub trait Observer: Send + Sync + 'static {
     /// Something happened. May take its time; if it takes too long, events are dropped.
     fn observe(&self, event: &Event);
+
+    /// Whether it is told of every request: [`Event::Admitted`], [`Event::Refused`] and
+    /// [`Event::Degraded`]. Asked once. If no observer wants to know, requests are spared the cost
+    /// of telling.
+    fn hears_requests(&self) -> bool {
+        true
+    }
 }
 
 impl<O: Observer> Observer for Arc<O> {
     fn observe(&self, event: &Event) {
         (**self).observe(event);
+    }
+
+    fn hears_requests(&self) -> bool {
+        (**self).hears_requests()
     }
 }
 
@@ -96,6 +107,12 @@ pub enum Event {
     },
 }
 
+impl Event {
+    const fn is_request(&self) -> bool {
+        matches!(self, Self::Admitted { .. } | Self::Refused { .. } | Self::Degraded { .. })
+    }
+}
+
 /// Events that may wait: some seconds of observers being stuck, at a thousand a second.
 const QUEUE: usize = 8_192;
 
@@ -103,6 +120,8 @@ const QUEUE: usize = 8_192;
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     queue: Option<SyncSender<Event>>,
+    /// Whether anybody wants to hear of requests.
+    requests: bool,
     dropped: Arc<AtomicU64>,
 }
 
@@ -118,9 +137,13 @@ impl Observers {
             return Self::default();
         }
         let (queue, events) = sync_channel::<Event>(QUEUE);
+        let requests = observers.iter().any(|observer| observer.hears_requests());
         let run = move || {
             for event in events {
                 for observer in &observers {
+                    if event.is_request() && !observer.hears_requests() {
+                        continue;
+                    }
                     // One that panics must not silence the others, or itself for good.
                     let told = std::panic::AssertUnwindSafe(|| observer.observe(&event));
                     if let Err(thrown) = std::panic::catch_unwind(told) {
@@ -130,7 +153,7 @@ impl Observers {
             }
         };
         let thread = std::thread::Builder::new().name("tollgate-observers".into()).spawn(run);
-        Self { queue: thread.is_ok().then_some(queue), dropped: Arc::default() }
+        Self { queue: thread.is_ok().then_some(queue), requests, dropped: Arc::default() }
     }
 
     /// Tells of an event, which is only made if somebody listens.
@@ -140,6 +163,14 @@ impl Observers {
             && queue.try_send(event()).is_err()
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells of a request, if somebody wants to hear of requests.
+    #[inline]
+    pub(crate) fn tell_request(&self, event: impl FnOnce() -> Event) {
+        if self.requests {
+            self.tell(event);
         }
     }
 

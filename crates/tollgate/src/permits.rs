@@ -60,7 +60,7 @@ pub(crate) trait Releases: Send + Sync {
 impl<S: Store> Releases for Engine<S> {
     fn release(&self, toll: &OwnedToll, holder: Holder) {
         // A store that takes a trip is left to the keeper.
-        if S::REMOTE {
+        if self.store.is_remote() {
             return;
         }
         let Some(charge) = toll.toll(Op::Release { holder }).and_then(|toll| toll.charge()) else {

@@ -172,12 +172,13 @@ struct Held {
 impl<S: Store> Keep<S> {
     fn new(engine: Shared<S>, waiting: Arc<AtomicUsize>) -> Self {
         let now = clock::now();
+        let next_beat = engine.store.is_remote().then_some(now);
         Self {
             engine,
             waiting,
             held: HashMap::new(),
             renewals: BTreeSet::new(),
-            next_beat: S::REMOTE.then_some(now),
+            next_beat,
             next_settling: now,
         }
     }
@@ -207,7 +208,7 @@ impl<S: Store> Keep<S> {
         if let Some((renewal, _)) = self.renewals.first() {
             next = next.min(*renewal);
         }
-        if S::REMOTE {
+        if self.engine.store.is_remote() {
             next = next.min(after(clock::now(), SETTLE));
         }
         next
@@ -327,7 +328,9 @@ impl<S: Store> Keep<S> {
         if let Some(held) = self.held.remove(&holder) {
             self.renewals.remove(&(held.renew_at, holder));
         }
-        if let Some(toll) = toll.toll(Op::Release { holder }).filter(|_| S::REMOTE) {
+        if let Some(toll) =
+            toll.toll(Op::Release { holder }).filter(|_| self.engine.store.is_remote())
+        {
             self.engine.ladder.charge_share(&toll);
         }
     }
@@ -358,7 +361,7 @@ impl<S: Store> Keep<S> {
 
     /// Others need not wait until this node is taken for dead.
     async fn farewell(&self) {
-        if S::REMOTE {
+        if self.engine.store.is_remote() {
             let release = Op::Release { holder: Holder(self.engine.names.process()) };
             let _ = self.engine.execute(&[vec![(self.nodes(nodes_limit()), release)]]).await;
         }

@@ -2,7 +2,7 @@
 //!
 //! Rules name theirs in `core::rule` (`r`, `b`, `c`); these are all others. Two kinds never meet.
 
-use tollgate_core::Key;
+use tollgate_core::{Key, KeyError};
 
 /// A key that a caller chose: [`crate::Limiter::check`] and gates.
 pub(crate) const CHOSEN: u8 = b'k';
@@ -14,6 +14,18 @@ pub(crate) const RESERVATION: u8 = b'o';
 pub(crate) const NODES: u8 = b'n';
 /// A rate that is kept in the store, and its counter.
 pub(crate) const RATE: u8 = b'q';
+
+/// A key of `CL.THROTTLE`.
+pub(crate) const THROTTLE: u8 = b't';
+
+/// The key of this kind with these bytes.
+pub(crate) fn tagged(kind: u8, key: &[u8]) -> Result<Vec<u8>, KeyError> {
+    let mut bytes = Vec::with_capacity(key.len().saturating_add(1));
+    bytes.push(kind);
+    bytes.extend_from_slice(key);
+    Key::new(&bytes)?;
+    Ok(bytes)
+}
 
 /// The key of this kind with this number.
 pub(crate) fn numbered(kind: u8, number: u128, buffer: &mut [u8; 17]) -> Option<Key<'_>> {

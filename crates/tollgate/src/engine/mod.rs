@@ -98,14 +98,16 @@ pub(crate) struct Counts {
 
 impl<S: Store> Engine<S> {
     pub(crate) fn new(store: S, deny_cache: DenyCache, fleet: Fleet) -> Self {
-        let ladder = Ladder::new(if S::REMOTE { ladder::PLACES } else { 0 });
+        let ladder = Ladder::new(if store.is_remote() { ladder::PLACES } else { 0 });
         ladder.set_nodes(fleet.nodes);
+        let caches = store.is_remote() && deny_cache == DenyCache::On;
+        let denials = caches.then(Denials::new);
         Self {
             store,
             fleet: fleet.name,
             names: Names::new(),
             printer: Printer::new(),
-            denials: (S::REMOTE && deny_cache == DenyCache::On).then(Denials::new),
+            denials,
             guards: Guards::new(),
             silent: AtomicBool::new(false),
             ladder,
@@ -140,7 +142,7 @@ impl<S: Store> Engine<S> {
                 return Outcome { answer, source: Source::Guard };
             }
         };
-        let sent = S::REMOTE.then(clock::now);
+        let sent = self.store.is_remote().then(clock::now);
         let asked = self.ask(tolls, &prints, partition).await;
         self.heard(&asked);
         match asked {
@@ -206,7 +208,7 @@ impl<S: Store> Engine<S> {
                 (None, Ok(answers)) => {
                     // A store that answers too few broke its promise.
                     let answer = answers.next().unwrap_or_else(|| never(1));
-                    if S::REMOTE {
+                    if self.store.is_remote() {
                         self.learn(from_ref(toll), &self.prints(from_ref(toll)), &answer, sent);
                     }
                     Outcome { answer, source: Source::Store }
@@ -299,7 +301,7 @@ impl<S: Store> Engine<S> {
     /// Notes whether the store answered.
     pub(crate) fn heard<T>(&self, answer: &Result<T, StoreError>) {
         // Seldom another than before, and many read it.
-        if S::REMOTE && self.silent.load(Ordering::Relaxed) != answer.is_err() {
+        if self.store.is_remote() && self.silent.load(Ordering::Relaxed) != answer.is_err() {
             self.silent.store(answer.is_err(), Ordering::Relaxed);
         }
     }
@@ -431,7 +433,7 @@ impl<S: Store> Engine<S> {
     /// What stands for the counters of a request, made once for all that remember them. Of a store
     /// that always answers, nothing is remembered.
     fn prints(&self, tolls: &[Toll<'_>]) -> SmallVec<[Print; 4]> {
-        let of = if S::REMOTE { tolls } else { &[] };
+        let of = if self.store.is_remote() { tolls } else { &[] };
         of.iter().map(|toll| self.printer.print(toll.key, toll.limit)).collect()
     }
 }

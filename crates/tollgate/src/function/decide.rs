@@ -41,7 +41,7 @@ pub(crate) trait AnyLimiter: Send + Sync {
 
 impl<S: Store + 'static> AnyLimiter for Limiter<S> {
     fn decide_now(&self, call: &Call) -> Option<Result<Permits, Refused>> {
-        if S::REMOTE { None } else { at_once(self.decide_call(call)) }
+        if self.store().is_remote() { None } else { at_once(self.decide_call(call)) }
     }
 
     fn decide<'a>(&'a self, call: &'a Call) -> Deciding<'a> {

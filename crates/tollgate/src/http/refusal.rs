@@ -159,8 +159,8 @@ impl<'a> Refusal<'a> {
         self.request
     }
 
-    /// The layer's own answer.
-    pub(super) fn respond(&self) -> Response<Bytes> {
+    /// The layer's own answer, for an application that only wants to look on, or to add to it.
+    pub fn respond(&self) -> Response<Bytes> {
         if grpc::is_grpc(&self.request.headers) {
             return self.told.status_response(&self.request.headers);
         }

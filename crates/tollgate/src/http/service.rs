@@ -59,7 +59,7 @@ where
             return LimitFuture { phase: Phase::Serving { future, passing: None } };
         }
         let mut early = None;
-        if !S::REMOTE {
+        if !self.config.limiter.store().is_remote() {
             early = self.config.judge_at_once(&parts);
         }
         let decision: Deciding = match early {

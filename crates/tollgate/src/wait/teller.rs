@@ -58,7 +58,7 @@ struct Question {
 impl<S: Store + 'static> Shared<S> {
     /// Asks for permits. Whoever stops waiting for the answer gives back what it brings.
     pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> Said {
-        if !S::REMOTE {
+        if !self.engine.store.is_remote() {
             let said = self.in_turn(&[(cost, patience)]).pop();
             return said.unwrap_or(Said::NotYet { retry: SOON, in_all: SOON });
         }
@@ -157,7 +157,7 @@ trait TakesBack: Send + Sync {
 impl<S: Store + 'static> TakesBack for Shared<S> {
     fn take_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>) {
         self.questions().unused.extend(unused);
-        if !S::REMOTE {
+        if !self.engine.store.is_remote() {
             drop(self.in_turn(&[]));
         } else if let Ok(runtime) = Handle::try_current()
             && let Some(teller) = Teller::needed(&self)

@@ -1,0 +1,158 @@
+//! Reset: counters as if nobody had ever asked.
+//!
+//! What was used is credited, by the same store operation that gives back a reservation: nothing is
+//! deleted, so a reset races with nothing. Permits that are held, and places in a queue that were
+//! granted, are somebody's and stay.
+
+use smallvec::SmallVec;
+use tollgate_core::algorithm::TokenBucket;
+use tollgate_core::rule::{Ask, Judgement, LimitKind};
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, Limit, Op, Quota, Request, RequestError, Span, Store, StoreError,
+    Timestamp,
+};
+
+use crate::engine::{Toll, keys};
+use crate::limiter::Limiter;
+use crate::wait::GateError;
+
+/// Longer than a bucket can be in debt, and still exact in the doubles of a Redis script.
+const THIRTY_YEARS: Span = Span { whole: 1_000_000_000_000_000, part: 0 };
+
+impl<S: Store + 'static> Limiter<S> {
+    /// Resets every counter that an ask would be charged on, bans included, and says how many had
+    /// something to give back.
+    ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// limiter.set_rules(rules::load(
+    ///     "{ version: 1, domain: shop, rules: [{ name: all, limits: [1 per 1h] }] }",
+    ///     rules::Format::Yaml,
+    /// )?)?;
+    /// let ask = Ask::new("shop");
+    ///
+    /// assert!(limiter.admit(&ask).await.passes());
+    /// assert!(!limiter.admit(&ask).await.passes());
+    /// assert_eq!(limiter.reset(&ask).await?, 1);
+    /// assert!(limiter.admit(&ask).await.passes());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the store did not answer. It can be tried again.
+    pub async fn reset(&self, ask: &Ask<'_>) -> Result<usize, StoreError> {
+        let rules = self.rules();
+        let judgement = rules.judge(ask, &self.shared.secret);
+        let Judgement::Charges(charges) = &judgement else { return Ok(0) };
+        let mut used = 0_usize;
+        for due in charges.enforced().iter().chain(charges.shadow()) {
+            let limit = due.limit.limit();
+            if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
+                continue;
+            }
+            let key = charges.key(due);
+            used = used.saturating_add(self.give_back(key, limit, charges.partition()).await?);
+            let refusals = due.rule.ban().filter(|_| due.limit.kind() == LimitKind::Ban);
+            if let (Some(ban), Some(key)) = (refusals, charges.refusals_key(due)) {
+                self.give_back(key, ban.refusals().limit(), charges.partition()).await?;
+            }
+        }
+        Ok(used)
+    }
+
+    /// Resets a counter of [`Limiter::throttle`], whatever quota it was charged under, and says
+    /// whether anything was used of it.
+    ///
+    /// # Errors
+    ///
+    /// When the key is too long, or the store did not answer.
+    pub async fn reset_throttle(&self, key: &[u8]) -> Result<bool, ResetError> {
+        let key = keys::tagged(keys::THROTTLE, key).map_err(GateError::from)?;
+        let quota = Quota::new(1, std::time::Duration::from_secs(1));
+        let limit = quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok());
+        let (Ok(key), Some(limit)) = (Key::new(&key), limit) else { return Ok(false) };
+        Ok(self.give_back(key, &limit, None).await? > 0)
+    }
+
+    /// Credits all that one counter has used: 1 if that was anything, else 0.
+    async fn give_back(
+        &self,
+        key: Key<'_>,
+        limit: &Limit,
+        partition: Option<&[u8]>,
+    ) -> Result<usize, StoreError> {
+        let store = &self.shared.engine.store;
+        let at = |at: Timestamp| Op::Credit { cost: most(limit), at };
+        // Windows take back only what was charged in them, so the store is asked what time it is.
+        let looked = ask(store, &[Toll::new(key, limit, Op::Peek(0))], partition).await?;
+        let tolls = [Toll::new(key, limit, Op::Peek(0)), Toll::new(key, limit, at(looked.at))];
+        let answer = ask(store, &tolls, partition).await?;
+        self.shared.engine.forget_denials(&tolls);
+        let used = answer.decisions.first().is_some_and(|was| !was.reset_after.is_zero());
+        Ok(usize::from(used))
+    }
+}
+
+/// More than a counter under this limit can have used, and no more than a store can reckon with.
+fn most(limit: &Limit) -> Cost {
+    match limit.bucket_plan() {
+        Some(plan) => plan.rate.permits(THIRTY_YEARS).max(plan.capacity),
+        None => limit.quota().count().get().max(limit.quota().burst().get()).saturating_mul(2),
+    }
+}
+
+async fn ask<S: Store>(
+    store: &S,
+    tolls: &[Toll<'_>],
+    partition: Option<&[u8]>,
+) -> Result<tollgate_core::Answer, StoreError> {
+    let charges: SmallVec<[Charge<'_>; 2]> = tolls.iter().filter_map(Toll::charge).collect();
+    let unheard = |_: RequestError| StoreError::new(tollgate_core::StoreErrorKind::Unavailable);
+    let request = Request::new(&charges).map_err(unheard)?;
+    let request = partition.map_or(request, |partition| request.within(partition));
+    store.decide(&request).await
+}
+
+/// Why a counter was not reset.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ResetError {
+    /// The key cannot be one.
+    Key(GateError),
+    /// The store did not answer. It can be tried again.
+    Store(StoreError),
+}
+
+impl From<GateError> for ResetError {
+    fn from(error: GateError) -> Self {
+        Self::Key(error)
+    }
+}
+
+impl From<StoreError> for ResetError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl std::fmt::Display for ResetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Key(error) => error.fmt(f),
+            Self::Store(_) => f.write_str("the counter could not be reset, and can be tried again"),
+        }
+    }
+}
+
+impl std::error::Error for ResetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Key(_) => None,
+            Self::Store(error) => Some(error),
+        }
+    }
+}
