@@ -1,0 +1,60 @@
+//! Events, as they happen: `text/event-stream`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{mpsc, watch};
+
+use crate::http::body::Body;
+use crate::http::problem::Problem;
+use crate::http::stopped;
+use crate::room::Room;
+use crate::telemetry::events::Listener;
+
+/// How often something is said when nothing happens, so that proxies keep the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Parts that may wait for the client. Behind them events are dropped, and counted.
+const WAITING: usize = 16;
+
+pub(super) fn stream(room: &Room, ending: watch::Receiver<bool>) -> Response<Body> {
+    let Some(listener) = room.events.listen() else {
+        return Problem::new(503, "too many listen already").retry_after(5).into();
+    };
+    let (parts, body) = mpsc::channel(WAITING);
+    tokio::spawn(pass_on(listener, parts, ending));
+    let mut response = Response::new(Body::Stream(body));
+    let kind = HeaderValue::from_static("text/event-stream");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Passes events on until the client leaves or the server ends.
+async fn pass_on(
+    mut listener: Listener,
+    parts: mpsc::Sender<Bytes>,
+    mut ending: watch::Receiver<bool>,
+) {
+    let mut next = Bytes::from_static(b": welcome\n\n");
+    loop {
+        tokio::select! {
+            sent = parts.send(next) => if sent.is_err() { return },
+            () = stopped(&mut ending) => return,
+        }
+        next = tokio::select! {
+            told = listener.receiver.recv() => match told {
+                Ok(told) => format!("event: {}\ndata: {}\n\n", told.name, told.data).into(),
+                Err(RecvError::Lagged(missed)) => {
+                    format!("event: missed\ndata: {{\"events\":{missed}}}\n\n").into()
+                }
+                Err(RecvError::Closed) => return,
+            },
+            () = tokio::time::sleep(KEEP_ALIVE) => Bytes::from_static(b": still here\n\n"),
+            () = parts.closed() => return,
+            () = stopped(&mut ending) => return,
+        };
+    }
+}

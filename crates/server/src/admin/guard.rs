@@ -1,0 +1,167 @@
+//! Who may use the admin listener.
+//!
+//! Off loopback a token is needed, and there is no default one. Tokens are compared in constant time;
+//! an address that guesses is made to wait. Browsers are kept from being used by other sites: whatever
+//! changes something must not come from another origin and must have a type that a form cannot send,
+//! and without a token only names of this machine are answered to, as any name can be made to point
+//! here.
+
+use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
+use tollgate::EmbeddedStore;
+use tollgate::core::algorithm::TokenBucket;
+use tollgate::core::{Charge, Key, Limit, Op, Quota};
+
+use crate::doors::http::bearer;
+use crate::http::Call;
+use crate::http::problem::Problem;
+use crate::room::Room;
+
+/// How many wrong tokens an address may say in a minute.
+const GUESSES: u64 = 10;
+
+/// Addresses that are counted; beyond them all share one count.
+const MAX_ADDRESSES: usize = 10_000;
+
+/// Counts wrong tokens.
+#[derive(Debug)]
+pub(super) struct Guard {
+    wrong: EmbeddedStore,
+    limit: Option<Limit>,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        let quota = Quota::new(GUESSES, std::time::Duration::from_secs(60)).ok();
+        Self {
+            wrong: EmbeddedStore::builder().max_keys(MAX_ADDRESSES).build(),
+            limit: quota.and_then(|quota| Limit::new(TokenBucket, quota).ok()),
+        }
+    }
+}
+
+impl Guard {
+    /// Lets a request in, or says why not.
+    pub(super) fn admit(&self, room: &Room, call: &Call) -> Result<(), Problem> {
+        let headers = call.request.headers();
+        match &room.settings.admin_token {
+            Some(token) => {
+                if !self.charge(call, Op::Peek(1)) {
+                    return Err(Problem::new(429, "too many wrong tokens").retry_after(6));
+                }
+                if !token.is(bearer(headers).unwrap_or_default()) {
+                    self.charge(call, Op::Take(1));
+                    tracing::warn!(audit = true, peer = %call.peer, request = call.id, "a wrong token");
+                    return Err(Problem::new(
+                        401,
+                        "a bearer token is needed that this server knows",
+                    ));
+                }
+            }
+            None if !call.local => {
+                return Err(Problem::new(403, "off loopback a token is needed, and none is set"));
+            }
+            None if !names_this_machine(headers) => {
+                return Err(Problem::new(
+                    403,
+                    "without a token only names of this machine are served",
+                ));
+            }
+            None => {}
+        }
+        if !call.request.method().is_safe() {
+            same_site(headers)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the address may still guess.
+    fn charge(&self, call: &Call, op: Op) -> bool {
+        let address = call.peer.ip().to_canonical().to_string();
+        let (Some(limit), Ok(key)) = (&self.limit, Key::new(&address)) else { return false };
+        Charge::new(key, limit, op).is_ok_and(|charge| self.wrong.charge_one(&charge).passes())
+    }
+}
+
+/// Refuses what a page of another site can make a browser send.
+fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
+    let crossing = || Problem::new(403, "a request from another site");
+    if let Some(site) = headers.get("sec-fetch-site")
+        && !matches!(site.as_bytes(), b"same-origin" | b"none")
+    {
+        return Err(crossing());
+    }
+    if let Some(origin) = headers.get(ORIGIN) {
+        let host = headers.get(HOST).map(http::HeaderValue::as_bytes).unwrap_or_default();
+        let origin = origin.as_bytes();
+        let name = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+        if host.is_empty() || name != Some(host) {
+            return Err(crossing());
+        }
+    }
+    let kind = headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let of_a_form: [&[u8]; 4] =
+        [b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"];
+    if of_a_form.iter().any(|form| kind.eq_ignore_ascii_case(form)) {
+        return Err(Problem::new(
+            415,
+            "say what it is: application/json, application/yaml or application/toml",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the host is an address or `localhost`: a name that somebody else's DNS answers for is
+/// how a page of theirs would get here.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name == "localhost"
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs =
+            pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        pairs.collect()
+    }
+
+    /// C28
+    #[test]
+    fn what_a_page_of_another_site_can_send_is_refused() {
+        let json = ("content-type", "application/json; charset=utf-8");
+        let host = ("host", "127.0.0.1:9091");
+        assert!(same_site(&headers(&[json, host])).is_ok(), "no browser");
+        assert!(same_site(&headers(&[json, host, ("origin", "http://127.0.0.1:9091")])).is_ok());
+        for bad in [
+            &[json, host, ("origin", "https://evil.example")][..],
+            &[json, host, ("origin", "null")],
+            &[json, ("origin", "http://127.0.0.1:9091")],
+            &[json, host, ("sec-fetch-site", "cross-site")],
+            &[json, host, ("sec-fetch-site", "same-site")],
+            &[host, ("content-type", "text/plain")],
+            &[host, ("content-type", "Text/Plain;charset=utf-8")],
+            &[host],
+        ] {
+            assert!(same_site(&headers(bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_was_made_to_point_here_is_not_answered_to() {
+        for good in ["localhost", "localhost:9091", "127.0.0.1:9091", "[::1]:9091"] {
+            assert!(names_this_machine(&headers(&[("host", good)])), "{good}");
+        }
+        for bad in ["evil.example", "10.0.0.1", "localhost.evil.example:9091", ""] {
+            assert!(!names_this_machine(&headers(&[("host", bad)])), "{bad}");
+        }
+        assert!(!names_this_machine(&HeaderMap::new()));
+    }
+}

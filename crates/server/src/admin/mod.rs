@@ -1,0 +1,137 @@
+//! The admin listener: rules, explain, refusals, events, metrics, log level.
+//!
+//! | Path | Does |
+//! |---|---|
+//! | `GET /v1/rules` | the rules that apply; `?format=yaml`, `json` or `toml` |
+//! | `PUT /v1/rules` | other rules, if `If-Match` is the version that applies |
+//! | `POST /v1/rules/check` | says what is wrong with rules |
+//! | `POST /v1/explain` | every rule's say about a request, without charging |
+//! | `GET /v1/refusals`, `/v1/refusals/top` | who was refused, and who most |
+//! | `GET /v1/events` | what happens, as server-sent events |
+//! | `GET /v1/status`, `/metrics`, `/healthz`, `/readyz` | |
+//! | `GET`, `PUT /v1/log-level` | |
+//!
+//! `guard` says who may ask. A console would be served here too, from a directory of its own.
+
+mod events;
+mod explain;
+mod guard;
+mod rules;
+
+use std::sync::Arc;
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Response, StatusCode};
+use tokio::sync::watch;
+
+use crate::doors::http::ready;
+use crate::http::body::Body;
+use crate::http::problem::{Problem, json};
+use crate::http::{self as common, Call, Side};
+use crate::room::Room;
+use crate::telemetry::metrics;
+use guard::Guard;
+
+pub(crate) async fn serve(
+    listener: std::net::TcpListener,
+    room: Arc<Room>,
+    stop: watch::Receiver<bool>,
+) {
+    let guard = Arc::new(Guard::default());
+    let ending = stop.clone();
+    let handle = move |room: Arc<Room>, call: Call| {
+        let (guard, ending) = (Arc::clone(&guard), ending.clone());
+        async move {
+            let mut response = route(&room, &guard, call, ending).await;
+            let headers = response.headers_mut();
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+            response
+        }
+    };
+    common::serve(listener, Side::Admin, room, stop, handle).await;
+}
+
+async fn route(
+    room: &Arc<Room>,
+    guard: &Guard,
+    call: Call,
+    ending: watch::Receiver<bool>,
+) -> Response<Body> {
+    let path = call.request.uri().path().to_owned();
+    match path.as_str() {
+        "/healthz" => return Response::new("ok\n".into()),
+        "/readyz" => return ready(room),
+        _ => {}
+    }
+    if let Err(problem) = guard.admit(room, &call) {
+        return problem.into();
+    }
+    match (call.request.method().clone(), path.as_str()) {
+        (Method::GET, "/v1/rules") => rules::get(room, &call),
+        (Method::PUT, "/v1/rules") => rules::put(room, call).await,
+        (Method::POST, "/v1/rules/check") => rules::check(call).await,
+        (Method::POST, "/v1/explain") => explain::answer(room, call).await,
+        (Method::GET, "/v1/refusals") => json(
+            StatusCode::OK,
+            &serde_json::json!({ "refusals": room.refusals.recent(most(&call)) }),
+        ),
+        (Method::GET, "/v1/refusals/top") => {
+            json(StatusCode::OK, &serde_json::json!({ "keys": room.refusals.top(most(&call)) }))
+        }
+        (Method::GET, "/v1/events") => events::stream(room, ending),
+        (Method::GET, "/v1/status") => status(room),
+        (Method::GET, "/metrics") => {
+            let mut response = Response::new(metrics::text(room).into());
+            let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            response.headers_mut().insert(CONTENT_TYPE, text);
+            response
+        }
+        (Method::GET, "/v1/log-level") => {
+            json(StatusCode::OK, &serde_json::json!({ "level": room.level.get() }))
+        }
+        (Method::PUT, "/v1/log-level") => level(room, call).await,
+        _ => Problem::new(404, "there is nothing here that this method can be used on").into(),
+    }
+}
+
+/// `?limit=`, at most as many as there are.
+fn most(call: &Call) -> usize {
+    let query = call.request.uri().query().unwrap_or_default();
+    let limit = query.split('&').find_map(|pair| pair.strip_prefix("limit="));
+    limit.and_then(|limit| limit.parse().ok()).unwrap_or(100)
+}
+
+fn status(room: &Room) -> Response<Body> {
+    let store = room.limiter.store();
+    json(
+        StatusCode::OK,
+        &serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "store": store.name(),
+            "store_up": store.is_up(),
+            "rules_version": room.limiter.rules().version(),
+            "rules_file": room.rules.file().map(|path| path.display().to_string()),
+            "rules_trouble": room.rules.trouble(),
+            "readiness": format!("{:?}", room.readiness()),
+        }),
+    )
+}
+
+async fn level(room: &Room, call: Call) -> Response<Body> {
+    let (peer, id) = (call.peer, call.id);
+    let bytes = match crate::http::body::read(call.request.into_body(), 64).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return problem.into(),
+    };
+    let word = String::from_utf8_lossy(&bytes);
+    let word = word.trim().trim_matches('"');
+    match word.parse() {
+        Ok(level) if room.level.set(level) => {
+            tracing::warn!(audit = true, %peer, request = id, level = word, "the log level was changed");
+            json(StatusCode::OK, &serde_json::json!({ "level": word }))
+        }
+        Ok(_) => Problem::new(409, "this process logs in a way of its own").into(),
+        Err(error) => Problem::new(400, error).into(),
+    }
+}

@@ -1,0 +1,78 @@
+//! `tollgate check`: asks a running server whether a request may pass.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::client::Client;
+use super::{Answer, Failure, say, wait};
+use crate::settings::value::Secret;
+
+/// What is asked, and whom.
+#[derive(Args, Debug)]
+pub(super) struct Check {
+    /// Where the HTTP door is
+    #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
+    server: String,
+    /// A file that holds its token
+    #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The token
+    #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
+    token: Option<Secret>,
+    /// Only ask; charge nothing
+    #[arg(long)]
+    peek: bool,
+    /// What the request costs
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    cost: u64,
+    /// The domain whose rules are asked
+    #[arg(value_name = "DOMAIN")]
+    domain: String,
+    /// What is known of the request, such as `ip=203.0.113.9`
+    #[arg(value_name = "NAME=VALUE")]
+    attributes: Vec<String>,
+}
+
+/// A secret by itself or by its file.
+pub(super) fn token(
+    said: Option<&Secret>,
+    file: Option<&PathBuf>,
+) -> Result<Option<Secret>, Failure> {
+    match (said, file) {
+        (Some(said), _) => Ok(Some(said.clone())),
+        (None, None) => Ok(None),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok(Some(text.parse()?))
+        }
+    }
+}
+
+impl Check {
+    pub(super) fn run(&self) -> Result<Answer, Failure> {
+        let token = token(self.token.as_ref(), self.token_file.as_ref())?;
+        let client = Client::new(&self.server, token)?;
+        let mut attributes = Map::new();
+        for pair in &self.attributes {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("{pair:?} is not name=value, such as ip=203.0.113.9"))?;
+            attributes.insert(name.to_owned(), value.into());
+        }
+        let body = json!({ "domain": self.domain, "attributes": attributes, "cost": self.cost });
+        let path = if self.peek { "/v1/peek" } else { "/v1/check" };
+        let json = [("content-type", "application/json")];
+        let reply = wait(client.ask(Method::POST, path, &json, body.to_string()))?;
+        if reply.status != StatusCode::OK {
+            return Err(reply.problem());
+        }
+        let answer: Value = serde_json::from_slice(&reply.body)?;
+        say(&format!("{}\n", serde_json::to_string_pretty(&answer)?))?;
+        let allowed = answer.get("allowed").and_then(Value::as_bool);
+        Ok(if allowed == Some(true) { Answer::Yes } else { Answer::No })
+    }
+}

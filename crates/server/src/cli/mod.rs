@@ -1,0 +1,186 @@
+//! The command line.
+//!
+//! `serve` is the server; everything else asks a running one, or needs none. Exit status: 0 for yes,
+//! 1 for no (refused, wrong, different), 2 if it could not be found out.
+
+mod check;
+mod client;
+mod diff;
+mod rules;
+mod serve;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use tollgate::rules::{self as files, Format};
+
+use crate::settings::Options;
+use crate::settings::value::Secret;
+
+/// Limits for a fleet of services, by one set of rules.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve limits over HTTP and the Redis protocol
+    Serve(Box<Serve>),
+    /// Say what is wrong with rule files
+    CheckRules {
+        /// The files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Ask a running server whether a request may pass
+    Check(check::Check),
+    /// Read, replace and follow the rules of a running server
+    Rules {
+        #[command(flatten)]
+        server: AdminServer,
+        #[command(subcommand)]
+        command: rules::Command,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+#[derive(Args, Debug)]
+struct Serve {
+    /// A TOML file of settings, named as the flags are
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Which admin listener is asked.
+#[derive(Args, Debug)]
+struct AdminServer {
+    /// Where the admin API is
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:9091",
+        value_name = "URL"
+    )]
+    admin: String,
+    /// A file that holds its token
+    #[arg(long, global = true, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The token
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_ADMIN_TOKEN",
+        hide_env_values = true,
+        value_name = "TEXT"
+    )]
+    token: Option<Secret>,
+}
+
+/// What a command found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+}
+
+/// Why a command found nothing out.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs the program with its arguments and environment.
+pub fn run() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(serve) => serve::run(serve.config.as_deref(), serve.options),
+        Command::CheckRules { files } => check_rules(&files),
+        Command::Check(check) => check.run(),
+        Command::Rules { server, command } => rules::run(&server, &command),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut std::io::stdout());
+            Ok(Answer::Yes)
+        }
+        Command::Man => man(),
+    };
+    match done {
+        Ok(Answer::Yes) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(1),
+        Err(error) => {
+            // Without a stderr there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "tollgate: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
+    let mut answer = Answer::Yes;
+    for path in paths {
+        let name = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+        let format = Format::of_path(path).unwrap_or(Format::Yaml);
+        match files::decode(&bytes).and_then(|text| files::load(text, format)) {
+            Ok(set) => {
+                let (version, rules) = (set.version(), set.rules().count());
+                let domains = set.declaration().domains.len();
+                say(&format!("{name}: version {version}, {rules} rules in {domains} domains\n"))?;
+            }
+            Err(problems) => {
+                answer = Answer::No;
+                say(&format!("{}\n", problems.in_file(name)))?;
+            }
+        }
+    }
+    Ok(answer)
+}
+
+fn man() -> Result<Answer, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+    for command in Cli::command().get_subcommands() {
+        page.extend_from_slice(b"\n");
+        clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    }
+    std::io::stdout().write_all(&page)?;
+    Ok(Answer::Yes)
+}
+
+/// Prints to stdout; a reader that has left ends the program quietly.
+fn say(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Runs a future to its end, on this thread.
+fn wait<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_every_setting_has_a_variable() {
+        Cli::command().debug_assert();
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for argument in serve.get_arguments().filter(|argument| argument.get_id() != "help") {
+            let name = argument.get_long().unwrap().replace('-', "_").to_ascii_uppercase();
+            let variable = argument.get_env().unwrap().to_str().unwrap();
+            assert_eq!(variable, format!("TOLLGATE_{name}"));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `tollgate rules`: reads, replaces, compares and follows the rules of a running server.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
+use tollgate::rules::{self as files, Format};
+
+use super::check::token;
+use super::client::{Client, Reply};
+use super::{AdminServer, Answer, Failure, diff, say, wait};
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Print the rules that apply
+    Get {
+        /// yaml, json or toml
+        #[arg(long, default_value = "yaml", value_name = "FORMAT")]
+        format: String,
+    },
+    /// Replace them, if nobody else has meanwhile
+    Put {
+        /// The version that is replaced; the one that applies unless said
+        #[arg(long, value_name = "VERSION")]
+        expect: Option<u64>,
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Print in what they differ from a file
+    Diff {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Print every change of them, until interrupted
+    Watch,
+}
+
+pub(super) fn run(server: &AdminServer, command: &Command) -> Result<Answer, Failure> {
+    let token = token(server.token.as_ref(), server.token_file.as_ref())?;
+    let client = Client::new(&server.admin, token)?;
+    wait(async {
+        match command {
+            Command::Get { format } => {
+                let reply = get(&client, format).await?;
+                say(&reply.text())?;
+                Ok(Answer::Yes)
+            }
+            Command::Put { expect, file } => put(&client, *expect, file).await,
+            Command::Diff { file } => {
+                let reply = get(&client, "yaml").await?;
+                let (text, format) = read(file)?;
+                let declared = files::read(&text, format)
+                    .map_err(|problems| problems.in_file(file.display().to_string()))?;
+                let difference = diff::diff(&reply.text(), &files::write(&declared, Format::Yaml));
+                say(&difference)?;
+                Ok(if difference.is_empty() { Answer::Yes } else { Answer::No })
+            }
+            Command::Watch => watch(&client).await,
+        }
+    })
+}
+
+async fn get(client: &Client, format: &str) -> Result<Reply, Failure> {
+    let path = format!("/v1/rules?format={format}");
+    let reply = client.ask(Method::GET, &path, &[], "").await?;
+    if reply.status == StatusCode::OK { Ok(reply) } else { Err(reply.problem()) }
+}
+
+fn read(path: &Path) -> Result<(String, Format), Failure> {
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+    let text = files::decode(&bytes).map_err(|problems| problems.in_file(name.to_string()))?;
+    Ok((text.to_owned(), Format::of_path(path).unwrap_or(Format::Yaml)))
+}
+
+async fn put(client: &Client, expect: Option<u64>, path: &Path) -> Result<Answer, Failure> {
+    let (text, format) = read(path)?;
+    let kind = match format {
+        Format::Json => "application/json",
+        Format::Toml => "application/toml",
+        _ => "application/yaml",
+    };
+    let expected = match expect {
+        Some(version) => format!("\"{version}\""),
+        None => {
+            let reply = get(client, "yaml").await?;
+            let tag = reply.headers.get("etag").and_then(|tag| tag.to_str().ok());
+            tag.ok_or("the server does not say which version applies")?.to_owned()
+        }
+    };
+    let headers = [("content-type", kind), ("if-match", expected.as_str())];
+    let reply = client.ask(Method::PUT, "/v1/rules", &headers, text).await?;
+    match reply.status {
+        StatusCode::OK => {
+            say(&format!("{}\n", reply.text()))?;
+            Ok(Answer::Yes)
+        }
+        StatusCode::CONFLICT | StatusCode::BAD_REQUEST => {
+            say(&format!("{}\n", reply.problem()))?;
+            Ok(Answer::No)
+        }
+        _ => Err(reply.problem()),
+    }
+}
+
+async fn watch(client: &Client) -> Result<Answer, Failure> {
+    let reply = client.send(Method::GET, "/v1/events", &[], bytes::Bytes::new()).await?;
+    if reply.status() != StatusCode::OK {
+        return Err(format!("the server says {}", reply.status()).into());
+    }
+    let mut body = reply.into_body();
+    let mut text = String::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        text.push_str(&String::from_utf8_lossy(&data));
+        while let Some(end) = text.find("\n\n") {
+            let event: String = text.drain(..end.saturating_add(2)).collect();
+            if event.starts_with("event: rules") {
+                let line = event.trim_end().replace("event: ", "").replace("\ndata: ", " ");
+                say(&format!("{line}\n"))?;
+            }
+        }
+    }
+    Err("the server has ended".into())
+}

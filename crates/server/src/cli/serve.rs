@@ -1,0 +1,82 @@
+//! `tollgate serve`: the server, from its settings to its end.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Answer, Failure, say};
+use crate::settings::Options;
+use crate::telemetry::log;
+use crate::{Room, Server};
+
+pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Failure> {
+    let options = match config {
+        Some(path) => options.over(Options::read(path)?),
+        None => options,
+    };
+    let settings = options.resolve()?;
+    let level = log::start(settings.log_level, settings.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Before the doors open, so that a signal that comes early is not missed.
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let server = Server::start(settings, level).await?;
+        say(&greeting(&server))?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => {
+                    tracing::info!("told to look at the rules");
+                    server.reload().await;
+                }
+            }
+        }
+        tracing::info!("told to end: not ready any more, draining");
+        server.stop().await;
+        tracing::info!("ended");
+        Ok(Answer::Yes)
+    })
+}
+
+/// Where everything listens, and something to try.
+fn greeting(server: &Server) -> String {
+    let room: &Room = server.room();
+    let rules = room.limiter.rules();
+    let from =
+        room.rules.file().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
+    let mut text = String::new();
+    // Writing into a string does not fail.
+    let _ = writeln!(
+        text,
+        "tollgate {} on the {} store; rules: {from}, version {}",
+        env!("CARGO_PKG_VERSION"),
+        room.limiter.store().name(),
+        rules.version(),
+    );
+    let addresses = server.addresses();
+    let rows = [
+        ("http", "http", addresses.http, "checks as JSON, forward-auth"),
+        ("resp", "redis", addresses.resp, "CL.THROTTLE, TG.CHECK"),
+        ("admin", "http", addresses.admin, "rules, explain, refusals, events, metrics"),
+    ];
+    for (name, scheme, address, what) in rows {
+        let _ = match address {
+            Some(address) => writeln!(text, "  {name:<6} {scheme}://{address}  {what}"),
+            None => writeln!(text, "  {name:<6} off"),
+        };
+    }
+    if let Some(address) = addresses.http {
+        let domains = &rules.declaration().domains;
+        let domain = domains.first().map_or("shop", |domain| domain.name.as_str());
+        let _ = writeln!(
+            text,
+            "try: curl -s http://{address}/v1/check -d '{{\"domain\":\"{domain}\",\"attributes\":\
+             {{\"ip\":\"203.0.113.9\",\"method\":\"POST\",\"path\":\"/login\"}}}}'",
+        );
+    }
+    text
+}

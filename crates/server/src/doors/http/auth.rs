@@ -1,0 +1,247 @@
+//! Forward-auth: a proxy asks about a request before it passes it on.
+//!
+//! The request that is meant is put together from what the proxy says in `X-Forwarded-*` (Traefik,
+//! Caddy) or `X-Original-*` (nginx); whoever is no proxy of ours may not ask. It then goes through the layer that services use (`tollgate::http`), around a service that
+//! says 204: so the answer, its fields and its problems are the layer's own.
+//!
+//! A permit of a concurrency limit ends with the answer: what bounds work must be where the work is.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::HOST;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt as _;
+use tollgate::core::rule::Ask;
+use tollgate::http::{Judged, LimitLayer, Peer, Refusal, Trust};
+use tollgate::{Ruling, Source};
+use tower_layer::Layer as _;
+use tower_service::Service;
+
+use crate::http::Call;
+use crate::http::body::Body;
+use crate::http::problem::Problem;
+use crate::room::Room;
+use crate::settings::value::AttributeHeader;
+use crate::store::AnyStore;
+use crate::telemetry::counts::{Door, Outcome, UnderWay};
+use crate::telemetry::refusals::Refusal as Record;
+
+type Layer = LimitLayer<AnyStore>;
+
+/// Asks for proxies.
+#[derive(Debug)]
+pub(super) struct Doorman {
+    trust: Trust,
+    attributes: Vec<AttributeHeader>,
+    domain: Option<String>,
+    /// A layer for each domain that rules have, by the version that had it.
+    layers: ArcSwap<(u64, HashMap<String, Layer>)>,
+}
+
+impl Doorman {
+    pub(super) fn new(room: &Room) -> Self {
+        Self {
+            trust: room.settings.trust.clone(),
+            attributes: room.settings.auth_attributes.clone(),
+            domain: room.settings.auth_domain.clone(),
+            layers: ArcSwap::default(),
+        }
+    }
+
+    pub(super) async fn answer(&self, room: &Arc<Room>, call: Call) -> Response<Body> {
+        let under_way = UnderWay::new(&room.counts, Door::Auth);
+        let (parts, _) = call.request.into_parts();
+        if room.refuses_all() {
+            return Problem::new(503, "there are no rules yet").retry_after(1).into();
+        }
+        let instead = match refuses_with(&parts) {
+            Ok(instead) => instead,
+            Err(problem) => return problem.into(),
+        };
+        let layer = match self.layer(room, &parts) {
+            Ok(layer) => layer,
+            Err(problem) => return problem.into(),
+        };
+        if !self.believes(call.peer.ip()) {
+            let why = "only a proxy of ours may ask for others: name its network with --trust";
+            return Problem::new(403, why).into();
+        }
+        let meant = match meant(parts) {
+            Ok(mut meant) => {
+                meant.extensions_mut().insert(Peer(call.peer));
+                meant
+            }
+            Err(problem) => return problem.into(),
+        };
+        let mut service = layer.layer(Passes(Arc::clone(room)));
+        let Ok(response) = service.call(meant).await;
+        // What was judged is counted by whoever saw the ruling.
+        under_way.end();
+        let (mut head, body) = response.into_parts();
+        if let Some(status) = instead.filter(|_| head.status == StatusCode::TOO_MANY_REQUESTS) {
+            head.status = status;
+        }
+        // The layer's own answers are there at once.
+        let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        Response::from_parts(head, bytes.into())
+    }
+
+    /// The layer of the domain that the request names, in `X-Tollgate-Domain` or `?domain=`.
+    fn layer(&self, room: &Arc<Room>, parts: &Parts) -> Result<Layer, Problem> {
+        let rules = room.limiter.rules();
+        let named = match parts.headers.get("x-tollgate-domain") {
+            Some(value) => {
+                Some(value.to_str().map_err(|_| Problem::new(400, "the domain is not ASCII"))?)
+            }
+            None => parts
+                .uri
+                .query()
+                .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("domain="))),
+        };
+        let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
+        let domain = named.or(self.domain.as_deref()).or(first).unwrap_or_default();
+        let layers = self.layers.load();
+        if layers.0 == rules.version()
+            && let Some(layer) = layers.1.get(domain)
+        {
+            return Ok(layer.clone());
+        }
+        if !rules.declaration().domains.iter().any(|known| known.name == domain) {
+            // Nothing to keep: it passes, as at every door.
+            return Ok(self.make(room, domain));
+        }
+        let made = rules.declaration().domains.iter();
+        let made = made.map(|domain| (domain.name.clone(), self.make(room, &domain.name)));
+        let layers = Arc::new((rules.version(), made.collect::<HashMap<_, _>>()));
+        self.layers.store(Arc::clone(&layers));
+        Ok(layers.1.get(domain).cloned().unwrap_or_else(|| self.make(room, domain)))
+    }
+
+    fn make(&self, room: &Arc<Room>, domain: &str) -> Layer {
+        let (records, trust, named) = (Arc::clone(room), self.trust.clone(), domain.to_owned());
+        let layer = LimitLayer::new(room.limiter.clone(), domain)
+            .trust(self.trust.clone())
+            .refuse_with(move |refusal| {
+                refused(&records, &trust, &named, refusal);
+                refusal.respond()
+            });
+        self.attributes.iter().fold(layer, |layer, AttributeHeader { name, header }| {
+            let header = header.clone();
+            layer.attribute(name.clone(), move |parts| {
+                Some(parts.headers.get(&header)?.as_bytes().into())
+            })
+        })
+    }
+
+    /// Whether this peer is a proxy of ours: one that is believed is not the client itself, if it
+    /// names another.
+    fn believes(&self, peer: IpAddr) -> bool {
+        let mut probe = HeaderMap::new();
+        let other = if peer == IpAddr::from([192, 0, 2, 1]) { "192.0.2.2" } else { "192.0.2.1" };
+        probe.insert("x-forwarded-for", HeaderValue::from_static(other));
+        self.trust.client(peer, &probe).is_ok_and(|client| client != peer.to_canonical())
+    }
+}
+
+/// `?refuse=403`: the status of a refusal, for nginx, which takes every other one for a failure.
+fn refuses_with(parts: &Parts) -> Result<Option<StatusCode>, Problem> {
+    let query = parts.uri.query().unwrap_or_default();
+    match query.split('&').find_map(|pair| pair.strip_prefix("refuse=")) {
+        None | Some("429") => Ok(None),
+        Some("403") => Ok(Some(StatusCode::FORBIDDEN)),
+        Some("401") => Ok(Some(StatusCode::UNAUTHORIZED)),
+        Some(_) => Err(Problem::new(400, "`refuse` is none of 401, 403 and 429")),
+    }
+}
+
+/// The request that a proxy asks about.
+fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
+    let said = |names: [&str; 2]| -> Result<Option<HeaderValue>, Problem> {
+        for name in names {
+            let mut values = parts.headers.get_all(name).iter();
+            match (values.next(), values.next()) {
+                (None, _) => {}
+                (Some(value), None) => return Ok(Some(value.clone())),
+                _ => return Err(Problem::new(400, &format!("{name} is there twice"))),
+            }
+        }
+        Ok(None)
+    };
+    let wrong = |what: &str| Problem::new(400, &format!("the proxy says no {what} that is one"));
+    let method = said(["x-forwarded-method", "x-original-method"])?;
+    let uri = said(["x-forwarded-uri", "x-original-uri"])?;
+    let host = said(["x-forwarded-host", "x-original-host"])?;
+    let (Some(method), Some(uri)) = (method, uri) else {
+        let why =
+            "the proxy says neither X-Forwarded-Method and -Uri nor X-Original-Method and -URI";
+        return Err(Problem::new(400, why));
+    };
+    parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| wrong("method"))?;
+    // An absolute one names a host, which is said elsewhere.
+    let uri = Uri::try_from(uri.as_bytes()).map_err(|_| wrong("target"))?;
+    parts.uri = Uri::from(uri.path_and_query().cloned().ok_or_else(|| wrong("target"))?);
+    if let Some(host) = host {
+        parts.headers.insert(HOST, host);
+    }
+    Ok(Request::from_parts(parts, ()))
+}
+
+/// Counts and remembers a request that does not pass.
+fn refused(room: &Room, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
+    let Some(ruling) = refusal.ruling() else {
+        return room.counts.add(Door::Auth, Outcome::Error, 1);
+    };
+    let outcome = outcome(ruling, Outcome::Refused);
+    room.counts.judged(Door::Auth, ruling, outcome, || room.limiter.rules());
+    let request = refusal.request();
+    let peer = request.extensions.get::<Peer>().map(|peer| peer.0.ip());
+    let client = peer.and_then(|peer| trust.client(peer, &request.headers).ok());
+    let mut ask = Ask::new(domain);
+    if let Some(client) = client {
+        ask = ask.ip(client);
+    }
+    // What cannot be said of it is left out: it is only shown.
+    let _ = ask.push("path", request.uri.path().as_bytes());
+    let _ = ask.push("method", request.method.as_str().as_bytes());
+    let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
+    let record = Record::new(Door::Auth, &ask, ruling, retry);
+    room.events.refused(&record);
+    room.refusals.add(record, 1);
+}
+
+fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
+    if matches!(ruling.source(), Source::Outage(_)) { Outcome::Degraded } else { usual }
+}
+
+/// What is behind the layer: nothing but that it was reached.
+#[derive(Clone)]
+struct Passes(Arc<Room>);
+
+impl Service<Request<()>> for Passes {
+    type Response = Response<http_body_util::Empty<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        let judged = request.extensions().get::<Judged>();
+        for ruling in judged.iter().flat_map(|judged| judged.rulings()) {
+            let outcome = outcome(ruling, Outcome::Allowed);
+            self.0.counts.judged(Door::Auth, ruling, outcome, || self.0.limiter.rules());
+        }
+        let mut response = Response::new(http_body_util::Empty::new());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        ready(Ok(response))
+    }
+}

@@ -1,0 +1,115 @@
+//! Checks, peeks, batches and reservations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use serde_json::json as object;
+
+use super::wire::{self, Answer, Batch, Check};
+use crate::http::Call;
+use crate::http::body::{self, Body};
+use crate::http::problem::{Problem, json};
+use crate::room::Room;
+use crate::telemetry::counts::{Door, Outcome, UnderWay};
+
+/// The longest body: an ask with all the attributes it may have, of usual length.
+pub(crate) const MAX_BODY: usize = 64 * 1024;
+
+/// The most checks in a batch.
+pub(super) const MAX_BATCH: usize = 64;
+
+/// How long a grant may be waited for.
+const MAX_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a reservation waits to be settled unless it says so.
+const LIFETIME: Duration = Duration::from_secs(60);
+
+pub(super) async fn answer(room: &Arc<Room>, call: Call) -> Response<Body> {
+    let (parts, incoming) = call.request.into_parts();
+    let path = parts.uri.path();
+    let counts = path != "/v1/peek";
+    // Until it is judged it is an error, also if its client leaves.
+    let under_way = counts.then(|| UnderWay::new(&room.counts, Door::Http));
+    let bytes = match body::read(incoming, MAX_BODY).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return problem.into(),
+    };
+    if room.refuses_all() {
+        return Problem::new(503, "there are no rules yet").retry_after(1).into();
+    }
+    let answered = match path {
+        "/v1/check/batch" => batch(room, &bytes, under_way).await,
+        "/v1/peek" => peek(room, &bytes).await,
+        "/v1/reserve" => reserve(room, &bytes, under_way).await,
+        _ => check(room, &bytes, under_way).await,
+    };
+    answered.unwrap_or_else(Into::into)
+}
+
+type Answered = Result<Response<Body>, Problem>;
+
+async fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+    let check: Check<'_> = wire::read(bytes)?;
+    let ask = check.ask()?;
+    let patience = Duration::from_millis(check.patience_ms).min(MAX_PATIENCE);
+    let admission = room.limiter.admit_within(&ask, patience).await;
+    under_way.map(UnderWay::end);
+    room.record(Door::Http, &ask, &admission);
+    Ok(json(StatusCode::OK, &Answer::new(&admission)))
+}
+
+async fn peek(room: &Room, bytes: &[u8]) -> Answered {
+    let check: Check<'_> = wire::read(bytes)?;
+    let admission = room.limiter.peek(&check.ask()?).await;
+    Ok(json(StatusCode::OK, &Answer::new(&admission)))
+}
+
+/// Each check is a request of its own, and is counted. One that is malformed spoils the batch before
+/// anything is charged.
+async fn batch(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+    let batch: Batch<'_> = wire::read(bytes)?;
+    if batch.checks.len() > MAX_BATCH {
+        return Err(Problem::new(400, &format!("more than {MAX_BATCH} checks in a batch")));
+    }
+    let asks = batch
+        .checks
+        .iter()
+        .enumerate()
+        .map(|(at, check)| check.ask().map_err(|problem| problem.with("check", at)));
+    let asks = asks.collect::<Result<Vec<_>, _>>()?;
+    let mut admissions = Vec::with_capacity(asks.len());
+    under_way.map(UnderWay::end);
+    for ask in &asks {
+        let one = UnderWay::new(&room.counts, Door::Http);
+        let admission = room.limiter.admit(ask).await;
+        one.end();
+        room.record(Door::Http, ask, &admission);
+        admissions.push(admission);
+    }
+    let answers: Vec<Answer<'_>> = admissions.iter().map(Answer::new).collect();
+    Ok(json(StatusCode::OK, &object!({ "results": answers })))
+}
+
+async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+    let check: Check<'_> = wire::read(bytes)?;
+    let ask = check.ask()?;
+    let lifetime = check.lifetime_ms.map_or(LIFETIME, Duration::from_millis);
+    let reserved = room.limiter.reserve(&ask, lifetime).await;
+    under_way.map(UnderWay::end);
+    match reserved {
+        Ok(reservation) => {
+            room.counts.add(Door::Http, Outcome::Allowed, 1);
+            let body = object!({
+                "allowed": true,
+                "reservation": room.limiter.token(&reservation),
+                "expires_at_us": reservation.expires().as_micros(),
+            });
+            Ok(json(StatusCode::OK, &body))
+        }
+        Err(admission) => {
+            room.record(Door::Http, &ask, &admission);
+            Ok(json(StatusCode::OK, &Answer::new(&admission)))
+        }
+    }
+}

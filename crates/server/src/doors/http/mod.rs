@@ -1,0 +1,126 @@
+//! The HTTP door: limits for whoever speaks JSON, and forward-auth for proxies.
+//!
+//! | Path | Does |
+//! |---|---|
+//! | `POST /v1/check` | charges a request; `patience_ms` lets it be granted later |
+//! | `POST /v1/check/batch` | several, each on its own, in order |
+//! | `POST /v1/peek` | says what a check would say |
+//! | `POST /v1/reserve`, `/v1/commit`, `/v1/refund` | charges an estimate, and settles it |
+//! | `GET /v1/auth` | 204 or 429 for a proxy that asks about a request |
+//! | `GET /healthz`, `/readyz`, `/openapi.json` | |
+//!
+//! A refusal of a check is an answer (200), not an error; only forward-auth turns it into a status,
+//! by the same layer that services use.
+
+mod auth;
+mod check;
+mod openapi;
+mod reserve;
+mod wire;
+
+use std::sync::Arc;
+
+use http::{Method, Response};
+use tokio::sync::watch;
+
+use crate::http::body::Body;
+use crate::http::problem::{Problem, json};
+use crate::http::{self as common, Call, Side};
+use crate::room::{Readiness, Room};
+use auth::Doorman;
+pub(crate) use check::MAX_BODY;
+pub(crate) use wire::{Check, read};
+
+pub(crate) async fn serve(
+    listener: std::net::TcpListener,
+    room: Arc<Room>,
+    stop: watch::Receiver<bool>,
+) {
+    let doorman = Arc::new(Doorman::new(&room));
+    let handle = move |room: Arc<Room>, call: Call| route(room, Arc::clone(&doorman), call);
+    common::serve(listener, Side::Door, room, stop, handle).await;
+}
+
+async fn route(room: Arc<Room>, doorman: Arc<Doorman>, call: Call) -> Response<Body> {
+    let path = call.request.uri().path();
+    match (call.request.method(), path) {
+        (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
+        (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
+        (&Method::GET, "/openapi.json") => openapi::response(),
+        (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
+            Ok(()) => doorman.answer(&room, call).await,
+            Err(problem) => problem.into(),
+        },
+        (&Method::POST, "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve") => {
+            match allowed(&room, &call, Needs::Nothing) {
+                Ok(()) => check::answer(&room, call).await,
+                Err(problem) => problem.into(),
+            }
+        }
+        (&Method::POST, "/v1/commit" | "/v1/refund") => {
+            match allowed(&room, &call, Needs::TokenOffLoopback) {
+                Ok(()) => reserve::settle(&room, call).await,
+                Err(problem) => problem.into(),
+            }
+        }
+        (
+            _,
+            "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve" | "/v1/commit"
+            | "/v1/refund",
+        ) => Problem::new(405, "this path takes POST").into(),
+        _ => Problem::new(404, "there is nothing here; see /openapi.json").into(),
+    }
+}
+
+/// What a request must bring besides itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// It gives back what was charged, so not everybody may.
+    TokenOffLoopback,
+}
+
+fn allowed(room: &Room, call: &Call, needs: Needs) -> Result<(), Problem> {
+    match &room.settings.api_token {
+        Some(token) => {
+            let said = bearer(call.request.headers()).unwrap_or_default();
+            if token.is(said) {
+                return Ok(());
+            }
+            Err(Problem::new(401, "a bearer token is needed that this server knows"))
+        }
+        None if needs == Needs::TokenOffLoopback && !call.local => Err(Problem::new(
+            403,
+            "this gives back what was charged: set --api-token to allow it off loopback",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The token that a request says.
+pub(crate) fn bearer(headers: &http::HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(http::header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+}
+
+/// `/readyz`, here and at the admin listener.
+pub(crate) fn ready(room: &Room) -> Response<Body> {
+    let store = room.limiter.store();
+    let state = match room.readiness() {
+        Readiness::Ready => "ready",
+        Readiness::Draining => "draining",
+        Readiness::NoRules => "no rules",
+    };
+    let status = match room.readiness() {
+        Readiness::Ready => http::StatusCode::OK,
+        Readiness::Draining | Readiness::NoRules => http::StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let body = serde_json::json!({
+        "state": state,
+        "store": store.name(),
+        "store_up": store.is_up(),
+        "rules_version": room.limiter.rules().version(),
+    });
+    json(status, &body)
+}

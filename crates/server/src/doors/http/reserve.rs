@@ -1,0 +1,50 @@
+//! Settling reservations: commit and refund.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use tollgate::ReservationError;
+
+use super::check::MAX_BODY;
+use super::wire::{self, Settle};
+use crate::http::Call;
+use crate::http::body::{self, Body};
+use crate::http::problem::{Problem, json};
+use crate::room::Room;
+
+pub(super) async fn settle(room: &Arc<Room>, call: Call) -> Response<Body> {
+    let commits = call.request.uri().path() == "/v1/commit";
+    match body::read(call.request.into_body(), MAX_BODY).await {
+        Ok(bytes) => settled(room, &bytes, commits).await.unwrap_or_else(Into::into),
+        Err(problem) => problem.into(),
+    }
+}
+
+async fn settled(room: &Room, bytes: &[u8], commits: bool) -> Result<Response<Body>, Problem> {
+    let settle: Settle = wire::read(bytes)?;
+    let reservation = room
+        .limiter
+        .redeem(&settle.reservation)
+        .map_err(|error| Problem::new(400, &format!("the reservation cannot be read: {error}")))?;
+    let done = match (commits, settle.actual) {
+        (true, Some(actual)) => room.limiter.commit(&reservation, actual).await,
+        (true, None) => {
+            return Err(Problem::new(400, "a commit says what it really cost: `actual`"));
+        }
+        (false, None) => room.limiter.refund(&reservation).await,
+        (false, Some(_)) => return Err(Problem::new(400, "a refund has no `actual`: use commit")),
+    };
+    match done {
+        Ok(()) => Ok(json(StatusCode::OK, &serde_json::json!({ "settled": true }))),
+        Err(error) => {
+            let (status, again) = match &error {
+                ReservationError::AlreadyUsed => (409, false),
+                ReservationError::Expired => (410, false),
+                ReservationError::NoRoom | ReservationError::Store(_) => (503, true),
+                _ => (400, false),
+            };
+            let problem = Problem::new(status, &error.to_string());
+            Err(if again { problem.retry_after(1) } else { problem })
+        }
+    }
+}

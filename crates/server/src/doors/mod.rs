@@ -1,0 +1,7 @@
+//! The doors: bytes to an ask, an admission to bytes, and nothing else.
+//!
+//! Each protocol has a directory of its own. A door that is added here (gRPC, the gateway) is also
+//! a setting, a listener in `server.rs`, and a row in `docs/server.md`.
+
+pub mod http;
+pub mod resp;

@@ -1,0 +1,196 @@
+//! Commands that ask the store: `TG.CHECK`, `TG.PEEK`, `TG.RESET`, `DEL`, and, where the store takes
+//! a trip, `CL.THROTTLE`.
+//!
+//! A question owns its words, so that it can wait while its connection reads on.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tollgate::core::{Limit, Verdict};
+use tollgate::{Admission, ResetError};
+
+use super::reply::{self, Version};
+use super::session::{Words, nth, read_ask, refusal};
+use super::throttle::Throttle;
+use crate::room::{Room, millis_up};
+use crate::telemetry::counts::{Door, Outcome, UnderWay};
+use crate::telemetry::refusals::reason;
+
+/// A question to the store, with its words.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// `CL.THROTTLE`
+    Throttle {
+        /// The key.
+        key: Box<[u8]>,
+        /// The bucket.
+        limit: Box<Limit>,
+        /// What it takes.
+        quantity: u64,
+    },
+    /// `TG.CHECK` and `TG.PEEK`
+    Check {
+        /// Whether it charges.
+        charges: bool,
+        /// What it costs.
+        cost: u64,
+        /// The domain, and then names and values.
+        words: Vec<Box<[u8]>>,
+    },
+    /// `TG.RESET`
+    Reset {
+        /// The domain, and then names and values.
+        words: Vec<Box<[u8]>>,
+    },
+    /// `DEL`
+    Delete {
+        /// Keys of `CL.THROTTLE`.
+        keys: Vec<Box<[u8]>>,
+    },
+}
+
+/// Polls what is ready at once, as everything on the embedded store is.
+pub(super) fn at_once(future: impl Future<Output = ()>) {
+    let ready = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+    debug_assert_eq!(ready, Poll::Ready(()), "the embedded store never waits");
+}
+
+impl Question {
+    /// Reads a command that asks; its name is in capitals.
+    ///
+    /// # Errors
+    ///
+    /// With the reply that says what is wrong.
+    pub(super) fn read(command: &[u8], words: Words<'_>) -> Result<Self, String> {
+        let name = String::from_utf8_lossy(command).to_ascii_lowercase();
+        let count = words.1.len();
+        let wrong = || Err(format!("ERR wrong number of arguments for '{name}' command"));
+        let rest = |from: usize| {
+            let range = (1..count).filter(move |at| *at == 1 || *at >= from);
+            range.map(|at| nth(words, at).into()).collect::<Vec<Box<[u8]>>>()
+        };
+        match command {
+            b"DEL" | b"UNLINK" if count >= 2 => {
+                Ok(Self::Delete { keys: (1..count).map(|at| nth(words, at).into()).collect() })
+            }
+            b"TG.RESET" if count >= 2 && count.is_multiple_of(2) => {
+                Ok(Self::Reset { words: rest(2) })
+            }
+            b"TG.CHECK" | b"TG.PEEK" if count >= 3 && !count.is_multiple_of(2) => {
+                let cost = std::str::from_utf8(nth(words, 2)).ok();
+                let Some(cost) = cost.and_then(|cost| cost.parse().ok()) else {
+                    return Err("ERR the cost is not a whole number of at least 0".to_owned());
+                };
+                let charges = command == b"TG.CHECK";
+                Ok(Self::Check { charges, cost, words: rest(3) })
+            }
+            _ => wrong(),
+        }
+    }
+
+    /// Asks, and writes the reply.
+    pub(super) async fn answer(self, room: &Arc<Room>, version: Version, out: &mut Vec<u8>) {
+        match self {
+            Self::Throttle { key, limit, quantity } => {
+                throttle(room, &key, &limit, quantity, out).await;
+            }
+            Self::Check { charges: true, cost, words } => {
+                let under_way = UnderWay::new(&room.counts, Door::Resp);
+                match read_words(&words, cost) {
+                    Err(wrong) => reply::error(&wrong, out),
+                    Ok(_) if room.refuses_all() => reply::error(NO_RULES, out),
+                    Ok(ask) => {
+                        let admission = room.limiter.admit(&ask).await;
+                        under_way.end();
+                        room.record(Door::Resp, &ask, &admission);
+                        ruled(&admission, version, out);
+                    }
+                }
+            }
+            Self::Check { charges: false, cost, words } => match read_words(&words, cost) {
+                Err(wrong) => reply::error(&wrong, out),
+                Ok(ask) => ruled(&room.limiter.peek(&ask).await, version, out),
+            },
+            Self::Reset { words } => match read_words(&words, 1) {
+                Err(wrong) => reply::error(&wrong, out),
+                Ok(ask) => match room.limiter.reset(&ask).await {
+                    Ok(count) => reply::integer(i64::try_from(count).unwrap_or(i64::MAX), out),
+                    Err(error) => reply::error(&format!("TRYAGAIN {error}"), out),
+                },
+            },
+            Self::Delete { keys } => delete(room, &keys, out).await,
+        }
+    }
+}
+
+const NO_RULES: &str = "UNAVAILABLE there are no rules yet";
+
+fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::core::rule::Ask<'_>, String> {
+    let domain = words.first().map(|word| &**word).unwrap_or_default();
+    let (pairs, _) = words.get(1..).unwrap_or_default().as_chunks::<2>();
+    read_ask(domain, cost, pairs.iter().map(|[name, value]| (&**name, &**value)))
+}
+
+async fn throttle(room: &Room, key: &[u8], limit: &Limit, quantity: u64, out: &mut Vec<u8>) {
+    let under_way = UnderWay::new(&room.counts, Door::Throttle);
+    match room.limiter.throttle(key, limit, quantity).await {
+        Err(error) => reply::error(&format!("ERR {error}"), out),
+        Ok(admission) => {
+            let outcome = Outcome::of(&admission);
+            under_way.end().add(Door::Throttle, outcome, 1);
+            let Some(finding) = admission.ruling().findings().next() else {
+                return reply::error("TRYAGAIN the store did not answer", out);
+            };
+            Throttle { limit, quantity }.answer(&finding.decision, out);
+            if !admission.passes() {
+                let refusal = refusal(key, &finding.decision);
+                room.events.refused(&refusal);
+                room.refusals.add(refusal, 1);
+            }
+        }
+    }
+}
+
+async fn delete(room: &Room, keys: &[Box<[u8]>], out: &mut Vec<u8>) {
+    let mut gone = 0_i64;
+    for key in keys {
+        match room.limiter.reset_throttle(key).await {
+            Ok(was) => gone = gone.saturating_add(i64::from(was)),
+            // No key of this length was ever charged.
+            Err(ResetError::Key(_)) => {}
+            Err(error) => return reply::error(&format!("TRYAGAIN {error}"), out),
+        }
+    }
+    reply::integer(gone, out);
+}
+
+/// What an admission says, as pairs of a name and a value.
+fn ruled(admission: &Admission, version: Version, out: &mut Vec<u8>) {
+    let ruling = admission.ruling();
+    let millis = |duration: Duration| i64::try_from(millis_up(duration)).unwrap_or(i64::MAX);
+    let limits: SmallVec<[_; 4]> =
+        ruling.findings().filter(|finding| finding.limit.is_some()).collect();
+    let remaining = limits.iter().map(|finding| finding.decision.remaining).min();
+    let reset = limits.iter().map(|finding| finding.decision.reset_after).max();
+    reply::map(7, version, out);
+    let mut number = |name: &str, number: i64| {
+        reply::bulk(name.as_bytes(), out);
+        reply::integer(number, out);
+    };
+    number("allowed", i64::from(matches!(admission.verdict(), Verdict::Allow | Verdict::Wait(_))));
+    number("remaining", remaining.map_or(-1, |left| i64::try_from(left).unwrap_or(i64::MAX)));
+    number("retry_after_ms", admission.retry_after().map_or(-1, millis));
+    number("reset_after_ms", reset.map_or(0, millis));
+    number("rules_version", i64::try_from(ruling.version()).unwrap_or(i64::MAX));
+    reply::bulk(b"reason", out);
+    let why = if admission.outage().is_some() { "outage" } else { reason(ruling.reason()) };
+    reply::bulk(why.as_bytes(), out);
+    reply::bulk(b"rule", out);
+    match ruling.refused_by().and_then(|finding| finding.rule) {
+        Some(rule) => reply::bulk(rule.name().as_bytes(), out),
+        None => reply::null(version, out),
+    }
+}

@@ -1,0 +1,209 @@
+//! The Redis protocol: `CL.THROTTLE`, `TG.*`, and as much of Redis as ordinary clients need.
+//!
+//! Served by threads of its own, each with a runtime and buffers that no other thread touches: a
+//! command is read, decided and answered without a lock, a task or an allocation of its own.
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `parse`, `reply` | bytes in, bytes out |
+//! | `session`, `connection_commands` | commands |
+//! | `throttle`, `ask` | those that decide |
+//! | `connection`, `remote` | reading and writing, on the embedded store and on others |
+//! | `watch` | deadlines |
+
+mod ask;
+mod connection;
+mod connection_commands;
+pub mod parse;
+mod remote;
+pub mod reply;
+mod session;
+pub mod throttle;
+mod watch;
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch as signal};
+
+use crate::accept;
+use crate::room::{Connections, Room};
+use crate::store::AnyStore;
+use connection::Connection;
+use session::Session;
+use watch::{Entry, Watch};
+
+/// Connections handed to a thread that it has not looked at yet.
+const HANDED: usize = 128;
+
+/// The threads of the door.
+#[derive(Debug)]
+pub struct Threads(Vec<std::thread::JoinHandle<()>>);
+
+/// Starts the threads. They end when `stop` says so, and connections are drained.
+///
+/// # Errors
+///
+/// When there is no thread or runtime to be had.
+pub fn start(
+    listener: std::net::TcpListener,
+    room: &Arc<Room>,
+    stop: &signal::Receiver<bool>,
+) -> std::io::Result<Threads> {
+    let local = listener.local_addr()?.ip().is_loopback();
+    let count = room.settings.resp_threads.max(1);
+    let ids = Arc::new(AtomicU64::new(1));
+    let (mut handing, mut threads) = (Vec::new(), Vec::new());
+    let mut run = |name: String, work: Work| -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let worker = Worker {
+            room: Arc::clone(room),
+            watch: Arc::default(),
+            stop: stop.clone(),
+            ids: Arc::clone(&ids),
+            local,
+        };
+        let thread = std::thread::Builder::new().name(name);
+        threads.push(thread.spawn(move || runtime.block_on(worker.run(work)))?);
+        Ok(())
+    };
+    for number in 1..count {
+        let (hand, handed) = mpsc::channel(HANDED);
+        handing.push(hand);
+        run(format!("tollgate-resp-{number}"), Work::Handed(handed))?;
+    }
+    run("tollgate-resp-0".to_owned(), Work::Accept(listener, handing))?;
+    Ok(Threads(threads))
+}
+
+impl Threads {
+    /// Waits for all of them. For a thread that may wait.
+    pub fn join(self) {
+        for thread in self.0 {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where a thread's connections come from.
+enum Work {
+    /// It accepts them, and hands every other one on.
+    Accept(std::net::TcpListener, Vec<mpsc::Sender<std::net::TcpStream>>),
+    /// It is handed them.
+    Handed(mpsc::Receiver<std::net::TcpStream>),
+}
+
+struct Worker {
+    room: Arc<Room>,
+    watch: Arc<Watch>,
+    stop: signal::Receiver<bool>,
+    ids: Arc<AtomicU64>,
+    local: bool,
+}
+
+impl Worker {
+    async fn run(mut self, work: Work) {
+        let (watch, room) = (Arc::clone(&self.watch), Arc::clone(&self.room));
+        tokio::spawn(async move { watch.run(&room.connections[1]).await });
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            _ = stop.wait_for(|stopped| *stopped) => {}
+            () = self.take(work) => {}
+        }
+        self.drain().await;
+    }
+
+    async fn take(&mut self, work: Work) {
+        match work {
+            Work::Handed(mut handed) => {
+                while let Some(stream) = handed.recv().await {
+                    if let Ok(stream) = TcpStream::from_std(stream) {
+                        self.serve(stream);
+                    }
+                }
+            }
+            Work::Accept(listener, others) => {
+                let Ok(listener) = TcpListener::from_std(listener) else { return };
+                let mut turn = 0_usize;
+                loop {
+                    let stream = accept::next(&listener).await;
+                    turn = if turn < others.len() { turn.saturating_add(1) } else { 0 };
+                    match others.get(turn) {
+                        None => self.serve(stream),
+                        Some(other) => {
+                            if let Ok(stream) = stream.into_std() {
+                                let _ = other.send(stream).await;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn serve(&self, stream: TcpStream) {
+        let connections = &self.room.connections[1];
+        if !accept::admit(connections, self.room.settings.max_connections) {
+            return turn_away(stream);
+        }
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let session = Session::new(id, &self.room, self.local);
+        let entry: Arc<Entry> = Arc::default();
+        let open = Open { id, watch: Arc::clone(&self.watch), room: Arc::clone(&self.room) };
+        let (room, said) = (Arc::clone(&self.room), Arc::clone(&entry));
+        let task = tokio::spawn(async move {
+            let _open = open;
+            // A client that is gone has nobody to be told.
+            let _ = match room.limiter.store() {
+                AnyStore::Embedded(_) => {
+                    Connection::new(stream, session, Arc::clone(&room), said).serve().await
+                }
+                AnyStore::Redis(_) => remote::serve(stream, session, Arc::clone(&room), said).await,
+            };
+        });
+        self.watch.add(id, entry, task.abort_handle());
+    }
+
+    /// Lets those who are owed a reply have it, and ends the others.
+    async fn drain(&self) {
+        let pause = Duration::from_millis(10);
+        let mut left = self.room.settings.drain_timeout;
+        loop {
+            // What has arrived is served first.
+            tokio::time::sleep(pause).await;
+            if self.watch.dismiss() {
+                return;
+            }
+            left = left.saturating_sub(pause);
+            if left.is_zero() {
+                return self.watch.dismiss_all();
+            }
+        }
+    }
+}
+
+/// A connection that counts as open until this is dropped.
+struct Open {
+    id: u64,
+    watch: Arc<Watch>,
+    room: Arc<Room>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.watch.remove(self.id);
+        let connections: &Connections = &self.room.connections[1];
+        connections.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Says why, if that can be said at once, and closes.
+fn turn_away(stream: TcpStream) {
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
+    }
+}

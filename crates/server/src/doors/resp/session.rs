@@ -1,0 +1,378 @@
+//! One client's session, and its commands.
+//!
+//! A command is answered at once, into the buffer of replies; on a store that takes a trip,
+//! decisions are handed back to be awaited, and everything else is answered as before.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tollgate::core::rule::Ask;
+use tollgate::core::{Charge, Key};
+use tollgate::throttle_key;
+
+use super::ask;
+use super::reply::{self, Version};
+use super::throttle::{Limits, Throttle};
+use crate::room::Room;
+use crate::store::AnyStore;
+use crate::telemetry::counts::{Door, Outcome};
+use crate::telemetry::refusals::{Refusal, cut};
+
+/// What is known of a client.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// A number of its own.
+    pub(super) id: u64,
+    version: Version,
+    name: Vec<u8>,
+    known: bool,
+    /// Whether it may give back and reset.
+    trusted: bool,
+}
+
+/// What the commands of many connections share on a thread. Nothing here outlives a batch but the
+/// limits.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    /// Limits made lately.
+    pub(super) limits: Limits,
+    key: Vec<u8>,
+    /// Counted when the batch ends, as a counter of its own for each command would be a queue.
+    allowed: u64,
+    refused: u64,
+    /// One of the refusals of the batch, which stands for all of them.
+    shown: Option<Box<Refusal>>,
+}
+
+/// What follows a command.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// It was answered.
+    Answered,
+    /// It was answered, and the connection ends.
+    Close,
+    /// The store has to be asked, elsewhere.
+    Ask(ask::Question),
+}
+
+/// A command's words.
+pub(super) type Words<'a> = (&'a [u8], &'a [Range<usize>]);
+
+/// The longest name of a client: as long as a host's.
+const MAX_NAME: usize = 256;
+
+impl Session {
+    /// A client that has just connected.
+    pub(super) fn new(id: u64, room: &Room, local: bool) -> Self {
+        let known = room.settings.api_token.is_none();
+        let trusted = local || room.settings.api_token.is_some();
+        Self { id, version: Version::Resp2, name: Vec::new(), known, trusted }
+    }
+
+    /// Answers one command.
+    #[inline]
+    pub(super) fn answer(
+        &mut self,
+        (input, args): Words<'_>,
+        room: &Arc<Room>,
+        desk: &mut Desk,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let word = |at: usize| args.get(at).and_then(|range| input.get(range.clone()));
+        let Some(command) = word(0) else { return Next::Answered };
+        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
+            return throttle(input, args, room, desk, out);
+        }
+        self.other(command, (input, args), room, out)
+    }
+
+    #[inline(never)]
+    fn other(
+        &mut self,
+        command: &[u8],
+        words: Words<'_>,
+        room: &Arc<Room>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let mut name = [0_u8; 16];
+        let Some(upper) = name.get_mut(..command.len()) else {
+            return unknown(command, out);
+        };
+        upper.copy_from_slice(command);
+        upper.make_ascii_uppercase();
+        match &*upper {
+            b"QUIT" => {
+                reply::simple("OK", out);
+                return Next::Close;
+            }
+            b"HELLO" => self.hello(words, room, out),
+            b"AUTH" => self.auth(words, room, out),
+            b"RESET" => {
+                *self = Self { id: self.id, ..Self::new(self.id, room, self.trusted) };
+                reply::simple("RESET", out);
+            }
+            _ if !self.known => reply::error("NOAUTH Authentication required.", out),
+            b"PING" => match words.1.len() {
+                1 => reply::simple("PONG", out),
+                2 => reply::bulk(nth(words, 1), out),
+                _ => arity("ping", out),
+            },
+            b"ECHO" if words.1.len() == 2 => reply::bulk(nth(words, 1), out),
+            b"SELECT" => match (words.1.len(), nth(words, 1)) {
+                (2, b"0") => reply::simple("OK", out),
+                (2, _) => reply::error("ERR DB index is out of range", out),
+                _ => arity("select", out),
+            },
+            b"CLIENT" => self.client(words, out),
+            b"COMMAND" => super::connection_commands::command(words, out),
+            b"INFO" => super::connection_commands::info(room, self.version, out),
+            b"DEL" | b"UNLINK" | b"TG.CHECK" | b"TG.PEEK" | b"TG.RESET" => {
+                return self.question(upper, words, room, out);
+            }
+            b"ECHO" => arity("echo", out),
+            _ => return unknown(command, out),
+        }
+        Next::Answered
+    }
+
+    /// Commands that ask the store: at once if it is in this process.
+    fn question(
+        &self,
+        command: &[u8],
+        words: Words<'_>,
+        room: &Arc<Room>,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let mutates = !matches!(command, b"TG.CHECK" | b"TG.PEEK");
+        if mutates && !self.trusted {
+            reply::error("NOPERM set --api-token to allow this off loopback", out);
+            return Next::Answered;
+        }
+        match ask::Question::read(command, words) {
+            Ok(question) if matches!(room.limiter.store(), AnyStore::Redis(_)) => {
+                Next::Ask(question)
+            }
+            Ok(question) => {
+                ask::at_once(question.answer(room, self.version, out));
+                Next::Answered
+            }
+            Err(wrong) => {
+                if command == b"TG.CHECK" {
+                    room.counts.add(Door::Resp, Outcome::Error, 1);
+                }
+                reply::error(&wrong, out);
+                Next::Answered
+            }
+        }
+    }
+
+    /// The protocol in which this client is answered.
+    pub(super) const fn version(&self) -> Version {
+        self.version
+    }
+
+    fn hello(&mut self, words: Words<'_>, room: &Room, out: &mut Vec<u8>) {
+        let mut version = self.version;
+        let mut at = 1_usize;
+        if words.1.len() > 1 {
+            version = match nth(words, 1) {
+                b"2" => Version::Resp2,
+                b"3" => Version::Resp3,
+                _ => return reply::error("NOPROTO unsupported protocol version", out),
+            };
+            at = 2;
+        }
+        while at < words.1.len() {
+            let option = nth(words, at);
+            if option.eq_ignore_ascii_case(b"AUTH") && at.saturating_add(2) < words.1.len() {
+                if !self.log_in(nth(words, at.saturating_add(2)), room) {
+                    return reply::error(WRONG_PASSWORD, out);
+                }
+                at = at.saturating_add(3);
+            } else if option.eq_ignore_ascii_case(b"SETNAME")
+                && at.saturating_add(1) < words.1.len()
+            {
+                self.rename(nth(words, at.saturating_add(1)));
+                at = at.saturating_add(2);
+            } else {
+                return reply::error("ERR syntax error in HELLO", out);
+            }
+        }
+        if !self.known {
+            return reply::error(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+                 HELLO <proto> AUTH <user> <pass> option can be used",
+                out,
+            );
+        }
+        self.version = version;
+        super::connection_commands::hello(self.id, self.version, out);
+    }
+
+    fn auth(&mut self, words: Words<'_>, room: &Room, out: &mut Vec<u8>) {
+        if room.settings.api_token.is_none() {
+            return reply::error(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+                out,
+            );
+        }
+        match words.1.len() {
+            2 | 3 if self.log_in(nth(words, words.1.len().saturating_sub(1)), room) => {
+                reply::simple("OK", out);
+            }
+            2 | 3 => reply::error(WRONG_PASSWORD, out),
+            _ => arity("auth", out),
+        }
+    }
+
+    fn log_in(&mut self, password: &[u8], room: &Room) -> bool {
+        let right = room.settings.api_token.as_ref().is_none_or(|token| token.is(password));
+        self.known |= right;
+        right
+    }
+
+    fn client(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
+        let sub = nth(words, 1).to_ascii_uppercase();
+        match (sub.as_slice(), words.1.len()) {
+            (b"SETNAME", 3) => {
+                self.rename(nth(words, 2));
+                reply::simple("OK", out);
+            }
+            (b"GETNAME", 2) => reply::bulk(&self.name, out),
+            (b"ID", 2) => reply::integer(i64::try_from(self.id).unwrap_or(i64::MAX), out),
+            (b"SETINFO", 4) | (b"NO-EVICT" | b"NO-TOUCH", 3) => reply::simple("OK", out),
+            _ => reply::error(
+                "ERR unknown subcommand or wrong number of arguments for 'client'",
+                out,
+            ),
+        }
+    }
+
+    fn rename(&mut self, name: &[u8]) {
+        self.name = name.get(..name.len().min(MAX_NAME)).unwrap_or_default().to_vec();
+    }
+}
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// `CL.THROTTLE`, on the thread that read it if the store is here.
+#[inline]
+fn throttle(
+    input: &[u8],
+    args: &[Range<usize>],
+    room: &Arc<Room>,
+    desk: &mut Desk,
+    out: &mut Vec<u8>,
+) -> Next {
+    let key = args.get(1).and_then(|range| input.get(range.clone())).unwrap_or_default();
+    let numbers = args.get(2..).unwrap_or_default();
+    let texts = numbers.iter().map(|range| input.get(range.clone()).unwrap_or_default());
+    let Desk { limits, key: buffer, allowed, refused, shown } = desk;
+    let throttle = match Throttle::read(texts, limits) {
+        Ok(throttle) => throttle,
+        Err(wrong) => {
+            room.counts.add(Door::Throttle, Outcome::Error, 1);
+            reply::error(&wrong, out);
+            return Next::Answered;
+        }
+    };
+    if let Err(error) = throttle_key(key, buffer) {
+        room.counts.add(Door::Throttle, Outcome::Error, 1);
+        reply::error(&format!("ERR {error}"), out);
+        return Next::Answered;
+    }
+    let AnyStore::Embedded(store) = room.limiter.store() else {
+        return Next::Ask(ask::Question::Throttle {
+            key: key.into(),
+            limit: Box::new(*throttle.limit),
+            quantity: throttle.quantity,
+        });
+    };
+    let charge = Key::new(buffer.as_slice())
+        .ok()
+        .and_then(|key| Charge::take(key, throttle.limit, throttle.quantity).ok());
+    // The key was found good, and a bucket can be taken from.
+    let Some(charge) = charge else { return Next::Answered };
+    let decision = store.charge_one(&charge);
+    throttle.answer(&decision, out);
+    if decision.passes() {
+        *allowed = allowed.wrapping_add(1);
+    } else {
+        *refused = refused.wrapping_add(1);
+        if shown.is_none() {
+            *shown = Some(Box::new(refusal(key, &decision)));
+        }
+    }
+    Next::Answered
+}
+
+/// What is remembered of a refused `CL.THROTTLE`.
+pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusal {
+    use tollgate::core::{Retry, Verdict};
+    Refusal {
+        at_us: 0,
+        door: Door::Throttle.name(),
+        domain: String::new(),
+        reason: "limits",
+        rule: Some("CL.THROTTLE".to_owned()),
+        limit: None,
+        key: cut(&key.escape_ascii().to_string()),
+        retry_after_ms: match decision.verdict {
+            Verdict::Deny(Retry::After(after)) => Some(crate::room::millis_up(after)),
+            _ => None,
+        },
+        rules_version: 0,
+    }
+}
+
+impl Desk {
+    /// Counts what the batch brought.
+    #[inline]
+    pub(super) fn settle(&mut self, room: &Room) {
+        if self.allowed > 0 {
+            room.counts.add(Door::Throttle, Outcome::Allowed, self.allowed);
+            self.allowed = 0;
+        }
+        if self.refused > 0 {
+            room.counts.add(Door::Throttle, Outcome::Refused, self.refused);
+            if let Some(shown) = self.shown.take() {
+                room.events.refused(&shown);
+                room.refusals.add(*shown, self.refused);
+            }
+            self.refused = 0;
+        }
+    }
+}
+
+/// The word at this place, or nothing.
+pub(super) fn nth<'a>((input, args): Words<'a>, at: usize) -> &'a [u8] {
+    args.get(at).and_then(|range| input.get(range.clone())).unwrap_or_default()
+}
+
+pub(super) fn arity(command: &str, out: &mut Vec<u8>) {
+    reply::error(&format!("ERR wrong number of arguments for '{command}' command"), out);
+}
+
+fn unknown(command: &[u8], out: &mut Vec<u8>) -> Next {
+    let command = command.get(..command.len().min(64)).unwrap_or_default();
+    reply::error(&format!("ERR unknown command '{}'", command.escape_ascii()), out);
+    Next::Answered
+}
+
+/// The ask of `domain cost name value …`, or what is wrong with it.
+pub(super) fn read_ask<'a>(
+    domain: &'a [u8],
+    cost: u64,
+    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<Ask<'a>, String> {
+    let text = |bytes: &'a [u8], what: &str| {
+        std::str::from_utf8(bytes).map_err(|_| format!("ERR the {what} is not UTF-8"))
+    };
+    let mut ask = Ask::new(text(domain, "domain")?).cost(cost);
+    for (name, value) in pairs {
+        let name = text(name, "attribute's name")?;
+        ask.push(name, value).map_err(|error| format!("ERR {}: {error}", name.escape_default()))?;
+    }
+    Ok(ask)
+}

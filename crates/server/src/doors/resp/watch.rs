@@ -1,0 +1,166 @@
+//! Who looks after the connections of a thread: ends those that take too long, and all at the end.
+//!
+//! A connection only says what it is at and how often it was served, in two stores to memory. Looking
+//! at that now and then costs nothing per command, where a timer for each connection would.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use crate::room::Connections;
+
+/// How often connections are looked at.
+const TICK: Duration = Duration::from_secs(5);
+
+/// A command must be complete, and a reply taken, within two looks: five to ten seconds.
+const PATIENCE: u64 = 2;
+
+/// A connection may be silent for an hour.
+const IDLE: u64 = 720;
+
+/// What a connection is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Waiting for a command.
+    Idle = 0,
+    /// Waiting for the rest of one.
+    Partial = 1,
+    /// Waiting for the client to take replies.
+    Writing = 2,
+    /// Waiting for the store.
+    Asking = 3,
+}
+
+/// What a connection says of itself.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    state: AtomicU8,
+    beats: AtomicU64,
+}
+
+impl Entry {
+    #[inline]
+    pub(super) fn set(&self, state: State) {
+        let state = match state {
+            State::Idle => 0,
+            State::Partial => 1,
+            State::Writing => 2,
+            State::Asking => 3,
+        };
+        self.state.store(state, Ordering::Relaxed);
+    }
+
+    /// A command was answered. Only the connection itself counts, so no lock is needed.
+    #[inline]
+    pub(super) fn beat(&self) {
+        let beats = self.beats.load(Ordering::Relaxed).wrapping_add(1);
+        self.beats.store(beats, Ordering::Relaxed);
+    }
+}
+
+/// The connections of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    rows: Mutex<HashMap<u64, Row>>,
+}
+
+#[derive(Debug)]
+struct Row {
+    entry: Arc<Entry>,
+    task: AbortHandle,
+    seen: u64,
+    quiet: u64,
+}
+
+impl Watch {
+    pub(super) fn add(&self, id: u64, entry: Arc<Entry>, task: AbortHandle) {
+        // One that ended before it was noted must not stay.
+        if !task.is_finished() {
+            self.rows().insert(id, Row { entry, task, seen: u64::MAX, quiet: 0 });
+        }
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        self.rows().remove(&id);
+    }
+
+    fn rows(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Row>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends connections that take too long, for ever.
+    pub(super) async fn run(&self, connections: &Connections) {
+        loop {
+            tokio::time::sleep(TICK).await;
+            let ended = self.look();
+            connections.timed_out.fetch_add(ended, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks once: ends what has not moved for too long, and says how many.
+    fn look(&self) -> u64 {
+        let mut ended = 0_u64;
+        for row in self.rows().values_mut() {
+            let beats = row.entry.beats.load(Ordering::Relaxed);
+            let moved = beats != row.seen;
+            row.seen = beats;
+            row.quiet = if moved { 0 } else { row.quiet.saturating_add(1) };
+            let most = match row.entry.state.load(Ordering::Relaxed) {
+                0 => IDLE,
+                1 | 2 => PATIENCE,
+                // A store has deadlines of its own.
+                _ => u64::MAX,
+            };
+            if row.quiet >= most {
+                row.task.abort();
+                ended = ended.saturating_add(1);
+            }
+        }
+        ended
+    }
+
+    /// Ends all connections that nothing is owed to; true if none is left.
+    pub(super) fn dismiss(&self) -> bool {
+        let rows = self.rows();
+        for row in rows.values().filter(|row| row.entry.state.load(Ordering::Relaxed) < 2) {
+            row.task.abort();
+        }
+        rows.is_empty()
+    }
+
+    /// Ends all.
+    pub(super) fn dismiss_all(&self) {
+        self.rows().values().for_each(|row| row.task.abort());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_begun_and_not_ended_is_ended_and_a_silent_client_is_not() {
+        let watch = Watch::default();
+        let entries: Vec<Arc<Entry>> = (0..3).map(|_| Arc::default()).collect();
+        let mut tasks = Vec::new();
+        for (id, entry) in (0..).zip(&entries) {
+            let task = tokio::spawn(std::future::pending::<()>());
+            watch.add(id, Arc::clone(entry), task.abort_handle());
+            tasks.push(task);
+        }
+        entries[0].set(State::Idle);
+        entries[1].set(State::Partial);
+        entries[2].set(State::Writing);
+
+        assert_eq!(watch.look(), 0);
+        entries[2].beat();
+        assert_eq!([watch.look(), watch.look()], [0, 1], "the second has not moved");
+        entries[1].set(State::Idle);
+        assert_eq!(watch.look(), 1, "and now the third has not");
+        assert!(!tasks[0].is_finished());
+    }
+}

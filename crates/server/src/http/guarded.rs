@@ -1,0 +1,236 @@
+//! A connection that does not wait for ever.
+//!
+//! Which deadline holds depends on what the connection is at: between requests it may be idle for a
+//! minute; a head must arrive within ten seconds of its first byte; a response must be taken within
+//! thirty. Bodies are the business of whoever reads them. One timer does for all of it, and is moved
+//! only when it would fire too early or too late.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+/// How long a connection may be silent between requests.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How long the head of a request may take.
+const HEAD: Duration = Duration::from_secs(10);
+
+/// How long a client may take to take what it asked for.
+const WRITE: Duration = Duration::from_secs(30);
+
+/// What a connection is at.
+#[derive(Debug, Default)]
+pub(crate) struct Phase(AtomicU8);
+
+const AT_REST: u8 = 0;
+const IN_HEAD: u8 = 1;
+const SERVING: u8 = 2;
+const TIMED_OUT: u8 = 3;
+
+impl Phase {
+    /// A request has begun to be served.
+    pub(crate) fn serving(&self) {
+        self.0.store(SERVING, Ordering::Relaxed);
+    }
+
+    /// It was answered.
+    pub(crate) fn idle(&self) {
+        self.0.store(AT_REST, Ordering::Relaxed);
+    }
+
+    /// Whether the connection was ended by a deadline.
+    pub(crate) fn timed_out(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == TIMED_OUT
+    }
+}
+
+/// A connection with deadlines.
+pub(crate) struct Guarded {
+    stream: TcpStream,
+    phase: std::sync::Arc<Phase>,
+    timer: Pin<Box<Sleep>>,
+    /// Since when reading waits, and in which phase.
+    reading: Option<(u8, Instant)>,
+    /// Until when the client must take more.
+    writing: Option<Instant>,
+}
+
+impl Guarded {
+    pub(crate) fn new(stream: TcpStream, phase: std::sync::Arc<Phase>) -> Self {
+        let timer = Box::pin(tokio::time::sleep(HEAD));
+        // A connection that was opened means to say something.
+        let reading = Some((AT_REST, after(HEAD)));
+        Self { stream, phase, timer, reading, writing: None }
+    }
+
+    /// Whether it is past `due`; else wakes the task then.
+    fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
+        if self.timer.deadline() > due {
+            self.timer.as_mut().reset(due);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            if Instant::now() >= due {
+                self.phase.0.store(TIMED_OUT, Ordering::Relaxed);
+                return true;
+            }
+            self.timer.as_mut().reset(due);
+        }
+        false
+    }
+}
+
+fn after(duration: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(duration).unwrap_or(now)
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client took too long")
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let phase = this.phase.0.load(Ordering::Relaxed);
+        let before = buffer.filled().len();
+        match Pin::new(&mut this.stream).poll_read(context, buffer) {
+            Poll::Ready(read) => {
+                if phase == AT_REST && buffer.filled().len() > before {
+                    this.phase.0.store(IN_HEAD, Ordering::Relaxed);
+                    this.reading = None;
+                }
+                Poll::Ready(read)
+            }
+            // Whoever serves the request knows how long its body may take.
+            Poll::Pending if phase == SERVING => Poll::Pending,
+            Poll::Pending => {
+                let due = match this.reading {
+                    Some((since, due)) if since == phase => due,
+                    _ => {
+                        let due = after(if phase == AT_REST { IDLE } else { HEAD });
+                        this.reading = Some((phase, due));
+                        due
+                    }
+                };
+                if this.is_late(due, context) { Poll::Ready(Err(late())) } else { Poll::Pending }
+            }
+        }
+    }
+}
+
+impl Guarded {
+    fn written<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.writing = None;
+            return written;
+        }
+        let due = *self.writing.get_or_insert_with(|| after(WRITE));
+        if self.is_late(due, context) { Poll::Ready(Err(late())) } else { Poll::Pending }
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.written(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The two ends of a connection.
+    async fn pair() -> (Guarded, TcpStream, std::sync::Arc<Phase>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        let phase = std::sync::Arc::new(Phase::default());
+        (Guarded::new(server, std::sync::Arc::clone(&phase)), client, phase)
+    }
+
+    /// How long a read took to be given up, in seconds of virtual time.
+    async fn given_up(guarded: &mut Guarded) -> u64 {
+        let began = Instant::now();
+        let error = guarded.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        began.elapsed().as_secs()
+    }
+
+    /// C21, in virtual time.
+    #[tokio::test]
+    async fn heads_that_dribble_and_connections_that_say_nothing_are_ended() {
+        let (mut silent, _client, phase) = pair().await;
+        let (mut dribbles, mut dribbler, _) = pair().await;
+        let (mut keeps, mut keeper, kept) = pair().await;
+        dribbler.write_all(b"G").await.unwrap();
+        keeper.write_all(b"G").await.unwrap();
+        assert_eq!(
+            (dribbles.read_u8().await.unwrap(), keeps.read_u8().await.unwrap()),
+            (b'G', b'G')
+        );
+        kept.serving();
+        kept.idle();
+        tokio::time::pause();
+
+        assert_eq!(given_up(&mut silent).await, 10, "never said anything");
+        assert!(phase.timed_out());
+        assert_eq!(given_up(&mut dribbles).await, 10, "began a head");
+        assert_eq!(given_up(&mut keeps).await, 60, "was served before");
+    }
+
+    #[tokio::test]
+    async fn a_response_that_nobody_takes_ends_the_connection() {
+        let (mut guarded, _client, phase) = pair().await;
+        phase.serving();
+        tokio::time::pause();
+        let began = Instant::now();
+
+        let error = guarded.write_all(&vec![0; 64 << 20]).await.unwrap_err();
+
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= WRITE);
+    }
+}

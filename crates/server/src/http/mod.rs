@@ -1,0 +1,234 @@
+//! What the HTTP door and the admin listener have in common: connections with deadlines, bodies with
+//! bounds, and problems told as RFC 9457 has them.
+//!
+//! HTTP/1.1 only: what HTTP/2 floods are made of does not exist here.
+
+pub(crate) mod body;
+pub(crate) mod guarded;
+pub(crate) mod problem;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::accept;
+use crate::room::Room;
+use body::Body;
+use guarded::{Guarded, Phase};
+use problem::Problem;
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The most headers of a request.
+const MAX_HEADERS: usize = 100;
+
+/// The most bytes that a request may have before its body, and that are read ahead.
+const MAX_HEAD: usize = 16 * 1024;
+
+/// The longest target of a request.
+const MAX_TARGET: usize = 8 * 1024;
+
+/// Which listener a connection belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The HTTP door.
+    Door,
+    /// The admin listener.
+    Admin,
+}
+
+impl Side {
+    const fn place(self) -> usize {
+        match self {
+            Self::Door => 0,
+            Self::Admin => 2,
+        }
+    }
+}
+
+/// A request, and the two ends of its connection.
+pub(crate) struct Call {
+    pub(crate) request: Request<Incoming>,
+    pub(crate) peer: SocketAddr,
+    /// Whether the listener is reached from this machine only.
+    pub(crate) local: bool,
+    pub(crate) id: String,
+}
+
+/// Serves until told to stop, and then until the last request is answered.
+pub(crate) async fn serve<H, F>(
+    listener: std::net::TcpListener,
+    side: Side,
+    room: Arc<Room>,
+    mut stop: watch::Receiver<bool>,
+    handle: H,
+) where
+    H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = accept::next(&listener) => {
+                let connections = &room.connections[side.place()];
+                if !accept::admit(connections, room.settings.max_connections) {
+                    turn_away(stream);
+                    continue;
+                }
+                let connection = Connection { room: Arc::clone(&room), side, local, stop: stop.clone() };
+                tasks.spawn(connection.serve(stream, handle.clone()));
+            }
+            () = stopped(&mut stop) => break,
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+    drop(listener);
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    // Those that do not end in time are cut when the set is dropped.
+    let _ = tokio::time::timeout(room.settings.drain_timeout, ended).await;
+}
+
+/// Waits until the server is told to stop.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // If nobody can tell any more, there is nothing to serve for.
+    let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+fn turn_away(stream: TcpStream) {
+    use std::io::Write as _;
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write_all(
+            b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+        );
+    }
+}
+
+struct Connection {
+    room: Arc<Room>,
+    side: Side,
+    local: bool,
+    stop: watch::Receiver<bool>,
+}
+
+impl Connection {
+    async fn serve<H, F>(mut self, stream: TcpStream, handle: H)
+    where
+        H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let _open = Open { room: Arc::clone(&self.room), side: self.side };
+        let Ok(peer) = stream.peer_addr() else { return };
+        let phase = Arc::new(Phase::default());
+        let io = TokioIo::new(Guarded::new(stream, Arc::clone(&phase)));
+        let (room, local, at) = (Arc::clone(&self.room), self.local, Arc::clone(&phase));
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            at.serving();
+            let (room, at, handle) = (Arc::clone(&room), Arc::clone(&at), handle.clone());
+            async move {
+                let mut response = answer(room, request, peer, local, handle).await;
+                if matches!(response.body(), Body::Stream(_)) {
+                    // A stream is served until it ends, however silent it is, and ends with its
+                    // connection.
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(http::header::CONNECTION, close);
+                } else {
+                    at.idle();
+                }
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .header_read_timeout(None::<Duration>)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(io, service);
+        let mut connection = std::pin::pin!(connection);
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = stopped(&mut self.stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if served.is_err() && phase.timed_out() {
+            let connections = &self.room.connections[self.side.place()];
+            connections.timed_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Open {
+    room: Arc<Room>,
+    side: Side,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.room.connections[self.side.place()].open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers one request: what no handler should see is refused here, and every answer has an id.
+async fn answer<H, F>(
+    room: Arc<Room>,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    local: bool,
+    handle: H,
+) -> Response<Body>
+where
+    H: Fn(Arc<Room>, Call) -> F,
+    F: Future<Output = Response<Body>>,
+{
+    let id = given_id(&request).unwrap_or_else(|| room.request_id());
+    let value = HeaderValue::from_str(&id).ok();
+    let mut response = match refused(&request) {
+        Some(problem) => problem.close().into(),
+        None => {
+            tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
+            handle(room, Call { request, peer, local, id }).await
+        }
+    };
+    if let Some(value) = value {
+        response.headers_mut().insert(X_REQUEST_ID, value);
+    }
+    response
+}
+
+/// The id that a client gave a request, if it is harmless.
+fn given_id(request: &Request<Incoming>) -> Option<String> {
+    let id = request.headers().get(X_REQUEST_ID)?.to_str().ok()?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    ((1..=64).contains(&id.len()) && id.bytes().all(fits)).then(|| id.to_owned())
+}
+
+/// What is wrong with a request whatever it asks for.
+fn refused(request: &Request<Incoming>) -> Option<Problem> {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    if target > MAX_TARGET {
+        return Some(Problem::new(414, "the target is longer than 8 KiB"));
+    }
+    let mut codings = request.headers().get_all(http::header::TRANSFER_ENCODING).iter();
+    let plain = match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    };
+    if !plain {
+        return Some(Problem::new(400, "the body is coded in a way that can be read twice"));
+    }
+    if request.headers().get_all(http::header::HOST).iter().count() > 1 {
+        return Some(Problem::new(400, "the request names two hosts"));
+    }
+    None
+}

@@ -1,0 +1,87 @@
+//! Problems (RFC 9457): what is wrong, for programs and for people.
+
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use serde_json::{Map, Value};
+
+use super::body::Body;
+
+/// A response that says what is wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    detail: String,
+    members: Map<String, Value>,
+    retry_after: Option<u64>,
+    closes: bool,
+}
+
+impl Problem {
+    /// This status, because of that.
+    pub(crate) fn new(status: u16, detail: &str) -> Self {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self {
+            status,
+            detail: detail.to_owned(),
+            members: Map::new(),
+            retry_after: None,
+            closes: false,
+        }
+    }
+
+    /// The same with one more member.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.members.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The same, to be asked again after so many seconds.
+    pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// The same as the last response of its connection: what follows cannot be told apart from what
+    /// is wrong.
+    pub(crate) const fn close(mut self) -> Self {
+        self.closes = true;
+        self
+    }
+}
+
+impl From<Problem> for Response<Body> {
+    fn from(problem: Problem) -> Self {
+        let mut object = Map::new();
+        object.insert("type".to_owned(), "about:blank".into());
+        let title = problem.status.canonical_reason().unwrap_or("Error");
+        object.insert("title".to_owned(), title.into());
+        object.insert("status".to_owned(), problem.status.as_u16().into());
+        object.insert("detail".to_owned(), problem.detail.into());
+        object.extend(problem.members);
+        let mut response = Self::new(Value::Object(object).to_string().into());
+        *response.status_mut() = problem.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = problem.retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        if problem.closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// A response with this object.
+pub(crate) fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<Body> {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => {
+            let mut response = Response::new(bytes.into());
+            *response.status_mut() = status;
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+        Err(_) => Problem::new(500, "the answer cannot be written").into(),
+    }
+}

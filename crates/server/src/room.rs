@@ -1,0 +1,133 @@
+//! The room behind the doors: one limiter, one set of rules, one account of what happened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::core::rule::Ask;
+use tollgate::{Admission, Limiter};
+
+use crate::rules::Keeper;
+use crate::settings::Settings;
+use crate::settings::value::WithoutRules;
+use crate::store::AnyStore;
+use crate::telemetry::counts::{Counts, Door, Outcome};
+use crate::telemetry::events::Events;
+use crate::telemetry::log::LevelHandle;
+use crate::telemetry::refusals::{Refusal, Refusals};
+
+/// What all doors share.
+#[derive(Debug)]
+pub struct Room {
+    /// Who decides.
+    pub limiter: Limiter<AnyStore>,
+    /// Where the rules come from.
+    pub rules: Keeper,
+    /// What was said at start.
+    pub settings: Settings,
+    /// What became of requests.
+    pub counts: Counts,
+    /// Who was refused.
+    pub refusals: Refusals,
+    /// Who is told.
+    pub events: Arc<Events>,
+    /// What is logged.
+    pub level: LevelHandle,
+    /// Connections by door: HTTP, RESP, admin.
+    pub connections: [Connections; 3],
+    draining: AtomicBool,
+    next_request: AtomicU64,
+    node: u64,
+}
+
+/// How many connections a door has.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// Open now.
+    pub open: AtomicU64,
+    /// Served or being served.
+    pub accepted: AtomicU64,
+    /// Turned away, as there were too many.
+    pub turned_away: AtomicU64,
+    /// Closed because their client took too long.
+    pub timed_out: AtomicU64,
+}
+
+/// Whether a server wants requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It is about to end.
+    Draining,
+    /// It has never had rules that it was told to have.
+    NoRules,
+}
+
+impl Room {
+    pub(crate) fn new(
+        limiter: Limiter<AnyStore>,
+        settings: Settings,
+        events: Arc<Events>,
+        level: LevelHandle,
+    ) -> Self {
+        use std::hash::{BuildHasher as _, RandomState};
+        Self {
+            rules: Keeper::new(&settings),
+            limiter,
+            settings,
+            counts: Counts::default(),
+            refusals: Refusals::default(),
+            events,
+            level,
+            connections: Default::default(),
+            draining: AtomicBool::new(false),
+            next_request: AtomicU64::new(0),
+            node: RandomState::new().hash_one(0_u8),
+        }
+    }
+
+    /// Whether requests are wanted.
+    pub fn readiness(&self) -> Readiness {
+        if self.draining.load(Ordering::Relaxed) {
+            Readiness::Draining
+        } else if self.rules.are_missing() {
+            Readiness::NoRules
+        } else {
+            Readiness::Ready
+        }
+    }
+
+    /// No more requests are wanted.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether requests are refused for want of rules.
+    pub fn refuses_all(&self) -> bool {
+        self.settings.without_rules == WithoutRules::Refuse && self.rules.are_missing()
+    }
+
+    /// A name for a request that brought none: sixteen digits that no other request of this fleet
+    /// is likely to have.
+    pub fn request_id(&self) -> String {
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}", self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// Counts and remembers what was decided about a request.
+    pub fn record(&self, door: Door, ask: &Ask<'_>, admission: &Admission) {
+        let ruling = admission.ruling();
+        self.counts.judged(door, ruling, Outcome::of(admission), || self.limiter.rules());
+        if !admission.passes() {
+            let refusal = Refusal::new(door, ask, ruling, admission.retry_after().map(millis_up));
+            self.events.refused(&refusal);
+            self.refusals.add(refusal, 1);
+        }
+    }
+}
+
+/// Whole milliseconds that are not earlier than this.
+pub(crate) fn millis_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
+}

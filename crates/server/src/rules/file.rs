@@ -1,0 +1,54 @@
+//! A rule file: read whole, replaced whole.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+
+use tollgate::rules::{self, MAX_TEXT};
+
+use super::RulesError;
+
+/// The text of a file, if it can be a rule file.
+pub(super) fn read(path: &Path) -> Result<String, RulesError> {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        RulesError::Unreadable(format!("the rules at {} cannot be read: {why}", path.display()))
+    };
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    let text = rules::decode(&bytes)
+        .map_err(|problems| RulesError::Invalid(problems.in_file(path.display().to_string())))?;
+    Ok(text.to_owned())
+}
+
+/// Tells texts apart. Not for keeping: another version of Rust may count differently.
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(bytes)
+}
+
+/// Replaces a file at once: whoever reads it sees the old text or the new one.
+pub(super) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
+    let unwritable = |why: &dyn std::fmt::Display| {
+        RulesError::Unwritable(format!("{} cannot be written: {why}", path.display()))
+    };
+    if fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_symlink()) {
+        return Err(unwritable(&"it is a link, as ConfigMaps are; edit what it comes from"));
+    }
+    let name = path.file_name().ok_or_else(|| unwritable(&"it has no name"))?;
+    let mut beside = name.to_os_string();
+    beside.push(".new");
+    let beside = path.with_file_name(beside);
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(|error| {
+        // What was half written is nobody's.
+        let _ = fs::remove_file(&beside);
+        unwritable(&error)
+    })
+}

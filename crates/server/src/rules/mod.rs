@@ -1,0 +1,260 @@
+//! Rules that change while the server runs.
+//!
+//! One authority says what they are: a file, or, where none is named, whoever uses the admin API.
+//! Whatever it offers is read and checked whole before it replaces what applies; what is wrong
+//! changes nothing but [`Keeper::trouble`]. The last good rules can be kept in a directory, for a
+//! start at which the authority has none.
+//!
+//! `file` reads and writes, `watch` notices. Rules in Redis are another authority: they would go
+//! beside `file`, and into `Authority`.
+
+mod file;
+mod watch;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tollgate::core::rule::RuleSet;
+use tollgate::rules::{self, Format, Problems};
+use tollgate::{Limiter, StaleRules};
+
+use crate::settings::Settings;
+use crate::store::AnyStore;
+
+pub use watch::follow;
+pub(crate) use watch::look;
+
+/// Where rules come from, and what became of them.
+#[derive(Debug)]
+pub struct Keeper {
+    authority: Authority,
+    last_good: Option<PathBuf>,
+    /// What was read last, so that the same bytes are not judged twice.
+    seen: Mutex<Option<u64>>,
+    /// What is wrong with what the authority says now.
+    trouble: Mutex<Option<String>>,
+    missing: AtomicBool,
+    /// How often other rules came to apply.
+    pub applied: AtomicU64,
+    /// How often what was offered was not taken.
+    pub rejected: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Authority {
+    File(PathBuf, Format),
+    /// The admin API alone; nothing is kept but in `last_good`.
+    Memory,
+}
+
+/// What became of rules that were offered.
+#[derive(Debug)]
+pub enum RulesError {
+    /// They cannot be read from where they are.
+    Unreadable(String),
+    /// They are wrong, at these places.
+    Invalid(Problems),
+    /// Their version is not above the one that applies.
+    Stale(StaleRules),
+    /// Others apply than the caller thought.
+    Conflict {
+        /// The version that applies.
+        present: u64,
+    },
+    /// They cannot be written to where they are kept.
+    Unwritable(String),
+}
+
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) | Self::Unwritable(why) => f.write_str(why),
+            Self::Invalid(problems) => problems.fmt(f),
+            Self::Stale(stale) => stale.fmt(f),
+            Self::Conflict { present } => {
+                write!(f, "version {present} of the rules applies: read them again")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RulesError {}
+
+/// Rules that came to apply, and from where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The version before.
+    pub from: u64,
+    /// The version from now on.
+    pub to: u64,
+}
+
+impl Keeper {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let authority = match &settings.rules {
+            Some(path) => {
+                Authority::File(path.clone(), Format::of_path(path).unwrap_or(Format::Yaml))
+            }
+            None => Authority::Memory,
+        };
+        let last_good = settings.state_dir.as_ref().map(|dir| dir.join("rules.last-good.yaml"));
+        let missing = matches!(authority, Authority::File(..));
+        Self {
+            authority,
+            last_good,
+            seen: Mutex::default(),
+            trouble: Mutex::default(),
+            missing: AtomicBool::new(missing),
+            applied: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+        }
+    }
+
+    /// The file that is watched, if rules come from one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.authority {
+            Authority::File(path, _) => Some(path),
+            Authority::Memory => None,
+        }
+    }
+
+    /// Whether there should be rules, and never were.
+    pub fn are_missing(&self) -> bool {
+        self.missing.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with what the authority says now, if that is not what applies.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The first rules: the authority's, else the last good ones. Whatever is wrong with the
+    /// authority's is logged, and is [`Keeper::trouble`].
+    pub fn start(&self, limiter: &Limiter<AnyStore>) {
+        // The last good ones first, as versions only rise: an older file must not undo them.
+        if let Some(path) = &self.last_good
+            && let Ok(text) = file::read(path)
+        {
+            let loaded = rules::load(&text, Format::Yaml).map_err(RulesError::Invalid);
+            match loaded.and_then(|set| self.apply(limiter, set)) {
+                Ok(applied) => tracing::info!(version = applied.to, "the last good rules apply"),
+                Err(error) => tracing::warn!(%error, "the last good rules cannot be used"),
+            }
+        }
+        if let Err(error) = self.refresh(limiter) {
+            tracing::error!(%error, "the rules cannot be used");
+        }
+        if self.are_missing() {
+            tracing::warn!("there are no rules: not ready until there are");
+        }
+    }
+
+    /// Looks at the authority, and applies what it says if that is new and right. `None` if it is
+    /// what was looked at before.
+    ///
+    /// # Errors
+    ///
+    /// When it is not right. What applied before still does.
+    pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<Applied>, RulesError> {
+        let Authority::File(path, format) = &self.authority else { return Ok(None) };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = file::read(path);
+        let hash = match &read {
+            Ok(text) => file::hash(text.as_bytes()),
+            // A file that is gone and one that was never there are told once.
+            Err(error) => file::hash(error.to_string().as_bytes()),
+        };
+        if *seen == Some(hash) {
+            return Ok(None);
+        }
+        *seen = Some(hash);
+        let name = path.display().to_string();
+        let loaded = read.and_then(|text| {
+            rules::load(&text, *format)
+                .map_err(|problems| RulesError::Invalid(problems.in_file(name)))
+        });
+        let taken = loaded.and_then(|set| {
+            // The same version again is no edit: a restart, or a comment.
+            if set.version() == limiter.rules().version()
+                && set.declaration() == limiter.rules().declaration()
+            {
+                self.settled(limiter);
+                return Ok(None);
+            }
+            self.apply(limiter, set).map(Some)
+        });
+        if let Err(error) = &taken {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        }
+        taken
+    }
+
+    /// Replaces the rules through the authority, if version `expected` is what applies.
+    ///
+    /// # Errors
+    ///
+    /// When they are wrong, or others apply, or they cannot be kept. Nothing changed then.
+    pub fn put(
+        &self,
+        limiter: &Limiter<AnyStore>,
+        expected: u64,
+        text: &str,
+        format: Format,
+    ) -> Result<Applied, RulesError> {
+        let set = rules::load(text, format).map_err(|problems| {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            RulesError::Invalid(problems)
+        })?;
+        // Held to the end: of two who write at once, the second sees what the first wrote.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = limiter.rules().version();
+        if present != expected {
+            return Err(RulesError::Conflict { present });
+        }
+        if set.version() <= present {
+            return Err(RulesError::Stale(StaleRules { present, offered: set.version() }));
+        }
+        if let Authority::File(path, kept) = &self.authority {
+            let on_disk = file::read(path).ok().map(|text| file::hash(text.as_bytes()));
+            if on_disk.is_some() && on_disk != *seen {
+                // Somebody edited the file, and it was not looked at yet.
+                return Err(RulesError::Conflict { present });
+            }
+            let text = if *kept == format {
+                text.to_owned()
+            } else {
+                rules::write(set.declaration(), *kept)
+            };
+            file::replace(path, &text)?;
+            *seen = Some(file::hash(text.as_bytes()));
+        }
+        self.apply(limiter, set)
+    }
+
+    fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<Applied, RulesError> {
+        let (from, to) = (limiter.rules().version(), set.version());
+        limiter.set_rules(set).map_err(RulesError::Stale)?;
+        self.applied.fetch_add(1, Ordering::Relaxed);
+        self.settled(limiter);
+        Ok(Applied { from, to })
+    }
+
+    /// What the authority says is what applies.
+    fn settled(&self, limiter: &Limiter<AnyStore>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.missing.store(false, Ordering::Relaxed);
+        if let Some(path) = &self.last_good {
+            let text = rules::write(limiter.rules().declaration(), Format::Yaml);
+            if file::read(path).is_ok_and(|kept| kept == text) {
+                return;
+            }
+            // A full disk must not keep rules from applying.
+            if let Err(error) = file::replace(path, &text) {
+                tracing::warn!(%error, "the last good rules cannot be kept");
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The life of a server: start, serve, drain, end.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tollgate::Limiter;
+
+use crate::doors::{self, resp};
+use crate::room::Room;
+use crate::settings::Settings;
+use crate::settings::value::Listen;
+use crate::store::AnyStore;
+use crate::telemetry::events::{Events, Passing};
+use crate::telemetry::log::LevelHandle;
+use crate::{accept, admin, rules};
+
+/// A server that runs until [`Server::stop`]. Dropped, it ends at once.
+#[derive(Debug)]
+pub struct Server {
+    room: Arc<Room>,
+    addresses: Addresses,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    follower: tokio::task::JoinHandle<()>,
+    threads: Option<resp::Threads>,
+}
+
+/// Where a server listens; `None` for a door that is off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// HTTP.
+    pub http: Option<SocketAddr>,
+    /// The Redis protocol.
+    pub resp: Option<SocketAddr>,
+    /// The admin API.
+    pub admin: Option<SocketAddr>,
+}
+
+/// Why a server does not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A door cannot be opened.
+    Listen(std::io::Error),
+    /// The store cannot be used as it is described.
+    Store(tollgate::redis::ConnectError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Listen(error) => Some(error),
+            Self::Store(error) => Some(error),
+        }
+    }
+}
+
+impl From<std::io::Error> for StartError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Listen(error)
+    }
+}
+
+impl Server {
+    /// Opens the store and the doors, and serves. A Redis or rules that are not there are waited
+    /// for: the server starts, and says what it lacks.
+    ///
+    /// # Errors
+    ///
+    /// When an address is taken, or the store cannot be used as it is described.
+    pub async fn start(settings: Settings, level: LevelHandle) -> Result<Self, StartError> {
+        let listen = |listen: Listen| match listen {
+            Listen::Off => Ok(None),
+            Listen::At(address) => accept::bind(address).map(Some),
+        };
+        let (http, resp) = (listen(settings.http)?, listen(settings.resp)?);
+        let admin = listen(settings.admin)?;
+        let at = |listener: &Option<std::net::TcpListener>| {
+            listener.as_ref().and_then(|listener| listener.local_addr().ok())
+        };
+        let addresses = Addresses { http: at(&http), resp: at(&resp), admin: at(&admin) };
+        let room = Arc::new(furnish(settings, level).await?);
+        room.rules.start(&room.limiter);
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        let threads = resp.map(|listener| resp::start(listener, &room, &stopped)).transpose()?;
+        if let Some(listener) = http {
+            tasks.spawn(doors::http::serve(listener, Arc::clone(&room), stopped.clone()));
+        }
+        if let Some(listener) = admin {
+            tasks.spawn(admin::serve(listener, Arc::clone(&room), stopped.clone()));
+        }
+        let follower = tokio::spawn(rules::follow(Arc::clone(&room)));
+        Ok(Self { room, addresses, stop, tasks, follower, threads })
+    }
+
+    /// Where it listens.
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// What its doors share.
+    pub const fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Looks at the rules now, as on SIGHUP.
+    pub async fn reload(&self) {
+        rules::look(&self.room).await;
+    }
+
+    /// Turns readiness off, waits for `drain-delay`, serves what has arrived, and ends: at the
+    /// latest after `drain-timeout`.
+    pub async fn stop(mut self) {
+        self.room.drain();
+        tokio::time::sleep(self.room.settings.drain_delay).await;
+        // Without anybody who serves there is nobody to tell.
+        let _ = self.stop.send(true);
+        self.follower.abort();
+        let patience = self.room.settings.drain_timeout.saturating_add(Duration::from_secs(1));
+        let ended = async {
+            while self.tasks.join_next().await.is_some() {}
+            if let Some(threads) = self.threads.take() {
+                let _ = tokio::task::spawn_blocking(|| threads.join()).await;
+            }
+        };
+        if tokio::time::timeout(patience, ended).await.is_err() {
+            tracing::warn!("connections were cut, as they did not end in time");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.follower.abort();
+        let _ = self.stop.send(true);
+    }
+}
+
+/// Makes the room: the store, the limiter on it, and who listens.
+async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartError> {
+    let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
+    if let AnyStore::Redis(store) = &store {
+        for warning in store.warnings() {
+            tracing::warn!(%warning, "about the store");
+        }
+        if store.stats().connected == 0 {
+            tracing::warn!("Redis does not answer: limits are this node's share until it does");
+        }
+    }
+    let events = Arc::new(Events::default());
+    let mut builder = Limiter::builder(store)
+        .fleet(&settings.fleet)
+        .nodes(settings.nodes)
+        .observer(Passing(Arc::clone(&events)));
+    if let Some(secret) = settings.secret {
+        builder = builder.secret(secret.0);
+    }
+    Ok(Room::new(builder.build(), settings, events, level))
+}

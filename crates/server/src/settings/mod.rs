@@ -1,0 +1,364 @@
+//! What a server is told: by flags, by `TOLLGATE_*` variables, by a file, or not at all.
+//!
+//! [`Options`] is what somebody said, and knows no defaults; [`Settings`] is what holds. Flags go
+//! before variables, variables before the file, the file before defaults. A secret can be in a file
+//! of its own (`*-file`, `TOLLGATE_*_FILE`), so that no process list and no unit file shows it.
+//!
+//! A new setting is a field of both, a line in `over` and `resolve`, and a row in `docs/server.md`.
+
+pub mod value;
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+use tollgate::http::Trust;
+
+use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
+
+/// What somebody said. Nothing here has a default.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Options {
+    /// Where counters are kept: `embedded`, or the URL of Redis or Valkey [default: embedded]
+    #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
+    pub store: Option<Secret>,
+    /// A file that holds the URL, for one with a password
+    #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
+    pub store_file: Option<PathBuf>,
+    /// The password of Redis, in place of one in the URL
+    #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
+    pub store_password: Option<Secret>,
+    /// A file that holds that password
+    #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
+    pub store_password_file: Option<PathBuf>,
+    /// How long Redis may take for a decision [default: 20ms]
+    #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
+    pub store_deadline: Option<Lasting>,
+    /// How many keys the embedded store keeps [default: 1000000]
+    #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
+    pub max_keys: Option<usize>,
+    /// The fleet this node belongs to; its nodes share out limits while Redis is away
+    #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
+    pub fleet: Option<String>,
+    /// How many nodes the fleet has, until they have been counted [default: 1]
+    #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
+    pub nodes: Option<u64>,
+    /// The fleet's secret, 32 hexadecimal digits: it hashes long keys and signs reservations
+    #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
+    pub secret: Option<Secret>,
+    /// A file that holds that secret
+    #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// The rules, as YAML, TOML or JSON; read again whenever they change
+    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// How often the rules are looked at besides being watched [default: 1s]
+    #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
+    pub rules_poll: Option<Lasting>,
+    /// A directory for the last good rules, which a restart falls back on
+    #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// What requests are told while there are no rules: admit or refuse [default: admit]
+    #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
+    pub without_rules: Option<WithoutRules>,
+    /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
+    #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
+    pub http: Option<Listen>,
+    /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
+    #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
+    pub resp: Option<Listen>,
+    /// Threads that serve the Redis protocol [default: half the cores, at least 1]
+    #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
+    pub resp_threads: Option<usize>,
+    /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
+    #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
+    pub admin: Option<Listen>,
+    /// Connections that each door serves at a time [default: 10000]
+    #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
+    pub max_connections: Option<usize>,
+    /// What clients of the doors must say: a bearer token, or the password of AUTH
+    #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
+    pub api_token: Option<Secret>,
+    /// A file that holds that token
+    #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
+    pub api_token_file: Option<PathBuf>,
+    /// What clients of the admin API must say, as a bearer token
+    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
+    pub admin_token: Option<Secret>,
+    /// A file that holds that token
+    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// Networks of proxies that are believed about whom they speak for [default: none]
+    #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
+    pub trust: Option<Vec<String>>,
+    /// The domain of forward-auth requests that name none [default: the first of the rules]
+    #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
+    pub auth_domain: Option<String>,
+    /// Attributes that a trusted proxy says in headers, such as `user=x-user`
+    #[arg(
+        long,
+        env = "TOLLGATE_AUTH_ATTRIBUTE",
+        value_name = "NAME=HEADER",
+        value_delimiter = ','
+    )]
+    pub auth_attribute: Option<Vec<AttributeHeader>>,
+    /// How long readiness is off before connections are drained [default: 0s]
+    #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
+    pub drain_delay: Option<Lasting>,
+    /// How long connections may take to end [default: 10s]
+    #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
+    pub drain_timeout: Option<Lasting>,
+    /// off, error, warn, info, debug or trace [default: info]
+    #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
+    pub log_level: Option<LogLevel>,
+    /// json or text [default: text on a terminal, else json]
+    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
+    pub log_format: Option<LogFormat>,
+}
+
+impl Options {
+    /// Reads a settings file: TOML, whose keys are the names of the flags.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or says what no flag says; with the place.
+    pub fn read(path: &Path) -> Result<Self, SettingsError> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            SettingsError(format!("the settings file {} cannot be read: {error}", path.display()))
+        })?;
+        toml::from_str(&text).map_err(|error| {
+            // The text around the place is left out: it may be a secret.
+            let at = error.span().map_or_else(String::new, |span| {
+                let line = text.get(..span.start).map_or(1, |before| before.split('\n').count());
+                format!(":{line}")
+            });
+            SettingsError(format!("{}{at}: {}", path.display(), error.message()))
+        })
+    }
+
+    /// The same, with what `under` says where this says nothing.
+    #[must_use]
+    pub fn over(self, under: Self) -> Self {
+        macro_rules! over {
+            ($($field:ident),+ $(,)?) => { Self { $($field: self.$field.or(under.$field)),+ } };
+        }
+        over! {
+            store, store_file, store_password, store_password_file, store_deadline, max_keys,
+            fleet, nodes, secret, secret_file, rules, rules_poll, state_dir, without_rules,
+            http, resp, resp_threads, admin, max_connections, api_token, api_token_file,
+            admin_token, admin_token_file, trust, auth_domain, auth_attribute, drain_delay,
+            drain_timeout, log_level, log_format,
+        }
+    }
+
+    /// What holds.
+    ///
+    /// # Errors
+    ///
+    /// When a secret's file cannot be read, or a value makes no sense beside the others.
+    pub fn resolve(self) -> Result<Settings, SettingsError> {
+        let defaults = Settings::default();
+        let lasting = |said: Option<Lasting>, default: Duration| said.map_or(default, |it| it.0);
+        let trust = Trust::proxies(self.trust.unwrap_or_default())
+            .map_err(|error| SettingsError(format!("trust: {error}")))?;
+        let settings = Settings {
+            store: secret("store", self.store, self.store_file)?.unwrap_or(defaults.store),
+            store_password: secret(
+                "store-password",
+                self.store_password,
+                self.store_password_file,
+            )?,
+            store_deadline: lasting(self.store_deadline, defaults.store_deadline),
+            max_keys: self.max_keys.unwrap_or(defaults.max_keys),
+            fleet: self.fleet.unwrap_or(defaults.fleet),
+            nodes: self.nodes.unwrap_or(defaults.nodes),
+            secret: secret("secret", self.secret, self.secret_file)?
+                .map(|text| fleet_secret(&text))
+                .transpose()?,
+            rules: self.rules,
+            rules_poll: lasting(self.rules_poll, defaults.rules_poll),
+            state_dir: self.state_dir,
+            without_rules: self.without_rules.unwrap_or(defaults.without_rules),
+            http: self.http.unwrap_or(defaults.http),
+            resp: self.resp.unwrap_or(defaults.resp),
+            resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
+            admin: self.admin.unwrap_or(defaults.admin),
+            max_connections: self.max_connections.unwrap_or(defaults.max_connections).max(1),
+            api_token: secret("api-token", self.api_token, self.api_token_file)?,
+            admin_token: secret("admin-token", self.admin_token, self.admin_token_file)?,
+            trust,
+            auth_domain: self.auth_domain,
+            auth_attributes: self.auth_attribute.unwrap_or_default(),
+            drain_delay: lasting(self.drain_delay, defaults.drain_delay),
+            drain_timeout: lasting(self.drain_timeout, defaults.drain_timeout),
+            log_level: self.log_level.unwrap_or(defaults.log_level),
+            log_format: self.log_format,
+        };
+        settings.checked()
+    }
+}
+
+/// More threads than this do not serve faster.
+const MAX_THREADS: usize = 256;
+
+/// What holds. Its `Debug` shows no secret.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `embedded`, or a URL.
+    pub store: Secret,
+    /// The password, in place of one in the URL.
+    pub store_password: Option<Secret>,
+    /// How long Redis may take for a decision.
+    pub store_deadline: Duration,
+    /// How many keys the embedded store keeps.
+    pub max_keys: usize,
+    /// The fleet this node belongs to.
+    pub fleet: String,
+    /// How many nodes it has, until they have been counted.
+    pub nodes: u64,
+    /// What the fleet hashes and signs with; drawn at start if not said.
+    pub secret: Option<FleetSecret>,
+    /// The file of the rules.
+    pub rules: Option<PathBuf>,
+    /// How often it is looked at besides being watched.
+    pub rules_poll: Duration,
+    /// Where the last good rules are kept.
+    pub state_dir: Option<PathBuf>,
+    /// What requests are told before there are rules.
+    pub without_rules: WithoutRules,
+    /// Where HTTP is served.
+    pub http: Listen,
+    /// Where the Redis protocol is served.
+    pub resp: Listen,
+    /// By how many threads.
+    pub resp_threads: usize,
+    /// Where the admin API is served.
+    pub admin: Listen,
+    /// How many connections a door serves at a time.
+    pub max_connections: usize,
+    /// What clients of the doors must say.
+    pub api_token: Option<Secret>,
+    /// What clients of the admin API must say.
+    pub admin_token: Option<Secret>,
+    /// Which proxies are believed.
+    pub trust: Trust,
+    /// The domain of forward-auth requests that name none.
+    pub auth_domain: Option<String>,
+    /// What proxies say in headers.
+    pub auth_attributes: Vec<AttributeHeader>,
+    /// How long readiness is off before connections are drained.
+    pub drain_delay: Duration,
+    /// How long connections may take to end.
+    pub drain_timeout: Duration,
+    /// What is logged.
+    pub log_level: LogLevel,
+    /// How; as the terminal has it if not said.
+    pub log_format: Option<LogFormat>,
+}
+
+/// Sixteen bytes that all nodes of a fleet share.
+#[derive(Clone, Copy)]
+pub struct FleetSecret(pub [u8; 16]);
+
+impl fmt::Debug for FleetSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let local = |port: u16| Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            store: "embedded".parse().unwrap_or_else(|_| unreachable!()),
+            store_password: None,
+            store_deadline: Duration::from_millis(20),
+            max_keys: 1_000_000,
+            fleet: String::new(),
+            nodes: 1,
+            secret: None,
+            rules: None,
+            rules_poll: Duration::from_secs(1),
+            state_dir: None,
+            without_rules: WithoutRules::Admit,
+            http: local(8080),
+            resp: local(6380),
+            resp_threads: (cores / 2).clamp(1, MAX_THREADS),
+            admin: local(9091),
+            max_connections: 10_000,
+            api_token: None,
+            admin_token: None,
+            trust: Trust::nobody(),
+            auth_domain: None,
+            auth_attributes: Vec::new(),
+            drain_delay: Duration::ZERO,
+            drain_timeout: Duration::from_secs(10),
+            log_level: LogLevel::Info,
+            log_format: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether counters are kept in this process.
+    pub fn is_embedded(&self) -> bool {
+        self.store.expose() == "embedded"
+    }
+
+    fn checked(self) -> Result<Self, SettingsError> {
+        if let Listen::At(address) = self.admin
+            && !address.ip().is_loopback()
+            && self.admin_token.is_none()
+        {
+            return Err(SettingsError(format!(
+                "the admin API would listen at {address}, where others reach it: set \
+                 --admin-token-file (TOLLGATE_ADMIN_TOKEN_FILE), or listen at 127.0.0.1"
+            )));
+        }
+        if self.rules_poll < Duration::from_millis(10) {
+            return Err(SettingsError(
+                "rules-poll is below 10ms: the file would be all it reads".into(),
+            ));
+        }
+        Ok(self)
+    }
+}
+
+fn secret(
+    name: &str,
+    said: Option<Secret>,
+    file: Option<PathBuf>,
+) -> Result<Option<Secret>, SettingsError> {
+    let (None, Some(path)) = (&said, file) else { return Ok(said) };
+    let wrong = |why: &dyn fmt::Display| {
+        SettingsError(format!("{name}-file {} cannot be used: {why}", path.display()))
+    };
+    let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
+    text.parse().map(Some).map_err(|error| wrong(&error))
+}
+
+fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
+    let wrong = || SettingsError("the fleet's secret is not 32 hexadecimal digits".into());
+    let text = text.expose();
+    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    u128::from_str_radix(text, 16).map(|bits| FleetSecret(bits.to_be_bytes())).map_err(|_| wrong())
+}
+
+/// Why a server cannot be told so. A person has to change something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingsError(pub(crate) String);
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SettingsError {}

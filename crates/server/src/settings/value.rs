@@ -1,0 +1,187 @@
+//! The kinds of values that settings have: secrets, durations, listeners, and lists.
+//!
+//! Each is read from text in one way, whether that text is a flag, a variable or a string in a file.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+/// A text that must reach no log. Its `Debug` shows nothing of it, and it has no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself, for whoever sends or compares it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a client has said this very text, in a time that does not depend on where the two
+    /// differ.
+    pub fn is(&self, said: &[u8]) -> bool {
+        use subtle::ConstantTimeEq as _;
+        bool::from(self.0.as_bytes().ct_eq(said))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // Files end with a newline that nobody means.
+        let text = text.trim_end_matches(['\r', '\n']);
+        if text.is_empty() {
+            Err("a secret needs at least one character")
+        } else {
+            Ok(Self(text.to_owned()))
+        }
+    }
+}
+
+/// A duration as people write it: `500ms`, `10s`, `2m`, `1h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lasting(pub Duration);
+
+impl FromStr for Lasting {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "not a duration: write a whole number and ms, s, m or h, such as `10s`";
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let number: u64 = number.parse().map_err(|_| SHAPE)?;
+        let millis = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(SHAPE),
+        };
+        Ok(Self(Duration::from_millis(number.saturating_mul(millis))))
+    }
+}
+
+/// Where a door listens, or that it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// At this address; port 0 takes a free one.
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+        found.map(Self::At).ok_or_else(|| {
+            format!("{text:?} is no address to listen at: write host:port, or `off`")
+        })
+    }
+}
+
+/// A word of a fixed list.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$inner])* $variant),+ }
+
+        impl FromStr for $name {
+            type Err = &'static str;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(concat!("not one of:" $(, " ", $word)+)),
+                }
+            }
+        }
+    };
+}
+
+words! {
+    /// What requests are told before there is a rule set.
+    WithoutRules {
+        /// They pass, as they do in a domain without rules.
+        Admit = "admit",
+        /// They are refused as unavailable.
+        Refuse = "refuse",
+    }
+}
+
+words! {
+    /// How log lines are written.
+    LogFormat {
+        /// One JSON object a line.
+        Json = "json",
+        /// For people.
+        Text = "text",
+    }
+}
+
+words! {
+    /// What is logged: this and what is worse.
+    LogLevel {
+        /// Nothing.
+        Off = "off",
+        /// What needs somebody.
+        Error = "error",
+        /// What may need somebody.
+        Warn = "warn",
+        /// What changes.
+        Info = "info",
+        /// Every request over HTTP.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    }
+}
+
+/// `name=header`: which attribute of a request a trusted proxy says in which header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributeHeader {
+    /// The attribute.
+    pub name: String,
+    /// The header.
+    pub header: http::HeaderName,
+}
+
+impl FromStr for AttributeHeader {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let shape = || format!("{text:?} is not `attribute=header`, such as `user=x-user`");
+        let (name, header) = text.split_once('=').ok_or_else(shape)?;
+        let header = header.parse().map_err(|_| shape())?;
+        if name.is_empty() { Err(shape()) } else { Ok(Self { name: name.to_owned(), header }) }
+    }
+}
+
+/// Reads each of these from a string of a settings file as from a flag.
+macro_rules! from_text {
+    ($($name:ident),+) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+    )+};
+}
+
+from_text!(Secret, Lasting, Listen, WithoutRules, LogFormat, LogLevel, AttributeHeader);

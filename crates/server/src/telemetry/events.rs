@@ -1,0 +1,134 @@
+//! What happens, as a stream: for whoever listens at the admin API.
+//!
+//! Nobody waits for a listener. One that is too slow misses events and is told how many; there are
+//! at most [`MAX_LISTENERS`]. Refusals are told at up to [`REFUSALS`] a second, as a flood of them
+//! would tell nobody anything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+use tokio::sync::broadcast;
+use tollgate::core::algorithm::TokenBucket;
+use tollgate::core::{Charge, Key, Limit, Quota};
+use tollgate::{EmbeddedStore, Event, Observer};
+
+use super::refusals::Refusal;
+
+/// How many may listen at a time.
+pub const MAX_LISTENERS: usize = 32;
+
+/// How many events may wait for a slow listener.
+const WAITING: usize = 1_024;
+
+/// How many refusals are told in a second.
+pub const REFUSALS: u64 = 200;
+
+/// One event as it is sent: a name and an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its kind.
+    pub name: &'static str,
+    /// A JSON object, on one line.
+    pub data: Arc<str>,
+}
+
+/// Tells listeners.
+#[derive(Debug)]
+pub struct Events {
+    sender: broadcast::Sender<Told>,
+    listeners: Arc<AtomicUsize>,
+    spared: EmbeddedStore,
+    limit: Option<Limit>,
+}
+
+/// Somebody who listens, until dropped.
+#[derive(Debug)]
+pub struct Listener {
+    /// Where events arrive.
+    pub receiver: broadcast::Receiver<Told>,
+    listeners: Arc<AtomicUsize>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        let quota = Quota::new(REFUSALS, std::time::Duration::from_secs(1));
+        Self {
+            sender: broadcast::Sender::new(WAITING),
+            listeners: Arc::default(),
+            spared: EmbeddedStore::builder().max_keys(1).build(),
+            limit: quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok()),
+        }
+    }
+}
+
+impl Events {
+    /// One more listener, unless there are too many.
+    pub fn listen(&self) -> Option<Listener> {
+        let more = |count: usize| (count < MAX_LISTENERS).then(|| count.saturating_add(1));
+        self.listeners.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let listeners = Arc::clone(&self.listeners);
+        Some(Listener { receiver: self.sender.subscribe(), listeners })
+    }
+
+    /// Tells of something, made only if somebody listens.
+    pub fn tell<T: Serialize>(&self, name: &'static str, data: impl FnOnce() -> T) {
+        if self.sender.receiver_count() > 0
+            && let Ok(data) = serde_json::to_string(&data())
+        {
+            // Whoever left meanwhile need not hear it.
+            let _ = self.sender.send(Told { name, data: data.into() });
+        }
+    }
+
+    /// Tells of a refusal, unless there are too many.
+    pub fn refused(&self, refusal: &Refusal) {
+        if self.sender.receiver_count() > 0 && self.has_room() {
+            self.tell("refused", || refusal);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let (Some(limit), Ok(key)) = (&self.limit, Key::new("refusals")) else { return true };
+        Charge::take(key, limit, 1).is_ok_and(|charge| self.spared.charge_one(&charge).passes())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.listeners.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Passes on what only the limiter knows: bans, shadow refusals, new rules.
+#[derive(Debug)]
+pub struct Passing(pub Arc<Events>);
+
+impl Observer for Passing {
+    fn observe(&self, event: &Event) {
+        match event {
+            Event::Banned { rule, domain, .. } => {
+                tracing::info!(rule = &**rule, domain = &**domain, "a client was banned");
+                self.0
+                    .tell("banned", || serde_json::json!({ "rule": &**rule, "domain": &**domain }));
+            }
+            Event::ShadowRefused { ruling } => {
+                let by = ruling.refused_by().and_then(|finding| finding.rule);
+                if let Some(rule) = by.filter(|_| self.0.has_room()) {
+                    self.0.tell(
+                        "shadow-refused",
+                        || serde_json::json!({ "rule": rule.name(), "domain": rule.domain() }),
+                    );
+                }
+            }
+            Event::RulesChanged { from, to } => {
+                self.0.tell("rules", || serde_json::json!({ "from": from, "to": to }));
+            }
+            _ => {}
+        }
+    }
+
+    fn hears_requests(&self) -> bool {
+        false
+    }
+}

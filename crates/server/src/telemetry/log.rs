@@ -1,0 +1,55 @@
+//! Log lines: JSON for machines, text for people, and a level that can be changed while it runs.
+//!
+//! What clients say never enters a message; values that come from outside are fields, which both
+//! formats escape. No field holds a secret, a key or the value of an attribute.
+
+use std::io::IsTerminal as _;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Registry, fmt, reload};
+
+use crate::settings::value::{LogFormat, LogLevel};
+
+/// Changes the level.
+#[derive(Clone, Debug, Default)]
+pub struct LevelHandle(Option<reload::Handle<LevelFilter, Registry>>);
+
+impl LevelHandle {
+    /// Logs this and what is worse from now on; `false` where the program logs in its own way.
+    pub fn set(&self, level: LogLevel) -> bool {
+        self.0.as_ref().is_some_and(|handle| handle.reload(filter(level)).is_ok())
+    }
+
+    /// What is logged now.
+    pub fn get(&self) -> Option<String> {
+        let level = self.0.as_ref()?.clone_current()?;
+        Some(level.to_string())
+    }
+}
+
+/// Logs to stderr. In a program that logs already, nothing changes.
+pub fn start(level: LogLevel, format: Option<LogFormat>) -> LevelHandle {
+    let terminal = std::io::stderr().is_terminal();
+    let default = if terminal { LogFormat::Text } else { LogFormat::Json };
+    let (filter, handle) = reload::Layer::new(filter(level));
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
+    let started = match format.unwrap_or(default) {
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
+        LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),
+    };
+    LevelHandle(started.is_ok().then_some(handle))
+}
+
+const fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}

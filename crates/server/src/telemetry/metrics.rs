@@ -1,0 +1,251 @@
+//! Counts as Prometheus reads them.
+//!
+//! Labels are doors, outcomes, and the names of rules, of which there are at most
+//! [`MAX_RULES`](super::counts::MAX_RULES); never a key, an address or a user.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use crate::room::{Readiness, Room};
+use crate::store::AnyStore;
+
+use super::counts::Outcome;
+
+/// All metrics of a server, in the text format.
+pub fn text(room: &Room) -> String {
+    let mut page = Page(String::with_capacity(4096));
+    requests(room, &mut page);
+    connections(room, &mut page);
+    limiter(room, &mut page);
+    rules(room, &mut page);
+    store(room, &mut page);
+    page.0
+}
+
+fn requests(room: &Room, page: &mut Page) {
+    page.head("tollgate_requests_total", "counter", "Requests by what became of them.");
+    let doors = room.counts.doors();
+    for (door, counts) in &doors {
+        for (outcome, count) in Outcome::ALL.iter().zip(counts) {
+            let labels = [("door", door.name()), ("outcome", outcome.name())];
+            page.row("tollgate_requests_total", &labels, *count);
+        }
+    }
+    page.head("tollgate_requests_offered_total", "counter", "Requests that came in and ended.");
+    for (door, counts) in &doors {
+        let offered = counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
+        page.row("tollgate_requests_offered_total", &[("door", door.name())], offered);
+    }
+    page.head("tollgate_rule_requests_total", "counter", "Requests that a rule had a say about.");
+    for (domain, rule, counts) in room.counts.rules() {
+        for (outcome, count) in
+            ["allowed", "refused", "degraded", "refused-by-another"].iter().zip(counts)
+        {
+            let labels = [("domain", &*domain), ("rule", &*rule), ("outcome", outcome)];
+            page.row("tollgate_rule_requests_total", &labels, count);
+        }
+    }
+}
+
+fn limiter(room: &Room, page: &mut Page) {
+    let stats = room.limiter.stats();
+    page.one(
+        "tollgate_deny_cache_refusals_total",
+        "counter",
+        "Refusals the store was not asked for.",
+        stats.cached,
+    );
+    page.one(
+        "tollgate_guard_refusals_total",
+        "counter",
+        "Refusals by a local guard.",
+        stats.guarded,
+    );
+    page.one(
+        "tollgate_shadow_refused_total",
+        "counter",
+        "Requests that a shadow rule would have refused.",
+        stats.shadow_refused,
+    );
+    page.one(
+        "tollgate_debts_settled_total",
+        "counter",
+        "Debts of an outage that the store was told of.",
+        stats.debited,
+    );
+    page.one(
+        "tollgate_lost_chores_total",
+        "counter",
+        "Releases, credits and refusals that were not told to the store.",
+        stats.lost_chores,
+    );
+    page.one(
+        "tollgate_nodes",
+        "gauge",
+        "Nodes that share the store, as last counted.",
+        stats.nodes,
+    );
+}
+
+fn rules(room: &Room, page: &mut Page) {
+    let rules = &room.rules;
+    page.one(
+        "tollgate_rules_version",
+        "gauge",
+        "The version of the rules that apply.",
+        room.limiter.rules().version(),
+    );
+    page.one(
+        "tollgate_rules_applied_total",
+        "counter",
+        "How often other rules came to apply.",
+        rules.applied.load(Ordering::Relaxed),
+    );
+    page.one(
+        "tollgate_rules_rejected_total",
+        "counter",
+        "How often rules were offered and not taken.",
+        rules.rejected.load(Ordering::Relaxed),
+    );
+    page.one(
+        "tollgate_rules_trouble",
+        "gauge",
+        "1 if the authority's rules are not those that apply.",
+        u64::from(rules.trouble().is_some()),
+    );
+    page.one(
+        "tollgate_ready",
+        "gauge",
+        "1 if requests are wanted.",
+        u64::from(room.readiness() == Readiness::Ready),
+    );
+}
+
+fn connections(room: &Room, page: &mut Page) {
+    let listeners = ["http", "resp", "admin"];
+    type Read = fn(&crate::room::Connections) -> &std::sync::atomic::AtomicU64;
+    let rows: [(&str, &str, &str, Read); 4] = [
+        ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),
+        ("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted),
+        ("tollgate_connections_turned_away_total", "counter", "Connections above the cap.", |it| {
+            &it.turned_away
+        }),
+        (
+            "tollgate_connections_timed_out_total",
+            "counter",
+            "Connections whose client took too long.",
+            |it| &it.timed_out,
+        ),
+    ];
+    for (name, kind, help, read) in rows {
+        page.head(name, kind, help);
+        for (listener, connections) in listeners.iter().zip(&room.connections) {
+            page.row(name, &[("listener", listener)], read(connections).load(Ordering::Relaxed));
+        }
+    }
+}
+
+fn store(room: &Room, page: &mut Page) {
+    let store = room.limiter.store();
+    page.one("tollgate_store_up", "gauge", "1 if the store answers.", u64::from(store.is_up()));
+    match store {
+        AnyStore::Embedded(store) => {
+            let stats = store.stats();
+            let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+            page.one("tollgate_keys", "gauge", "Keys that have a counter.", count(stats.keys));
+            page.one(
+                "tollgate_table_bytes",
+                "gauge",
+                "Bytes of the tables.",
+                count(stats.table_bytes),
+            );
+            page.one(
+                "tollgate_keys_overflowed_total",
+                "counter",
+                "Charges that found no room.",
+                stats.overflowed,
+            );
+            page.one(
+                "tollgate_keys_reclaimed_total",
+                "counter",
+                "Idle keys dropped to make room.",
+                stats.reclaimed,
+            );
+        }
+        AnyStore::Redis(store) => {
+            let stats = store.stats();
+            page.one("tollgate_redis_runs_total", "counter", "Runs of the script.", stats.runs);
+            page.one(
+                "tollgate_redis_requests_total",
+                "counter",
+                "Requests sent in them.",
+                stats.requests,
+            );
+            page.one(
+                "tollgate_redis_poisoned_total",
+                "counter",
+                "Stored values that were not ours.",
+                stats.poisoned,
+            );
+            page.one(
+                "tollgate_redis_twin_mismatches_total",
+                "counter",
+                "Requests about which script and server disagreed; always 0.",
+                stats.twin_mismatches,
+            );
+            page.one(
+                "tollgate_redis_timeouts_total",
+                "counter",
+                "Calls that were not answered in time.",
+                stats.timeouts,
+            );
+            page.one(
+                "tollgate_redis_reconnects_total",
+                "counter",
+                "Connections made beyond the first.",
+                stats.reconnects,
+            );
+            page.one(
+                "tollgate_redis_breaker_open",
+                "gauge",
+                "1 if calls fail at once.",
+                u64::from(stats.breaker_open),
+            );
+        }
+    }
+}
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing into a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn row(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        self.0.push_str(name);
+        for (at, (label, text)) in labels.iter().enumerate() {
+            self.0.push_str(if at == 0 { "{" } else { "," });
+            let _ = write!(self.0, "{label}=\"");
+            for letter in text.chars() {
+                match letter {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    letter => self.0.push(letter),
+                }
+            }
+            self.0.push('"');
+        }
+        if !labels.is_empty() {
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.head(name, kind, help);
+        self.row(name, &[], value);
+    }
+}

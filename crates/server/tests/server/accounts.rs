@@ -1,0 +1,86 @@
+//! E49: what was offered is what was allowed, refused, degraded or in error, and is what clients
+//! sent.
+
+use super::support::{Wire, ask, check, metric, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_request_is_counted_once() {
+    let running = start().await;
+    let (http, resp) = (running.http, running.resp);
+    let user = |name: &str| format!(r#"{{"domain":"shop","attributes":{{"user":"{name}"}}}}"#);
+
+    // Four clients at once, each over its own user: 3 pass, 7 do not, 2 are malformed.
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let user = &user;
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    check(http, &user(&format!("h{number}")));
+                }
+                check(http, "{");
+                check(http, r#"{"domain":"shop","attributes":{"ip":"x"}}"#);
+                let mut client = Wire::new(resp);
+                for _ in 0..5 {
+                    client.line(&["TG.CHECK", "shop", "1", "user", &format!("r{number}")]);
+                    let mut rest = [0; 4096];
+                    let _ = std::io::Read::read(&mut client.0, &mut rest).unwrap();
+                }
+                for _ in 0..8 {
+                    let _ = client.line(&["CL.THROTTLE", &format!("t{number}"), "4", "1", "3600"]);
+                    let mut rest = [0; 4096];
+                    let _ = std::io::Read::read(&mut client.0, &mut rest).unwrap();
+                }
+                assert!(client.line(&["CL.THROTTLE", "t", "x", "1", "1"]).starts_with("-Cell"));
+            });
+        }
+    });
+    ask(http, "POST /v1/peek", &user("h0"));
+
+    let count = |door: &str, outcome: &str| {
+        metric(
+            running.admin,
+            &format!("tollgate_requests_total{{door=\"{door}\",outcome=\"{outcome}\"}}"),
+        )
+    };
+    let row = |door: &str| {
+        ["allowed", "refused", "degraded", "error"].map(|outcome| count(door, outcome))
+    };
+    assert_eq!(row("http"), [12, 28, 0, 8]);
+    assert_eq!(row("resp"), [12, 8, 0, 0]);
+    assert_eq!(row("cl.throttle"), [20, 12, 0, 4]);
+    for door in ["http", "resp", "cl.throttle", "forward-auth"] {
+        let offered =
+            metric(running.admin, &format!("tollgate_requests_offered_total{{door=\"{door}\"}}"));
+        assert_eq!(offered, row(door).iter().sum::<u64>(), "{door}");
+    }
+    let rule = |outcome: &str| {
+        metric(
+            running.admin,
+            &format!(
+                "tollgate_rule_requests_total{{domain=\"shop\",rule=\"per-user\",outcome=\"{outcome}\"}}"
+            ),
+        )
+    };
+    assert_eq!([rule("allowed"), rule("refused"), rule("degraded")], [24, 36, 0]);
+}
+
+/// A request that one rule refuses is no refusal of another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_is_not_blamed_for_what_another_refused() {
+    let running = start().await;
+    let both = r#"{"domain":"shop","attributes":{"user":"u","ip":"203.0.113.9","path":"/login","method":"POST"}}"#;
+    for _ in 0..4 {
+        check(running.http, both);
+    }
+    let rule = |rule: &str, outcome: &str| {
+        metric(
+            running.admin,
+            &format!(
+                "tollgate_rule_requests_total{{domain=\"shop\",rule=\"{rule}\",outcome=\"{outcome}\"}}"
+            ),
+        )
+    };
+    assert_eq!([rule("login-per-ip", "allowed"), rule("login-per-ip", "refused")], [2, 2]);
+    assert_eq!([rule("per-user", "allowed"), rule("per-user", "refused")], [2, 0]);
+    assert_eq!(rule("per-user", "refused-by-another"), 2);
+}

@@ -1,0 +1,22 @@
+//! The server on real sockets: in this process where that suffices, as a program where it does not.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::as_conversions,
+    clippy::arithmetic_side_effects,
+    clippy::too_many_lines,
+    reason = "tests"
+)]
+
+mod accounts;
+mod admin;
+mod auth;
+mod hostile_http;
+mod http;
+mod program;
+mod redis;
+mod resp;
+mod resp_clients;
+mod resp_hostile;
+mod rules;
+mod support;

@@ -1,0 +1,338 @@
+//! The program itself: settings, signals, secrets.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+
+use super::support::{RULES, TempDir, Wire, ask, check, connect};
+
+/// A program that runs until this is dropped.
+struct Program {
+    child: Child,
+    /// Where it says that it listens: HTTP, RESP, admin.
+    at: Vec<SocketAddr>,
+    said: String,
+}
+
+fn tollgate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.env_clear();
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    tollgate().args(args).output().unwrap()
+}
+
+/// Starts `serve`, and reads where it listens.
+fn serve(args: &[&str], variables: &[(&str, &str)]) -> Program {
+    let mut command = tollgate();
+    command.args(["serve", "--http=127.0.0.1:0", "--resp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
+    command.args(args).envs(variables.iter().copied());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines.by_ref().take(5).map(|line| line.unwrap()).collect();
+    let address = |line: &String| line.split("://").nth(1)?.split(' ').next()?.parse().ok();
+    let at = said.iter().filter(|line| line.starts_with("  ")).filter_map(address).collect();
+    Program { child, at, said: said.join("\n") }
+}
+
+impl Program {
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    /// Ends it, and returns its status and what it logged.
+    fn end(mut self) -> (Option<i32>, String) {
+        self.signal("TERM");
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn rules(dir: &TempDir) -> String {
+    let path = dir.path().join("rules.yaml");
+    std::fs::write(&path, RULES).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn serve_says_where_it_listens_and_sigterm_ends_it_well() {
+    let dir = TempDir::new();
+    let program = serve(&["--rules", &rules(&dir)], &[]);
+    assert_eq!(program.at.len(), 3, "{}", program.said);
+    assert!(program.said.contains("try: curl -s http://127.0.0.1:"), "{}", program.said);
+    assert!(check(program.at[0], r#"{"domain":"shop"}"#).json()["allowed"].as_bool().unwrap());
+    let mut client = Wire::new(program.at[1]);
+    client.asks(&["PING"], b"+PONG\r\n");
+    let mut kept = connect(program.at[0]);
+    std::io::Write::write_all(&mut kept, b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut first = [0; 15];
+    kept.read_exact(&mut first).unwrap();
+
+    let (code, log) = program.end();
+
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("draining") && log.contains("\"ended\""), "{log}");
+    assert_eq!(client.rest(), b"", "closed, not cut");
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()));
+}
+
+#[test]
+fn sighup_looks_at_the_rules() {
+    let dir = TempDir::new();
+    let path = rules(&dir);
+    let program = serve(&["--rules", &path, "--rules-poll", "1h"], &[]);
+    std::fs::write(&path, RULES.replacen("version: 1", "version: 2", 1)).unwrap();
+    program.signal("HUP");
+    for _ in 0..3_000 {
+        if check(program.at[0], r#"{"domain":"shop"}"#).json()["rules_version"] == 2 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("version 2 never applied");
+}
+
+#[test]
+fn flags_go_before_variables_before_the_file() {
+    let dir = TempDir::new();
+    let path = rules(&dir);
+    let config = dir.path().join("tollgate.toml");
+    std::fs::write(
+        &config,
+        format!("rules = {path:?}\nlog-level = \"error\"\nmax-connections = 7\nfleet = \"file\"\n"),
+    )
+    .unwrap();
+    let config = config.to_str().unwrap();
+    let max = |program: &Program| {
+        let mut client = Wire::new(program.at[1]);
+        client.command(&["INFO"]);
+        let mut text = String::new();
+        let mut reader = BufReader::new(&client.0);
+        while !text.contains("maxclients:") {
+            reader.read_line(&mut text).unwrap();
+        }
+        text.split("maxclients:").nth(1).unwrap().trim().to_owned()
+    };
+
+    assert_eq!(max(&serve(&["--config", config], &[])), "7");
+    assert_eq!(
+        max(&serve(&[], &[("TOLLGATE_CONFIG", config), ("TOLLGATE_MAX_CONNECTIONS", "8")])),
+        "8"
+    );
+    let both = [("TOLLGATE_MAX_CONNECTIONS", "8")];
+    assert_eq!(max(&serve(&["--config", config, "--max-connections", "9"], &both)), "9");
+}
+
+#[test]
+fn what_makes_no_sense_is_told_before_anything_listens() {
+    let dir = TempDir::new();
+    let config = dir.path().join("bad.toml");
+    std::fs::write(&config, "http = \"127.0.0.1:0\"\nadmin-tokn = \"canary-7f3\"\n").unwrap();
+    for (args, why) in [
+        (&["serve", "--admin", "0.0.0.0:0"][..], "set --admin-token-file"),
+        (&["serve", "--store", "http://x"], "redis"),
+        (
+            &["serve", "--config", config.to_str().unwrap()],
+            "bad.toml:2: unknown field `admin-tokn`",
+        ),
+        (&["serve", "--secret", "short"], "32 hexadecimal digits"),
+        (&["serve", "--admin-token-file", "/nowhere/at/all"], "cannot be used"),
+        (&["serve", "--trust", "10.0.0.1/8"], "trust"),
+        (&["serve", "--drain-timeout", "soon"], "not a duration"),
+    ] {
+        let output = run(args);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(why), "{args:?}: {text}");
+        assert!(!text.contains("canary-7f3"), "{text}");
+    }
+}
+
+/// C30
+#[test]
+fn no_secret_and_no_key_is_in_anything_that_is_printed() {
+    const CANARY: &str = "canary-9c41";
+    let dir = TempDir::new();
+    let token = dir.path().join("token");
+    std::fs::write(&token, format!("{CANARY}-admin\n")).unwrap();
+    let url = format!("redis://user:{CANARY}-redis@127.0.0.1:1/0");
+    let program = serve(
+        &[
+            "--rules",
+            &rules(&dir),
+            "--log-level",
+            "trace",
+            "--admin-token-file",
+            token.to_str().unwrap(),
+        ],
+        &[
+            ("TOLLGATE_STORE", url.as_str()),
+            ("TOLLGATE_API_TOKEN", "canary-9c41-api"),
+            ("TOLLGATE_SECRET", "00112233445566778899aabbccddeeff"),
+        ],
+    );
+    let api = format!("Authorization: Bearer {CANARY}-api");
+    let admin = format!("Authorization: Bearer {CANARY}-admin");
+    let user = format!(
+        r#"{{"domain":"shop","attributes":{{"user":"{CANARY}-user","ip":"203.0.113.9"}}}}"#
+    );
+    for _ in 0..5 {
+        assert_eq!(ask(program.at[0], &format!("POST /v1/check\r\n{api}"), &user).status, 200);
+    }
+    ask(program.at[0], &format!("POST /v1/check\r\nAuthorization: Bearer {CANARY}-wrong"), &user);
+    ask(program.at[0], &format!("POST /v1/check\r\n{api}"), &format!("{{\"{CANARY}"));
+    ask(program.at[2], &format!("GET /v1/status\r\nAuthorization: Bearer {CANARY}-wrong"), "");
+    let mut client = Wire::new(program.at[1]);
+    client.line(&["AUTH", &format!("{CANARY}-wrong")]);
+    client.asks(&["AUTH", &format!("{CANARY}-api")], b"+OK\r\n");
+    client.line(&["CL.THROTTLE", &format!("{CANARY}-key"), "1", "1", "60"]);
+    let metrics = ask(program.at[2], &format!("GET /metrics\r\n{admin}"), "");
+    assert_eq!(metrics.status, 200);
+    let status = ask(program.at[2], &format!("GET /v1/status\r\n{admin}"), "");
+    let said = program.said.clone();
+
+    let (code, log) = program.end();
+
+    assert_eq!(code, Some(0));
+    assert!(log.contains("Redis does not answer"), "{log}");
+    assert!(log.contains("a request over HTTP"), "the log is as loud as can be: {log}");
+    for (what, text) in
+        [("log", &log), ("metrics", &metrics.body), ("status", &status.body), ("stdout", &said)]
+    {
+        assert!(!text.contains(CANARY), "{what}: {text}");
+        assert!(!text.contains("00112233445566778899"), "{what}: {text}");
+    }
+}
+
+#[test]
+fn the_commands_ask_a_running_server() {
+    let dir = TempDir::new();
+    let path = rules(&dir);
+    let program = serve(&["--rules", &path], &[]);
+    let (http, admin) = (format!("http://{}", program.at[0]), format!("http://{}", program.at[2]));
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+
+    let yes = run(&["check", "--server", &http, "shop", "user=a", "ip=203.0.113.9"]);
+    assert_eq!(yes.status.code(), Some(0), "{}", text(&yes));
+    let no = run(&["check", "--server", &http, "shop", "ip=203.0.113.66"]);
+    assert_eq!(no.status.code(), Some(1), "{}", text(&no));
+    assert!(text(&no).contains("\"reason\": \"blocked\""));
+    assert_eq!(run(&["check", "--server", "http://127.0.0.1:1", "shop"]).status.code(), Some(2));
+
+    let got = run(&["rules", "get", "--admin", &admin]);
+    assert!(text(&got).starts_with("version: 1\ndomain: shop\n"), "{}", text(&got));
+    let new = dir.path().join("new.yaml");
+    std::fs::write(
+        &new,
+        RULES.replacen("version: 1", "version: 2", 1).replace("2 per 1m", "8 per 1m"),
+    )
+    .unwrap();
+    let new = new.to_str().unwrap();
+    let differs = run(&["rules", "diff", "--admin", &admin, new]);
+    assert_eq!(differs.status.code(), Some(1));
+    assert!(
+        text(&differs).contains("-       - 2 per 1m\n+       - 8 per 1m\n"),
+        "{}",
+        text(&differs)
+    );
+    assert_eq!(run(&["rules", "put", "--admin", &admin, new]).status.code(), Some(0));
+    assert_eq!(run(&["rules", "diff", "--admin", &admin, new]).status.code(), Some(0));
+    let stale = run(&["rules", "put", "--admin", &admin, "--expect", "1", new]);
+    assert_eq!(stale.status.code(), Some(1));
+    assert!(text(&stale).contains("409"), "{}", text(&stale));
+}
+
+#[test]
+fn rule_files_are_checked_without_a_server() {
+    let dir = TempDir::new();
+    let good = run(&["check-rules", &rules(&dir)]);
+    assert_eq!(good.status.code(), Some(0));
+    assert!(
+        String::from_utf8_lossy(&good.stdout)
+            .ends_with("rules.yaml: version 1, 2 rules in 1 domains\n")
+    );
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/rules/shop.yaml");
+    assert_eq!(run(&["check-rules", example]).status.code(), Some(0));
+    let bad = dir.path().join("bad.json");
+    std::fs::write(&bad, "{\"version\": 1,\n \"domain\": 7}").unwrap();
+    let bad = run(&["check-rules", bad.to_str().unwrap()]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&bad.stdout).contains("bad.json:2:12: "));
+}
+
+#[test]
+fn completions_and_manual_are_printed() {
+    for args in [
+        &["completions", "bash"][..],
+        &["completions", "fish"],
+        &["man"],
+        &["--version"],
+        &["serve", "--help"],
+    ] {
+        let output = run(args);
+        assert!(output.status.success(), "{args:?}");
+        assert!(output.stdout.len() > 10, "{args:?}");
+    }
+}
+
+#[test]
+fn the_log_level_is_changed_while_it_runs() {
+    let dir = TempDir::new();
+    let program = serve(&["--rules", &rules(&dir), "--log-level", "warn"], &[]);
+    let admin = program.at[2];
+    let level = |word: &str| {
+        ask(admin, "PUT /v1/log-level\r\nContent-Type: application/json", &format!("{word:?}"))
+            .status
+    };
+
+    ask(program.at[0], "GET /healthz\r\nX-Request-Id: before", "");
+    assert_eq!([level("debug"), level("loud")], [200, 400]);
+    assert_eq!(ask(admin, "GET /v1/log-level", "").json(), serde_json::json!({ "level": "debug" }));
+    ask(program.at[0], "GET /healthz\r\nX-Request-Id: after", "");
+
+    let (_, log) = program.end();
+    assert!(
+        !log.contains("\"request\":\"before\"") && log.contains("\"request\":\"after\""),
+        "{log}"
+    );
+    assert!(log.contains("\"audit\":true"), "{log}");
+}
+
+/// B24
+#[test]
+fn when_descriptors_run_out_it_waits_and_goes_on() {
+    let dir = TempDir::new();
+    let mut shell = Command::new("sh");
+    let path = rules(&dir);
+    let run = format!(
+        "ulimit -n 48; exec {} serve --rules {path} --http=127.0.0.1:0 --resp=127.0.0.1:0 --admin=127.0.0.1:0",
+        env!("CARGO_BIN_EXE_tollgate"),
+    );
+    let mut child =
+        shell.args(["-c", &run]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines.by_ref().take(5).map(|line| line.unwrap()).collect();
+    let address = |line: &String| line.split("://").nth(1)?.split(' ').next()?.parse().ok();
+    let at: Vec<SocketAddr> =
+        said.iter().filter(|line| line.starts_with("  ")).filter_map(address).collect();
+    let program = Program { child, at, said: String::new() };
+
+    let flood: Vec<_> = (0..120).map(|_| connect(program.at[1])).collect();
+    drop(flood);
+
+    Wire::new(program.at[1]).asks(&["PING"], b"+PONG\r\n");
+    assert_eq!(ask(program.at[0], "GET /healthz", "").status, 200);
+}
