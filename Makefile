@@ -4,12 +4,16 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lint-bench soak faults bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here
+.PHONY: help run tour test lint lint-bench soak faults bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: cargo-is-here ## Show each algorithm at work on the embedded store, in virtual time
+run: cargo-is-here ## Start the server with example rules, on TOLLGATE_STORE or in this process
+	TOLLGATE_RULES="$${TOLLGATE_RULES:-examples/rules/shop.yaml}" \
+		$(CARGO) run --locked --release -p tollgate-server -- serve
+
+tour: cargo-is-here ## Show each algorithm at work on the embedded store, in virtual time
 	$(CARGO) run --locked --release -p tollgate-embedded --example tour
 
 test: cargo-is-here redis-is-here ## Run all tests and doctests, then the loom models of the lock
