@@ -11,6 +11,7 @@
 //! | `active`, `domain`, `set` | rules at work |
 //! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
 //! | `view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
+//! | `writer` | the same keys for what is not a rule |
 //! | `index`, `trie`, `hash` | which rules may match, without looking at all |
 //! | `consider` | the same in words |
 //! | `named` | one rule, by its name |
@@ -39,6 +40,7 @@ mod set;
 mod template;
 mod trie;
 mod view;
+mod writer;
 
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};
@@ -49,3 +51,4 @@ pub use key::KeySecret;
 pub use named::NamedError;
 pub use network::NetworkError;
 pub use set::RuleSet;
+pub use writer::KeyWriter;

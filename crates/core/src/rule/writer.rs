@@ -1,0 +1,103 @@
+//! Keys of other kinds than rules', written by the same tokens (`key.rs`).
+//!
+//! Whoever names counters by values of clients has the same two duties: no two lists of values may
+//! make one key, and no value may make a key too long. So there is one codec for all.
+
+use std::ops::Range;
+
+use super::key::{Buffer, KeySecret, Scribe, verbatim};
+use crate::{Key, KeyError};
+
+/// Writes keys one behind the other into one buffer.
+///
+/// ```
+/// use tollgate_core::rule::{KeySecret, KeyWriter};
+///
+/// let secret = KeySecret::new([7; 16]);
+/// let mut keys = KeyWriter::new(&secret);
+/// let mut key = |values: &[&str]| {
+///     keys.begin(b"x", values.len());
+///     values.iter().for_each(|value| keys.text(value.as_bytes()));
+///     keys.end()
+/// };
+/// let (one, other) = (key(&["ab", "c"]), key(&["a", "bc"]));
+///
+/// assert_eq!(keys.key(one)?.as_bytes(), b"xt2:abt1:c");
+/// assert_eq!(keys.key(other)?.as_bytes(), b"xt1:at2:bc");
+/// # Ok::<(), tollgate_core::KeyError>(())
+/// ```
+#[derive(Debug)]
+pub struct KeyWriter<'k> {
+    bytes: Buffer,
+    start: usize,
+    verbatim: usize,
+    secret: &'k KeySecret,
+}
+
+impl<'k> KeyWriter<'k> {
+    /// The most values of a key: with more, hashes alone would make it too long.
+    pub const MAX_VALUES: usize = 33;
+
+    /// Without keys yet.
+    pub fn new(secret: &'k KeySecret) -> Self {
+        Self { bytes: Buffer::new(), start: 0, verbatim: 0, secret }
+    }
+
+    /// Begins a key with these bytes, of at most [`KeyWriter::MAX_VALUES`] values. The first byte
+    /// tells its kind from all others; the head says where it ends.
+    pub fn begin(&mut self, head: &[u8], values: usize) {
+        self.start = self.bytes.len();
+        self.verbatim = verbatim(values);
+        self.bytes.extend_from_slice(head);
+    }
+
+    /// A value, as it is, or hashed if it is long.
+    pub fn text(&mut self, value: &[u8]) {
+        let scribe = self.scribe();
+        scribe.text(&mut self.bytes, value);
+    }
+
+    /// A pattern that stands for all values that match it: no value can imitate it.
+    pub fn pattern(&mut self, pattern: &str) {
+        let scribe = self.scribe();
+        scribe.template(&mut self.bytes, pattern);
+    }
+
+    /// Ends the key, and says where it is.
+    pub fn end(&mut self) -> Range<usize> {
+        self.start..self.bytes.len()
+    }
+
+    /// The key that was ended there.
+    ///
+    /// # Errors
+    ///
+    /// When it has no bytes, or more values than it may.
+    pub fn key(&self, place: Range<usize>) -> Result<Key<'_>, KeyError> {
+        Key::new(self.bytes.get(place).unwrap_or_default())
+    }
+
+    const fn scribe(&self) -> Scribe<'k> {
+        Scribe { verbatim: self.verbatim, ipv6_prefix: 128, secret: self.secret }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_and_longest_values_make_a_key() {
+        let secret = KeySecret::new([1; 16]);
+        let mut keys = KeyWriter::new(&secret);
+        for len in [0, 1, 20, 21, 100, 300, 100_000] {
+            keys.begin(b"xy", KeyWriter::MAX_VALUES);
+            for _ in 0..KeyWriter::MAX_VALUES {
+                keys.text(&vec![b'v'; len]);
+            }
+            let place = keys.end();
+
+            assert!(keys.key(place).is_ok(), "values of {len} bytes");
+        }
+    }
+}
