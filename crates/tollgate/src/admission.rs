@@ -13,6 +13,7 @@ use tollgate_core::rule::{ActiveLimit, ActiveRule, BlockedBy, RuleSet};
 use tollgate_core::{Decision, Retry, StoreErrorKind, Timestamp, Verdict};
 
 use crate::engine::Source;
+use crate::envoy::{self, EnvoyRules};
 use crate::permits::Permits;
 
 /// Whether a request may pass, and on what that rests.
@@ -140,6 +141,8 @@ pub struct Ruling {
     pub(crate) rules: Arc<RuleSet>,
     /// Rules that stand in the code and were asked in the same request.
     pub(crate) beside: Option<Arc<RuleSet>>,
+    /// The rules of a call of Envoy's, which then judged it.
+    pub(crate) envoy: Option<Arc<EnvoyRules>>,
     pub(crate) refused_by: Option<usize>,
     pub(crate) findings: SmallVec<[Found; 4]>,
     pub(crate) blocked_by: Option<Blocked>,
@@ -239,6 +242,8 @@ pub struct Finding<'r> {
     pub rule: Option<&'r ActiveRule>,
     /// Its limit; `None` for its ban, and without rules.
     pub limit: Option<&'r ActiveLimit>,
+    /// The rule of a call of Envoy's; `None` if its limit came with the call, and for all others.
+    pub envoy: Option<&'r envoy::Rule>,
     /// Its verdict alone, and what remains.
     pub decision: Decision,
 }
@@ -266,7 +271,7 @@ impl Ruling {
 
     /// Which version of the rules decided.
     pub fn version(&self) -> u64 {
-        self.rules.version()
+        self.envoy.as_ref().map_or_else(|| self.rules.version(), |rules| rules.version())
     }
 
     /// What each limit says, bans included, the most specific rule first. Where the store was not
@@ -299,13 +304,17 @@ impl Ruling {
     }
 
     fn finding(&self, found: &Found) -> Finding<'_> {
+        if let Some(rules) = &self.envoy {
+            let envoy = rules.rules().get(found.limit);
+            return Finding { rule: None, limit: None, envoy, decision: found.decision };
+        }
         let rules = match found.of {
             Of::Rules => Some(&self.rules),
             Of::Beside => self.beside.as_ref(),
         };
         let rule = rules.and_then(|rules| rules.rule(found.rule));
         let limit = rule.and_then(|rule| rule.limits().get(found.limit));
-        Finding { rule, limit, decision: found.decision }
+        Finding { rule, limit, envoy: None, decision: found.decision }
     }
 }
 

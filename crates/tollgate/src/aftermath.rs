@@ -135,7 +135,7 @@ fn refusing(
 }
 
 impl<S> Shared<S> {
-    fn tell_shadow(&self, ruling: &Ruling) {
+    pub(crate) fn tell_shadow(&self, ruling: &Ruling) {
         self.counts.add_shadow(ruling.verdict.passes());
         if !ruling.verdict.passes() {
             self.observers.tell(|| Event::ShadowRefused { ruling: ruling.clone() });

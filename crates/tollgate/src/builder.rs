@@ -9,6 +9,7 @@ use tollgate_core::rule::{KeySecret, RuleSet};
 
 use crate::chance;
 use crate::engine::{Engine, Fleet, Keeper};
+use crate::envoy::EnvoyRules;
 use crate::limiter::{Limiter, Shared};
 use crate::observer::{Observer, Observers};
 use crate::stats::Counts;
@@ -30,6 +31,7 @@ use crate::stats::Counts;
 pub struct Builder<S> {
     store: S,
     rules: RuleSet,
+    envoy: EnvoyRules,
     secret: Option<[u8; 16]>,
     deny_cache: DenyCache,
     fleet: Fleet,
@@ -52,6 +54,7 @@ impl<S: Store + 'static> Builder<S> {
         Self {
             store,
             rules: RuleSet::empty(),
+            envoy: EnvoyRules::empty(),
             secret: None,
             deny_cache: DenyCache::default(),
             fleet: Fleet { name: "".into(), nodes: 1 },
@@ -62,6 +65,12 @@ impl<S: Store + 'static> Builder<S> {
     /// Begins with these rules; with none unless said.
     pub fn rules(mut self, rules: RuleSet) -> Self {
         self.rules = rules;
+        self
+    }
+
+    /// Begins with these rules for Envoy's calls; with none unless said.
+    pub fn envoy_rules(mut self, rules: EnvoyRules) -> Self {
+        self.envoy = rules;
         self
     }
 
@@ -112,6 +121,7 @@ impl<S: Store + 'static> Builder<S> {
             keeper: Keeper::start(&engine),
             engine,
             rules: ArcSwap::from_pointee(self.rules),
+            envoy: ArcSwap::from_pointee(self.envoy),
             secret: KeySecret::new(secret),
             mac: secret,
             observers: Observers::start(self.observers),

@@ -32,6 +32,7 @@
 //! | wait for a turn | [`Limiter::gate`], [`Shaper`] |
 //! | bound how many are at work | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
 //! | limit a function | `#[limit]` and `scope`, with the feature `macros` |
+//! | answer Envoy, by its own files | [`envoy`], [`Limiter::should_rate_limit`] |
 //! | hear what happens | [`Observer`], [`Limiter::stats`] |
 
 #![forbid(unsafe_code)]
@@ -42,6 +43,7 @@ mod builder;
 mod chance;
 mod clock;
 mod engine;
+pub mod envoy;
 mod explain;
 #[cfg(feature = "macros")]
 mod function;

@@ -20,6 +20,7 @@ use tollgate_embedded::EmbeddedStore;
 use crate::admission::{Admission, Blocked, Found, Of, Outage, Reason, Ruling};
 use crate::builder::Builder;
 use crate::engine::{Engine, Keeper, Outcome, OwnedToll, Source, Toll, keys};
+use crate::envoy::EnvoyRules;
 use crate::observer::{Event, Observers};
 use crate::permits::Permits;
 use crate::stats::{Counts, Stats};
@@ -62,6 +63,7 @@ pub(crate) struct Shared<S> {
     pub(crate) engine: Arc<Engine<S>>,
     pub(crate) keeper: Keeper,
     pub(crate) rules: ArcSwap<RuleSet>,
+    pub(crate) envoy: ArcSwap<EnvoyRules>,
     pub(crate) secret: KeySecret,
     pub(crate) mac: [u8; 16],
     pub(crate) observers: Observers,
@@ -369,6 +371,7 @@ pub(crate) fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
         source: Source::Store,
         rules,
         beside: None,
+        envoy: None,
         refused_by: None,
         findings: SmallVec::new(),
         blocked_by: None,
@@ -388,6 +391,7 @@ pub(crate) fn ruling(
         source: outcome.source,
         rules,
         beside: None,
+        envoy: None,
         refused_by: outcome.answer.refused_by,
         findings,
         blocked_by: None,

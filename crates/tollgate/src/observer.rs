@@ -98,6 +98,13 @@ pub enum Event {
         /// The key of the ban, as the store knows it.
         key: Box<[u8]>,
     },
+    /// Other rules apply to Envoy's calls from now on.
+    EnvoyRulesChanged {
+        /// The version before.
+        from: u64,
+        /// The version from now on.
+        to: u64,
+    },
     /// Other rules apply from now on.
     RulesChanged {
         /// The version before.

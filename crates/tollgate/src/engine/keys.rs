@@ -12,6 +12,8 @@ pub(crate) const DEBT: u8 = b'd';
 pub(crate) const RESERVATION: u8 = b'o';
 /// The nodes that are alive.
 pub(crate) const NODES: u8 = b'n';
+/// A descriptor of Envoy's: see `envoy::key`.
+pub(crate) const ENVOY: u8 = b'e';
 /// A rate that is kept in the store, and its counter.
 pub(crate) const RATE: u8 = b'q';
 

@@ -168,10 +168,11 @@ impl Ladder {
         let answer = self.charge(tolls, &shares);
         if answer.passes() {
             for (i, _, print) in &shares {
-                let spent = tolls.get(*i).map_or(0, Toll::spent);
+                // Of a group of which any one suffices, some may refuse, and are not charged.
+                let decision = answer.decisions.get(*i).filter(|decision| decision.passes());
+                let spent = tolls.get(*i).filter(|_| decision.is_some()).map_or(0, Toll::spent);
                 // Of a counter without a place of its own nobody knows later what still counts.
-                let has_place =
-                    answer.decisions.get(*i).is_some_and(|it| it.basis == Basis::Counted);
+                let has_place = decision.is_some_and(|it| it.basis == Basis::Counted);
                 if spent > 0 && !(has_place && self.debts.add(*print, spent, now)) {
                     self.forgotten.fetch_add(spent, Ordering::Relaxed);
                 }

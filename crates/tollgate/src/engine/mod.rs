@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Answer, Charge, Cost, Decision, Limit, Op, Request, Retry, Store, StoreError, StoreErrorKind,
-    Timestamp, Verdict,
+    Answer, Charge, Cost, Decision, Limit, Need, Op, Request, Retry, Store, StoreError,
+    StoreErrorKind, Timestamp, Verdict,
 };
 
 use crate::builder::DenyCache;
@@ -406,7 +406,7 @@ impl<S: Store> Engine<S> {
         // have met every counter, or it would convert those that it has not met later than without
         // this cache.
         let heard = tolls.iter().zip(&found).all(|(toll, known)| !toll.bans || known.is_some());
-        let answer = refused_by(&found).filter(|_| heard)?;
+        let answer = refused_by(tolls, &found).filter(|_| heard)?;
         counters().all(|(toll, print)| self.ladder.has_met(*print, toll.limit)).then_some(answer)
     }
 
@@ -448,13 +448,18 @@ const SETTLED_AT_ONCE: usize = 64;
 const DEBT_KNOWN: Duration = Duration::from_secs(60 * 60);
 
 /// The answer to a request when some of its charges are known to be refused: the longest retry
-/// says when asking helps.
-fn refused_by(found: &[Option<Decision>]) -> Option<Answer> {
-    let verdict = |decision: &Option<Decision>| decision.map(|decision| decision.verdict);
-    let by = (0..found.len())
-        .filter(|i| found.get(*i).is_some_and(Option::is_some))
-        .max_by_key(|i| found.get(*i).and_then(verdict))?;
-    let verdict = found.get(by).and_then(verdict)?;
+/// says when asking helps. Those of which any one suffices refuse when all of them do, until the
+/// first of them may pass.
+fn refused_by(tolls: &[Toll<'_>], found: &[Option<Decision>]) -> Option<Answer> {
+    let known = |need: Need| {
+        let rows = tolls.iter().zip(found).enumerate();
+        rows.filter(move |(_, (toll, _))| toll.need == need)
+            .map(|(i, (_, decision))| decision.map(|decision| (decision.verdict, i)))
+    };
+    let must = known(Need::Must).flatten().max_by_key(|(verdict, _)| *verdict);
+    let group: Option<SmallVec<[_; 4]>> = known(Need::AnyOf).collect();
+    let group = group.and_then(|group| group.into_iter().min());
+    let (verdict, by) = must.into_iter().chain(group).max_by_key(|(verdict, _)| *verdict)?;
     let unknown = Decision::overflow(Verdict::Allow);
     let decisions = found.iter().map(|decision| decision.unwrap_or(unknown)).collect();
     Some(Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions })

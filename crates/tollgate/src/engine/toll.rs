@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tollgate_core::rule::declaration::OnOutage;
-use tollgate_core::{Algorithm, Charge, Cost, Key, Limit, Op};
+use tollgate_core::{Algorithm, Charge, Cost, Key, Limit, Need, Op};
 
 /// One counter, and what is to happen to it.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Toll<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) op: Op,
     pub(crate) patience: Duration,
+    /// Whether the request needs it, or any one of several.
+    pub(crate) need: Need,
     pub(crate) on_outage: OnOutage,
     /// A local limiter in front of the store, at a multiple of the limit.
     pub(crate) guard: Option<&'a Limit>,
@@ -31,6 +33,7 @@ impl<'a> Toll<'a> {
             limit,
             op,
             patience: Duration::ZERO,
+            need: Need::Must,
             on_outage: OnOutage::Local,
             guard: None,
             bans: false,
@@ -46,6 +49,7 @@ impl<'a> Toll<'a> {
     /// The charge for a store; `None` if the operation does not fit the limit.
     pub(crate) fn charge(&self) -> Option<Charge<'a>> {
         let charge = Charge::new(self.key, self.limit, self.op).ok()?;
+        let charge = if self.need == Need::AnyOf { charge.any_of() } else { charge };
         Some(if self.patience.is_zero() { charge } else { charge.with_patience(self.patience) })
     }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::node::{Budget, Entry, Node, Ruler, Value, check_keys};
 use super::problem::{At, Problems, quoted};
 
-pub(super) fn parse(text: &str) -> Result<Node<'_>, Problems> {
+pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
     let mut parser =
         Parser { text, offset: 0, ruler: Ruler::new(text), budget: Budget::default(), depth: 0 };
     parser.skip_space();

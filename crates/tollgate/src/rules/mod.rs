@@ -28,8 +28,8 @@
 mod json;
 mod locate;
 mod names;
-mod node;
-mod problem;
+pub(crate) mod node;
+pub(crate) mod problem;
 mod read;
 mod toml;
 mod write;
@@ -150,7 +150,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Problems> {
     })
 }
 
-fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
+pub(crate) fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
     if text.len() > MAX_TEXT {
         let message = format!("a file of {} bytes is above {MAX_TEXT}", text.len());
         return Err(Problems::one(At::START, message, None));

@@ -10,13 +10,13 @@ use super::problem::{At, Problems, quoted};
 
 /// A value of a rule file and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Node<'t> {
-    pub(super) at: At,
-    pub(super) value: Value<'t>,
+pub(crate) struct Node<'t> {
+    pub(crate) at: At,
+    pub(crate) value: Value<'t>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Value<'t> {
+pub(crate) enum Value<'t> {
     Null,
     Bool(bool),
     /// As written: `5`, `1.2`, `1e400`, `.nan`.
@@ -28,19 +28,19 @@ pub(super) enum Value<'t> {
 
 /// A key of a map and its value. Entries are in the order of the file, and no key is twice.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'t> {
-    pub(super) key: Cow<'t, str>,
-    pub(super) at: At,
-    pub(super) node: Node<'t>,
+pub(crate) struct Entry<'t> {
+    pub(crate) key: Cow<'t, str>,
+    pub(crate) at: At,
+    pub(crate) node: Node<'t>,
 }
 
 impl<'t> Node<'t> {
     /// The value of this key, if this is a map that has it.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|entry| &entry.node)
     }
 
-    pub(super) fn entry(&self, key: &str) -> Option<&Entry<'t>> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry<'t>> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
@@ -48,7 +48,7 @@ impl<'t> Node<'t> {
     }
 
     /// The item of this number, if this is a list that is long enough.
-    pub(super) fn item(&self, index: usize) -> Option<&Self> {
+    pub(crate) fn item(&self, index: usize) -> Option<&Self> {
         match &self.value {
             Value::List(items) => items.get(index),
             _ => None,
@@ -56,7 +56,7 @@ impl<'t> Node<'t> {
     }
 
     /// What a message calls it.
-    pub(super) fn described(&self) -> String {
+    pub(crate) fn described(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
             Value::Bool(flag) => format!("`{flag}`"),
@@ -70,20 +70,20 @@ impl<'t> Node<'t> {
 
 /// How deep and how large a tree may become.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     nodes: usize,
 }
 
 impl Budget {
     /// The deepest that lists and maps may lie within each other. A rule set needs eight.
-    pub(super) const DEPTH: usize = 32;
+    pub(crate) const DEPTH: usize = 32;
 
     /// The most values in a file: 100 000 rules of forty values each. A value takes some fifty
     /// bytes of memory, however few of text.
-    pub(super) const NODES: usize = 4_000_000;
+    pub(crate) const NODES: usize = 4_000_000;
 
     /// Counts one more value, or says that it is one too many.
-    pub(super) fn spend(&mut self, at: At) -> Result<(), Problems> {
+    pub(crate) fn spend(&mut self, at: At) -> Result<(), Problems> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > Self::NODES {
             let hint = "split the rules into several domains on several nodes".to_owned();
@@ -98,11 +98,11 @@ impl Budget {
 
     /// A budget that this many values exhaust.
     #[cfg(test)]
-    pub(super) const fn of(values: usize) -> Self {
+    pub(crate) const fn of(values: usize) -> Self {
         Self { nodes: Self::NODES.saturating_sub(values) }
     }
 
-    pub(super) fn too_deep(at: At) -> Problems {
+    pub(crate) fn too_deep(at: At) -> Problems {
         Problems::one(at, format!("nested deeper than {} levels", Self::DEPTH), None)
     }
 }
@@ -113,7 +113,7 @@ const MAX_KEY: usize = 128;
 
 /// Refuses a key that is twice in a map, which most readers answer by forgetting the first; and
 /// one that is longer than any.
-pub(super) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
+pub(crate) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
     let mut problems = Problems::default();
     for entry in entries.iter().filter(|entry| entry.key.len() > MAX_KEY) {
         let message = format!("the key {} is longer than {MAX_KEY} bytes", quoted(&entry.key));
@@ -139,7 +139,7 @@ pub(super) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
 }
 
 /// Turns offsets in a text into places without counting from the beginning each time.
-pub(super) struct Ruler<'t> {
+pub(crate) struct Ruler<'t> {
     text: &'t str,
     /// The place of the first character at or behind each multiple of [`Ruler::STEP`] bytes.
     marks: Vec<(usize, At)>,
@@ -150,7 +150,7 @@ pub(super) struct Ruler<'t> {
 impl<'t> Ruler<'t> {
     const STEP: usize = 128;
 
-    pub(super) fn new(text: &'t str) -> Self {
+    pub(crate) fn new(text: &'t str) -> Self {
         let mut marks = Vec::with_capacity(text.len().div_ceil(Self::STEP));
         let mut due = 0;
         let mut at = At::START;
@@ -165,7 +165,7 @@ impl<'t> Ruler<'t> {
     }
 
     /// The place of a byte; of the end, for an offset behind it.
-    pub(super) fn at(&self, offset: usize) -> At {
+    pub(crate) fn at(&self, offset: usize) -> At {
         let last = self.last.get();
         let ahead = offset.checked_sub(last.0).is_some_and(|distance| distance <= Self::STEP);
         let behind = || self.marks.partition_point(|(mark, _)| *mark <= offset).checked_sub(1);

@@ -4,13 +4,13 @@ use std::fmt;
 
 /// Where something stands in a text. Lines and columns count from 1; a column is a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct At {
-    pub(super) line: u32,
-    pub(super) column: u32,
+pub(crate) struct At {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
 }
 
 impl At {
-    pub(super) const START: Self = Self { line: 1, column: 1 };
+    pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
 /// One thing that is wrong with a rule file.
@@ -103,12 +103,12 @@ impl Problems {
         self.dropped
     }
 
-    pub(super) fn one(at: At, message: impl Into<String>, hint: Option<String>) -> Self {
+    pub(crate) fn one(at: At, message: impl Into<String>, hint: Option<String>) -> Self {
         let found = vec![Problem::new(at, message.into(), hint)];
         Self { file: None, found, dropped: false }
     }
 
-    pub(super) fn add(&mut self, at: At, message: impl Into<String>, hint: Option<String>) {
+    pub(crate) fn add(&mut self, at: At, message: impl Into<String>, hint: Option<String>) {
         if self.found.len() < Self::MAX {
             self.found.push(Problem::new(at, message.into(), hint));
         } else {
@@ -117,11 +117,11 @@ impl Problems {
     }
 
     /// Ok if there are none, else all of them by place.
-    pub(super) fn none_or<T>(self, value: T) -> Result<T, Self> {
+    pub(crate) fn none_or<T>(self, value: T) -> Result<T, Self> {
         if self.found.is_empty() { Ok(value) } else { Err(self.sorted()) }
     }
 
-    pub(super) fn sorted(mut self) -> Self {
+    pub(crate) fn sorted(mut self) -> Self {
         self.found.sort_by_key(|problem| problem.at);
         self
     }
@@ -177,7 +177,7 @@ fn one_line(text: String) -> String {
 }
 
 /// The beginning of a text, in backquotes, fit for one line of a message.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     let mut shown = String::with_capacity(SHOWN);
     for letter in text.chars().take(SHOWN) {
@@ -193,7 +193,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// `did you mean …?`, when one of the names is close to what was written.
-pub(super) fn did_you_mean<'n>(
+pub(crate) fn did_you_mean<'n>(
     written: &str,
     names: impl IntoIterator<Item = &'n str>,
 ) -> Option<String> {
@@ -203,13 +203,16 @@ pub(super) fn did_you_mean<'n>(
     }
     let plain: String =
         written.chars().map(|c| if c == '_' { '-' } else { c.to_ascii_lowercase() }).collect();
+    let dashed = |name: &str| name.replace('_', "-");
     let allowed = match plain.len() {
         0..=2 => 1,
         3..=5 => 2,
         _ => 3,
     };
-    let (distance, name) =
-        names.into_iter().map(|name| (edits(&plain, name), name)).min_by_key(|(d, _)| *d)?;
+    let (distance, name) = names
+        .into_iter()
+        .map(|name| (edits(&plain, &dashed(name)), name))
+        .min_by_key(|(d, _)| *d)?;
     let close = distance <= allowed && distance < name.len();
     close.then(|| format!("did you mean `{name}`?"))
 }

@@ -11,7 +11,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use super::node::{Budget, Entry, Node, Value, check_keys};
 use super::problem::{At, Problems};
 
-pub(super) fn parse(text: &str) -> Result<Node<'_>, Problems> {
+pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
     parse_within(text, Budget::default())
 }
 
@@ -146,7 +146,7 @@ fn at(marker: Marker) -> At {
 }
 
 /// What an unquoted scalar is, by the core schema of YAML 1.2.
-pub(super) fn plain(text: Cow<'_, str>) -> Value<'_> {
+pub(crate) fn plain(text: Cow<'_, str>) -> Value<'_> {
     match text.as_ref() {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),

@@ -1,0 +1,121 @@
+//! What Envoy is answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::rule::{Mode, RateLimit, Rule};
+use super::{EnvoyRules, Metadata};
+use crate::admission::Outage;
+
+/// Whether something is over its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// It is not.
+    Ok,
+    /// It is.
+    OverLimit,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug)]
+#[must_use = "an answer that is not looked at limits nobody"]
+pub struct Answer {
+    pub(super) code: Code,
+    pub(super) statuses: SmallVec<[Status; 4]>,
+    pub(super) rules: Arc<EnvoyRules>,
+    pub(super) knows_domain: bool,
+    pub(super) outage: Option<Outage>,
+}
+
+/// What is said of one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Whether it is over its own limit; never under `shadow_mode`.
+    pub code: Code,
+    /// The limit that applies; `None` without a rule, and under an unlimited one.
+    pub limit: Option<RateLimit>,
+    /// What is left in this window. [`u32::MAX`] if unlimited; 0 if over, without a rule, or where
+    /// the store was not asked.
+    pub remaining: u32,
+    /// How long until the window ends, in whole seconds, rounded up.
+    pub reset_after: Option<Duration>,
+    pub(super) rule: Option<usize>,
+    pub(super) mode: Mode,
+}
+
+impl Status {
+    /// Without a rule.
+    pub(super) const NO_RULE: Self = Self {
+        code: Code::Ok,
+        limit: None,
+        remaining: 0,
+        reset_after: None,
+        rule: None,
+        mode: Mode::Enforce,
+    };
+}
+
+impl Answer {
+    /// Whether the call may pass.
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What is said of each descriptor, in the order of the call.
+    pub fn statuses(&self) -> &[Status] {
+        &self.statuses
+    }
+
+    /// The rule that a status rests on; `None` without one, or under a limit of the call's own.
+    pub fn rule(&self, status: &Status) -> Option<&Rule> {
+        self.rules.rules().get(status.rule?)
+    }
+
+    /// Whether there are rules for the call's domain.
+    pub const fn knows_domain(&self) -> bool {
+        self.knows_domain
+    }
+
+    /// Which version of the rules decided.
+    pub fn version(&self) -> u64 {
+        self.rules.version()
+    }
+
+    /// Why the store did not decide, if it did not.
+    pub const fn outage(&self) -> Option<Outage> {
+        self.outage
+    }
+
+    /// The status closest to its limit: one that refuses, else the one with the least left. Only
+    /// those with a limit are looked at.
+    pub fn tightest(&self) -> Option<&Status> {
+        let refuses =
+            |status: &Status| status.code == Code::OverLimit && status.mode == Mode::Enforce;
+        let limited = self.statuses.iter().filter(|status| status.limit.is_some());
+        limited.min_by_key(|status| (!refuses(status), status.remaining))
+    }
+
+    /// The metadata of all rules that pass, as one map; `None` if none has any.
+    pub fn metadata(&self) -> Option<Metadata> {
+        let mut merged: Option<Metadata> = None;
+        for status in self.statuses.iter().filter(|status| status.code == Code::Ok) {
+            let Some(metadata) = self.rule(status).and_then(Rule::metadata) else { continue };
+            match &mut merged {
+                Some(merged) => merged.merge(metadata),
+                None => merged = Some(metadata.clone()),
+            }
+        }
+        merged
+    }
+}
+
+/// Whether a call is over: some rule refuses, or all of those of which any one suffices.
+pub(super) fn overall(statuses: &[Status]) -> Code {
+    let mut quotas = statuses.iter().filter(|s| s.limit.is_some() && s.mode == Mode::Quota);
+    let mut others = statuses.iter().filter(|s| s.mode == Mode::Enforce);
+    let over = |status: &Status| status.code == Code::OverLimit;
+    let all_quotas = quotas.clone().next().is_some() && quotas.all(over);
+    if others.any(over) || all_quotas { Code::OverLimit } else { Code::Ok }
+}

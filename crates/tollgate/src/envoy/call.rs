@@ -1,0 +1,211 @@
+//! What Envoy asks, and how it is to be answered.
+
+use std::fmt;
+
+use tollgate_core::rule::KeyWriter;
+use tollgate_core::rule::declaration::OnOutage;
+use tollgate_core::{Cost, Request, StoreErrorKind};
+
+use super::rule::TooFast;
+use super::unit::Unit;
+
+/// A question: may this pass, which these descriptors describe?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// Which file applies.
+    pub domain: &'a str,
+    /// What is to be limited: each leads to at most one rule.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// What each descriptor costs that does not say so itself; 0 means 1.
+    pub hits: u32,
+}
+
+impl<'a> Call<'a> {
+    /// The most descriptors of a call: as many as one all-or-none request may charge. Descriptors
+    /// come from Envoy's routes, not from clients, so nobody evades a limit by sending more.
+    pub const MAX_DESCRIPTORS: usize = Request::MAX_CHARGES;
+
+    /// A question of cost 1.
+    pub const fn new(domain: &'a str, descriptors: &'a [Descriptor<'a>]) -> Self {
+        Self { domain, descriptors, hits: 1 }
+    }
+
+    /// The same, where descriptors cost this unless they say otherwise.
+    pub const fn with_hits(mut self, hits: u32) -> Self {
+        self.hits = hits;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), CallError> {
+        if self.domain.is_empty() {
+            return Err(CallError::EmptyDomain);
+        }
+        match self.descriptors.len() {
+            0 => return Err(CallError::NoDescriptors),
+            count if count > Self::MAX_DESCRIPTORS => {
+                return Err(CallError::TooManyDescriptors { count });
+            }
+            _ => {}
+        }
+        let counts = self.descriptors.iter().map(|descriptor| descriptor.entries.len());
+        match counts.enumerate().find(|(_, count)| *count > MAX_ENTRIES) {
+            Some((descriptor, count)) => Err(CallError::TooManyEntries { descriptor, count }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The most entries of a descriptor: a few more than any rule can have. The domain, a key and a
+/// value for each still make one counter's key.
+pub const MAX_ENTRIES: usize = (KeyWriter::MAX_VALUES - 1) / 2;
+
+/// What is to be limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor<'a> {
+    /// Its entries, in order. Without any it leads to no rule.
+    pub entries: &'a [Entry<'a>],
+    /// A limit in place of the file's.
+    pub limit: Option<Override>,
+    /// What it costs, if not what the call says; 0 asks without charging.
+    pub hits: Option<Cost>,
+    /// Whether its cost is given back instead: `is_negative_hits`.
+    pub gives_back: bool,
+}
+
+impl<'a> Descriptor<'a> {
+    /// A descriptor that costs what the call says, under the file's limit.
+    pub const fn new(entries: &'a [Entry<'a>]) -> Self {
+        Self { entries, limit: None, hits: None, gives_back: false }
+    }
+
+    /// The same at this cost.
+    pub const fn with_hits(mut self, hits: Cost) -> Self {
+        self.hits = Some(hits);
+        self
+    }
+
+    /// The same under this limit.
+    pub const fn with_limit(mut self, limit: Override) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// The same, given back.
+    pub const fn giving_back(mut self) -> Self {
+        self.gives_back = true;
+        self
+    }
+}
+
+/// A key and its value. Values may be empty and of any length: long ones are hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Such as `remote_address`.
+    pub key: &'a str,
+    /// Such as `203.0.113.9`.
+    pub value: &'a str,
+}
+
+/// A limit that comes with the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Hits in each window; 0 refuses all.
+    pub requests_per_unit: u32,
+    /// How long a window is; `None` if the number on the wire means no unit.
+    pub unit: Option<Unit>,
+}
+
+/// How calls are answered: the same for all of a door.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Conduct {
+    /// What is charged when a descriptor is over its limit.
+    pub charge: Charge,
+    /// What answers while the store does not.
+    pub on_outage: OnOutage,
+}
+
+impl Conduct {
+    /// All or none; in an outage by this process's share.
+    pub const DEFAULT: Self = Self { charge: Charge::AllOrNone, on_outage: OnOutage::Local };
+
+    /// The same, charging this way.
+    pub const fn charging(mut self, charge: Charge) -> Self {
+        self.charge = charge;
+        self
+    }
+
+    /// The same, with this answer while the store gives none.
+    pub const fn in_outages(mut self, on_outage: OnOutage) -> Self {
+        self.on_outage = on_outage;
+        self
+    }
+}
+
+/// What is charged when a descriptor of a call is over its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Charge {
+    /// Nothing: a call is one decision.
+    #[default]
+    AllOrNone,
+    /// Everything, as the reference charges: every descriptor by itself, and what is over as well,
+    /// so that counts rise above their limits. What charges after the fact needs it
+    /// (`apply_on_stream_done`): it cannot be refused any more.
+    All,
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The domain is empty.
+    EmptyDomain,
+    /// There are no descriptors.
+    NoDescriptors,
+    /// There are more than [`Call::MAX_DESCRIPTORS`].
+    TooManyDescriptors {
+        /// How many.
+        count: usize,
+    },
+    /// A descriptor has more than [`MAX_ENTRIES`].
+    TooManyEntries {
+        /// Which, from 0 on.
+        descriptor: usize,
+        /// How many.
+        count: usize,
+    },
+    /// The limit that a descriptor brings has no unit.
+    UnknownUnit {
+        /// Which, from 0 on.
+        descriptor: usize,
+    },
+    /// The limit that a descriptor brings is above what can be counted.
+    TooFast(TooFast),
+    /// The store did not answer, and the conduct is to refuse then. After a
+    /// [`StoreErrorKind::Timeout`] it may have charged.
+    Unavailable(StoreErrorKind),
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyDomain => f.write_str("rate limit domain must not be empty"),
+            Self::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
+            Self::TooManyDescriptors { count } => {
+                write!(f, "{count} descriptors in one request, above {}", Call::MAX_DESCRIPTORS)
+            }
+            Self::TooManyEntries { descriptor, count } => {
+                write!(f, "descriptor {descriptor} has {count} entries, above {MAX_ENTRIES}")
+            }
+            Self::UnknownUnit { descriptor } => write!(
+                f,
+                "the limit of descriptor {descriptor} has no known unit: SECOND, MINUTE, HOUR, \
+                 DAY, MONTH or YEAR"
+            ),
+            Self::TooFast(error) => error.fmt(f),
+            Self::Unavailable(_) => f.write_str("the store did not answer"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}

@@ -1,0 +1,64 @@
+//! Envoy's rate limits: its files, its questions, its answers.
+//!
+//! [`EnvoyRules`] are the files of envoyproxy/ratelimit, read as they are. A [`Call`] is what Envoy
+//! asks; [`Limiter::should_rate_limit`] answers it by the rules that
+//! [`Limiter::set_envoy_rules`] set, with one status for each descriptor. `docs/envoy.md` says what
+//! is the same as in the reference service, and what differs.
+//!
+//! ```
+//! use tollgate::envoy::{Call, Code, Conduct, Descriptor, EnvoyRules, Entry};
+//! use tollgate::{EmbeddedStore, Limiter};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let file = "
+//! domain: shop
+//! descriptors:
+//!   - key: remote_address
+//!     rate_limit: { unit: hour, requests_per_unit: 2 }
+//! ";
+//! let limiter = Limiter::new(EmbeddedStore::new());
+//! limiter.set_envoy_rules(EnvoyRules::load(1, [("shop.yaml", file)])?)?;
+//!
+//! let entries = [Entry { key: "remote_address", value: "203.0.113.9" }];
+//! let descriptors = [Descriptor::new(&entries)];
+//! let call = Call::new("shop", &descriptors);
+//! for code in [Code::Ok, Code::Ok, Code::OverLimit] {
+//!     assert_eq!(limiter.should_rate_limit(&call, Conduct::default()).await?.code(), code);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! | File | Holds |
+//! |---|---|
+//! | `read`, `rule`, `unit`, `metadata` | files into rules |
+//! | `tree`, `pattern` | from entries to a rule |
+//! | `call`, `answer` | what is asked and answered |
+//! | `plan`, `key` | which counters a call is charged on |
+//! | `decide`, `apart` | charging them: all or none, or each by itself |
+//!
+//! Not here: bytes. The door is the server's.
+//!
+//! [`Limiter::should_rate_limit`]: crate::Limiter::should_rate_limit
+//! [`Limiter::set_envoy_rules`]: crate::Limiter::set_envoy_rules
+
+mod answer;
+mod apart;
+mod call;
+mod decide;
+mod key;
+mod metadata;
+mod pattern;
+mod plan;
+mod read;
+mod rule;
+mod set;
+mod tree;
+mod unit;
+
+pub use answer::{Answer, Code, Status};
+pub use call::{Call, CallError, Charge, Conduct, Descriptor, Entry, MAX_ENTRIES, Override};
+pub use metadata::Metadata;
+pub use read::{MAX_DEPTH, MAX_DESCRIPTORS, MAX_FILES, MAX_REPLACES, MAX_TEXT};
+pub use rule::{Mode, RateLimit, Rule, TooFast};
+pub use set::EnvoyRules;
+pub use unit::Unit;

@@ -1,0 +1,147 @@
+//! Values with `*`, and which of many matches first.
+//!
+//! A `*` stands for any bytes, also none. A pattern is what stands before its first star, what
+//! stands behind its last, and pieces in between that are found from left to right. Patterns are
+//! looked up by the first two, so that a thousand of them cost little more than one; of those that
+//! match, the first of the file counts.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+/// A value with at least one star.
+#[derive(Clone, Debug)]
+struct Pattern {
+    prefix: Box<[u8]>,
+    between: Box<[Box<[u8]>]>,
+    suffix: Box<[u8]>,
+}
+
+impl Pattern {
+    fn new(text: &str) -> Self {
+        let mut pieces = text.split('*').map(|piece| piece.as_bytes().into());
+        let prefix = pieces.next().unwrap_or_default();
+        let suffix = pieces.next_back().unwrap_or_default();
+        Self { prefix, between: pieces.collect(), suffix }
+    }
+
+    /// Whether a value matches that is known to begin and end as it should.
+    fn matches_between(&self, value: &[u8]) -> bool {
+        let end = value.len().saturating_sub(self.suffix.len());
+        let mut rest = value.get(self.prefix.len()..end).unwrap_or_default();
+        self.between.iter().all(|piece| {
+            let Some(at) = find(rest, piece) else { return false };
+            rest = rest.get(at.saturating_add(piece.len())..).unwrap_or_default();
+            true
+        })
+    }
+}
+
+fn find(text: &[u8], piece: &[u8]) -> Option<usize> {
+    if piece.is_empty() {
+        return Some(0);
+    }
+    text.windows(piece.len()).position(|window| window == piece)
+}
+
+/// Patterns in the order of their file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patterns {
+    shapes: Vec<Shape>,
+    count: usize,
+}
+
+/// All patterns with a prefix and a suffix of these lengths.
+#[derive(Clone, Debug)]
+struct Shape {
+    prefix: usize,
+    suffix: usize,
+    /// By prefix and suffix, one behind the other; in the order of the file.
+    table: HashMap<Box<[u8]>, Vec<(usize, Pattern)>>,
+}
+
+impl Patterns {
+    /// Adds one behind all others, and says its number.
+    pub(super) fn add(&mut self, text: &str) -> usize {
+        let order = self.count;
+        self.count = self.count.saturating_add(1);
+        let pattern = Pattern::new(text);
+        let (prefix, suffix) = (pattern.prefix.len(), pattern.suffix.len());
+        let ends = [&*pattern.prefix, &*pattern.suffix].concat().into_boxed_slice();
+        let known = |shape: &&mut Shape| shape.prefix == prefix && shape.suffix == suffix;
+        match self.shapes.iter_mut().find(known) {
+            Some(shape) => shape.table.entry(ends).or_default().push((order, pattern)),
+            None => {
+                let table = HashMap::from([(ends, vec![(order, pattern)])]);
+                self.shapes.push(Shape { prefix, suffix, table });
+            }
+        }
+        order
+    }
+
+    /// The number of the first that matches.
+    pub(super) fn first(&self, value: &[u8]) -> Option<usize> {
+        self.shapes.iter().filter_map(|shape| shape.first(value)).min()
+    }
+}
+
+impl Shape {
+    fn first(&self, value: &[u8]) -> Option<usize> {
+        let middle = value.len().checked_sub(self.suffix)?.checked_sub(self.prefix)?;
+        let prefix = value.get(..self.prefix)?;
+        let suffix = value.get(self.prefix.saturating_add(middle)..)?;
+        let candidates = if suffix.is_empty() {
+            self.table.get(prefix)
+        } else {
+            let ends: SmallVec<[u8; 128]> = prefix.iter().chain(suffix).copied().collect();
+            self.table.get(&ends[..])
+        }?;
+        candidates.iter().find(|(_, it)| it.matches_between(value)).map(|(order, _)| *order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, value: &str) -> bool {
+        let mut patterns = Patterns::default();
+        patterns.add(pattern);
+        patterns.first(value.as_bytes()).is_some()
+    }
+
+    #[test]
+    fn a_star_stands_for_any_bytes_also_none() {
+        for (pattern, value) in [
+            ("*", ""),
+            ("*", "anything"),
+            ("a*", "a"),
+            ("*a", "ba"),
+            ("a*c", "ac"),
+            ("a*b*c", "a-b-b-c"),
+            ("a**c", "abc"),
+            ("*x*", "x"),
+            ("a*a", "aa"),
+        ] {
+            assert!(matches(pattern, value), "{pattern} {value}");
+        }
+        for (pattern, value) in
+            [("a*a", "a"), ("a*b*c", "acb"), ("a*", "ba"), ("*bb*b", "bb"), ("ab*ba", "aba")]
+        {
+            assert!(!matches(pattern, value), "{pattern} {value}");
+        }
+    }
+
+    #[test]
+    fn of_several_that_match_the_first_counts() {
+        let mut patterns = Patterns::default();
+        for text in ["b*x", "ab*", "a*", "*", "ab*x"] {
+            patterns.add(text);
+        }
+
+        assert_eq!(patterns.first(b"abx"), Some(1));
+        assert_eq!(patterns.first(b"ax"), Some(2));
+        assert_eq!(patterns.first(b"bx"), Some(0));
+        assert_eq!(patterns.first(b""), Some(3));
+    }
+}

@@ -1,0 +1,445 @@
+//! Files of envoyproxy/ratelimit into rules.
+//!
+//! What the reference loads loads here, with four exceptions, each told with its place: a known key
+//! where it means nothing (the reference ignores it, so the file does not do what it says), more
+//! than the bounds below, anchors and aliases, and rates above 10⁹ a second. Reading goes on behind
+//! a problem, so that one run tells of many.
+//!
+//! Leaves follow the reference's parser: a number or `true` where a text is wanted is that text as
+//! it is written, and an empty value is one that is not there.
+
+use std::sync::Arc;
+
+use tollgate_core::Limit;
+
+use super::rule::{Mode, RateLimit, Rule};
+use super::tree::{Place, Tree};
+use super::{EnvoyRules, Metadata, Unit};
+use crate::rules::node::{Entry, Node, Value};
+use crate::rules::problem::{At, Problems, did_you_mean, quoted};
+
+/// The deepest that descriptors may lie within each other. Envoy's actions make three or four
+/// entries; a request of more than this many finds no rule.
+pub const MAX_DEPTH: usize = 12;
+
+/// The most descriptors over all files: as many as rules of our own.
+pub const MAX_DESCRIPTORS: usize = tollgate_core::rule::bounds::MAX_RULES;
+
+/// The most files: one domain for each service of a large company.
+pub const MAX_FILES: usize = tollgate_core::rule::bounds::MAX_DOMAINS;
+
+/// The longest domain, key, value or name, in bytes.
+pub const MAX_TEXT: usize = 1_024;
+
+/// The most rules that one rule replaces.
+pub const MAX_REPLACES: usize = 1_000;
+
+const FILE: &[&str] = &["domain", "descriptors"];
+const DESCRIPTOR: &[&str] = &[
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const REPLACES: &[&str] = &["name"];
+
+/// Reads one more file into the rules.
+pub(super) fn file(
+    rules: &mut EnvoyRules,
+    text: &str,
+    root: &Node<'_>,
+    seen: Seen,
+) -> Result<(), Problems> {
+    let mut reader = Reader { lines: text.split('\n').collect(), problems: Problems::default() };
+    reader.file(rules, root, seen);
+    reader.problems.none_or(())
+}
+
+/// What a second file of a domain means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// A mistake.
+    Refuse,
+    /// More descriptors of it, as with `MERGE_DOMAIN_CONFIG`.
+    Merge,
+}
+
+struct Reader<'t> {
+    lines: Vec<&'t str>,
+    problems: Problems,
+}
+
+/// A map whose keys are all known.
+#[derive(Clone, Copy)]
+struct Fields<'n, 't> {
+    at: At,
+    entries: &'n [Entry<'t>],
+}
+
+impl<'n, 't> Fields<'n, 't> {
+    /// A field, unless it is empty, as if it were not there.
+    fn get(&self, name: &str) -> Option<&'n Node<'t>> {
+        let entry = self.entries.iter().find(|entry| entry.key == name)?;
+        Some(&entry.node).filter(|node| !matches!(node.value, Value::Null))
+    }
+}
+
+/// Where in the tree the reader stands.
+struct Trail<'p> {
+    domain: &'p Arc<str>,
+    level: usize,
+    path: &'p str,
+    depth: usize,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, seen: Seen) {
+        let Some(fields) = self.fields(root, "a file", FILE) else { return };
+        let named = fields.get("domain");
+        let domain = named.and_then(|node| self.text(node, "domain"));
+        let domain: Arc<str> = match domain.filter(|domain| !domain.is_empty()) {
+            Some(domain) => domain.into(),
+            None => {
+                let hint = Some("write `domain: shop`, as Envoy's filter names it".to_owned());
+                self.problems.add(fields.at, "a file without `domain`", hint);
+                return;
+            }
+        };
+        let at = named.map_or(fields.at, |node| node.at);
+        if rules.domains.contains_key(&*domain) && seen == Seen::Refuse {
+            let hint = Some("write its descriptors into one file, or merge domains".to_owned());
+            let message = format!("the domain {} is in another file as well", quoted(&domain));
+            self.problems.add(at, message, hint);
+            return;
+        }
+        let mut tree = rules.domains.remove(&*domain).unwrap_or_else(Tree::new);
+        if let Some(list) = fields.get("descriptors") {
+            let trail = Trail { domain: &domain, level: 0, path: "", depth: 1 };
+            self.descriptors(rules, &mut tree, list, &trail);
+        }
+        rules.domains.insert(domain, tree);
+    }
+
+    fn descriptors(
+        &mut self,
+        rules: &mut EnvoyRules,
+        tree: &mut Tree,
+        node: &Node<'_>,
+        trail: &Trail<'_>,
+    ) {
+        if trail.depth > MAX_DEPTH {
+            let message = format!("descriptors nested deeper than {MAX_DEPTH} levels");
+            return self.problems.add(node.at, message, None);
+        }
+        for item in self.list(node, "descriptors") {
+            rules.descriptors = rules.descriptors.saturating_add(1);
+            if rules.descriptors > MAX_DESCRIPTORS {
+                let message = format!("more than {MAX_DESCRIPTORS} descriptors");
+                return self.problems.add(item.at, message, None);
+            }
+            self.descriptor(rules, tree, item, trail);
+        }
+    }
+
+    fn descriptor(
+        &mut self,
+        rules: &mut EnvoyRules,
+        tree: &mut Tree,
+        node: &Node<'_>,
+        trail: &Trail<'_>,
+    ) {
+        let Some(fields) = self.fields(node, "a descriptor", DESCRIPTOR) else { return };
+        let key = fields.get("key").and_then(|node| self.text(node, "key")).unwrap_or_default();
+        if key.is_empty() {
+            let hint = Some("write `key: remote_address`".to_owned());
+            return self.problems.add(node.at, "a descriptor without `key`", hint);
+        }
+        let value = fields.get("value").and_then(|node| self.text(node, "value"));
+        let value = value.unwrap_or_default();
+        let own = if value.is_empty() { key.clone() } else { format!("{key}_{value}") };
+        let path = if trail.path.is_empty() { own } else { format!("{}.{own}", trail.path) };
+        let shares = self.flag(&fields, "share_threshold");
+        if shares && !value.contains('*') {
+            let at = fields.get("share_threshold").map_or(node.at, |node| node.at);
+            let hint = Some("it makes all values of a pattern share one counter".to_owned());
+            self.problems.add(at, "`share_threshold` without a `*` in `value`", hint);
+        }
+        // How statistics are named; ours have no label by value, so there is nothing to switch.
+        self.flag(&fields, "detailed_metric");
+        self.flag(&fields, "value_to_metric");
+        let rule = self.rule(&fields, trail.domain, &path).map(|rule| {
+            rules.rules.push(rule);
+            rules.rules.len().saturating_sub(1)
+        });
+        let place = Place { key: &key, value: &value, rule, shares };
+        let Some(level) = tree.add(trail.level, place) else {
+            let hint = Some("keep one of the two, with the descriptors of both".to_owned());
+            let message = format!("duplicate descriptor composite key {}", quoted(&path));
+            return self.problems.add(node.at, message, hint);
+        };
+        if let Some(list) = fields.get("descriptors") {
+            let depth = trail.depth.saturating_add(1);
+            let below = Trail { domain: trail.domain, level, path: &path, depth };
+            self.descriptors(rules, tree, list, &below);
+        }
+    }
+
+    /// The rule of a descriptor, if it has a rate limit.
+    fn rule(&mut self, fields: &Fields<'_, '_>, domain: &Arc<str>, path: &str) -> Option<Rule> {
+        let (shadow, quota) = (self.flag(fields, "shadow_mode"), self.flag(fields, "quota_mode"));
+        let metadata = fields.get("metadata").and_then(|node| self.metadata_map(node));
+        let node = fields.get("rate_limit")?;
+        let limit = self.fields(node, "a rate limit", RATE_LIMIT)?;
+        let name = limit.get("name").and_then(|node| self.text(node, "name")).unwrap_or_default();
+        let replaces = self.replaces(&limit, &name);
+        let (rate, limit) = self.rate(&limit)?;
+        let mode = match (shadow, quota) {
+            (true, _) => Mode::Shadow,
+            (false, true) => Mode::Quota,
+            (false, false) => Mode::Enforce,
+        };
+        let (domain, path, name) = (Arc::clone(domain), path.into(), name.into());
+        Some(Rule { domain, path, name, rate, limit, mode, replaces, metadata })
+    }
+
+    /// What is allowed, unless everything is, and what is counted.
+    fn rate(&mut self, limit: &Fields<'_, '_>) -> Option<(Option<RateLimit>, Option<Limit>)> {
+        let written = limit.get("unit");
+        let name = written.and_then(|node| self.text(node, "unit")).unwrap_or_default();
+        let unit = Unit::named(&name);
+        let at = written.map_or(limit.at, |node| node.at);
+        let requests = limit.get("requests_per_unit");
+        let requests = requests.map_or(Some(0), |node| self.number(node, "requests_per_unit"));
+        if self.flag(limit, "unlimited") {
+            if unit.is_some() {
+                let hint = Some("leave `unit` out, or `unlimited`".to_owned());
+                self.problems.add(at, "a `unit` of a limit that is `unlimited`", hint);
+            }
+            return Some((None, None));
+        }
+        let Some(unit) = unit else {
+            let units = "second, minute, hour, day, week, month, year";
+            let hint = did_you_mean(&name, units.split(", "));
+            let message = if name.is_empty() {
+                "a rate limit without `unit`".to_owned()
+            } else {
+                format!("invalid rate limit unit {}", quoted(&name))
+            };
+            let hint = hint.or_else(|| Some(format!("write one of {units}")));
+            self.problems.add(at, message, hint);
+            return None;
+        };
+        let rate = RateLimit::new(requests?, unit);
+        match rate.limit() {
+            Ok(limit) => Some((Some(rate), limit)),
+            Err(error) => {
+                let hint = Some("count in larger units, or write `unlimited: true`".to_owned());
+                self.problems.add(limit.at, error.to_string(), hint);
+                None
+            }
+        }
+    }
+
+    fn replaces(&mut self, limit: &Fields<'_, '_>, own: &str) -> Box<[Box<str>]> {
+        let Some(node) = limit.get("replaces") else { return Box::default() };
+        let mut names: Vec<Box<str>> = Vec::new();
+        let items = self.list(node, "replaces");
+        if items.len() > MAX_REPLACES {
+            let message = format!("`replaces` has more than {MAX_REPLACES} names");
+            self.problems.add(node.at, message, None);
+            return Box::default();
+        }
+        for item in items {
+            let Some(fields) = self.fields(item, "`replaces`", REPLACES) else { continue };
+            let name = fields.get("name").and_then(|node| self.text(node, "name"));
+            match name.unwrap_or_default() {
+                name if name.is_empty() => {
+                    let hint = Some("write `- name: other-rule`".to_owned());
+                    self.problems.add(item.at, "an empty entry of `replaces`", hint);
+                }
+                name if name == own => {
+                    let message = format!("the rule {} replaces itself", quoted(own));
+                    self.problems.add(item.at, message, None);
+                }
+                name => names.push(name.into()),
+            }
+        }
+        names.into()
+    }
+
+    fn metadata_map(&mut self, node: &Node<'_>) -> Option<Metadata> {
+        if !matches!(node.value, Value::Map(_)) {
+            self.wrong(node, "metadata", "a map");
+            return None;
+        }
+        self.metadata(node)
+    }
+
+    fn metadata(&mut self, node: &Node<'_>) -> Option<Metadata> {
+        Some(match &node.value {
+            Value::Null => Metadata::Null,
+            Value::Bool(flag) => Metadata::Bool(*flag),
+            Value::Text(text) => Metadata::Text(text.as_ref().to_owned()),
+            Value::Number(text) => match double(text) {
+                Some(number) => Metadata::Number(number),
+                None => {
+                    self.wrong(node, "metadata", "a finite number");
+                    return None;
+                }
+            },
+            Value::List(items) => {
+                Metadata::List(items.iter().filter_map(|item| self.metadata(item)).collect())
+            }
+            Value::Map(entries) => {
+                let field = |entry: &Entry<'_>, value| (entry.key.as_ref().to_owned(), value);
+                let fields = entries.iter();
+                let read = fields.filter_map(|e| self.metadata(&e.node).map(|v| field(e, v)));
+                Metadata::Map(read.collect())
+            }
+        })
+    }
+}
+
+/// Leaves.
+impl Reader<'_> {
+    fn fields<'n, 't>(
+        &mut self,
+        node: &'n Node<'t>,
+        what: &str,
+        known: &[&str],
+    ) -> Option<Fields<'n, 't>> {
+        let Value::Map(entries) = &node.value else {
+            let message = format!("{what} is {}, where a map is wanted", node.described());
+            self.problems.add(node.at, message, None);
+            return None;
+        };
+        for entry in entries.iter().filter(|entry| !known.contains(&&*entry.key)) {
+            let elsewhere = [FILE, DESCRIPTOR, RATE_LIMIT].concat().contains(&&*entry.key);
+            let (message, hint) = if elsewhere {
+                let message = format!("{} means nothing in {what}", quoted(&entry.key));
+                (message, belongs(&entry.key).map(str::to_owned))
+            } else {
+                let known = known.iter().copied();
+                let hint = did_you_mean(&entry.key, known.clone());
+                let all = || format!("{what} has {}", known.collect::<Vec<_>>().join(", "));
+                (format!("unknown key {}", quoted(&entry.key)), hint.or_else(|| Some(all())))
+            };
+            self.problems.add(entry.at, message, hint);
+        }
+        Some(Fields { at: node.at, entries })
+    }
+
+    fn list<'n, 't>(&mut self, node: &'n Node<'t>, field: &str) -> &'n [Node<'t>] {
+        if let Value::List(items) = &node.value {
+            return items;
+        }
+        self.wrong(node, field, "a list of maps");
+        &[]
+    }
+
+    /// A text; numbers and truths as they are written.
+    fn text(&mut self, node: &Node<'_>, field: &str) -> Option<String> {
+        let text = match &node.value {
+            Value::Text(text) | Value::Number(text) => text.as_ref(),
+            Value::Bool(_) => self.written(node.at).unwrap_or_default(),
+            Value::Null => "",
+            Value::List(_) | Value::Map(_) => {
+                self.wrong(node, field, "a text");
+                return None;
+            }
+        };
+        if text.len() > MAX_TEXT {
+            let message = format!("`{field}` of {} bytes is above {MAX_TEXT}", text.len());
+            self.problems.add(node.at, message, None);
+            return None;
+        }
+        if matches!(node.value, Value::Bool(_)) && text.is_empty() {
+            let hint = Some("write it in quotes".to_owned());
+            self.problems.add(node.at, format!("`{field}` is no text"), hint);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// The word that stands there: `True` and `true` are one truth but two texts.
+    fn written(&self, at: At) -> Option<&str> {
+        let line = self.lines.get(usize::try_from(at.line).ok()?.checked_sub(1)?)?;
+        let column = usize::try_from(at.column).ok()?.checked_sub(1)?;
+        let (start, _) = line.char_indices().nth(column)?;
+        let rest = line.get(start..)?;
+        let end = rest.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let word = rest.get(..end)?;
+        let truth = word.eq_ignore_ascii_case("true") || word.eq_ignore_ascii_case("false");
+        truth.then_some(word)
+    }
+
+    /// A truth, as YAML 1.1 writes them, too: false if it is not there.
+    fn flag(&mut self, fields: &Fields<'_, '_>, field: &str) -> bool {
+        let Some(node) = fields.get(field) else { return false };
+        match &node.value {
+            Value::Bool(flag) => *flag,
+            Value::Text(text) if ["yes", "Yes", "YES", "on", "On", "ON"].contains(&&**text) => true,
+            Value::Text(text) if ["no", "No", "NO", "off", "Off", "OFF"].contains(&&**text) => {
+                false
+            }
+            _ => {
+                self.wrong(node, field, "`true` or `false`");
+                false
+            }
+        }
+    }
+
+    fn number(&mut self, node: &Node<'_>, field: &str) -> Option<u32> {
+        let number = match &node.value {
+            Value::Number(text) => whole(text),
+            _ => None,
+        };
+        if number.is_none() {
+            self.wrong(node, field, "a whole number from 0 to 4294967295");
+        }
+        number
+    }
+
+    fn wrong(&mut self, node: &Node<'_>, field: &str, wanted: &str) {
+        let message = format!("`{field}` is {}, where {wanted} is wanted", node.described());
+        self.problems.add(node.at, message, None);
+    }
+}
+
+/// Where a key that is known belongs.
+fn belongs(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "domain" => "it stands at the top of the file",
+        "unit" | "requests_per_unit" | "unlimited" | "name" | "replaces" => {
+            "it belongs into `rate_limit`"
+        }
+        "descriptors" => "it belongs into a descriptor, beside `key`",
+        _ => "it belongs beside `rate_limit`, not into it",
+    })
+}
+
+fn whole(text: &str) -> Option<u32> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    match (text.strip_prefix("0x"), text.strip_prefix("0o")) {
+        (Some(digits), _) => u32::from_str_radix(digits, 16).ok(),
+        (_, Some(digits)) => u32::from_str_radix(digits, 8).ok(),
+        // Digits behind a zero are eights to some parsers and tens to others.
+        _ if text.len() > 1 && text.starts_with('0') => None,
+        _ => text.parse().ok(),
+    }
+}
+
+fn double(text: &str) -> Option<f64> {
+    let number = match whole(text) {
+        Some(number) => f64::from(number),
+        None => text.parse().ok()?,
+    };
+    number.is_finite().then_some(number)
+}

@@ -1,0 +1,119 @@
+//! The descriptors of a domain as a tree, and how a request finds its rule there.
+//!
+//! Entry by entry, in order: the branch of this key and value; else the first pattern of this key,
+//! in the order of the file, that the value matches; else the branch of the key alone. No way back:
+//! who takes a branch stays on it. A rule applies only where the last entry ends.
+//!
+//! Every step is a lookup, whatever the size of the file. Requests are only looked up, so a client
+//! cannot lengthen anything.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::call::Entry;
+use super::pattern::Patterns;
+
+/// All levels of a domain; the first is its root.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    levels: Vec<HashMap<Box<str>, Siblings>>,
+}
+
+/// The branches of one key on one level.
+#[derive(Clone, Debug, Default)]
+struct Siblings {
+    /// By value; those with stars as well, as a value may have stars, too.
+    exact: HashMap<Box<str>, Branch>,
+    patterns: Patterns,
+    /// The branches of the patterns, by their numbers.
+    starred: Vec<Branch>,
+    bare: Option<Branch>,
+}
+
+/// Where a descriptor of the file leads.
+#[derive(Clone, Debug)]
+struct Branch {
+    level: usize,
+    rule: Option<usize>,
+    /// The pattern that its values are counted under, if they share one counter.
+    shared: Option<Box<str>>,
+}
+
+/// A descriptor of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'p> {
+    pub(super) key: &'p str,
+    /// Empty for all values.
+    pub(super) value: &'p str,
+    pub(super) rule: Option<usize>,
+    pub(super) shares: bool,
+}
+
+/// The rule of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found<'t> {
+    pub(super) rule: usize,
+    /// Which entries are counted by a pattern in place of their value, and by which.
+    pub(super) shared: SmallVec<[(usize, &'t str); 1]>,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        Self { levels: vec![HashMap::new()] }
+    }
+
+    /// Adds a descriptor to a level, and says the level below it; `None` if it is there already.
+    pub(super) fn add(&mut self, level: usize, place: Place<'_>) -> Option<usize> {
+        let below = self.levels.len();
+        let siblings = self.levels.get_mut(level)?.entry(place.key.into()).or_default();
+        let starred = place.value.contains('*');
+        let shared = (place.shares && starred).then(|| place.value.into());
+        let branch = Branch { level: below, rule: place.rule, shared };
+        if place.value.is_empty() {
+            if siblings.bare.is_some() {
+                return None;
+            }
+            siblings.bare = Some(branch);
+        } else {
+            if siblings.exact.contains_key(place.value) {
+                return None;
+            }
+            if starred {
+                siblings.patterns.add(place.value);
+                siblings.starred.push(branch.clone());
+            }
+            siblings.exact.insert(place.value.into(), branch);
+        }
+        self.levels.push(HashMap::new());
+        Some(below)
+    }
+
+    /// The rule that the entries of a request lead to.
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<Found<'_>> {
+        let mut level = self.levels.first()?;
+        let mut shared = SmallVec::new();
+        let last = entries.len().checked_sub(1)?;
+        for (i, entry) in entries.iter().enumerate() {
+            let branch = level.get(entry.key)?.branch(entry.value)?;
+            if let Some(pattern) = &branch.shared {
+                shared.push((i, &**pattern));
+            }
+            if i == last {
+                return branch.rule.map(|rule| Found { rule, shared });
+            }
+            level = self.levels.get(branch.level)?;
+        }
+        None
+    }
+}
+
+impl Siblings {
+    fn branch(&self, value: &str) -> Option<&Branch> {
+        // No branch is stored under an empty value, so an empty one equals none.
+        self.exact
+            .get(value)
+            .or_else(|| self.patterns.first(value.as_bytes()).and_then(|i| self.starred.get(i)))
+            .or(self.bare.as_ref())
+    }
+}
