@@ -1,7 +1,9 @@
 //! The doors: bytes to an ask, an admission to bytes, and nothing else.
 //!
-//! Each protocol has a directory of its own. A door that is added here (gRPC, the gateway) is also
-//! a setting, a listener in `server.rs`, and a row in `docs/server.md`.
+//! Each protocol has a directory of its own. A door that is added here (the gateway) is also a
+//! setting, a listener in `server.rs`, and a row in `docs/server.md`. The one for gRPC has no
+//! listener yet: [`grpc::routes`] are for whoever accepts connections.
 
+pub mod grpc;
 pub mod http;
 pub mod resp;

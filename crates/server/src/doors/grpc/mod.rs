@@ -1,0 +1,61 @@
+//! The gRPC door: Envoy's rate limit service, health and reflection.
+//!
+//! It turns bytes into a [`Call`](tollgate::envoy::Call) and an
+//! [`Answer`](tollgate::envoy::Answer) into bytes; what is answered is the library's. The same
+//! answers are given to JSON ([`json`]), for whoever mounts it at `/json`. `docs/envoy.md` says how
+//! both compare with the reference service.
+//!
+//! Not here: sockets. [`routes`] are handed to whoever accepts connections.
+
+pub mod json;
+pub mod proto;
+mod service;
+mod settings;
+mod wire;
+
+use tollgate::Limiter;
+use tollgate::core::Store;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
+
+use proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitServiceServer, SERVICE_NAME,
+};
+pub use service::RateLimits;
+pub use settings::{Enforcement, HeaderNames, Metadata, Settings};
+
+/// The longest message that is read: 64 descriptors of 16 entries with a kilobyte each. Envoy sends
+/// some hundred bytes; headers that clients can lengthen end far below.
+pub const MAX_MESSAGE: usize = 1024 * 1024;
+
+/// The name by which the reference service reports its health.
+pub const HEALTH_NAME: &str = "ratelimit";
+
+/// The door's services: rate limits, health, and reflection in both of its versions; and the handle
+/// by which the server says that it is about to end.
+///
+/// # Errors
+///
+/// When the description of the protocols cannot be read, which no build that compiles does.
+pub async fn routes<S: Store + 'static>(
+    limiter: Limiter<S>,
+    settings: Settings,
+) -> Result<(Routes, HealthReporter), tonic_reflection::server::Error> {
+    let limits = RateLimitServiceServer::new(RateLimits::new(limiter, settings))
+        .max_decoding_message_size(MAX_MESSAGE);
+    let (health, health_service) = health_reporter();
+    for name in ["", HEALTH_NAME, SERVICE_NAME] {
+        health.set_service_status(name, ServingStatus::Serving).await;
+    }
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTION)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let routes = Routes::new(limits)
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok((routes, health))
+}

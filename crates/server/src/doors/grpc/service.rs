@@ -1,0 +1,111 @@
+//! From a request to a response.
+
+use smallvec::SmallVec;
+use tollgate::Limiter;
+use tollgate::core::Store;
+use tollgate::envoy::{Answer, Call, CallError, Descriptor, Entry, MAX_ENTRIES};
+use tonic::{Code, Request, Response, Status};
+
+use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
+use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::settings::Settings;
+use super::{MAX_MESSAGE, json, wire};
+
+/// Envoy's rate limit service on a limiter.
+#[derive(Debug)]
+pub struct RateLimits<S> {
+    limiter: Limiter<S>,
+    settings: Settings,
+}
+
+impl<S: Store + 'static> RateLimits<S> {
+    /// Answers by the limiter's [`envoy_rules`](Limiter::envoy_rules).
+    pub const fn new(limiter: Limiter<S>, settings: Settings) -> Self {
+        Self { limiter, settings }
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limiter::should_rate_limit`].
+    pub async fn answer(&self, asked: &RateLimitRequest) -> Result<RateLimitResponse, CallError> {
+        let answer = self.decide(asked).await?;
+        Ok(wire::response(asked, &answer, &self.settings))
+    }
+
+    /// Answers one request in JSON, as the reference does at `/json`: a status of HTTP and a body.
+    /// A text above [`MAX_MESSAGE`] is not read.
+    pub async fn answer_json(&self, text: &str) -> (u16, String) {
+        if text.len() > MAX_MESSAGE {
+            return (400, format!("a request of {} bytes is above {MAX_MESSAGE}", text.len()));
+        }
+        let asked = match json::read(text) {
+            Ok(asked) => asked,
+            Err(error) => return (400, error.to_string()),
+        };
+        match self.answer(&asked).await {
+            Ok(response) => (json::status(&response), json::write(&response)),
+            // The reference says 400 to whatever goes wrong, an outage included.
+            Err(error) => (400, error.to_string()),
+        }
+    }
+
+    async fn decide(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
+        if asked.descriptors.len() > Call::MAX_DESCRIPTORS {
+            return Err(CallError::TooManyDescriptors { count: asked.descriptors.len() });
+        }
+        // One list of entries for all, so that a call of two descriptors allocates nothing.
+        let mut entries: SmallVec<[Entry<'_>; 8]> = SmallVec::new();
+        for (descriptor, it) in asked.descriptors.iter().enumerate() {
+            if it.entries.len() > MAX_ENTRIES {
+                return Err(CallError::TooManyEntries { descriptor, count: it.entries.len() });
+            }
+            entries.extend(it.entries.iter().map(|it| Entry { key: &it.key, value: &it.value }));
+        }
+        let mut rest = &entries[..];
+        let mut descriptors: SmallVec<[Descriptor<'_>; 4]> = SmallVec::new();
+        for it in &asked.descriptors {
+            let (own, others) = rest.split_at_checked(it.entries.len()).unwrap_or((rest, &[]));
+            rest = others;
+            descriptors.push(descriptor(it, own));
+        }
+        let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
+        self.limiter.should_rate_limit(&call, self.settings.conduct).await
+    }
+}
+
+fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [Entry<'a>]) -> Descriptor<'a> {
+    Descriptor {
+        entries,
+        limit: asked.limit.as_ref().map(wire::limit),
+        hits: asked.hits_addend,
+        gives_back: asked.is_negative_hits,
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store + 'static> RateLimitService for RateLimits<S> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        match self.answer(request.get_ref()).await {
+            Ok(response) => Ok(Response::new(response)),
+            Err(error) => Err(status(&error)),
+        }
+    }
+}
+
+/// The status of an error. An outage is one, too: Envoy then does as its `failure_mode_deny` says,
+/// while it lets an unknown code pass.
+fn status(error: &CallError) -> Status {
+    let code = match error {
+        // As the reference, whose errors have no code.
+        CallError::EmptyDomain | CallError::NoDescriptors => Code::Unknown,
+        CallError::Unavailable(_) => Code::Unavailable,
+        _ => Code::InvalidArgument,
+    };
+    Status::new(code, error.to_string())
+}
