@@ -228,12 +228,13 @@ impl<S: Store + 'static> Limiter<S> {
     /// When their version is not above the present one.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), StaleRules> {
         let to = rules.version();
+        let rules = Arc::new(rules);
         let mut stale = None;
         let before = self.shared.rules.rcu(|present| {
             stale = (present.version() >= to).then(|| present.version());
             match stale {
                 Some(_) => Arc::clone(present),
-                None => Arc::new(rules.clone().following(present)),
+                None => Arc::new(RuleSet::clone(&rules).following(present)),
             }
         });
         if let Some(present) = stale {

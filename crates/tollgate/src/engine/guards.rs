@@ -30,6 +30,7 @@ pub(crate) struct Guards {
 
 /// What guards say to a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "lives on the stack of one request")]
 pub(crate) enum Guarded {
     /// None of them refuses; what was taken here, and when.
     Passed(Taken),
