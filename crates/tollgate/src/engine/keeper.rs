@@ -70,6 +70,7 @@ pub(crate) enum Chore {
     /// A permit was dropped.
     Release { toll: OwnedToll, holder: Holder },
     /// A charge was in vain.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "only layers book places"))]
     Credit { toll: OwnedToll, cost: Cost, at: Timestamp },
     /// A request was refused under a rule that bans. Told if it is banned now.
     Refused { refusals: OwnedToll, ban: OwnedToll, told: Teller },
