@@ -62,7 +62,8 @@ impl<S: Store + 'static> Builder<S> {
         }
     }
 
-    /// Begins with these rules; with none unless said.
+    /// Begins with these rules; with none unless said. The example of [`Builder`] shows it, with
+    /// `secret` and `deny_cache`.
     pub fn rules(mut self, rules: RuleSet) -> Self {
         self.rules = rules;
         self
@@ -94,6 +95,13 @@ impl<S: Store + 'static> Builder<S> {
 
     /// How many nodes the fleet is taken for until it has been counted for the first time; one unless
     /// said. A node that starts while the store is away has no other way to know its share.
+    ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, Limiter};
+    ///
+    /// let limiter = Limiter::builder(EmbeddedStore::new()).fleet("checkout").nodes(3).build();
+    /// assert_eq!(limiter.stats().nodes, 3);
+    /// ```
     pub fn nodes(mut self, nodes: u64) -> Self {
         self.fleet.nodes = nodes.max(1);
         self
@@ -112,7 +120,7 @@ impl<S: Store + 'static> Builder<S> {
     }
 
     /// Makes the limiter. What it does besides requests runs on the tokio runtime it is made on,
-    /// or on a thread of its own where there is none. It ends with that runtime: permits are not
+    /// or on a thread of its own where there is none or it has no timers. It ends with that runtime: permits are not
     /// renewed and refusals not counted towards bans after that.
     pub fn build(self) -> Limiter<S> {
         let engine = Arc::new(Engine::new(self.store, self.deny_cache, self.fleet));

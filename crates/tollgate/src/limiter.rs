@@ -123,6 +123,24 @@ impl<S: Store + 'static> Limiter<S> {
     /// [`Admission::wait`] then says. Only limits that keep a time line grant one (leaky queue and
     /// meter, token bucket, smooth), and of several limits one waits; the others must pass now.
     /// Whoever gives up while waiting has been charged all the same: a [`Gate`] gives places back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// # limiter.set_rules(rules::load(
+    /// #     "{ version: 1, domain: shop, rules: [{ name: all, limits: [1 per 1m] }] }",
+    /// #     rules::Format::Yaml,
+    /// # )?)?;
+    /// let ask = Ask::new("shop"); // of which one a minute may pass
+    /// assert!(limiter.admit(&ask).await.passes());
+    ///
+    /// assert!(!limiter.admit_within(&ask, Duration::from_secs(30)).await.passes());
+    /// let granted = limiter.admit_within(&ask, Duration::from_secs(90)).await;
+    /// assert!(granted.passes() && granted.wait() > Duration::from_secs(50));
+    /// # Ok(()) }
+    /// ```
     pub async fn admit_within(&self, ask: &Ask<'_>, patience: Duration) -> Admission {
         self.rule_on(ask, Manner::Charge { patience }, self.rules(), |_, _| {}).await
     }
@@ -189,6 +207,19 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// Its key is that of [`Limiter::check`], so a check and a gate of one key and limit share one
     /// counter. Two gates of one key do not share a line: clone one instead.
+    ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, GateError, Limiter, core::{Limit, algorithm::{Concurrency, TokenBucket}}};
+    ///
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    ///
+    /// let gate = limiter.gate("mail", Limit::new(TokenBucket, "10 per 1s".parse()?)?)?;
+    /// assert_eq!(gate.limit().to_string(), "10 per 1s (token-bucket)");
+    ///
+    /// let held = limiter.gate("mail", Limit::new(Concurrency, "10 per 1s".parse()?)?);
+    /// assert!(matches!(held, Err(GateError::CountsHolders)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -106,6 +106,19 @@ impl<S: Store + 'static> RateLimiter<S> {
     /// waits already keeps the moment that it was told. A change from at most 100 000 permits to
     /// more, or back, begins anew: so many are counted by another algorithm.
     ///
+    /// ```
+    /// use tollgate::{EmbeddedStore, Limiter, RateLimiter, RateType};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mail = RateLimiter::new(&Limiter::new(EmbeddedStore::new()), "mail")?;
+    /// mail.set_rate(RateType::Overall, "3 per 1h".parse()?).await?;
+    /// assert!(mail.try_acquire(2).await?);
+    ///
+    /// mail.set_rate(RateType::Overall, "5 per 1h".parse()?).await?;
+    /// assert_eq!(mail.available().await?, 3);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the quota cannot be a rate, or the store does not answer.

@@ -179,6 +179,24 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// Gives back all that a reservation is still worth, on every counter.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// # limiter.set_rules(rules::load(
+    /// #     "{ version: 1, domain: llm, rules: [{ name: tokens, scenario: payment, limits: [100 per 1h] }] }",
+    /// #     rules::Format::Yaml,
+    /// # )?)?;
+    /// # let ask = Ask::new("llm").cost(60);
+    /// let reserved = limiter.reserve(&ask, Duration::from_secs(60)).await.map_err(|_| "refused")?;
+    /// assert_eq!(limiter.explain(&ask).await.counters[0].remaining, 40);
+    ///
+    /// limiter.refund(&reserved).await?;
+    /// assert_eq!(limiter.explain(&ask).await.counters[0].remaining, 100);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`Limiter::commit`].
@@ -251,12 +269,51 @@ impl<S: Store + 'static> Limiter<S> {
     /// The reservation as text that any node of the fleet can settle. Permits stay with this
     /// process. It shows the keys of its counters, and so what clients are told apart by, to whoever
     /// has it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// # limiter.set_rules(rules::load(
+    /// #     "{ version: 1, domain: llm, rules: [{ name: tokens, scenario: payment, limits: [100 per 1h] }] }",
+    /// #     rules::Format::Yaml,
+    /// # )?)?;
+    /// # let ask = Ask::new("llm").cost(60);
+    /// let reserved = limiter.reserve(&ask, Duration::from_secs(60)).await.map_err(|_| "refused")?;
+    ///
+    /// let token = limiter.token(&reserved);
+    /// assert!(token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)));
+    /// limiter.commit(&limiter.redeem(&token)?, 10).await?;
+    /// assert_eq!(limiter.explain(&ask).await.counters[0].remaining, 90);
+    /// # Ok(()) }
+    /// ```
     pub fn token(&self, reservation: &Reservation) -> String {
         token::write(reservation, &self.shared.mac)
     }
 
     /// A reservation from its token. Counters whose rule or algorithm this node's rules do not
     /// have are left as they are when it is settled.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{EmbeddedStore, Limiter, TokenError, rules, core::rule::Ask};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::new(EmbeddedStore::new());
+    /// # limiter.set_rules(rules::load(
+    /// #     "{ version: 1, domain: llm, rules: [{ name: tokens, scenario: payment, limits: [100 per 1h] }] }",
+    /// #     rules::Format::Yaml,
+    /// # )?)?;
+    /// # let ask = Ask::new("llm").cost(60);
+    /// let reserved = limiter.reserve(&ask, Duration::from_secs(60)).await.map_err(|_| "refused")?;
+    /// let token = limiter.token(&reserved);
+    ///
+    /// assert_eq!(limiter.redeem(&token)?.expires(), reserved.expires());
+    /// assert_eq!(limiter.redeem("no token").map(drop), Err(TokenError::Malformed));
+    /// let stranger = Limiter::new(EmbeddedStore::new()); // which draws a secret of its own
+    /// assert_eq!(stranger.redeem(&token).map(drop), Err(TokenError::NotOurs));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
