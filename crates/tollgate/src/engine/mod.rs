@@ -412,7 +412,7 @@ impl<S: Store> Engine<S> {
 
     /// Forgets refusals of counters that were credited.
     pub(crate) fn forget_denials(&self, tolls: &[Toll<'_>]) {
-        for toll in tolls.iter().filter(|toll| matches!(toll.op, Op::Credit { .. })) {
+        for toll in tolls {
             if let Some(denials) = &self.denials {
                 denials.forget(self.printer.print(toll.key, toll.limit), clock::now());
             }

@@ -251,7 +251,8 @@ impl<S: Store + 'static> Limiter<S> {
         let request = Request::new(&charges)?;
         let request = partition.map_or(request, |partition| request.within(partition));
         let answer = engine.store.decide(&request).await?;
-        engine.forget_denials(&tolls);
+        // The mark of its use, which is first, is no counter that anybody is refused by.
+        engine.forget_denials(tolls.get(1..).unwrap_or_default());
         match answer.decisions.first() {
             _ if answer.passes() => {
                 for toll in &tolls {
