@@ -99,8 +99,10 @@ async fn debts_worth_nothing_go_and_hide_no_others() {
     let l = node(&way, log("q", "100 per 1h")).await;
     way.set(Road::Closed);
     for i in 0..2000 {
-        let _ = l.peek(&user(&format!("p{i}"))).await;
+        // Refused, as it is more than there is.
+        let _ = l.admit(&user(&format!("p{i}")).cost(101)).await;
     }
+    assert_eq!(l.stats().owing, 2000);
     for i in 0..100 {
         assert!(l.admit(&user(&format!("u{i}"))).await.passes());
     }

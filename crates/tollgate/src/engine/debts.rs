@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Limit};
+use tollgate_core::{Cost, Limit, Op};
 
 use super::slots::Print;
 use super::toll::{OwnedToll, Toll};
@@ -69,6 +69,8 @@ pub(crate) struct Debts {
 pub(crate) enum Met {
     First,
     Again,
+    /// It has not, and is only asked about: nothing will be owed.
+    Asked,
     /// There is no room to remember it.
     Unknown,
 }
@@ -97,6 +99,9 @@ impl Debts {
             debt.share = *share;
             debt.toll.limit = *toll.limit;
             return Met::Again;
+        }
+        if matches!(toll.op, Op::Peek(_)) {
+            return Met::Asked;
         }
         if debts.len() >= MOST {
             return Met::Unknown;

@@ -147,25 +147,36 @@ impl Ladder {
     ) -> Answer {
         let now = clock::now();
         if let Some(by) = tolls.iter().position(|toll| toll.on_outage == OnOutage::Refuse) {
-            return refusal(tolls.len(), by);
+            return refusal(tolls.len(), by, refusing());
         }
         let mut shares: SmallVec<[(usize, Limit, Print); 4]> = SmallVec::new();
+        let mut told: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
         for (i, (toll, print)) in tolls.iter().zip(prints).enumerate() {
             if toll.on_outage != OnOutage::Local {
                 continue;
             }
             let Some(share) = self.share_of(toll.limit) else {
-                return refusal(tolls.len(), i);
+                return refusal(tolls.len(), i, refusing());
             };
             match self.debts.meet(*print, toll, partition, &share, now) {
                 Met::First => self.seed(*print, toll, &share, now),
+                Met::Asked => told.extend(self.told(*print, toll, now).map(|told| (i, told))),
                 Met::Again | Met::Unknown => {
                     self.unseed(*print, toll, &share, |seed| seed.until <= now)
                 }
             }
             shares.push((i, share, *print));
         }
-        let answer = self.charge(tolls, &shares);
+        let refuses = |(_, told): &&(usize, Decision)| !told.passes();
+        if let Some((by, decision)) = told.iter().find(refuses) {
+            return refusal(tolls.len(), *by, *decision);
+        }
+        let mut answer = self.charge(tolls, &shares);
+        for (i, told) in told {
+            if let Some(decision) = answer.decisions.get_mut(i) {
+                decision.remaining = decision.remaining.min(told.remaining);
+            }
+        }
         if answer.passes() {
             for (i, _, print) in &shares {
                 // Of a group of which any one suffices, some may refuse, and are not charged.
@@ -189,7 +200,7 @@ impl Ladder {
             .collect();
         let local = match Request::new(&charges) {
             Ok(request) if charges.len() == shares.len() => self.local.charge_request(&request),
-            _ => return refusal(tolls.len(), 0),
+            _ => return refusal(tolls.len(), 0, refusing()),
         };
         let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
         decisions.resize(tolls.len(), passing());
@@ -200,6 +211,23 @@ impl Ladder {
         }
         let refused_by = local.refused_by.and_then(|by| shares.get(by)).map(|(toll, _, _)| *toll);
         Answer { verdict: for_now(local.verdict), at: Timestamp::EPOCH, refused_by, decisions }
+    }
+
+    /// What a counter would start with that is only asked about, as bans are: nothing is kept of it.
+    fn told(&self, print: Print, toll: &Toll<'_>, now: Instant) -> Option<Decision> {
+        let hint = self.hints.get(print).filter(|hint| now < hint.reset_at)?;
+        let Op::Peek(cost) = toll.op else { return None };
+        if toll.counts_holders() {
+            return None;
+        }
+        let remaining = hint.remaining.div_ceil(self.nodes().max(1));
+        let reset_after = hint.reset_at.saturating_duration_since(now);
+        let verdict = if cost > remaining {
+            Verdict::Deny(Retry::After(reset_after))
+        } else {
+            Verdict::Allow
+        };
+        Some(Decision { verdict, remaining, reset_after, basis: Basis::Counted })
     }
 
     /// Starts a counter with its part of what the store last said was left.
@@ -277,14 +305,19 @@ fn for_now(verdict: Verdict) -> Verdict {
     }
 }
 
-fn refusal(tolls: usize, by: usize) -> Answer {
-    let verdict = Verdict::Deny(Retry::After(ASK_AGAIN));
+fn refusal(tolls: usize, by: usize, decision: Decision) -> Answer {
     let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
     decisions.resize(tolls, passing());
     if let Some(refusing) = decisions.get_mut(by) {
-        refusing.verdict = verdict;
+        *refusing = decision;
     }
+    let verdict = decision.verdict;
     Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions }
+}
+
+/// What a counter says that cannot be asked.
+const fn refusing() -> Decision {
+    Decision { verdict: Verdict::Deny(Retry::After(ASK_AGAIN)), ..passing() }
 }
 
 /// Nothing is known of a counter that nobody asks.
