@@ -28,6 +28,7 @@ mod counter;
 mod decision;
 mod key;
 mod limit;
+pub mod lock;
 mod quota;
 mod request;
 pub mod rule;

@@ -16,6 +16,7 @@
 
 mod clock;
 pub mod history;
+pub mod locks;
 pub mod oracle;
 mod ratio;
 mod rng;

@@ -1,0 +1,31 @@
+//! Locks: a lease with a fence.
+//!
+//! | Part | Is |
+//! |---|---|
+//! | `name`, `owner`, `lease` | what a lock is called, who holds it, for how long; bad ones cannot be built |
+//! | `fence` | the number that rises with every grant |
+//! | [`Record`] | what is kept of one lock, and each step on it as a pure function |
+//! | [`LockStore`] | the seam to where locks are kept |
+//!
+//! Not here: waiting, renewing and being told of a loss, which need time and tasks (`tollgate`).
+//!
+//! The steps of [`Record`] are what the embedded store executes; `lua/lock/*.lua` of the Redis store
+//! are the same functions on Redisson's layout. Change them together: the suite of
+//! `testing::locks` replays the same histories through both.
+
+mod fence;
+mod lease;
+mod name;
+mod owner;
+mod record;
+mod store;
+
+pub use fence::Fence;
+pub use lease::{Lease, LeaseError};
+pub use name::{LockName, LockNameError};
+pub use owner::{HoldId, Owner, OwnerError};
+pub use record::{Acquired, Held, Kind, LATCH, MAX_DEPTH, Record, Released, Renewed};
+pub use store::{
+    Acquire, Attempt, Bell, Durability, Holder, LockStore, MAX_LABEL, Page, Release, Renew,
+    Replicas,
+};

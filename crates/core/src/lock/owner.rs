@@ -1,0 +1,144 @@
+//! Who holds a lock, and each time it was granted.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Who holds a lock. Clones are the same owner: a lock is re-entrant for all of them, whatever task
+/// or thread they are on.
+///
+/// Its text is a UUID, a colon and a number, as Redisson's owners are, so that Redisson reads it as
+/// one of its own kind. It is drawn by `tollgate`; core has no randomness.
+///
+/// ```
+/// use tollgate_core::lock::Owner;
+///
+/// let owner = Owner::new(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef, 7);
+/// assert_eq!(owner.as_str(), "01234567-89ab-4def-8123-456789abcdef:7");
+/// assert_eq!(Owner::parse(owner.as_str())?, owner);
+/// # Ok::<(), tollgate_core::lock::OwnerError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(Arc<str>);
+
+impl Owner {
+    /// The longest owner. Redisson's have 37 bytes and a thread's number.
+    pub const MAX_LEN: usize = 128;
+
+    /// The owner of this number in the process that drew these bits at random, of which six become
+    /// the version and variant of a UUID.
+    pub fn new(process: u128, number: u64) -> Self {
+        let version = (process & !(0xf << 76) & !(0b11 << 62)) | (4 << 76) | (0b10 << 62);
+        let hex = format!("{version:032x}");
+        let mut text = String::with_capacity(40);
+        for (i, digit) in hex.chars().enumerate() {
+            if matches!(i, 8 | 12 | 16 | 20) {
+                text.push('-');
+            }
+            text.push(digit);
+        }
+        Self(format!("{text}:{number}").into())
+    }
+
+    /// An owner as it was written down: visible ASCII with a colon in it.
+    ///
+    /// # Errors
+    ///
+    /// When it is empty, longer than [`Owner::MAX_LEN`], has no colon, or anything but visible ASCII.
+    pub fn parse(text: &str) -> Result<Self, OwnerError> {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if text.is_empty() || text.len() > Self::MAX_LEN || !visible || !text.contains(':') {
+            return Err(OwnerError { len: text.len() });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text that is stored.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({})", self.0)
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a text cannot be an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerError {
+    len: usize,
+}
+
+impl fmt::Display for OwnerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len } = self;
+        write!(f, "an owner is 1 to 128 bytes of visible ASCII with a colon, not these {len} bytes")
+    }
+}
+
+impl std::error::Error for OwnerError {}
+
+/// One grant of a lock: the request id of the acquisition, under which it is given back as well.
+///
+/// Drawn at random, so that no two are the same. A lock that is held twice by one owner has two of
+/// them. So an acquisition that is sent again counts once, and a release that is sent again releases
+/// nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldId(u128);
+
+impl HoldId {
+    /// The id of these random bits.
+    pub const fn new(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// The id of 32 hexadecimal digits in lower case, as [`HoldId`] displays.
+    pub fn parse(text: &str) -> Option<Self> {
+        let plain = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let bits = (plain && text.len() == 32).then(|| u128::from_str_radix(text, 16).ok())?;
+        bits.map(Self)
+    }
+}
+
+impl fmt::Display for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HoldId({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_owner_is_refused() {
+        for text in ["", "no-colon", "a:b c", "a:\n", "ü:1"] {
+            assert_eq!(Owner::parse(text), Err(OwnerError { len: text.len() }), "{text:?}");
+        }
+        let longest = format!(":{}", "x".repeat(Owner::MAX_LEN - 1));
+        assert!(Owner::parse(&longest).is_ok());
+        assert!(Owner::parse(&format!("{longest}x")).is_err());
+    }
+
+    #[test]
+    fn an_id_is_thirty_two_digits_and_nothing_else() {
+        let id = HoldId::new(0xab);
+        assert_eq!(HoldId::parse(&id.to_string()), Some(id));
+        for text in ["", "ab", &"AB".repeat(16), &"+1".repeat(16), &"0".repeat(33)] {
+            assert_eq!(HoldId::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What is kept of one lock, and the steps on it.
+//!
+//! A lock is free, or held by one owner until a moment. Its holds are the ids of the acquisitions
+//! that were granted and not yet released: a re-entrant lock may have several, all of one owner and
+//! under one fence. Expiry is no step of its own: what has ended is found to have ended by the next.
+//!
+//! Leases count in whole milliseconds, and a lease that ends in this very millisecond has not ended
+//! yet: so it is in Redis, and both stores shall say the same.
+//!
+//! Not here: that a release is answered alike when it is sent twice. For that a store keeps a latch
+//! for each release, and asks it before it asks this.
+
+use std::time::Duration;
+
+use super::{Acquire, Fence, HoldId, Owner, Release, Renew};
+use crate::Timestamp;
+
+/// How often an owner may hold one lock at a time: recursion deeper than this is a mistake, and each
+/// hold is remembered by its id.
+pub const MAX_DEPTH: usize = 256;
+
+/// For how long a release is remembered: longer than anybody sends one again, or an acquisition may
+/// be under way. As long as Redisson remembers its own.
+pub const LATCH: Duration = Duration::from_secs(20);
+
+/// Which of the two kinds of lock is kept under a name. A name has one kind at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Its owner may hold it several times. In Redis a hash, as Redisson's `RLock`.
+    #[default]
+    Reentrant,
+    /// It is held once or not at all. In Redis a string, as `SET NX PX` makes it.
+    Simple,
+}
+
+/// What is kept of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    held: Option<Held>,
+    /// The fence granted last.
+    fence: Option<Fence>,
+    /// Until when nobody may take it, because its last holder vanished.
+    barred_ms: u64,
+}
+
+/// Who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Who.
+    pub owner: Owner,
+    /// In which kind of lock.
+    pub kind: Kind,
+    /// Each time it was granted and not yet released, in order.
+    pub holds: Vec<HoldId>,
+    /// Under which fence; the same for all of them.
+    pub fence: Fence,
+    /// Since when.
+    pub since: Timestamp,
+    /// The millisecond after which it is free.
+    pub expires_ms: u64,
+    /// For how long it stays closed if it is not released.
+    pub delay: Duration,
+    /// What the holder says of itself.
+    pub label: Box<str>,
+}
+
+/// What an acquisition comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Acquired {
+    /// It is held.
+    Granted {
+        /// What the resource is to be shown.
+        fence: Fence,
+        /// How often the owner holds it now.
+        depth: u32,
+        /// Replicas that are known to have it too.
+        copies: u32,
+    },
+    /// Somebody else has it.
+    Busy {
+        /// When it is free at the latest, unless it is renewed; `None` if it has no end.
+        left: Option<Duration>,
+    },
+    /// This very hold has been released already, so it is not granted any more.
+    Over,
+    /// The owner holds it [`MAX_DEPTH`] times.
+    TooDeep,
+    /// What is kept under the name is a lock of the other kind, or none at all.
+    Foreign,
+}
+
+/// What a renewal comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// It is held for another lease at least.
+    Held,
+    /// It is not held under this fence any more.
+    Lost,
+}
+
+/// What a release comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was held, and is free now.
+    Freed,
+    /// It was held, and its owner still holds it by another acquisition.
+    StillHeld,
+    /// It was not held any more.
+    AlreadyLost,
+}
+
+const fn millis(now: Timestamp) -> u64 {
+    now.as_micros() / 1_000
+}
+
+fn depth(held: &Held) -> u32 {
+    u32::try_from(held.holds.len()).unwrap_or(u32::MAX)
+}
+
+impl Record {
+    /// A record of which nothing but the last fence is known.
+    pub const fn after(fence: Option<Fence>) -> Self {
+        Self { held: None, fence, barred_ms: 0 }
+    }
+
+    /// Grants from now on only fences above this one, which another lock was granted.
+    pub fn rise_above(&mut self, fence: Option<Fence>) {
+        self.fence = self.fence.max(fence);
+    }
+
+    /// Who holds it at `now`.
+    pub fn holder(&self, now: Timestamp) -> Option<&Held> {
+        self.held.as_ref().filter(|held| millis(now) <= held.expires_ms)
+    }
+
+    /// Whether an absent record would answer the same, but for its fence.
+    pub fn is_idle(&self, now: Timestamp) -> bool {
+        let closed = self.held.as_ref().map_or(0, |held| self.barred_until(held));
+        millis(now) > closed.max(self.barred_ms)
+    }
+
+    /// Until when the lock is closed if this holder does not come back.
+    fn barred_until(&self, held: &Held) -> u64 {
+        let delay = u64::try_from(held.delay.as_millis()).unwrap_or(u64::MAX);
+        held.expires_ms.saturating_add(delay)
+    }
+
+    /// Drops a holder whose lease has ended, as every step does first.
+    pub fn settle(&mut self, now: Timestamp) {
+        if self.holder(now).is_none()
+            && let Some(gone) = self.held.take()
+        {
+            self.barred_ms = if gone.delay.is_zero() { 0 } else { self.barred_until(&gone) };
+        }
+    }
+
+    /// Takes the lock, or once more, for its owner.
+    ///
+    /// Sent again under the same id it changes nothing but the lease, which never becomes shorter.
+    pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> Acquired {
+        self.settle(now);
+        let until = millis(now).saturating_add(ask.lease.millis());
+        let Some(held) = &mut self.held else {
+            if self.barred_ms > 0 && millis(now) <= self.barred_ms {
+                let left = self.barred_ms.saturating_sub(millis(now));
+                return Acquired::Busy { left: Some(Duration::from_millis(left)) };
+            }
+            let fence = Fence::next(self.fence, now);
+            self.barred_ms = 0;
+            self.fence = Some(fence);
+            self.held = Some(Held {
+                owner: ask.owner.clone(),
+                kind: ask.kind,
+                holds: vec![ask.hold],
+                fence,
+                since: now,
+                expires_ms: until,
+                delay: ask.delay,
+                label: ask.label.into(),
+            });
+            return Acquired::Granted { fence, depth: 1, copies: 0 };
+        };
+        if held.kind != ask.kind {
+            return Acquired::Foreign;
+        }
+        let known = held.holds.contains(&ask.hold);
+        if held.owner != *ask.owner || (ask.kind == Kind::Simple && !known) {
+            let left = held.expires_ms.saturating_sub(millis(now));
+            return Acquired::Busy { left: Some(Duration::from_millis(left)) };
+        }
+        if !known {
+            if held.holds.len() >= MAX_DEPTH {
+                return Acquired::TooDeep;
+            }
+            held.holds.push(ask.hold);
+        }
+        held.expires_ms = held.expires_ms.max(until);
+        Acquired::Granted { fence: held.fence, depth: depth(held), copies: 0 }
+    }
+
+    /// Lengthens the lease of whoever holds it under this fence.
+    pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> Renewed {
+        self.settle(now);
+        match &mut self.held {
+            Some(held)
+                if held.owner == *ask.owner && held.kind == ask.kind && held.fence == ask.fence =>
+            {
+                let until = millis(now).saturating_add(ask.lease.millis());
+                held.expires_ms = held.expires_ms.max(until);
+                Renewed::Held
+            }
+            _ => Renewed::Lost,
+        }
+    }
+
+    /// Ends one hold; with the last one the lock is free.
+    ///
+    /// While others are left, the lease is lengthened for them, as Redisson does.
+    pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> Released {
+        self.settle(now);
+        let Some(held) = &mut self.held else { return Released::AlreadyLost };
+        let place = held.holds.iter().position(|hold| *hold == ask.hold);
+        let Some(place) = place.filter(|_| held.owner == *ask.owner && held.kind == ask.kind)
+        else {
+            return Released::AlreadyLost;
+        };
+        held.holds.remove(place);
+        if held.holds.is_empty() {
+            self.held = None;
+            return Released::Freed;
+        }
+        let until = millis(now).saturating_add(ask.lease.millis());
+        held.expires_ms = held.expires_ms.max(until);
+        Released::StillHeld
+    }
+
+    /// Frees the lock, whoever holds it; who that was.
+    pub fn force_release(&mut self, now: Timestamp) -> Option<Held> {
+        self.settle(now);
+        self.barred_ms = 0;
+        self.held.take()
+    }
+}

@@ -1,0 +1,403 @@
+//! What every store of locks must do, whatever it is made of.
+//!
+//! A store crate implements [`Subject`] over its store and calls [`all`]. The heart is [`replay`]:
+//! random histories of a few owners on a few locks, executed by the store and by a map of
+//! [`Record`]s; every answer must be equal. The other checks are the sentences people rely on.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::Rng;
+use crate::Timestamp;
+use crate::lock::{
+    Acquire, Acquired, Attempt, Durability, Fence, HoldId, Kind, LATCH, Lease, LockName, MAX_DEPTH,
+    Owner, Record, Release, Released, Renew, Renewed,
+};
+
+/// A store under test, with a clock that the test moves.
+pub trait Subject {
+    /// Takes a lock.
+    fn acquire(&self, ask: &Acquire<'_>) -> Acquired;
+
+    /// Lengthens leases.
+    fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewed>;
+
+    /// Ends a hold.
+    fn release(&self, ask: &Release<'_>) -> Released;
+
+    /// Frees a lock; its owner and how often it was held.
+    fn force_release(&self, name: &LockName) -> Option<(String, u32)>;
+
+    /// Who holds a lock and how often.
+    fn holder(&self, name: &LockName) -> Option<(String, u32)>;
+
+    /// Sets the store's clock.
+    fn set_time(&self, now: Timestamp);
+}
+
+/// Runs every check. `steps` is the number of steps replayed.
+///
+/// # Panics
+///
+/// When the store does something else than it must.
+pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
+    subject.set_time(START);
+    for kind in [Kind::Reentrant, Kind::Simple] {
+        an_acquisition_sent_again_counts_once(subject, kind);
+        a_release_sent_again_releases_nothing_else(subject, kind);
+        only_the_holder_can_renew_or_release(subject, kind);
+        a_hold_that_was_released_is_not_granted_any_more(subject, kind);
+        a_vanished_holder_keeps_the_lock_closed_for_the_delay(subject, kind);
+    }
+    re_entry_keeps_the_fence_and_the_longest_lease(subject);
+    re_entry_ends_at_a_depth(subject);
+    kinds_do_not_mix(subject);
+    replay(subject, seed, steps);
+}
+
+/// When the clock of a check starts.
+pub const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+/// An acquisition with nothing special about it.
+pub fn plain<'a>(name: &'a LockName, kind: Kind, owner: &'a Owner, hold: u128) -> Acquire<'a> {
+    Acquire {
+        name,
+        kind,
+        owner,
+        hold: HoldId::new(hold),
+        lease: Lease::DEFAULT,
+        delay: Duration::ZERO,
+        label: "a test",
+        durability: Durability::Plain,
+    }
+}
+
+/// The release of an acquisition, as if something had gone wrong.
+pub const fn end<'a>(ask: &Acquire<'a>) -> Release<'a> {
+    let Acquire { name, kind, owner, hold, lease, .. } = *ask;
+    Release { name, kind, owner, hold, lease, attempt: Attempt::Again }
+}
+
+/// The renewal of what was acquired.
+pub const fn longer<'a>(ask: &Acquire<'a>, fence: Fence) -> Renew<'a> {
+    let Acquire { name, kind, owner, lease, .. } = *ask;
+    Renew { name, kind, owner, fence, lease }
+}
+
+/// The fence of a grant.
+///
+/// # Panics
+///
+/// When it was not granted.
+pub fn granted(acquired: Acquired) -> Fence {
+    match acquired {
+        Acquired::Granted { fence, .. } => fence,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn name(of: &str, kind: Kind) -> LockName {
+    LockName::new(&format!("suite {{{of}}} {kind:?}")).expect("a short name")
+}
+
+/// No two holds have one id, whatever the lock.
+const fn id(kind: Kind, number: u128) -> u128 {
+    match kind {
+        Kind::Reentrant => number,
+        Kind::Simple => 500 + number,
+    }
+}
+
+fn owner(number: u64) -> Owner {
+    Owner::new(77, number)
+}
+
+/// E43: sent twice, it is held once.
+pub fn an_acquisition_sent_again_counts_once(subject: &impl Subject, kind: Kind) {
+    let (lock, me) = (name("again", kind), owner(1));
+    let ask = plain(&lock, kind, &me, id(kind, 1));
+
+    let first = subject.acquire(&ask);
+    let again = subject.acquire(&ask);
+
+    assert_eq!(first, again);
+    assert_eq!(subject.release(&end(&ask)), Released::Freed);
+    assert_eq!(subject.holder(&lock), None);
+}
+
+/// E43: a release that comes again, late, does not free the next holder's lock.
+pub fn a_release_sent_again_releases_nothing_else(subject: &impl Subject, kind: Kind) {
+    let (lock, me, you) = (name("released", kind), owner(1), owner(2));
+    let (mine, yours) =
+        (plain(&lock, kind, &me, id(kind, 10)), plain(&lock, kind, &you, id(kind, 11)));
+    granted(subject.acquire(&mine));
+    let first = subject.release(&end(&mine));
+    granted(subject.acquire(&yours));
+
+    let again = subject.release(&end(&mine));
+
+    assert_eq!((first, again), (Released::Freed, first));
+    assert_eq!(subject.holder(&lock), Some((you.as_str().to_owned(), 1)));
+    // Nor does it free the same owner's next hold.
+    subject.release(&end(&yours));
+    let next = plain(&lock, kind, &me, id(kind, 12));
+    granted(subject.acquire(&next));
+    subject.release(&end(&mine));
+    assert_eq!(subject.holder(&lock), Some((me.as_str().to_owned(), 1)));
+    subject.release(&end(&next));
+}
+
+/// E43, C40: strangers, and the owner under an older fence, change nothing.
+pub fn only_the_holder_can_renew_or_release(subject: &impl Subject, kind: Kind) {
+    let (lock, me, you) = (name("foreign", kind), owner(1), owner(2));
+    let (old, mine) =
+        (plain(&lock, kind, &me, id(kind, 20)), plain(&lock, kind, &me, id(kind, 21)));
+    let stale = granted(subject.acquire(&old));
+    subject.release(&end(&old));
+    let fence = granted(subject.acquire(&mine));
+    assert!(fence > stale, "E42");
+
+    let stranger = Renew { owner: &you, ..longer(&mine, fence) };
+    let renewed = subject.renew(&[stranger, longer(&mine, stale), longer(&mine, fence)]);
+    let released = subject.release(&Release { owner: &you, ..end(&mine) });
+
+    assert_eq!(renewed, [Renewed::Lost, Renewed::Lost, Renewed::Held]);
+    assert_eq!(released, Released::AlreadyLost);
+    assert_eq!(subject.holder(&lock), Some((me.as_str().to_owned(), 1)));
+    assert_eq!(subject.force_release(&lock), Some((me.as_str().to_owned(), 1)));
+    assert_eq!(subject.renew(&[longer(&mine, fence)]), [Renewed::Lost]);
+    assert_eq!(subject.force_release(&lock), None);
+}
+
+/// A caller gave up, and its acquisition arrives after its release.
+pub fn a_hold_that_was_released_is_not_granted_any_more(subject: &impl Subject, kind: Kind) {
+    let (lock, me) = (name("late", kind), owner(1));
+    let ask = plain(&lock, kind, &me, id(kind, 30));
+
+    assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost);
+    assert_eq!(subject.acquire(&ask), Acquired::Over);
+
+    assert_eq!(subject.holder(&lock), None);
+    assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost, "answered alike");
+}
+
+/// The lock-delay: after a loss it is closed for a while, after a release it is not.
+pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(subject: &impl Subject, kind: Kind) {
+    let (lock, me, you) = (name("delay", kind), owner(1), owner(2));
+    let minute = Duration::from_secs(60);
+    let mine = Acquire { delay: minute, ..plain(&lock, kind, &me, id(kind, 40)) };
+    let yours = plain(&lock, kind, &you, id(kind, 41));
+    granted(subject.acquire(&mine));
+    subject.release(&end(&mine));
+    granted(subject.acquire(&yours));
+    subject.release(&end(&yours));
+
+    granted(subject.acquire(&Acquire { hold: HoldId::new(id(kind, 42)), ..mine }));
+    let gone = Lease::DEFAULT.duration() + Duration::from_millis(1);
+    subject.set_time(START.checked_add(gone).expect("soon"));
+    let closed = subject.acquire(&Acquire { hold: HoldId::new(id(kind, 43)), ..yours });
+    subject.set_time(START.checked_add(gone + minute).expect("soon"));
+    let open = subject.acquire(&Acquire { hold: HoldId::new(id(kind, 44)), ..yours });
+
+    let left = minute - Duration::from_millis(1);
+    assert_eq!(closed, Acquired::Busy { left: Some(left) });
+    granted(open);
+    subject.force_release(&lock);
+    subject.set_time(START);
+}
+
+/// E41, E44: a second hold has the first one's fence, and cannot cut its lease short.
+pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl Subject) {
+    let (lock, me, you) = (name("twice", Kind::Reentrant), owner(1), owner(2));
+    let outer = plain(&lock, Kind::Reentrant, &me, 50);
+    let short = Lease::new(Duration::from_secs(1)).expect("a second");
+    let inner = Acquire { hold: HoldId::new(51), lease: short, ..outer };
+
+    let fence = granted(subject.acquire(&outer));
+    let second = subject.acquire(&inner);
+
+    assert_eq!(second, Acquired::Granted { fence, depth: 2, copies: 0 });
+    assert_eq!(subject.release(&end(&inner)), Released::StillHeld);
+    let busy = subject.acquire(&plain(&lock, Kind::Reentrant, &you, 52));
+    assert_eq!(busy, Acquired::Busy { left: Some(Lease::DEFAULT.duration()) });
+    assert_eq!(subject.release(&end(&outer)), Released::Freed);
+}
+
+/// At [`MAX_DEPTH`] there is no further in.
+pub fn re_entry_ends_at_a_depth(subject: &impl Subject) {
+    let (lock, me) = (name("deep", Kind::Reentrant), owner(1));
+    for hold in 0..MAX_DEPTH {
+        granted(subject.acquire(&plain(&lock, Kind::Reentrant, &me, 1_000 + hold as u128)));
+    }
+
+    let deeper = subject.acquire(&plain(&lock, Kind::Reentrant, &me, 9_999));
+
+    assert_eq!(deeper, Acquired::TooDeep);
+    assert_eq!(subject.holder(&lock), Some((me.as_str().to_owned(), MAX_DEPTH as u32)));
+    subject.force_release(&lock);
+}
+
+/// A name that is one kind of lock now is not the other.
+pub fn kinds_do_not_mix(subject: &impl Subject) {
+    let (lock, me) = (name("mixed", Kind::Reentrant), owner(1));
+    for (kind, other) in [(Kind::Reentrant, Kind::Simple), (Kind::Simple, Kind::Reentrant)] {
+        let ask = plain(&lock, kind, &me, id(kind, 60));
+        let fence = granted(subject.acquire(&ask));
+
+        let mixed = Acquire { kind: other, hold: HoldId::new(69), ..ask };
+
+        assert_eq!(subject.acquire(&mixed), Acquired::Foreign);
+        let renewed = subject.renew(&[Renew { kind: other, ..longer(&ask, fence) }]);
+        assert_eq!(renewed, [Renewed::Lost]);
+        assert_eq!(subject.release(&end(&ask)), Released::Freed);
+    }
+}
+
+/// A store as simple as can be: a map that only grows.
+#[derive(Debug, Default)]
+pub struct Model {
+    records: HashMap<LockName, Record>,
+    /// What each release was answered, and until which millisecond that is remembered.
+    latches: HashMap<(LockName, HoldId), (Released, u64)>,
+}
+
+impl Model {
+    fn latch(&self, name: &LockName, hold: HoldId, now: Timestamp) -> Option<Released> {
+        let (answer, until) = self.latches.get(&(name.clone(), hold))?;
+        (now.as_micros() / 1_000 <= *until).then_some(*answer)
+    }
+
+    /// Takes a lock.
+    pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> Acquired {
+        if self.latch(ask.name, ask.hold, now).is_some() {
+            return Acquired::Over;
+        }
+        self.records.entry(ask.name.clone()).or_default().acquire(ask, now)
+    }
+
+    /// Lengthens a lease.
+    pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> Renewed {
+        self.records.entry(ask.name.clone()).or_default().renew(ask, now)
+    }
+
+    /// Ends a hold.
+    pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> Released {
+        if let Some(answer) = self.latch(ask.name, ask.hold, now) {
+            return answer;
+        }
+        let answer = self.records.entry(ask.name.clone()).or_default().release(ask, now);
+        let until = now.as_micros() / 1_000 + LATCH.as_millis() as u64;
+        self.latches.insert((ask.name.clone(), ask.hold), (answer, until));
+        answer
+    }
+}
+
+/// One step of a history on owned parts.
+struct Play {
+    name: LockName,
+    kind: Kind,
+    owner: Owner,
+    hold: u128,
+    lease: Lease,
+    delay: Duration,
+}
+
+impl Play {
+    fn ask(&self) -> Acquire<'_> {
+        let Self { lease, delay, .. } = *self;
+        Acquire { lease, delay, ..plain(&self.name, self.kind, &self.owner, self.hold) }
+    }
+}
+
+/// Replays a random history through the store and through the [`Model`]. E45
+///
+/// Fences need not be equal: a store may count all its locks together. But they must rise with every
+/// grant of a lock, and be the same where the model's are. E42
+pub fn replay(subject: &impl Subject, seed: u64, steps: u64) {
+    let mut rng = Rng::new(seed);
+    let mut model = Model::default();
+    let mut now = START;
+    let mut fences: HashMap<(LockName, Fence), Fence> = HashMap::new();
+    let mut highest: HashMap<LockName, Fence> = HashMap::new();
+    let mut plays: Vec<Play> = Vec::new();
+    for step in 0..steps {
+        now = moved(&mut rng, now);
+        subject.set_time(now);
+        let context = || format!("seed {seed} step {step} at {now}");
+        if plays.is_empty() || rng.chance(4, 10) {
+            // A new acquisition, or an old one sent again.
+            if plays.is_empty() || rng.chance(3, 4) {
+                plays.push(drawn(&mut rng, seed, step));
+            }
+            let place = rng.within((plays.len() as u64).saturating_sub(6), plays.len() as u64 - 1);
+            let play = &plays[place as usize];
+            let (expected, found) = (model.acquire(&play.ask(), now), subject.acquire(&play.ask()));
+            match (expected, found) {
+                (
+                    Acquired::Granted { fence, depth, .. },
+                    Acquired::Granted { fence: actual, depth: reported, .. },
+                ) => {
+                    assert_eq!(depth, reported, "{}", context());
+                    let key = (play.name.clone(), fence);
+                    let known = fences.get(&key).copied();
+                    assert_eq!(known.unwrap_or(actual), actual, "{}", context());
+                    if known.is_none() {
+                        let last = highest.insert(play.name.clone(), actual);
+                        assert!(last < Some(actual), "{}: fences rise", context());
+                        fences.insert(key, actual);
+                    }
+                }
+                _ => assert_eq!(found, expected, "{}: {:?}", context(), play.ask()),
+            }
+            continue;
+        }
+        let place = rng.within((plays.len() as u64).saturating_sub(12), plays.len() as u64 - 1);
+        let play = &plays[place as usize];
+        if rng.chance(1, 2) {
+            let (expected, found) =
+                (model.release(&end(&play.ask()), now), subject.release(&end(&play.ask())));
+            assert_eq!(found, expected, "{}: {:?}", context(), play.ask());
+        } else if let Some(((_, fence), actual)) = fences
+            .iter()
+            .find(|((name, _), actual)| highest.get(name) == Some(*actual) && *name == play.name)
+        {
+            let ask = play.ask();
+            let expected = model.renew(&longer(&ask, *fence), now);
+            assert_eq!(subject.renew(&[longer(&ask, *actual)]), [expected], "{}", context());
+        }
+        let holder = model.records.get_mut(&play.name).and_then(|record| {
+            // Looking is enough for a store to find that a lease has ended.
+            record.settle(now);
+            record.holder(now)
+        });
+        let holder = holder.map(|held| (held.owner.as_str().to_owned(), held.holds.len() as u32));
+        assert_eq!(subject.holder(&play.name), holder, "{}", context());
+    }
+}
+
+/// Mostly a little later, now and then much, now and then earlier.
+fn moved(rng: &mut Rng, now: Timestamp) -> Timestamp {
+    let micros = now.as_micros();
+    Timestamp::from_micros(match rng.below(20) {
+        0 => micros.saturating_sub(rng.within(0, 5_000_000)),
+        1..=2 => micros + rng.within(0, 60_000_000),
+        3..=6 => micros + rng.within(0, 2_000_000),
+        _ => micros + rng.within(0, 2_000),
+    })
+}
+
+fn drawn(rng: &mut Rng, seed: u64, step: u64) -> Play {
+    let kind = rng.pick(&[Kind::Reentrant, Kind::Reentrant, Kind::Simple]);
+    // Now and then the other kind by the same name.
+    let named = if rng.chance(1, 20) { Kind::Simple } else { kind };
+    let name = LockName::new(&format!("replay {seed} {named:?} {}", rng.below(2))).expect("short");
+    let millis = rng.pick(&[10, 500, 1_000, 30_000]);
+    Play {
+        name,
+        kind,
+        owner: owner(rng.below(3)),
+        hold: ((u128::from(seed) + 1) << 64) | u128::from(step),
+        lease: Lease::new(Duration::from_millis(millis)).expect("ten milliseconds at least"),
+        delay: Duration::from_millis(rng.pick(&[0, 0, 0, 700])),
+    }
+}
