@@ -19,6 +19,7 @@ mod builder;
 mod clock;
 mod fingerprint;
 mod interned;
+mod locks;
 mod overflow;
 mod several;
 mod shard;
@@ -32,6 +33,7 @@ mod values;
 
 pub use builder::Builder;
 pub use clock::MonotonicClock;
+pub use locks::Ear;
 pub use single::Single;
 pub use store::{EmbeddedStore, Stats};
 pub use tollgate_core as core;

@@ -15,6 +15,7 @@ use crate::MonotonicClock;
 use crate::booth::{Booths, Locked};
 use crate::builder::{Builder, Sizes};
 use crate::fingerprint::{Fingerprint, Secret};
+use crate::locks::Locks;
 use crate::overflow::Overflow;
 use crate::several::Several;
 use crate::shard::{Outcome, Shard};
@@ -37,7 +38,7 @@ use crate::values::Values;
 /// ```
 #[derive(Debug)]
 pub struct EmbeddedStore<C = MonotonicClock> {
-    clock: C,
+    pub(crate) clock: C,
     secret: Secret,
     /// A power of two of them, so that the mask picks one.
     shards: Box<[Padded]>,
@@ -45,6 +46,7 @@ pub struct EmbeddedStore<C = MonotonicClock> {
     booths: Booths,
     overflow: Lock<Overflow>,
     values: Values,
+    pub(crate) locks: Locks,
 }
 
 /// A shard on cache lines of its own, so that neighbours do not slow each other down.
@@ -97,6 +99,7 @@ impl<C: Clock> EmbeddedStore<C> {
             booths: Booths::new(sizes.booths),
             overflow: Lock::new(Overflow::default()),
             values: Values::default(),
+            locks: Locks::default(),
         }
     }
 
