@@ -89,6 +89,11 @@ pub(crate) const MAX_CHARGES: usize = 256;
 /// Runs under way at a time on a connection: while Redis works on one, the next is on its way.
 const FLIGHTS: usize = 3;
 
+/// How many runs are under way at most.
+pub(crate) fn flights(config: &Config) -> usize {
+    FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight)
+}
+
 /// The queue, and the thread behind it, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -139,7 +144,7 @@ impl Driver {
         let driven = Driven {
             queue: Arc::clone(&queue),
             counts: Arc::clone(&counts),
-            flights: FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight),
+            flights: flights(config),
         };
         let config = config.clone();
         let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
@@ -167,6 +172,11 @@ impl Driver {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
         self.runtime.spawn(work).await.ok()
+    }
+
+    /// Starts something on the store's thread, which ends with it.
+    pub(crate) fn start_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
     }
 
     /// Puts what one caller asks into the queue.

@@ -85,6 +85,7 @@ pub(crate) enum Cause {
     Late,
     Garbled,
     Stopped,
+    NoLock,
     Answer { code: String, detail: String },
 }
 
@@ -116,6 +117,7 @@ impl fmt::Display for Cause {
             Self::Lost => f.write_str("the connection to redis ended before the reply"),
             Self::Late => f.write_str("the call reached redis too late and was dropped there"),
             Self::Stopped => f.write_str("the thread of the store has ended"),
+            Self::NoLock => f.write_str("what is kept under the name is no lock"),
             Self::Garbled => f.write_str("the reply of the script makes no sense"),
             Self::Answer { code, detail } => write!(f, "redis answered {code} {detail}"),
         }

@@ -19,11 +19,13 @@
 //! | `resp` | Redis's protocol |
 //! | `command`, `answer` | what is sent, what comes back |
 //! | `server_time` | what time it is at the server |
+//! | `locks` | what only locks ask: copies, releases that are heard |
 
 mod answer;
 mod command;
 mod dial;
 mod keeper;
+mod locks;
 mod resp;
 mod server_time;
 mod talk;
@@ -34,6 +36,7 @@ mod wire;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
@@ -49,10 +52,11 @@ use crate::checks::Warning;
 use crate::clock::{self, Instant};
 use crate::config::{Config, Retry};
 use crate::error::{Cause, ConnectError};
-use crate::script::VALUES;
+use crate::script::{Step, VALUES};
 
 pub(crate) use self::answer::Reply;
 pub(crate) use self::command::{Call, Keys, Script, Strings, Which};
+pub(crate) use self::locks::Hearing;
 pub(crate) use self::resp::{Value, command};
 pub(crate) use self::wire::{Gone, Wire};
 
@@ -80,6 +84,7 @@ impl Link {
         let shared = Arc::new(Shared {
             script: Script::new(script),
             values: Script::new(VALUES),
+            locks: Step::ALL.map(|step| Script::new(step.text())),
             dialer: Dialer::new(config)?,
             lanes: (0..config.connections).map(|_| Arc::default()).collect(),
             turn: AtomicUsize::new(0),
@@ -132,7 +137,9 @@ impl Link {
             return Err(Cause::DeadlinePassed.unavailable());
         }
         let mut trail = Trail::default();
-        match timeout_at(deadline, shared.attempt(call, &mut trail)).await {
+        // Nobody waits for a decision beyond the configured deadline, but for a lock.
+        let worth = left.max(shared.config.deadline).saturating_mul(2);
+        match timeout_at(deadline, shared.attempt(call, worth, &mut trail)).await {
             Ok(result) => result,
             // A call that waited for most of its time elsewhere says nothing about Redis.
             Err(_) => {
@@ -195,6 +202,7 @@ struct Shared {
     config: Config,
     script: Script,
     values: Script,
+    locks: [Script; Step::ALL.len()],
     dialer: Dialer,
     lanes: Box<[Arc<Lane>]>,
     turn: AtomicUsize,
@@ -220,12 +228,18 @@ struct Trail {
 impl Shared {
     /// Sends the call, and again where that is safe: by text when Redis does not know the script,
     /// with the right time when ours was wrong, and after a loss if it has an id.
-    async fn attempt(&self, call: Call<'_>, trail: &mut Trail) -> Result<Reply, StoreError> {
-        let id = match self.config.retry {
-            Retry::Never => String::new(),
-            Retry::Once => self.ids.next(),
+    async fn attempt(
+        &self,
+        call: Call<'_>,
+        worth: Duration,
+        trail: &mut Trail,
+    ) -> Result<Reply, StoreError> {
+        let id = match (self.config.retry, call.which) {
+            // A step on a lock has ids of its own, and whoever asks sends it again.
+            (Retry::Never, _) | (_, Which::Lock(_)) => String::new(),
+            (Retry::Once, _) => self.ids.next(),
         };
-        let mut preamble = Preamble { not_after: self.not_after(), id };
+        let mut preamble = Preamble { not_after: self.not_after(worth), id };
         let (mut form, mut resent, mut retimed) = (Form::BySha, false, false);
         let Some((mut lane, mut wire)) = self.pick() else {
             return Err(Cause::NotConnected.unavailable());
@@ -233,11 +247,7 @@ impl Shared {
         loop {
             trail.wire = Some(Arc::clone(&lane));
             trail.uncertain = true;
-            let script = match call.which {
-                Which::Batch => &self.script,
-                Which::Values => &self.values,
-            };
-            let command = call.pack(script, form, &preamble);
+            let command = call.pack(self.script(call.which), form, &preamble);
             let answer = wire.ask(command).await.map_or(Answer::Foreign, Answer::read);
             // What was sent first may have been executed, whatever becomes of the second.
             trail.uncertain = resent;
@@ -262,7 +272,7 @@ impl Shared {
                         return Err(Cause::Late.unavailable());
                     }
                     retimed = true;
-                    preamble.not_after = self.not_after();
+                    preamble.not_after = self.not_after(worth);
                 }
                 Answer::Refusal(refusal) => {
                     if refusal.is_indisposed() {
@@ -280,7 +290,7 @@ impl Shared {
                     self.counters.lost.fetch_add(1, Relaxed);
                     self.failed(&lane);
                     trail.uncertain = true;
-                    if resent || self.config.retry == Retry::Never {
+                    if resent || preamble.id.is_empty() {
                         return Err(Cause::Lost.timeout());
                     }
                     trail.wire = None;
@@ -289,6 +299,21 @@ impl Shared {
                     self.counters.retried.fetch_add(1, Relaxed);
                 }
             }
+        }
+    }
+
+    const fn script(&self, which: Which) -> &Script {
+        let [acquire, renew, release, inspect, force, list, guarded] = &self.locks;
+        match which {
+            Which::Batch => &self.script,
+            Which::Values => &self.values,
+            Which::Lock(Step::Acquire) => acquire,
+            Which::Lock(Step::Renew) => renew,
+            Which::Lock(Step::Release) => release,
+            Which::Lock(Step::Inspect) => inspect,
+            Which::Lock(Step::Force) => force,
+            Which::Lock(Step::List) => list,
+            Which::Lock(Step::Guarded) => guarded,
         }
     }
 
@@ -301,8 +326,8 @@ impl Shared {
     }
 
     /// Until when, by the server's clock, a call sent now is worth executing.
-    fn not_after(&self) -> u64 {
-        self.time.ahead(clock::now(), self.config.deadline.saturating_mul(2))
+    fn not_after(&self, worth: Duration) -> u64 {
+        self.time.ahead(clock::now(), worth)
     }
 
     /// Asks for the server's time. Returns whether it told.

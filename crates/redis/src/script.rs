@@ -28,3 +28,69 @@ pub(crate) const SCRIPT: &str = concat!(
     "end\nend\n",
     include_str!("../lua/batch.lua"),
 );
+
+/// The steps on locks. Each is a script of its own, as each is sent alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Acquire,
+    Renew,
+    Release,
+    Inspect,
+    Force,
+    List,
+    Guarded,
+}
+
+impl Step {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Acquire,
+        Self::Renew,
+        Self::Release,
+        Self::Inspect,
+        Self::Force,
+        Self::List,
+        Self::Guarded,
+    ];
+
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Acquire => {
+                concat!(
+                    include_str!("../lua/lock/common.lua"),
+                    include_str!("../lua/lock/acquire.lua")
+                )
+            }
+            Self::Renew => {
+                concat!(
+                    include_str!("../lua/lock/common.lua"),
+                    include_str!("../lua/lock/renew.lua")
+                )
+            }
+            Self::Release => concat!(
+                include_str!("../lua/lock/common.lua"),
+                include_str!("../lua/lock/release.lua")
+            ),
+            Self::Inspect => concat!(
+                include_str!("../lua/lock/common.lua"),
+                include_str!("../lua/lock/describe.lua"),
+                include_str!("../lua/lock/inspect.lua")
+            ),
+            Self::Force => concat!(
+                include_str!("../lua/lock/common.lua"),
+                include_str!("../lua/lock/describe.lua"),
+                include_str!("../lua/lock/force.lua")
+            ),
+            Self::List => {
+                concat!(
+                    include_str!("../lua/lock/common.lua"),
+                    include_str!("../lua/lock/list.lua")
+                )
+            }
+            Self::Guarded => concat!(
+                include_str!("../lua/lock/common.lua"),
+                include_str!("../lua/lock/guarded.lua")
+            ),
+        }
+    }
+}

@@ -15,8 +15,9 @@ use tollgate_core::{
 
 use crate::batch::Told;
 use crate::clock::Instant;
-use crate::driver::{Driver, MAX_CHARGES};
+use crate::driver::{self, Driver, MAX_CHARGES};
 use crate::link::{Call, Link, Which};
+use crate::lock::Locks;
 use crate::ride::Ticket;
 use crate::{Config, ConnectError, Warning, clock, keys};
 
@@ -42,8 +43,9 @@ use crate::{Config, ConnectError, Warning, clock, keys};
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Arc<Link>,
-    driver: Driver,
+    pub(crate) link: Arc<Link>,
+    pub(crate) driver: Driver,
+    pub(crate) locks: Locks,
     config: Config,
 }
 
@@ -95,7 +97,8 @@ impl RedisStore {
     /// When a person has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let (driver, link) = Driver::start(&config).await?;
-        Ok(Self { link, driver, config })
+        let locks = Locks::new(&config, driver::flights(&config));
+        Ok(Self { link, driver, locks, config })
     }
 
     /// What the checks of the server found; empty as long as there was no connection.

@@ -2,6 +2,8 @@
 
 use super::resp::{self, MAX_FRAME, write_length, write_string};
 
+use crate::script::Step;
+
 /// A script and the name Redis knows it by.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -24,6 +26,8 @@ pub(crate) enum Which {
     Batch,
     /// The one that keeps values.
     Values,
+    /// One of those that keep locks.
+    Lock(Step),
 }
 
 /// One run of a script: `KEYS` and, from `ARGV[3]` on, `ARGV`.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::answer::Refusal;
 use super::resp::{self, Value};
-use super::talk::Talk;
+use super::talk::{Hear, Talk};
 use super::wire::{Gone, Pulse, Wire};
 use crate::config::{Address, Config, Secret};
 use crate::error::{ConnectError, ConnectErrorKind};
@@ -56,9 +56,18 @@ impl Dialer {
 
     /// One attempt, over within the connect timeout.
     pub(super) async fn dial(&self) -> Result<Dialled, ConnectError> {
+        self.dial_for(None).await
+    }
+
+    /// The same, for a connection over which messages come.
+    pub(super) async fn dial_to_hear(&self, hear: Hear) -> Result<Dialled, ConnectError> {
+        self.dial_for(Some(hear)).await
+    }
+
+    async fn dial_for(&self, hear: Option<Hear>) -> Result<Dialled, ConnectError> {
         let address = &self.config.address;
         let attempt = async {
-            let (wire, driver) = self.open().await?;
+            let (wire, driver) = self.open(hear).await?;
             let mut driving = JoinSet::new();
             driving.spawn(driver);
             self.greet(wire, driving).await
@@ -68,16 +77,18 @@ impl Dialer {
         })
     }
 
-    async fn open(&self) -> Result<(Wire, Driver), ConnectError> {
+    async fn open(&self, hear: Option<Hear>) -> Result<(Wire, Driver), ConnectError> {
         let cannot = |error: io::Error| {
             let address = &self.config.address;
             ConnectError::unreachable(format!("cannot connect to redis at {address}"))
                 .with_source(error)
         };
         match &self.config.address {
-            Address::Unix(path) => Ok(self.talk(UnixStream::connect(path).await.map_err(cannot)?)),
+            Address::Unix(path) => {
+                Ok(self.talk(UnixStream::connect(path).await.map_err(cannot)?, hear))
+            }
             Address::Tcp { host, port } => {
-                Ok(self.talk(self.tcp(host, *port).await.map_err(cannot)?))
+                Ok(self.talk(self.tcp(host, *port).await.map_err(cannot)?, hear))
             }
             #[cfg(feature = "tls")]
             Address::Tls { host, port } => {
@@ -94,7 +105,7 @@ impl Dialer {
                         cannot(error)
                     }
                 })?;
-                Ok(self.talk(stream))
+                Ok(self.talk(stream, hear))
             }
             #[cfg(not(feature = "tls"))]
             Address::Tls { .. } => {
@@ -124,13 +135,13 @@ impl Dialer {
         Err(last)
     }
 
-    fn talk<S>(&self, stream: S) -> (Wire, Driver)
+    fn talk<S>(&self, stream: S, hear: Option<Hear>) -> (Wire, Driver)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // All calls that may be in flight, and a few PINGs, find room without waiting.
         let (ask, asked) = mpsc::channel(self.config.max_in_flight.saturating_add(8));
-        (Wire::new(ask), Box::pin(Talk::new(stream, asked)))
+        (Wire::new(ask), Box::pin(Talk::new(stream, asked, hear)))
     }
 
     /// Logs in, and waits for a sign of life: a stopped server accepts connections too.

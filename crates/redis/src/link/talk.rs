@@ -2,6 +2,9 @@
 //!
 //! It ends when the connection does, when what comes is not Redis's protocol or answers no question, or
 //! when nobody can ask any more. Whoever still waits then learns that there will be no answer.
+//!
+//! On a connection for messages somebody hears those, which answer no question. Nothing is kept of them,
+//! so there is no queue that could grow.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,12 +21,17 @@ pub(super) struct Question {
     pub(super) tell: oneshot::Sender<Value>,
 }
 
+/// Who is told the channel of each message. Called on the thread of the connection.
+pub(crate) type Hear = Box<dyn FnMut(&[u8]) + Send>;
+
 /// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
 const ROOM: usize = 32 << 10;
 
 pub(super) struct Talk<S> {
     stream: S,
     questions: mpsc::Receiver<Question>,
+    /// Who hears messages, on a connection for them.
+    hear: Option<Hear>,
     /// What is to be written, and how much of the first has been.
     outgoing: VecDeque<Vec<u8>>,
     written: usize,
@@ -40,10 +48,11 @@ pub(super) struct Talk<S> {
 struct Over;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
-    pub(super) fn new(stream: S, questions: mpsc::Receiver<Question>) -> Self {
+    pub(super) fn new(stream: S, questions: mpsc::Receiver<Question>, hear: Option<Hear>) -> Self {
         Self {
             stream,
             questions,
+            hear,
             outgoing: VecDeque::new(),
             written: 0,
             unflushed: false,
@@ -104,13 +113,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
         let mut unread = self.incoming.get(..self.filled).unwrap_or(&[]);
         while let Some(end) = resp::measure(unread).map_err(|_| Over)? {
             let (answer, rest) = unread.split_at_checked(end).ok_or(Over)?;
+            unread = rest;
+            let answer = resp::read(answer).map_err(|_| Over)?;
+            if let Some(hear) = &mut self.hear
+                && let Some(channel) = channel_of(&answer)
+            {
+                hear(channel);
+                continue;
+            }
             let tell = self.waiting.pop_front().ok_or(Over)?;
             // Whoever has given up does not miss it.
-            let _ = tell.send(resp::read(answer).map_err(|_| Over)?);
-            unread = rest;
+            let _ = tell.send(answer);
         }
         // Nobody asked for what begins here.
-        if self.waiting.is_empty() && !unread.is_empty() {
+        if self.waiting.is_empty() && !unread.is_empty() && self.hear.is_none() {
             return Err(Over);
         }
         let start = self.filled.saturating_sub(unread.len());
@@ -137,6 +153,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     }
 }
 
+/// Over which channel this came, if it is a message.
+fn channel_of(value: &Value) -> Option<&[u8]> {
+    let Value::Array(parts) = value else { return None };
+    match parts.as_slice() {
+        [Value::String(kind), Value::String(channel), Value::String(_)] if kind == b"message" => {
+            Some(channel)
+        }
+        _ => None,
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Future for Talk<S> {
     type Output = ();
 
@@ -144,6 +171,63 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Talk<S> {
         match self.go_on(context) {
             Ok(()) => Poll::Pending,
             Err(Over) => Poll::Ready(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n";
+
+    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Value> {
+        let (tell, told) = oneshot::channel();
+        questions.try_send(Question { command: b"?".into(), tell }).ok().unwrap();
+        told
+    }
+
+    #[tokio::test]
+    async fn messages_are_heard_before_between_and_after_answers() {
+        let (ours, mut theirs) = duplex(64);
+        let (questions, asked) = mpsc::channel(2);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hear = Arc::clone(&heard);
+        let hear: Hear = Box::new(move |channel| hear.lock().unwrap().push(channel.to_vec()));
+        let talk = tokio::spawn(Talk::new(ours, asked, Some(hear)));
+        // Cut anywhere, as a network may.
+        for byte in MESSAGE {
+            theirs.write_all(&[*byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let (first, second) = (ask(&questions), ask(&questions));
+        assert_eq!(theirs.read_exact(&mut [0; 2]).await.unwrap(), 2);
+
+        theirs.write_all(b":1\r\n").await.unwrap();
+        theirs.write_all(MESSAGE).await.unwrap();
+        theirs.write_all(b":2\r\n").await.unwrap();
+
+        assert_eq!((first.await, second.await), (Ok(Value::Number(1)), Ok(Value::Number(2))));
+        theirs.write_all(MESSAGE).await.unwrap();
+        drop(theirs);
+        talk.await.unwrap();
+        assert_eq!(*heard.lock().unwrap(), [b"c", b"c", b"c"]);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_asked_for_ends_a_talk_unless_it_is_a_message_that_is_heard() {
+        let hear: Hear = Box::new(|_| {});
+        for (unasked, hear) in [(MESSAGE, None), (b":1\r\n", Some(hear))] {
+            let (ours, mut theirs) = duplex(64);
+            let (_questions, asked) = mpsc::channel(1);
+
+            theirs.write_all(unasked).await.unwrap();
+
+            Talk::new(ours, asked, hear).await;
         }
     }
 }

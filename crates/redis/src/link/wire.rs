@@ -39,6 +39,28 @@ impl Wire {
         told.await.map_err(|_| Gone)
     }
 
+    /// The answers to these commands, in order. They are sent without waiting for each other's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Wire::ask`].
+    pub(super) async fn ask_all(
+        &self,
+        commands: impl Iterator<Item = Vec<u8>>,
+    ) -> Result<Vec<Value>, Gone> {
+        let mut asked = Vec::new();
+        for command in commands {
+            let (tell, told) = oneshot::channel();
+            self.questions.send(Question { command, tell }).await.map_err(|_| Gone)?;
+            asked.push(told);
+        }
+        let mut answers = Vec::with_capacity(asked.len());
+        for told in asked {
+            answers.push(told.await.map_err(|_| Gone)?);
+        }
+        Ok(answers)
+    }
+
     /// Whether Redis answers a `PING`.
     ///
     /// Any answer is a sign of life, even that this user may not use `PING`; except one that

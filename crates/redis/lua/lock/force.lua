@@ -1,0 +1,21 @@
+-- Frees a lock, whoever holds it.
+--
+-- KEYS[1]  the lock
+-- KEYS[2]  its sidecar
+-- KEYS[3]  the channel
+-- ARGV[3]  'PUBLISH' or 'SPUBLISH'
+--
+-- Returns now_us and what `describe` said before. What is no lock stays. The sidecar stays too, for its
+-- fence, with nobody in it.
+
+local said = { stamp, describe(KEYS[1], KEYS[2], KEYS[3]) }
+if said[2] == 'hash' or said[2] == 'string' then
+  call('DEL', KEYS[1])
+  redis.pcall(ARGV[3], KEYS[3], '0')
+end
+local side = read(call('MGET', KEYS[2])[1])
+if said[2] ~= 'other' and side then
+  side.owner, side.holds, side.barred = '-', '-', 0
+  note(KEYS[2], side, 0)
+end
+return said

@@ -1,0 +1,31 @@
+-- Lengthens the leases of locks that are still held.
+--
+-- KEYS[2i-1], KEYS[2i]  the i-th lock and its sidecar
+-- ARGV[4i-1]            'r' for a re-entrant lock, 's' for a simple one
+-- ARGV[4i]              its owner
+-- ARGV[4i+1]            its fence
+-- ARGV[4i+2]            the lease in milliseconds
+--
+-- Returns now_us and a letter each: 'h' if it is held, 'l' if it is lost. What is lost stays untouched:
+-- it is somebody else's.
+
+local letters = {}
+for i = 1, #KEYS / 2 do
+  local lock, place = KEYS[2 * i - 1], KEYS[2 * i]
+  local owner, lease = ARGV[4 * i], tonumber(ARGV[4 * i + 2])
+  local found = look(ARGV[4 * i - 1], lock, owner)
+  letters[i] = 'l'
+  if type(found) == 'number' then
+    local side = read(call('MGET', place)[1])
+    if side and side.owner == owner and fmt('%.0f', side.fence) == ARGV[4 * i + 1] then
+      local ttl = lengthen(lock, call('PTTL', lock), lease)
+      if side.delay > 0 then
+        note(place, side, ttl)
+      else
+        call('PEXPIRE', place, fmt('%.0f', ttl + DAY))
+      end
+      letters[i] = 'h'
+    end
+  end
+end
+return { stamp, concat(letters) }

@@ -1,0 +1,147 @@
+//! What only locks ask of a link: grants that are copied, and releases that are heard.
+//!
+//! Not here: the steps themselves, which are calls like others (`Link::run`), and which channels are
+//! subscribed and when (`lock/bells.rs`).
+
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
+use tollgate_core::StoreError;
+use tollgate_core::lock::Replicas;
+
+use super::answer::{Answer, Reply};
+use super::command::{Call, Form, Preamble};
+use super::dial::Dialled;
+use super::resp::{self, Value};
+use super::talk::Hear;
+use super::wire::{Gone, Wire};
+use super::{Link, Shared};
+use crate::clock::{self, Instant};
+use crate::error::{Cause, ConnectError};
+
+impl Link {
+    /// Runs the script, and on the same connection waits until a majority of the replicas has what it
+    /// wrote; how many have. Sent once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::run`].
+    pub(crate) async fn run_copied(
+        &self,
+        call: Call<'_>,
+        replicas: Replicas,
+        deadline: Instant,
+    ) -> Result<(Reply, u32), StoreError> {
+        let Some((_, wire)) = self.shared.pick() else {
+            return Err(Cause::NotConnected.unavailable());
+        };
+        let left = deadline.saturating_duration_since(clock::now());
+        let not_after = self.shared.not_after(left.saturating_mul(2));
+        let run = async {
+            let reply = self.shared.run_on(&wire, call, not_after).await?;
+            let majority = replicas.majority().to_string();
+            let patience = replicas.patience.as_millis().max(1).to_string();
+            let wait = resp::command(&[b"WAIT", majority.as_bytes(), patience.as_bytes()]);
+            match wire.ask(wait).await {
+                Ok(Value::Number(copies)) => Ok((reply, u32::try_from(copies).unwrap_or(0))),
+                // It is held; that nobody copied it is the worst that can be said.
+                _ => Ok((reply, 0)),
+            }
+        };
+        timeout_at(deadline, run).await.unwrap_or_else(|_| Err(Cause::NoReply.timeout()))
+    }
+
+    /// Sends a command if there is a connection, and waits for no answer.
+    pub(crate) fn dispatch(&self, command: Vec<u8>) {
+        if let Some((_, wire)) = self.shared.pick() {
+            tokio::spawn(async move { wire.ask(command).await });
+        }
+    }
+
+    /// A connection of its own for messages. Whoever hears is told the channel of each, on the thread
+    /// of the connection, and must not keep it.
+    ///
+    /// # Errors
+    ///
+    /// When there is none to be had.
+    pub(crate) async fn listen(&self, hear: Hear) -> Result<Hearing, ConnectError> {
+        let Dialled { wire, driver, .. } = self.shared.dialer.dial_to_hear(hear).await?;
+        Ok(Hearing { wire, driver })
+    }
+}
+
+impl Shared {
+    /// Runs the script on this connection, by its text if Redis does not know it.
+    async fn run_on(
+        &self,
+        wire: &Wire,
+        call: Call<'_>,
+        not_after: u64,
+    ) -> Result<Reply, StoreError> {
+        let preamble = Preamble { not_after, id: String::new() };
+        let mut form = Form::BySha;
+        loop {
+            let command = call.pack(self.script(call.which), form, &preamble);
+            match wire.ask(command).await.map_or(Answer::Foreign, Answer::read) {
+                Answer::Reply(reply) => {
+                    self.time.learn(reply.now, clock::now());
+                    return Ok(reply);
+                }
+                Answer::NoScript => form = Form::ByText,
+                Answer::Late => return Err(Cause::Late.unavailable()),
+                Answer::Refusal(refusal) => return Err(refusal.into_error()),
+                Answer::Foreign => return Err(Cause::Lost.timeout()),
+            }
+        }
+    }
+}
+
+/// A connection over which messages come. It ends when this is dropped.
+///
+/// Redis answers each channel of a command by itself, so every channel is a command of its own: they
+/// leave together, and each has one answer, as every question on a wire.
+#[derive(Debug)]
+pub(crate) struct Hearing {
+    wire: Wire,
+    driver: JoinSet<()>,
+}
+
+impl Hearing {
+    /// Subscribes these, and says of each whether it is. One may be refused, to a user that may not
+    /// use all channels.
+    ///
+    /// # Errors
+    ///
+    /// When the connection ended.
+    pub(crate) async fn subscribe(&self, channels: &[&[u8]]) -> Result<Vec<bool>, Gone> {
+        let answers = self.ask_of_each(b"SUBSCRIBE", channels).await?;
+        Ok(answers.iter().map(|answer| matches!(answer, Value::Array(_))).collect())
+    }
+
+    /// Unsubscribes these.
+    ///
+    /// # Errors
+    ///
+    /// When the connection ended.
+    pub(crate) async fn unsubscribe(&self, channels: &[&[u8]]) -> Result<(), Gone> {
+        self.ask_of_each(b"UNSUBSCRIBE", channels).await.map(drop)
+    }
+
+    async fn ask_of_each(&self, verb: &[u8], channels: &[&[u8]]) -> Result<Vec<Value>, Gone> {
+        let commands = channels.iter().map(|channel| resp::command(&[verb, channel]));
+        self.wire.ask_all(commands).await
+    }
+
+    /// Waits for a sign of life. Any answer is one: that to a subscriber is another than usual.
+    ///
+    /// # Errors
+    ///
+    /// When the connection ended.
+    pub(crate) async fn beat(&self) -> Result<(), Gone> {
+        self.wire.ask(resp::command(&[b"PING"])).await.map(drop)
+    }
+
+    /// Returns when the connection has ended.
+    pub(crate) async fn ended(&mut self) {
+        self.driver.join_next().await;
+    }
+}

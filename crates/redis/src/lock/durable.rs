@@ -1,0 +1,61 @@
+//! Grants that replicas must have before they count.
+//!
+//! `WAIT` holds up everything that was sent after it on its connection, so these grants have a
+//! connection of their own, made when the first is asked for. It waits for what *that connection* has
+//! written, so the script and the `WAIT` must go over the same one: over another, Redis would say at
+//! once that all replicas have it.
+
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+use tollgate_core::lock::{Acquired, Replicas};
+use tollgate_core::{StoreError, StoreErrorKind};
+
+use super::reply;
+use crate::config::Config;
+use crate::link::{Call, Link};
+use crate::script::SCRIPT;
+use crate::{RedisStore, clock};
+
+/// The connection for grants that wait.
+#[derive(Debug)]
+pub(super) struct Durable {
+    config: Config,
+    link: Arc<OnceCell<Link>>,
+}
+
+impl Durable {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { config: config.clone().connections(1), link: Arc::default() }
+    }
+}
+
+impl RedisStore {
+    /// Takes a lock and waits for a majority of its replicas.
+    pub(super) async fn acquire_durably(
+        &self,
+        call: Call<'static>,
+        replicas: Replicas,
+    ) -> Result<Acquired, StoreError> {
+        let Durable { config, link } = &self.locks.durable;
+        let (config, link) = (config.clone(), Arc::clone(link));
+        let patience = self.locks.patience;
+        let work = async move {
+            let link = link.get_or_try_init(|| Link::connect(&config, SCRIPT)).await;
+            let link = link
+                .map_err(|error| StoreError::new(StoreErrorKind::Unavailable).with_source(error))?;
+            let now = clock::now();
+            let deadline = now.checked_add(patience.saturating_add(replicas.patience));
+            link.run_copied(call, replicas, deadline.unwrap_or(now)).await
+        };
+        let ran = self.driver.run(work).await;
+        let (reply, copies) =
+            ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
+        match reply::acquired(&reply).ok_or_else(reply::garbled)? {
+            Acquired::Granted { fence, depth, .. } => {
+                Ok(Acquired::Granted { fence, depth, copies })
+            }
+            other => Ok(other),
+        }
+    }
+}

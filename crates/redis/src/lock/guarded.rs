@@ -1,0 +1,72 @@
+//! A value that only the newest holder of a lock may set.
+//!
+//! An example of what a fence is for, and useful as it is: the script compares the fence with the
+//! newest it has been shown, and sets the value only if it is not older.
+
+use std::time::Duration;
+
+use tollgate_core::StoreError;
+use tollgate_core::lock::Fence;
+
+use super::{call, reply};
+use crate::RedisStore;
+use crate::script::Step;
+
+/// What became of a guarded value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarded {
+    /// It was set.
+    Set,
+    /// Somebody with a newer fence has set it before, and it stays as that one left it.
+    Stale {
+        /// The newest fence that was shown.
+        newest: Fence,
+    },
+}
+
+impl RedisStore {
+    /// Sets a value if no newer fence was shown for it: the compare-and-set that makes a lock safe
+    /// even for a holder that was stopped beyond its lease. With a `ttl` the value, and with it the
+    /// memory of the fence, ends; let it be longer than any holder may be stopped.
+    ///
+    /// The value is the field `value` of a hash; `fence` is the other one.
+    ///
+    /// # Errors
+    ///
+    /// When Redis did not answer: it may have been set, and may be tried again. When what is there is
+    /// no such hash.
+    ///
+    /// ```no_run
+    /// # use tollgate_redis::{Guarded, RedisStore, core::lock::Fence};
+    /// # async fn example(store: &RedisStore, fence: Fence) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Guarded::Stale { newest } = store.set_guarded("stock:7", b"41", fence, None).await? {
+    ///     println!("somebody else has had the lock since: {newest}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn set_guarded(
+        &self,
+        key: &str,
+        value: &[u8],
+        fence: Fence,
+        ttl: Option<Duration>,
+    ) -> Result<Guarded, StoreError> {
+        let millis = ttl.map_or(0, |ttl| ttl.as_millis().clamp(1, MAX_TTL_MS));
+        let mut call = call(Step::Guarded, [key], [fence.to_string()]);
+        call.args.extend([value.to_vec(), millis.to_string().into_bytes()]);
+        let reply = self.step(call).await?;
+        match reply.values.as_slice() {
+            [Some(_), Some(word)] if word == b"set" => Ok(Guarded::Set),
+            [Some(newest), Some(word)] if word == b"stale" => {
+                let newest = std::str::from_utf8(newest).ok().and_then(|text| text.parse().ok());
+                // Somebody else's number may be larger than any of ours; it is newer all the same.
+                let newest = newest.and_then(Fence::new).unwrap_or(Fence::MAX);
+                Ok(Guarded::Stale { newest })
+            }
+            _ => Err(reply::garbled()),
+        }
+    }
+}
+
+/// A hundred years: more than Redis can be told is refused by it.
+const MAX_TTL_MS: u128 = 100 * 365 * 24 * 60 * 60 * 1_000;

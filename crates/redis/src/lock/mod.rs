@@ -1,0 +1,235 @@
+//! Locks in Redis: one script a step, on Redisson's layout.
+//!
+//! | Part | Does |
+//! |---|---|
+//! | `names` | which keys and channels belong to a lock |
+//! | `reply` | reads what the scripts say |
+//! | `bells` | one connection over which releases are heard |
+//!
+//! A step is sent alone, at once, on the connections of the store: whoever waits for a lock waits for
+//! nobody else's batch. It has a longer deadline than a decision, since there is no answer without
+//! Redis. Nothing is sent again here: that is for whoever asks, under the same ids.
+//!
+//! Not here: waiting, renewing, deadlines of leases (`tollgate::Locks`).
+
+mod bells;
+mod durable;
+mod guarded;
+mod names;
+mod reply;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
+use tollgate_core::lock::{
+    Acquire, Acquired, Attempt, Bell, Holder, Kind, LATCH, LockName, LockStore, MAX_LABEL, Page,
+    Release, Released, Renew, Renewed,
+};
+use tollgate_core::{StoreError, StoreErrorKind};
+
+use crate::config::Config;
+use crate::error::Cause;
+use crate::link::{Call, Link, Reply, Which, command};
+use crate::script::Step;
+use crate::{RedisStore, clock};
+
+pub use self::bells::Ear;
+pub use self::guarded::Guarded;
+
+/// How long one step may take, unless decisions have even longer: far above a round trip, and short
+/// enough that a lost reply is noticed and the step sent again well within the shortest usual lease.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Locks renewed with one call: less than a millisecond of Redis's time.
+const RENEWED_AT_ONCE: usize = 128;
+
+/// Keys that one call for a list looks at: a fraction of a millisecond.
+const LISTED_AT_ONCE: &str = "500";
+
+/// What publishes a message. In a cluster it would be `SPUBLISH`.
+const PUBLISH: &str = "PUBLISH";
+
+/// What a store has for locks alone.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    /// How many steps may be under way, so that decisions always have room.
+    room: Arc<Semaphore>,
+    bells: bells::Bells,
+    durable: durable::Durable,
+    patience: Duration,
+}
+
+impl Locks {
+    pub(crate) fn new(config: &Config, flights: usize) -> Self {
+        let room = config.max_in_flight.saturating_sub(flights).max(1);
+        Self {
+            room: Arc::new(Semaphore::new(room)),
+            bells: bells::Bells::default(),
+            durable: durable::Durable::new(config),
+            patience: PATIENCE.max(config.deadline),
+        }
+    }
+}
+
+/// One run of a step.
+fn call<'a>(
+    step: Step,
+    keys: impl IntoIterator<Item = &'a str>,
+    args: impl IntoIterator<Item = String>,
+) -> Call<'static> {
+    let keys = keys.into_iter().map(str::as_bytes).collect();
+    Call { which: Which::Lock(step), keys, args: args.into_iter().map(Into::into).collect() }
+}
+
+fn letter(kind: Kind) -> String {
+    match kind {
+        Kind::Reentrant => "r".to_owned(),
+        Kind::Simple => "s".to_owned(),
+    }
+}
+
+/// As much of a label as is kept.
+fn label(text: &str) -> String {
+    text.chars()
+        .scan(0_usize, |len, c| {
+            *len = len.saturating_add(c.len_utf8());
+            (*len <= MAX_LABEL).then_some(c)
+        })
+        .collect()
+}
+
+fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
+    let (sidecar, latch) = (names::sidecar(ask.name), names::latch(ask.name, ask.hold));
+    let delay = ask.delay.as_millis();
+    let args = [
+        letter(ask.kind),
+        ask.owner.as_str().to_owned(),
+        ask.hold.to_string(),
+        ask.lease.millis().to_string(),
+        u64::try_from(delay).unwrap_or(u64::MAX).min(MAX_DELAY_MS).to_string(),
+        label(ask.label),
+    ];
+    call(Step::Acquire, [ask.name.as_str(), &sidecar, &latch], args)
+}
+
+/// A lock-delay is no longer than the longest lease: the sum of both stays exact in a script.
+const MAX_DELAY_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
+
+impl RedisStore {
+    /// Runs a step and returns by its deadline.
+    pub(crate) async fn step(&self, call: Call<'static>) -> Result<Reply, StoreError> {
+        self.step_then(call, |_, _| {}).await
+    }
+
+    /// Runs a step, and something more on the thread of the store if it was answered.
+    async fn step_then(
+        &self,
+        call: Call<'static>,
+        then: impl FnOnce(&Link, &Reply) + Send + 'static,
+    ) -> Result<Reply, StoreError> {
+        let now = clock::now();
+        let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
+        let (link, room) = (Arc::clone(&self.link), Arc::clone(&self.locks.room));
+        let work = async move {
+            let Ok(Ok(_room)) = timeout_at(deadline, room.acquire_owned()).await else {
+                return Err(Cause::TooManyInFlight.unavailable());
+            };
+            let reply = link.run(call, deadline).await?;
+            then(&link, &reply);
+            Ok(reply)
+        };
+        let ran = self.driver.run(work).await;
+        // The thread of the store has ended with what was under way.
+        ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))
+    }
+
+    async fn holder_of(&self, step: Step, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        let (sidecar, channel) = (names::sidecar(name), names::channel(name));
+        let args = (step == Step::Force).then(|| PUBLISH.to_owned());
+        let reply = self.step(call(step, [name.as_str(), &sidecar, &channel], args)).await?;
+        reply::holder(&reply, name)
+    }
+}
+
+impl LockStore for RedisStore {
+    type Ear = Ear;
+
+    async fn acquire(&self, ask: &Acquire<'_>) -> Result<Acquired, StoreError> {
+        if let Some(replicas) = ask.durability.replicas() {
+            return self.acquire_durably(acquisition(ask), replicas).await;
+        }
+        let reply = self.step(acquisition(ask)).await?;
+        reply::acquired(&reply).ok_or_else(reply::garbled)
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<Renewed>, StoreError> {
+        let mut renewed = Vec::with_capacity(batch.len());
+        for part in batch.chunks(RENEWED_AT_ONCE) {
+            let sidecars: Vec<String> = part.iter().map(|ask| names::sidecar(ask.name)).collect();
+            let keys = part.iter().zip(&sidecars);
+            let keys = keys.flat_map(|(ask, sidecar)| [ask.name.as_str(), sidecar]);
+            let args = part.iter().flat_map(|ask| {
+                let (fence, lease) = (ask.fence.to_string(), ask.lease.millis().to_string());
+                [letter(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
+            });
+            let reply = self.step(call(Step::Renew, keys, args)).await?;
+            renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::garbled)?);
+        }
+        Ok(renewed)
+    }
+
+    async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
+        let (sidecar, latch) = (names::sidecar(ask.name), names::latch(ask.name, ask.hold));
+        let channel = names::channel(ask.name);
+        let args = [
+            letter(ask.kind),
+            ask.owner.as_str().to_owned(),
+            ask.hold.to_string(),
+            ask.lease.millis().to_string(),
+            LATCH.as_millis().to_string(),
+            PUBLISH.to_owned(),
+        ];
+        let call = call(Step::Release, [ask.name.as_str(), &sidecar, &latch, &channel], args);
+        let attempt = ask.attempt;
+        let reply = self
+            .step_then(call, move |link, _| {
+                // Nothing of this hold is under way any more, so nobody will ask the latch. As
+                // Redisson does, it is removed without waiting for that.
+                if attempt == Attempt::Sole {
+                    link.dispatch(command(&[b"UNLINK", latch.as_bytes()]));
+                }
+            })
+            .await?;
+        reply::released(&reply).ok_or_else(reply::garbled)
+    }
+
+    async fn force_release(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        self.holder_of(Step::Force, name).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+        self.holder_of(Step::Inspect, name).await
+    }
+
+    async fn list(&self, cursor: u64) -> Result<Page, StoreError> {
+        let args = [cursor.to_string(), LISTED_AT_ONCE.to_owned()];
+        let reply = self.step(call(Step::List, [], args)).await?;
+        let (next, names) = reply::page(&reply).ok_or_else(reply::garbled)?;
+        let mut holders = Vec::new();
+        for name in &names {
+            match self.inspect(name).await {
+                Ok(holder) => holders.extend(holder),
+                // Somebody put something else there.
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Page { holders, next: (next != 0).then_some(next) })
+    }
+
+    async fn listen(&self, name: &LockName, bell: Arc<dyn Bell>) -> Result<Ear, StoreError> {
+        self.hear(name, bell).await
+    }
+}

@@ -1,0 +1,142 @@
+//! What the steps on locks reply.
+//!
+//! The words are those of `lua/lock/*.lua`; a reply that has others is not ours.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use tollgate_core::StoreError;
+use tollgate_core::lock::{Acquired, Fence, Holder, Kind, LockName, Released, Renewed};
+
+use super::names;
+use crate::error::Cause;
+use crate::link::Reply;
+
+/// It was executed, whatever it says.
+pub(super) fn garbled() -> StoreError {
+    Cause::Garbled.timeout()
+}
+
+fn text(reply: &Reply, place: usize) -> Option<&str> {
+    std::str::from_utf8(reply.values.get(place)?.as_deref()?).ok()
+}
+
+fn number<N: FromStr>(reply: &Reply, place: usize) -> Option<N> {
+    text(reply, place)?.parse().ok()
+}
+
+/// Milliseconds left, of which a negative number means for ever.
+fn left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+pub(super) fn acquired(reply: &Reply) -> Option<Acquired> {
+    Some(match text(reply, 0)? {
+        "granted" => Acquired::Granted {
+            fence: Fence::new(number(reply, 1)?)?,
+            depth: number(reply, 2)?,
+            copies: 0,
+        },
+        "busy" => Acquired::Busy { left: left(number(reply, 1)?) },
+        "over" => Acquired::Over,
+        "deep" => Acquired::TooDeep,
+        "foreign" => Acquired::Foreign,
+        _ => return None,
+    })
+}
+
+pub(super) fn renewed(reply: &Reply, asked: usize) -> Option<Vec<Renewed>> {
+    let letter = |letter| match letter {
+        b'h' => Some(Renewed::Held),
+        b'l' => Some(Renewed::Lost),
+        _ => None,
+    };
+    let renewed: Option<Vec<_>> = text(reply, 0)?.bytes().map(letter).collect();
+    renewed.filter(|renewed| renewed.len() == asked)
+}
+
+pub(super) fn released(reply: &Reply) -> Option<Released> {
+    match text(reply, 0)? {
+        "1" => Some(Released::Freed),
+        "0" => Some(Released::StillHeld),
+        "x" => Some(Released::AlreadyLost),
+        _ => None,
+    }
+}
+
+/// Who holds a lock; `None` if nobody does.
+///
+/// # Errors
+///
+/// When it is no lock, or the reply is not ours.
+pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    let kind = match text(reply, 0) {
+        Some("none") => return Ok(None),
+        Some("hash") => Kind::Reentrant,
+        Some("string") => Kind::Simple,
+        Some("other") => return Err(Cause::NoLock.corrupt()),
+        _ => return Err(garbled()),
+    };
+    held(reply, name, kind).map(Some).ok_or_else(garbled)
+}
+
+fn held(reply: &Reply, name: &LockName, kind: Kind) -> Option<Holder> {
+    let since: Option<u64> = number(reply, 6);
+    let lossy = |place: usize| {
+        let bytes = reply.values.get(place)?.as_deref()?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    Some(Holder {
+        name: name.clone(),
+        kind,
+        owner: lossy(1)?,
+        depth: number(reply, 2)?,
+        left: left(number(reply, 3)?),
+        fence: number(reply, 5).and_then(Fence::new),
+        age: since.map(|since| Duration::from_micros(reply.now.saturating_sub(since))),
+        label: lossy(7)?,
+        waiting: number(reply, 4)?,
+    })
+}
+
+/// The next cursor, and the locks on this page.
+pub(super) fn page(reply: &Reply) -> Option<(u64, Vec<LockName>)> {
+    let mut packed = reply.values.get(1)?.as_deref()?;
+    let mut locks = Vec::new();
+    while let Some((length, rest)) = packed.split_first_chunk() {
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        let (sidecar, rest) = rest.split_at_checked(length)?;
+        locks.extend(names::of_sidecar(sidecar));
+        packed = rest;
+    }
+    packed.is_empty().then_some(())?;
+    Some((number(reply, 0)?, locks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(packed: &[u8]) -> Option<Vec<LockName>> {
+        let values = vec![Some(b"7".to_vec()), Some(packed.to_vec())];
+        page(&Reply { now: 1, values }).map(|(next, locks)| {
+            assert_eq!(next, 7);
+            locks
+        })
+    }
+
+    #[test]
+    fn a_page_has_any_number_of_locks_and_no_half_of_one() {
+        let one = b"\0\0\0\x0ftg:lock:w:{one}";
+        let name = LockName::new("one").unwrap();
+
+        assert_eq!(listed(b""), Some(vec![]));
+        assert_eq!(listed(one), Some(vec![name.clone()]));
+        assert_eq!(listed(&one.repeat(2000)), Some(vec![name.clone(); 2000]));
+        let foreign = [&b"\0\0\0\x02xx"[..], one].concat();
+        assert_eq!(listed(&foreign), Some(vec![name]), "what is no sidecar is passed over");
+        for cut in 1..one.len() {
+            assert_eq!(listed(&one[..cut]), None, "cut to {cut}");
+        }
+    }
+}
