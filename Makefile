@@ -33,6 +33,8 @@ soak: cargo-is-here redis-is-here ## The large numbers: a hundred times the orac
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
 		--test oracle -- --nocapture
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-redis --lib replay -- --nocapture
+	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate --all-features --test locks \
+		sections -- --nocapture
 	$(CARGO) run --locked --release -p tollgate-embedded --example flood
 
 faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
@@ -42,6 +44,9 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
 		$(CARGO) test --locked --release -p tollgate-redis --all-features \
 		--test latency --test overload --test processes -- --nocapture --test-threads 1
+	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
+		$(CARGO) test --locked --release -p tollgate --all-features --test locks processes \
+		-- --nocapture --test-threads 1
 
 bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis

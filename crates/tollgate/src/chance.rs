@@ -1,7 +1,9 @@
 //! Names that nobody else draws.
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Sixty-four bits from the operating system's randomness, as the standard library draws it.
 pub(crate) fn bits() -> u64 {
@@ -12,6 +14,14 @@ pub(crate) fn bits() -> u64 {
 pub(crate) fn secret() -> [u8; 16] {
     let bits = (u128::from(bits()) << 64) | u128::from(bits());
     bits.to_le_bytes()
+}
+
+/// A duration of the range, evenly spread. An inverted range yields its start.
+pub(crate) fn within(range: &RangeInclusive<Duration>) -> Duration {
+    let width = range.end().saturating_sub(*range.start()).as_micros();
+    let width = u64::try_from(width).unwrap_or(u64::MAX).saturating_add(1);
+    let offset = bits().checked_rem(width).unwrap_or(0);
+    range.start().saturating_add(Duration::from_micros(offset))
 }
 
 /// Draws names: this process's own bits and a number that rises.

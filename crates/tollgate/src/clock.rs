@@ -1,6 +1,9 @@
 //! Time in this process, for what never reaches a store: how long a refusal may be repeated, when
 //! a waiter wakes, how old something is.
 //!
+//! Leases of locks are the exception: they go on in the store while this machine sleeps, so they are
+//! measured by [`BootTime`], which does so too.
+//!
 //! Monotonic: setting the system's clock changes nothing here. It is tokio's, so that tests can
 //! let hours pass in virtual time.
 
@@ -24,6 +27,42 @@ pub(crate) fn after(then: Instant, later: Duration) -> Instant {
 
 /// A year: longer than any period.
 const FAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Time since the machine was started, its sleep included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BootTime(u64);
+
+impl BootTime {
+    /// The present.
+    pub(crate) fn now() -> Self {
+        // Elsewhere the monotonic clock may stand still during sleep; the fence still protects.
+        #[cfg(target_os = "linux")]
+        let clock = rustix::time::ClockId::Boottime;
+        #[cfg(not(target_os = "linux"))]
+        let clock = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(clock);
+        let micros = time.tv_nsec.checked_div(1_000).and_then(|micros| u64::try_from(micros).ok());
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Self(seconds.saturating_mul(1_000_000).saturating_add(micros.unwrap_or(0)))
+    }
+
+    pub(crate) const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    pub(crate) const fn micros(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(micros(span)))
+    }
+
+    /// Time since an earlier moment; none if it is not earlier.
+    pub(crate) const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
 
 /// Tells the time to stores that are this process's own business: the wall clock as it was when this
 /// was made, or as the store had it when it was first heard, and the monotonic clock since. Clones

@@ -33,6 +33,7 @@
 //! | bound how many are at work | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
 //! | limit a function | `#[limit]` and `scope`, with the feature `macros` |
 //! | answer Envoy, by its own files | [`envoy`], [`Limiter::should_rate_limit`] |
+//! | be the only one, across processes | [`Locks`], [`LockGuard`] |
 //! | hear what happens | [`Observer`], [`Limiter::stats`] |
 
 #![forbid(unsafe_code)]
@@ -51,6 +52,7 @@ pub mod guide;
 #[cfg(feature = "tower")]
 pub mod http;
 mod limiter;
+pub mod locks;
 mod observer;
 mod permits;
 mod rate_limiter;
@@ -73,6 +75,10 @@ pub use builder::{Builder, DenyCache};
 pub use engine::Source;
 pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};
 pub use limiter::{Limiter, StaleRules};
+pub use locks::{
+    Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, Protected,
+    Release, Waiter,
+};
 pub use observer::{Event, Observer};
 pub use permits::Permits;
 pub use rate_limiter::{Rate, RateError, RateLimiter, RateType};
@@ -136,7 +142,7 @@ pub mod __private {
     };
 }
 
-/// The programs of the READMEs, compiled with the doctests; those that need no server run.
+/// The programs of the READMEs and of `docs/locks.md`, compiled with the doctests; those that need no server run.
 #[cfg(all(doctest, feature = "redis"))]
 mod readme {
     #[doc = include_str!("../README.md")]
@@ -144,6 +150,9 @@ mod readme {
 
     #[doc = include_str!("../../../README.md")]
     struct Repository;
+
+    #[doc = include_str!("../locks.md")]
+    struct Locks;
 }
 
 /// The programs of `docs/macro.md`.

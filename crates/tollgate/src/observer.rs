@@ -105,6 +105,8 @@ pub enum Event {
         /// The version from now on.
         to: u64,
     },
+    /// Something happened to a lock.
+    Lock(crate::LockEvent),
     /// Other rules apply from now on.
     RulesChanged {
         /// The version before.

@@ -1,0 +1,280 @@
+//! The watchdog's book: which holds are to be renewed when, and which are lost.
+//!
+//! Pure: it is told the time. `keeper.rs` is the thread that asks it, and `hold.rs` what it watches.
+//!
+//! A hold is renewed every third of its lease, together with those due soon after. When the store does
+//! not answer, it is tried again after a short pause, until the deadline of the hold; then it is lost.
+//! Whoever releases takes the hold out of the book first, so that nothing is renewed after that.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::lock::{HoldId, Lease, Renewed};
+
+use super::hold::{Hold, LockState, Upkeep};
+use crate::clock::BootTime;
+
+/// While anything is held the thread wakes at least this often, as its timer stands still while the
+/// machine sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct Dog {
+    holds: HashMap<HoldId, Watched>,
+    renewals: BTreeSet<(BootTime, HoldId)>,
+    deadlines: BTreeSet<(BootTime, HoldId)>,
+    /// When the thread looks next; `None` while it sleeps until it is woken.
+    next_look: Option<BootTime>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    hold: Arc<Hold>,
+    /// Its places in the two sets.
+    renewal: Option<BootTime>,
+    deadline: BootTime,
+}
+
+/// What is to be done now.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    pub(crate) renew: Vec<Arc<Hold>>,
+    pub(crate) lost: Vec<Arc<Hold>>,
+    /// When to look again; `None` if there is nothing to look after.
+    pub(crate) next: Option<BootTime>,
+}
+
+fn third(lease: Lease) -> Duration {
+    lease.duration().checked_div(3).unwrap_or_default()
+}
+
+/// Holds that are due within this are renewed with those that are due now.
+fn soon(lease: Lease) -> Duration {
+    lease.duration().checked_div(30).unwrap_or_default()
+}
+
+/// Between two attempts while the store does not answer.
+fn pause(lease: Lease) -> Duration {
+    soon(lease).clamp(Duration::from_millis(1), Duration::from_millis(500))
+}
+
+impl Dog {
+    /// Watches a hold that was asked for at `sent`. Whether the thread must be woken for it.
+    pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
+        let renewal = (hold.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.lease)));
+        let (id, deadline) = (hold.id, hold.deadline());
+        self.deadlines.insert((deadline, id));
+        self.renewals.extend(renewal.map(|at| (at, id)));
+        self.holds.insert(id, Watched { hold, renewal, deadline });
+        let first = renewal.unwrap_or(deadline);
+        self.next_look.is_none_or(|next| first < next)
+    }
+
+    /// Watches it no more.
+    pub(crate) fn forget(&mut self, id: HoldId) {
+        if let Some(watched) = self.holds.remove(&id) {
+            self.deadlines.remove(&(watched.deadline, id));
+            if let Some(at) = watched.renewal {
+                self.renewals.remove(&(at, id));
+            }
+        }
+    }
+
+    /// What is to be done at `now`. Those to be renewed are not named again before they are answered.
+    pub(crate) fn round(&mut self, now: BootTime) -> Round {
+        let mut round = Round::default();
+        while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.remove(&(at, id));
+            if let Some(watched) = self.holds.get(&id) {
+                round.lost.push(Arc::clone(&watched.hold));
+                self.forget(id);
+            }
+        }
+        let due = |(at, id): &(BootTime, HoldId), holds: &HashMap<HoldId, Watched>| {
+            let lease = holds.get(id).map(|watched| watched.hold.lease);
+            lease.is_none_or(|lease| *at <= now.after(soon(lease)))
+        };
+        // The first must be due for itself; others may join it.
+        if self.renewals.first().is_some_and(|(at, _)| *at <= now) {
+            while let Some((at, id)) =
+                self.renewals.first().copied().filter(|first| due(first, &self.holds))
+            {
+                self.renewals.remove(&(at, id));
+                if let Some(watched) = self.holds.get_mut(&id) {
+                    watched.renewal = None;
+                    round.renew.push(Arc::clone(&watched.hold));
+                }
+            }
+        }
+        let first = [self.renewals.first(), self.deadlines.first()];
+        let first = first.into_iter().flatten().map(|(at, _)| *at).min();
+        round.next = first.map(|at| at.min(now.after(LONGEST_SLEEP)));
+        self.next_look = round.next;
+        round
+    }
+
+    /// A renewal that was sent at `sent` was answered. Returns the hold if it is lost.
+    pub(crate) fn answered(
+        &mut self,
+        id: HoldId,
+        renewed: Renewed,
+        sent: BootTime,
+    ) -> Option<Arc<Hold>> {
+        // One that was released meanwhile is nobody's business any more.
+        let watched = self.holds.get_mut(&id)?;
+        if renewed == Renewed::Lost {
+            let hold = Arc::clone(&watched.hold);
+            self.forget(id);
+            return Some(hold);
+        }
+        watched.hold.extend(sent);
+        watched.hold.set(LockState::Sure);
+        self.deadlines.remove(&(watched.deadline, id));
+        watched.deadline = watched.hold.deadline();
+        self.deadlines.insert((watched.deadline, id));
+        let at = sent.after(third(watched.hold.lease));
+        watched.renewal = Some(at);
+        self.renewals.insert((at, id));
+        None
+    }
+
+    /// A renewal was not answered.
+    pub(crate) fn failed(&mut self, id: HoldId, now: BootTime) {
+        if let Some(watched) = self.holds.get_mut(&id) {
+            watched.hold.set(LockState::Unsure);
+            let at = now.after(pause(watched.hold.lease));
+            watched.renewal = Some(at);
+            self.renewals.insert((at, id));
+        }
+    }
+
+    /// How many are watched.
+    pub(crate) fn len(&self) -> usize {
+        self.holds.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::lock::{Fence, Kind, LockName, Owner};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const START: BootTime = BootTime::from_micros(1_000_000);
+
+    fn at(seconds: f64) -> BootTime {
+        START.after(Duration::from_secs_f64(seconds))
+    }
+
+    fn hold(id: u128, upkeep: Upkeep, sent: BootTime) -> Arc<Hold> {
+        let name = LockName::new(&format!("lock {id}")).unwrap();
+        let (owner, fence) = (Owner::new(1, 1), Fence::new(1).unwrap());
+        let id = HoldId::new(id);
+        Arc::new(Hold::new(name, Kind::Reentrant, owner, id, fence, Lease::DEFAULT, upkeep, sent))
+    }
+
+    fn ids(holds: &[Arc<Hold>]) -> Vec<HoldId> {
+        holds.iter().map(|hold| hold.id).collect()
+    }
+
+    #[test]
+    fn a_hold_is_renewed_every_third_of_its_lease_with_those_due_soon_after() {
+        let mut dog = Dog::default();
+        for (i, sent) in [(1, 0.0), (2, 0.9), (3, 1.1)] {
+            dog.watch(hold(i, Upkeep::Renewed, at(sent)), at(sent));
+        }
+
+        assert!(dog.round(at(9.9)).renew.is_empty());
+        let round = dog.round(at(10.0));
+
+        assert_eq!(ids(&round.renew), [HoldId::new(1), HoldId::new(2)]);
+        assert!(dog.round(at(10.5)).renew.is_empty(), "they are under way");
+        assert_eq!(ids(&dog.round(at(11.1)).renew), [HoldId::new(3)]);
+        assert!(dog.answered(HoldId::new(1), Renewed::Held, at(10.0)).is_none());
+        assert_eq!(ids(&dog.round(at(20.0)).renew), [HoldId::new(1)]);
+    }
+
+    // E44
+    #[test]
+    fn a_store_that_does_not_answer_is_asked_again_until_the_hold_is_lost() {
+        let mut dog = Dog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        dog.watch(Arc::clone(&held), START);
+        let (mut attempts, mut now) = (0, at(10.0));
+        loop {
+            let round = dog.round(now);
+            if let [lost] = &round.lost[..] {
+                assert_eq!(lost.id, held.id);
+                break;
+            }
+            for hold in round.renew {
+                attempts += 1;
+                dog.failed(hold.id, now);
+                assert_eq!(hold.state(now), LockState::Unsure);
+            }
+            // The thread looks again as soon as an attempt is over.
+            now = dog.round(now).next.unwrap();
+        }
+
+        assert_eq!(now, at(29.0), "a second before the store may end it");
+        assert_eq!(held.state(now), LockState::Lost);
+        assert_eq!(attempts, 38, "every half second");
+        assert_eq!(dog.round(at(40.0)).next, None, "nothing is left to look after");
+    }
+
+    #[test]
+    fn an_answer_counts_from_when_it_was_asked_and_makes_sure_again() {
+        let mut dog = Dog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        dog.watch(Arc::clone(&held), START);
+        dog.round(at(10.0));
+        dog.failed(held.id, at(10.2));
+        dog.round(at(11.0));
+
+        assert!(dog.answered(held.id, Renewed::Held, at(11.0)).is_none());
+
+        assert_eq!(held.state(at(39.9)), LockState::Sure);
+        assert_eq!(held.state(at(40.0)), LockState::Lost, "29 s after 11 s");
+        assert_eq!(held.deadline(), at(40.0));
+    }
+
+    // E43
+    #[test]
+    fn what_is_released_is_not_renewed_and_its_late_answer_changes_nothing() {
+        let mut dog = Dog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        dog.watch(Arc::clone(&held), START);
+        assert_eq!(dog.round(at(10.0)).renew.len(), 1);
+
+        dog.forget(held.id);
+
+        assert!(dog.answered(held.id, Renewed::Lost, at(10.0)).is_none());
+        dog.failed(held.id, at(10.0));
+        let round = dog.round(at(100.0));
+        assert!(round.renew.is_empty() && round.lost.is_empty());
+        assert_eq!(dog.len(), 0);
+    }
+
+    #[test]
+    fn a_fixed_lease_is_not_renewed_but_told_when_it_ends() {
+        let mut dog = Dog::default();
+        dog.watch(hold(1, Upkeep::Fixed, START), START);
+
+        let round = dog.round(at(20.0));
+
+        assert!(round.renew.is_empty());
+        assert_eq!(round.next, Some(at(21.0)), "the thread wakes at least every second");
+        assert_eq!(dog.round(at(29.0)).lost.len(), 1);
+    }
+
+    #[test]
+    fn the_thread_is_woken_only_for_what_it_would_sleep_through() {
+        let mut dog = Dog::default();
+        assert!(dog.watch(hold(1, Upkeep::Renewed, START), START), "it sleeps until it is woken");
+        dog.round(START);
+        assert!(!dog.watch(hold(2, Upkeep::Renewed, START), START));
+        assert_eq!(dog.round(START).next, Some(START.after(SECOND)));
+    }
+}

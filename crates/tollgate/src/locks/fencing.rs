@@ -1,0 +1,206 @@
+//! Checks of a fence, for what a lock protects.
+//!
+//! A holder that was stopped for longer than its lease does not know that it lost the lock, and no lock
+//! can tell it in time. The resource can: it remembers the largest fence it was shown, and refuses
+//! smaller ones. In Redis, `RedisStore::set_guarded` does that. Here are a predicate for SQL and a
+//! check for an HTTP service.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use tollgate_core::lock::Fence;
+
+/// The header by which a fence travels over HTTP.
+pub const HEADER: &str = "tollgate-fence";
+
+/// The longest name of a column. Longer ones no database has.
+const MAX_COLUMN: usize = 63;
+
+/// What makes an SQL statement refuse a stale fence: a column that holds the newest.
+///
+/// ```
+/// use tollgate::locks::fencing::SqlFence;
+///
+/// let fence = SqlFence::new("fence")?;
+/// let update = format!(
+///     "UPDATE stock SET amount = ?2, {} WHERE id = ?3 AND {}",
+///     fence.assignment("?1"),
+///     fence.predicate("?1"),
+/// );
+/// assert_eq!(
+///     update,
+///     "UPDATE stock SET amount = ?2, fence = ?1 WHERE id = ?3 AND (fence IS NULL OR fence <= ?1)",
+/// );
+/// // Bind `guard.fence().get()` as the first parameter. No row changed: somebody newer was here.
+/// # Ok::<(), tollgate::locks::fencing::ColumnError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqlFence {
+    column: String,
+}
+
+impl SqlFence {
+    /// The fence is kept in this column, of a type that holds 64 bits.
+    ///
+    /// # Errors
+    ///
+    /// When it is no plain name: a letter or an underscore, then letters, digits or underscores, 63 at
+    /// most. Nothing is quoted here, so nothing else is let in.
+    pub fn new(column: &str) -> Result<Self, ColumnError> {
+        let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+        let plain = column.bytes().all(|byte| letter(byte) || byte.is_ascii_digit());
+        let first = column.bytes().next().is_some_and(letter);
+        if !plain || !first || column.len() > MAX_COLUMN {
+            return Err(ColumnError);
+        }
+        Ok(Self { column: column.to_owned() })
+    }
+
+    /// `(fence IS NULL OR fence <= ?1)`: true unless a newer fence was here.
+    pub fn predicate(&self, placeholder: &str) -> String {
+        let Self { column } = self;
+        format!("({column} IS NULL OR {column} <= {placeholder})")
+    }
+
+    /// `fence = ?1`: remembers this one.
+    pub fn assignment(&self, placeholder: &str) -> String {
+        format!("{} = {placeholder}", self.column)
+    }
+}
+
+/// Why a text is no name of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColumnError;
+
+impl fmt::Display for ColumnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a column of a fence is a plain name of letters, digits and underscores, 63 at most",
+        )
+    }
+}
+
+impl std::error::Error for ColumnError {}
+
+/// Remembers the newest fence of each resource of a service, and refuses older ones.
+///
+/// ```
+/// use tollgate::locks::fencing::{FenceGate, Refused, HEADER};
+///
+/// let gate = FenceGate::new(10_000);
+/// // With a request's headers: `headers.get(HEADER).map(|value| value.as_bytes())`.
+/// assert_eq!(HEADER, "tollgate-fence");
+/// assert!(gate.check("stock:7", Some(b"42")).is_ok());
+/// assert!(gate.check("stock:7", Some(b"43")).is_ok());
+/// assert_eq!(gate.check("stock:7", Some(b"42")), Err(Refused::Stale { newest: 43 }));
+/// assert_eq!(gate.check("stock:7", None), Err(Refused::Missing));
+/// ```
+///
+/// It remembers within this process. A service of several processes keeps the fence with the resource.
+#[derive(Debug)]
+pub struct FenceGate {
+    newest: Mutex<HashMap<Box<str>, u64>>,
+    most: usize,
+}
+
+/// Why a request may not touch the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// It shows no fence: answer 428.
+    Missing,
+    /// What it shows is no fence: answer 400.
+    Malformed,
+    /// Somebody with a newer fence was here before: answer 412.
+    Stale {
+        /// The newest.
+        newest: u64,
+    },
+    /// There are more resources than may be remembered, and to forget one would let a stale holder in:
+    /// answer 503.
+    Full,
+}
+
+impl Refused {
+    /// The status to answer with.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::Missing => 428,
+            Self::Malformed => 400,
+            Self::Stale { .. } => 412,
+            Self::Full => 503,
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => write!(f, "the request has no header {HEADER}"),
+            Self::Malformed => write!(f, "the header {HEADER} holds no fence"),
+            Self::Stale { newest } => {
+                write!(f, "the lock was granted to somebody else since: fence {newest} was here")
+            }
+            Self::Full => f.write_str("no more resources can be remembered"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl FenceGate {
+    /// Remembers so many resources, about a hundred bytes each.
+    pub fn new(resources: usize) -> Self {
+        Self { newest: Mutex::default(), most: resources }
+    }
+
+    /// Lets a request through that shows the newest fence of a resource, and remembers it.
+    ///
+    /// # Errors
+    ///
+    /// When it shows an older one, or none.
+    pub fn check(&self, resource: &str, header: Option<&[u8]>) -> Result<Fence, Refused> {
+        let header = header.ok_or(Refused::Missing)?;
+        let digits = !header.is_empty() && header.iter().all(u8::is_ascii_digit);
+        let text = std::str::from_utf8(header).ok().filter(|_| digits).ok_or(Refused::Malformed)?;
+        let fence = text.parse().ok().and_then(Fence::new).ok_or(Refused::Malformed)?;
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = newest.len() >= self.most;
+        match newest.get_mut(resource) {
+            Some(known) if *known > fence.get() => return Err(Refused::Stale { newest: *known }),
+            Some(known) => *known = fence.get(),
+            None if full => return Err(Refused::Full),
+            None => drop(newest.insert(resource.into(), fence.get())),
+        }
+        Ok(fence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_that_is_more_than_a_name_is_refused() {
+        for column in ["", "1a", "a b", "a;--", "\"a\"", "ä", &"a".repeat(64)] {
+            assert_eq!(SqlFence::new(column), Err(ColumnError), "{column}");
+        }
+        assert!(SqlFence::new(&"_".repeat(63)).is_ok());
+    }
+
+    #[test]
+    fn a_gate_forgets_nobody_and_refuses_what_it_cannot_read() {
+        let gate = FenceGate::new(2);
+        for value in [&b""[..], b"+1", b"1 ", b"-1", b"\xff", b"9007199254740992"] {
+            assert_eq!(gate.check("a", Some(value)), Err(Refused::Malformed), "{value:?}");
+        }
+
+        assert!(gate.check("a", Some(b"7")).is_ok());
+        assert!(gate.check("b", Some(b"7")).is_ok());
+
+        assert_eq!(gate.check("c", Some(b"7")), Err(Refused::Full));
+        assert!(gate.check("a", Some(b"7")).is_ok(), "the same holder may come again");
+        assert_eq!(gate.check("a", Some(b"6")), Err(Refused::Stale { newest: 7 }));
+    }
+}

@@ -1,0 +1,304 @@
+//! Getting a lock: trying, listening, trying again.
+//!
+//! Whoever waits joins the line of its lock. The head of the line listens for releases, *then* asks
+//! once more, as one may have come before the subscription was live; then it sleeps until a bell rings,
+//! the lease it saw could be over, or a jittered poll is due. The poll is what a lost message costs.
+//!
+//! An acquisition has one id however often it is sent. When it is given up while something of it was
+//! not answered, it may yet be granted; so its release is sent in the background, after which it is
+//! not.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout, timeout_at};
+use tollgate_core::lock::{
+    Acquire, Acquired, Durability, Fence, HoldId, Kind, Lease, LockName, LockStore, Owner,
+};
+use tollgate_core::{StoreError, StoreErrorKind};
+
+use super::error::LockError;
+use super::guard::LockGuard;
+use super::hold::{Hold, LockState, Upkeep};
+use super::line::{Alarm, Ear, Ticket};
+use super::{LockEvent, Shared};
+use crate::chance;
+use crate::clock::{BootTime, Instant};
+use crate::observer::Event;
+
+/// How often the head of a line asks without being rung for, drawn evenly: a lost message costs no more
+/// than the longest, and a fleet does not ask together.
+const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_millis(190);
+
+/// Between two attempts while the store does not answer, drawn evenly.
+const RETRY: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(80);
+
+/// How often somebody who does not want to wait asks a store that does not answer.
+const TRIES: u32 = 3;
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Want {
+    pub(crate) name: LockName,
+    pub(crate) kind: Kind,
+    pub(crate) owner: Owner,
+    /// Whether the owner may hold it already, here or elsewhere.
+    pub(crate) shared_owner: bool,
+    pub(crate) lease: Lease,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) delay: Duration,
+    pub(crate) durability: Durability,
+}
+
+/// How long one is ready to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    None,
+    Until(Instant),
+    Forever,
+}
+
+/// What an attempt comes to, if it was answered.
+enum Attempted {
+    Granted(LockGuard),
+    Busy(Option<Duration>),
+}
+
+/// Why there was no answer, or none to go on with.
+enum Failed {
+    /// It may be tried again.
+    Store(StoreError),
+    For(LockError),
+}
+
+impl<S: LockStore> Shared<S> {
+    /// Gets the lock; `None` if somebody else has it for longer than one is ready to wait.
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        want: &Want,
+        patience: Patience,
+    ) -> Result<Option<LockGuard>, LockError> {
+        self.thread.start()?;
+        let mut pending = Pending::new(self, want);
+        if matches!(patience, Patience::None) {
+            return pending.try_now().await;
+        }
+        // Whoever may hold it already must not wait behind those who wait for it.
+        let mut busy = None;
+        if want.shared_owner || !self.lines.has(&want.name) {
+            match pending.attempt().await {
+                Ok(Attempted::Granted(guard)) => return Ok(Some(guard)),
+                Ok(Attempted::Busy(left)) => busy = left,
+                Err(Failed::For(error)) => return Err(error),
+                Err(Failed::Store(_)) => {}
+            }
+        }
+        let Some(ticket) = self.lines.join(&want.name, &want.owner) else {
+            return Err(LockError::TooManyWaiting);
+        };
+        let waited = match patience {
+            Patience::Until(deadline) => {
+                let wait = pending.wait(&ticket, busy);
+                timeout_at(deadline, wait).await.unwrap_or(Ok(None))
+            }
+            Patience::None | Patience::Forever => pending.wait(&ticket, busy).await,
+        };
+        if matches!(waited, Ok(Some(_))) {
+            ticket.win();
+        }
+        waited
+    }
+}
+
+/// An acquisition under way.
+struct Pending<'a, S: LockStore> {
+    shared: &'a Arc<Shared<S>>,
+    want: &'a Want,
+    hold: HoldId,
+    since: BootTime,
+    /// Whether something was sent and not answered.
+    unanswered: bool,
+    /// Since when the store does not answer.
+    outage: Option<BootTime>,
+}
+
+impl<'a, S: LockStore> Pending<'a, S> {
+    fn new(shared: &'a Arc<Shared<S>>, want: &'a Want) -> Self {
+        let hold = HoldId::new(shared.ids.draw());
+        Self { shared, want, hold, since: BootTime::now(), unanswered: false, outage: None }
+    }
+
+    fn ask(&self) -> Acquire<'a> {
+        let Want { kind, lease, delay, durability, .. } = *self.want;
+        Acquire {
+            name: &self.want.name,
+            kind,
+            owner: &self.want.owner,
+            hold: self.hold,
+            lease,
+            delay,
+            label: &self.shared.label,
+            durability,
+        }
+    }
+
+    /// Asks the store once.
+    async fn attempt(&mut self) -> Result<Attempted, Failed> {
+        let sent = BootTime::now();
+        // Until it is answered, whatever becomes of this future.
+        let before = std::mem::replace(&mut self.unanswered, true);
+        let store = &self.shared.thread.keeper.store;
+        match store.acquire(&self.ask()).await {
+            Ok(acquired) => {
+                self.unanswered = before;
+                self.outage = None;
+                self.answered(acquired, sent)
+            }
+            Err(error) => {
+                let charged = error.kind() != StoreErrorKind::Unavailable;
+                self.unanswered = before || charged;
+                if error.kind() == StoreErrorKind::Corrupt {
+                    return Err(Failed::For(LockError::Store(error)));
+                }
+                let since = *self.outage.get_or_insert(sent);
+                if BootTime::now().since(since) >= self.shared.patience {
+                    return Err(Failed::For(LockError::Store(error)));
+                }
+                Err(Failed::Store(error))
+            }
+        }
+    }
+
+    fn answered(&mut self, acquired: Acquired, sent: BootTime) -> Result<Attempted, Failed> {
+        match acquired {
+            Acquired::Granted { fence, copies, .. } => {
+                if let Durability::Required(replicas) = self.want.durability
+                    && copies < replicas.majority()
+                {
+                    // Dropping it with this set gives it back.
+                    self.unanswered = true;
+                    return Err(Failed::For(LockError::NotReplicated { copies }));
+                }
+                Ok(Attempted::Granted(self.granted(fence, copies, sent)))
+            }
+            Acquired::Busy { left } => Ok(Attempted::Busy(left)),
+            Acquired::Over => {
+                // Nobody released it, so somebody drew the same id; another one will do.
+                self.hold = HoldId::new(self.shared.ids.draw());
+                Ok(Attempted::Busy(Some(Duration::ZERO)))
+            }
+            Acquired::TooDeep => Err(Failed::For(LockError::TooDeep(self.want.name.clone()))),
+            _ => Err(Failed::For(LockError::Foreign(self.want.name.clone()))),
+        }
+    }
+
+    fn hold(&self, fence: Fence, sent: BootTime) -> Hold {
+        let Want { name, kind, owner, lease, upkeep, .. } = self.want.clone();
+        let hold = Hold::new(name, kind, owner, self.hold, fence, lease, upkeep, sent);
+        if self.unanswered {
+            hold.set_unanswered();
+        }
+        hold
+    }
+
+    fn granted(&mut self, fence: Fence, copies: u32, sent: BootTime) -> LockGuard {
+        let hold = Arc::new(self.hold(fence, sent));
+        // It is the guard's business from here on.
+        self.unanswered = false;
+        let keeper = &self.shared.thread.keeper;
+        keeper.watch(&hold, sent);
+        keeper.observers.tell(|| {
+            Event::Lock(LockEvent::Granted {
+                name: hold.name.clone(),
+                owner: hold.owner.clone(),
+                fence,
+                waited: BootTime::now().since(self.since),
+            })
+        });
+        let home = Arc::clone(&self.shared.thread);
+        LockGuard::new(home, hold, copies)
+    }
+
+    async fn try_now(&mut self) -> Result<Option<LockGuard>, LockError> {
+        let mut tries = 0_u32;
+        loop {
+            match self.attempt().await {
+                Ok(Attempted::Granted(guard)) => return Ok(Some(guard)),
+                Ok(Attempted::Busy(_)) => return Ok(None),
+                Err(Failed::For(error)) => return Err(error),
+                Err(Failed::Store(error)) => {
+                    tries = tries.saturating_add(1);
+                    if tries >= TRIES {
+                        return Err(LockError::Store(error));
+                    }
+                }
+            }
+            sleep(chance::within(&RETRY)).await;
+        }
+    }
+
+    /// Listens for the line; whether to ask now. A subscription that takes its time is not waited for
+    /// longer than a poll.
+    async fn listens(&self, ticket: &Ticket, patience: Duration) -> bool {
+        let alarm = Arc::new(Alarm(Arc::downgrade(&self.shared.lines)));
+        let listen = self.shared.thread.keeper.store.listen(&self.want.name, alarm);
+        match timeout(patience, listen).await {
+            Ok(Ok(ear)) => {
+                ticket.hear(Ear::new(ear));
+                true
+            }
+            // Then it has waited long enough to ask.
+            Err(_) => true,
+            Ok(Err(_)) => false,
+        }
+    }
+
+    /// Waits in line until it is granted.
+    async fn wait(
+        &mut self,
+        ticket: &Ticket,
+        mut left: Option<Duration>,
+    ) -> Result<Option<LockGuard>, LockError> {
+        ticket.turn().await;
+        let mut pause = chance::within(&POLL);
+        loop {
+            let until = left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
+            // What was released before one listened was not heard, so ask at once.
+            if ticket.hears() || !self.listens(ticket, until).await {
+                tokio::select! {
+                    () = ticket.rung() => {}
+                    () = sleep(until) => {}
+                }
+            }
+            match self.attempt().await {
+                Ok(Attempted::Granted(guard)) => return Ok(Some(guard)),
+                Ok(Attempted::Busy(busy)) => {
+                    left = busy;
+                    pause = chance::within(&POLL);
+                }
+                Err(Failed::For(error)) => return Err(error),
+                Err(Failed::Store(_)) => {
+                    left = None;
+                    pause = chance::within(&RETRY);
+                }
+            }
+        }
+    }
+}
+
+/// A lease that ends in this millisecond has not ended yet.
+const TICK: Duration = Duration::from_millis(2);
+
+impl<S: LockStore> Drop for Pending<'_, S> {
+    fn drop(&mut self) {
+        if !self.unanswered {
+            return;
+        }
+        // Nobody waits for it any more, and it may have been granted, or may yet be.
+        let now = BootTime::now();
+        let hold = self.hold(Fence::MAX, now);
+        hold.set(LockState::Lost);
+        self.shared.thread.give_back(Arc::new(hold));
+    }
+}
