@@ -142,14 +142,18 @@ pub mod __private {
     };
 }
 
-/// The programs of the READMEs and of `docs/locks.md`, compiled with the doctests; those that need no server run.
-#[cfg(all(doctest, feature = "redis"))]
+/// The programs of the READMEs and of `docs/locks.md`, compiled with the doctests; those that need no
+/// server run.
+#[cfg(all(doctest, feature = "axum", feature = "macros", feature = "redis"))]
 mod readme {
     #[doc = include_str!("../README.md")]
     struct Tollgate;
 
     #[doc = include_str!("../../../README.md")]
     struct Repository;
+
+    #[doc = include_str!("../../../README.zh-CN.md")]
+    struct InChinese;
 
     #[doc = include_str!("../locks.md")]
     struct Locks;
