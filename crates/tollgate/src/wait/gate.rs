@@ -99,6 +99,25 @@ impl<S: Store + 'static> Gate<S> {
     /// Waits for `cost` permits, but not longer than `patience`. Whoever cannot pass in time is
     /// told so at once, and charges nothing.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{EmbeddedStore, Limiter, NotAdmitted, core::{Limit, algorithm::SlidingLog}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// let gate = limiter.gate("export", Limit::new(SlidingLog, "2 per 1h".parse()?)?)?;
+    /// assert_eq!(gate.available().await, 2);
+    ///
+    /// gate.acquire_timeout(1, Duration::from_secs(5)).await?;
+    /// gate.try_acquire(1).await?;
+    /// let late = gate.acquire_timeout(1, Duration::from_secs(5)).await;
+    /// assert!(matches!(late, Err(NotAdmitted::Late { .. })), "an hour is too long");
+    /// assert_eq!(gate.acquire(3).await, Err(NotAdmitted::Never { cost: 3 }));
+    /// assert_eq!((gate.available().await, gate.waiting()), (0, 0));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When they cannot be had in time, or never.
