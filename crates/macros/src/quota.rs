@@ -1,10 +1,7 @@
 //! Limits as they are written, `"5 per 1m"` or `"10 concurrent"`, checked when code is compiled.
 
 use syn::{Error, LitStr};
-use tollgate_core::algorithm::{
-    Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
-    TokenBucket,
-};
+use tollgate_core::algorithm::{Concurrency, SlidingLog};
 use tollgate_core::{Algorithm, Limit, Quota};
 
 use crate::nearest::nearest;
@@ -72,22 +69,16 @@ pub(crate) fn refuse_twins(limits: &[Checked]) -> syn::Result<()> {
 
 /// The algorithm of this name.
 pub(crate) fn algorithm(name: &str) -> Result<Algorithm, String> {
-    let known: [Algorithm; 7] = [
-        FixedWindow::default().into(),
-        SlidingLog.into(),
-        SlidingWindow::conservative().into(),
-        TokenBucket.into(),
-        LeakyMeter.into(),
-        LeakyQueue.into(),
-        Smooth::bursty().into(),
-    ];
+    let concurrency = Algorithm::from(Concurrency).name();
+    if name == concurrency {
+        return Err("concurrency is said by the limit: write `\"10 concurrent\"`".to_owned());
+    }
+    let known = Algorithm::usual();
     if let Some(found) = known.iter().find(|algorithm| algorithm.name() == name) {
         return Ok(*found);
     }
-    if name == Algorithm::from(Concurrency).name() {
-        return Err("concurrency is said by the limit: write `\"10 concurrent\"`".to_owned());
-    }
-    let names = known.each_ref().map(Algorithm::name);
+    let names = known.iter().map(Algorithm::name).filter(|name| *name != concurrency);
+    let names: Vec<&str> = names.collect();
     Err(match nearest(name, &names) {
         Some(meant) => format!("`{name}` is no algorithm: did you mean `{meant}`?"),
         None => format!("`{name}` is no algorithm: write one of {}", names.join(", ")),

@@ -262,6 +262,22 @@ algorithms! {
     Concurrency in concurrency = "concurrency",
 }
 
+impl Algorithm {
+    /// Each algorithm as it is unless somebody says more: what its name alone stands for.
+    pub fn usual() -> [Self; 8] {
+        [
+            FixedWindow::default().into(),
+            SlidingLog.into(),
+            SlidingWindow::conservative().into(),
+            TokenBucket.into(),
+            LeakyMeter.into(),
+            LeakyQueue.into(),
+            Smooth::bursty().into(),
+            Concurrency.into(),
+        ]
+    }
+}
+
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -3,10 +3,6 @@
 use std::sync::{Arc, OnceLock};
 
 use tollgate_core::Algorithm;
-use tollgate_core::algorithm::{
-    Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
-    TokenBucket,
-};
 use tollgate_core::rule::declaration::{Limitation, OnMissing, Rule, Scenario};
 use tollgate_core::rule::{RuleError, RuleSet};
 
@@ -191,17 +187,7 @@ fn rule(
 }
 
 fn algorithm(name: &str) -> Result<Algorithm, String> {
-    let known: [Algorithm; 8] = [
-        FixedWindow::default().into(),
-        SlidingLog.into(),
-        SlidingWindow::conservative().into(),
-        TokenBucket.into(),
-        LeakyMeter.into(),
-        LeakyQueue.into(),
-        Smooth::bursty().into(),
-        Concurrency.into(),
-    ];
-    let found = known.into_iter().find(|algorithm| algorithm.name() == name);
+    let found = Algorithm::usual().into_iter().find(|algorithm| algorithm.name() == name);
     found.ok_or_else(|| format!("`{name}` is no algorithm"))
 }
 
