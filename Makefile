@@ -31,7 +31,7 @@ lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers
 
 soak: cargo-is-here redis-is-here ## The large numbers: a hundred times the oracle's histories, and a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
-		--test oracle -- --nocapture
+		--test all oracle -- --nocapture
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-redis --lib replay -- --nocapture
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate --all-features --test locks \
 		sections -- --nocapture
@@ -43,7 +43,7 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 		latency -- --nocapture --test-threads 1
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
 		$(CARGO) test --locked --release -p tollgate-redis --all-features \
-		--test latency --test overload --test processes -- --nocapture --test-threads 1
+		--test all -- --nocapture --test-threads 1 latency overload processes
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
 		$(CARGO) test --locked --release -p tollgate --all-features --test locks processes \
 		-- --nocapture --test-threads 1

@@ -10,11 +10,9 @@
     reason = "a test shall stop at an overflow"
 )]
 
-mod support;
-
 use std::collections::HashMap;
 
-use support::{SECOND, START, Subject, limit, micros};
+use crate::support::{SECOND, START, Subject, limit, micros};
 use tollgate_core::algorithm::{Algorithm, Anchor, FixedWindow, Smooth, TokenBucket};
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::{History, Rng};
@@ -318,7 +316,7 @@ fn grants_with_cancels(limit: &Limit, rng: &mut Rng) -> Vec<Grant> {
             let last = pending[pending.len() - 1];
             let index = if rng.chance(3, 4) { last } else { rng.pick(&pending) };
             let gone = grants.remove(index);
-            let at = support::at(gone.at);
+            let at = crate::support::at(gone.at);
             let _ = subject.charge(Op::Credit { cost: gone.cost, at }, 0, now);
             continue;
         }
@@ -477,7 +475,7 @@ fn a_smooth_limiter_keeps_its_long_run_rate_and_its_debt() {
     let bursty = Subject::new(&limit(Smooth::bursty(), "10 per 1s"));
     let debt = bursty.clone().take(100, START);
     assert!(debt.passes() && micros(debt.reset_after) == 10 * SECOND, "9 s of debt, 1 s of refill");
-    assert_eq!(bursty.clone().take(101, START).verdict, support::NEVER);
+    assert_eq!(bursty.clone().take(101, START).verdict, crate::support::NEVER);
 }
 
 // E19: refusals after a step back never outlast a full refill.

@@ -5,11 +5,9 @@
     reason = "a test shall stop at an overflow"
 )]
 
-mod support;
-
 use std::time::Duration;
 
-use support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros};
+use crate::support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros};
 use tollgate_core::algorithm::FURTHEST_US;
 use tollgate_core::algorithm::bucket::{Ahead, Bucket};
 use tollgate_core::algorithm::concurrency::{Hold, Holders};

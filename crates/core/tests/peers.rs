@@ -6,9 +6,7 @@
     reason = "a test shall stop at an overflow"
 )]
 
-mod support;
-
-use support::{SECOND, START, Subject, at, limit};
+use crate::support::{SECOND, START, Subject, at, limit};
 use tollgate_core::Op;
 use tollgate_core::algorithm::{
     Anchor, Estimate, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, TokenBucket,

@@ -6,11 +6,9 @@
     reason = "a test shall stop at an overflow"
 )]
 
-mod support;
-
 use std::time::Duration;
 
-use support::{SECOND, START, Subject, at, limit, micros};
+use crate::support::{SECOND, START, Subject, at, limit, micros};
 use tollgate_core::algorithm::{
     Anchor, Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
     TokenBucket,

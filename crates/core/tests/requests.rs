@@ -6,11 +6,9 @@
     reason = "a test shall stop at an overflow"
 )]
 
-mod support;
-
 use std::time::Duration;
 
-use support::{SECOND, START, Subject, at, deny_after, limit};
+use crate::support::{SECOND, START, Subject, at, deny_after, limit};
 use tollgate_core::algorithm::{Anchor, Concurrency, FixedWindow, LeakyQueue, TokenBucket};
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::{History, Rng};

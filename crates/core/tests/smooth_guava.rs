@@ -8,11 +8,9 @@
     reason = "golden numbers are exact; a test shall stop at an overflow"
 )]
 
-mod support;
-
 use std::time::Duration;
 
-use support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros, wait};
+use crate::support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros, wait};
 use tollgate_core::algorithm::smooth::{Plan as Numbers, Tickets};
 use tollgate_core::algorithm::{Payment, Smooth};
 use tollgate_core::{Counter, Limit, OnChange, Op, Plan, Revision, State, Verdict};

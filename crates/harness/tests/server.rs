@@ -150,7 +150,7 @@ fn a_server_outlives_the_thread_that_started_it() {
 #[test]
 fn a_server_dies_with_its_process() {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "aborts_when_told_to", "--nocapture"])
+        .args(["--exact", "server::aborts_when_told_to", "--nocapture"])
         .env("TOLLGATE_ABORT", "1")
         .output()
         .unwrap();

@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate_harness::{Client, Direction, Fault, FaultProxy, RedisServer, Reply};
 use tollgate_redis::core::algorithm::{FixedWindow, SlidingLog};
 use tollgate_redis::core::{Answer, Limit, Request, Store, StoreError, StoreErrorKind};

@@ -10,11 +10,9 @@
     reason = "a test stops there"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tokio::sync::Mutex;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::{Concurrency, SlidingLog};

@@ -8,13 +8,11 @@
     reason = "a test stops there"
 )]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tokio::runtime::Runtime;
 use tollgate_core::testing::locks::{self, Subject, end, granted, longer, plain};
 use tollgate_harness::{Client, RedisServer, Reply, ServerClock};

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tokio::time::Instant;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::Concurrency;

@@ -9,12 +9,10 @@
     reason = "a test stops there, and this one measures real time"
 )]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use tollgate_harness::RedisServer;
 use tollgate_redis::core::StoreErrorKind;
 use tollgate_redis::{Config, RedisStore};

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate_core::testing::suite::Model;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::RedisStore;

@@ -4,13 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate_core::testing::Rng;
 use tollgate_redis::core::algorithm::{Concurrency, FixedWindow, SlidingLog};
 use tollgate_redis::core::{Charge, Holder, Key, Limit, Op};
@@ -56,7 +54,7 @@ fn child() {
 
 fn spawn(url: &str, seed: u64) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "processes::child", "--nocapture"])
         .env(URL, url)
         .env(SEED, seed.to_string())
         .stdout(Stdio::piped())

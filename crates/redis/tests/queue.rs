@@ -4,12 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tokio::task::JoinHandle;
 use tollgate_harness::RedisServer;
 use tollgate_redis::RedisStore;

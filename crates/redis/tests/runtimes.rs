@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops there")]
 
-mod common;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 
-use common::*;
+use crate::common::*;
 use tokio::runtime::{Builder, Runtime};
 use tollgate_harness::RedisServer;
 use tollgate_redis::core::StoreErrorKind;

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
-mod common;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate_core::testing::suite::Model;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops there")]
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::*;
+use crate::common::*;
 use tokio::runtime::Runtime;
 use tollgate_core::testing::suite::{self, Subject};
 use tollgate_harness::{RedisServer, ServerClock};

@@ -7,13 +7,11 @@
     reason = "a test stops there"
 )]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate_core::testing::Rng;
 use tollgate_core::testing::suite::Model;
 use tollgate_harness::{RedisServer, Reply};

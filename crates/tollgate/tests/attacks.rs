@@ -9,11 +9,10 @@
     reason = "tests"
 )]
 
-mod common;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate::core::algorithm::Concurrency;
 use tollgate::core::rule::declaration::{
     Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule,

@@ -9,12 +9,10 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Road, Way, backend, log, node, on, rule, settle, user};
+use crate::common::{Road, Way, backend, log, node, on, rule, settle, user};
 use tokio::time::Instant;
 use tollgate::core::rule::declaration::{Ban, Mode, Rule};
 

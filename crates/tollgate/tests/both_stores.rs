@@ -9,11 +9,9 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{on, rule, rules, user, with};
+use crate::common::{on, rule, rules, user, with};
 use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::core::rule::declaration::{Mode, Rule};
 use tollgate::core::rule::{Ask, Attribute, RuleSet};

@@ -3,14 +3,12 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{log, rule, rules, user};
+use crate::common::{log, rule, rules, user};
 use tollgate::core::{Answer, Key, Request, Store, StoreError, StoreErrorKind};
 use tollgate::redis::{Config, RedisStore};
 use tollgate::{Limiter, Stats};
@@ -96,7 +94,7 @@ async fn a_telling_leaves_one_small_key_for_an_hour() {
     wire.cut.store(false, Ordering::SeqCst);
     until(&limiter, |stats| stats.owing == 0).await;
 
-    assert_eq!(common::left(&limiter, "alice").await, 79, "all twenty were told");
+    assert_eq!(crate::common::left(&limiter, "alice").await, 79, "all twenty were told");
     let marks: Vec<_> = names(&server).difference(&before).cloned().collect();
     let [mark] = &marks[..] else { panic!("{} keys for one telling", marks.len()) };
     let ttl = number(&server, &[b"PTTL", mark]);

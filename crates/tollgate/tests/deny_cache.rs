@@ -9,12 +9,10 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{TokioClock, Way, backend, backend_on, rule, rules, settle, user, with};
+use crate::common::{TokioClock, Way, backend, backend_on, rule, rules, settle, user, with};
 use tollgate::core::algorithm::{
     Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };

@@ -8,10 +8,9 @@
     reason = "tests"
 )]
 
-mod common;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate::core::OnChange;
 use tollgate::core::rule::declaration::Rule;
 use tollgate::{Limiter, Reservation};
@@ -47,7 +46,7 @@ async fn a_refund_across_a_reset_or_a_scaling_gives_back_nothing() {
 
             limiter.refund(&reservation).await.unwrap();
 
-            assert_eq!(common::left(&limiter, "a").await, left, "{on_change:?} {by_token}");
+            assert_eq!(crate::common::left(&limiter, "a").await, left, "{on_change:?} {by_token}");
         }
     }
 }

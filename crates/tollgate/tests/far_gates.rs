@@ -9,13 +9,11 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Backend, backend};
+use crate::common::{Backend, backend};
 use tokio::time::Instant;
 use tollgate::core::algorithm::{FixedWindow, LeakyQueue, SlidingLog, TokenBucket};
 use tollgate::core::testing::Rng;
@@ -192,7 +190,7 @@ async fn what_never_passes_and_what_costs_nothing_wait_for_nobody() {
             let gate = gate.clone();
             async move { gate.acquire(1).await }
         });
-        common::settle().await;
+        crate::common::settle().await;
         let start = Instant::now();
 
         assert_eq!(gate.acquire(5).await, Err(NotAdmitted::Never { cost: 5 }));

@@ -8,11 +8,10 @@
     reason = "tests"
 )]
 
-mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use tollgate::core::algorithm::{LeakyQueue, SlidingLog};
 use tollgate::core::rule::declaration::{Declaration, Domain, OnOutage, Rule};
 use tollgate::core::rule::{Ask, RuleSet};

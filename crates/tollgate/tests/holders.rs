@@ -8,12 +8,10 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Road, Way, backend, left, node, rule, rules, settle, user, with};
+use crate::common::{Road, Way, backend, left, node, rule, rules, settle, user, with};
 use tollgate::core::algorithm::Concurrency;
 use tollgate::core::rule::declaration::Rule;
 use tollgate::core::testing::ManualClock;

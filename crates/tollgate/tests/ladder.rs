@@ -9,11 +9,11 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Backend, Road, Way, backend, left, log, node, on, rule, rules, settle, user, with};
+use crate::common::{
+    Backend, Road, Way, backend, left, log, node, on, rule, rules, settle, user, with,
+};
 use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::core::rule::declaration::{OnOutage, Rule};
 use tollgate::core::{Algorithm, Charge, Holder, Key, Limit, OnFull, Op};

@@ -8,13 +8,11 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Way, backend, log, on, rule, rules, settle, user, with};
+use crate::common::{Way, backend, log, on, rule, rules, settle, user, with};
 use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::core::rule::Ask;
 use tollgate::core::rule::RuleSet;
@@ -22,7 +20,7 @@ use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnOutage
 use tollgate::core::{Limit, Retry, StoreErrorKind, Verdict};
 use tollgate::{DenyCache, Fate, Limiter, Reason, Source, StaleRules};
 
-fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<common::TokioClock>>> {
+fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<crate::common::TokioClock>>> {
     Limiter::builder(backend()).rules(set).build()
 }
 
@@ -469,7 +467,7 @@ async fn an_outage_is_told_apart_from_a_refusal() {
     let set = rules(1, [on(strict, "service", "pay"), on(lax, "service", "web")]);
     let way = Way::to(&backend());
     let limiter = Limiter::builder(way.clone()).rules(set).build();
-    way.set(common::Road::Closed);
+    way.set(crate::common::Road::Closed);
 
     let refused = limiter.admit(&user("alice").with("service", "pay").unwrap()).await;
     let outage = refused.outage().unwrap();

@@ -8,12 +8,10 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{Way, backend, log, rule, rules, user, with};
+use crate::common::{Way, backend, log, rule, rules, user, with};
 use tollgate::core::algorithm::TokenBucket;
 use tollgate::core::rule::declaration::{Ban, Mode};
 use tollgate::{DenyCache, Event, Limiter, Observer};
@@ -59,7 +57,7 @@ async fn observers_are_told_everything_in_order() {
         // The keeper is another task.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    way.set(common::Road::Closed);
+    way.set(crate::common::Road::Closed);
     let _ = limiter.admit(&user("bob")).await;
 
     // The observers' thread is told later; wait for the last word.

@@ -8,11 +8,9 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Backend, Road, Way, backend, rule, rules, settle, user, with};
+use crate::common::{Backend, Road, Way, backend, rule, rules, settle, user, with};
 use tollgate::Limiter;
 use tollgate::core::algorithm::{
     Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, TokenBucket,

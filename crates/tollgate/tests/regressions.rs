@@ -8,9 +8,8 @@
     reason = "tests"
 )]
 
-mod common;
+use crate::common::*;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use common::*;
 use std::time::Duration;
 use tollgate::core::algorithm::*;
 use tollgate::core::rule::{Ask, declaration::*};

@@ -8,11 +8,11 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Road, TokioClock, Way, backend, backend_on, left, log, node, rule, rules, user};
+use crate::common::{
+    Road, TokioClock, Way, backend, backend_on, left, log, node, rule, rules, user,
+};
 use tollgate::core::rule::declaration::Rule;
 use tollgate::core::{StoreErrorKind, algorithm::FixedWindow};
 use tollgate::{Limiter, ReservationError, TokenError};
@@ -139,7 +139,8 @@ async fn a_settling_whose_answer_was_lost_can_be_sent_again_and_counts_once() {
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_a_reservation_is_an_admission_that_stays_charged() {
     let way = Way::to(&backend());
-    let window = common::with(rule("tokens", &["user"], &["100 per 30d"]), FixedWindow::default());
+    let window =
+        crate::common::with(rule("tokens", &["user"], &["100 per 30d"]), FixedWindow::default());
     let limiter = node(&way, [window]).await;
     way.set(Road::Closed);
 

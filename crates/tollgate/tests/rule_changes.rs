@@ -8,11 +8,9 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::mpsc;
 
-use common::{backend, log, rule, rules, user};
+use crate::common::{backend, log, rule, rules, user};
 use tollgate::core::rule::RuleSet;
 use tollgate::core::{Retry, Verdict};
 use tollgate::{EmbeddedStore, Limiter, Reason};

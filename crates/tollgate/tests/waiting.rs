@@ -8,12 +8,10 @@
     reason = "tests"
 )]
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Road, Way, backend, node, settle};
+use crate::common::{Road, Way, backend, node, settle};
 use tokio::time::Instant;
 use tollgate::core::algorithm::{
     FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, Smooth, TokenBucket,

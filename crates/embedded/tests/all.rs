@@ -1,0 +1,6 @@
+//! The store in this process, in one program: linking takes longer than running.
+
+mod full;
+mod locks;
+mod suite;
+mod threads;
