@@ -55,7 +55,7 @@ async fn round<A: Ask>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
             tokio::spawn(async move {
                 let mut random = Random::new(task);
                 let mut took = Vec::new();
-                let mut admitted = 0;
+                let (mut asked, mut admitted) = (0_u64, 0);
                 let mut due = Instant::now() + pace.unwrap_or_default().mul_f64(random.unit());
                 while !stop.load(Ordering::Relaxed) {
                     if let Some(pace) = pace {
@@ -69,12 +69,13 @@ async fn round<A: Ask>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
                     };
                     let passes = asker.ask(&mut random).await;
                     if counting.load(Ordering::Relaxed) {
+                        asked += 1;
                         admitted += u64::from(passes);
-                        took.push(start.map(|start| start.elapsed()));
+                        took.extend(start.map(|start| start.elapsed()));
                     }
                 }
                 passed.fetch_add(admitted, Ordering::Relaxed);
-                took
+                (asked, took)
             })
         })
         .collect();
@@ -88,9 +89,9 @@ async fn round<A: Ask>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
     let mut count = 0_u64;
     let mut latencies = Vec::new();
     for handle in handles {
-        let times = handle.await.expect("no task panics");
-        count += times.len() as u64 * A::DECISIONS;
-        latencies.extend(times.into_iter().flatten());
+        let (asked, times) = handle.await.expect("no task panics");
+        count += asked * A::DECISIONS;
+        latencies.extend(times);
     }
     latencies.sort_unstable();
     let at = |share: f64| {

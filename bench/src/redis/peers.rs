@@ -77,14 +77,14 @@ impl Ask for Ours {
             let key = Key::new(names[i].bytes()).unwrap();
             Charge::take(key, &self.limits[i].1, 1).unwrap()
         };
-        let answers = match self.limits.len() {
-            1 => self.store.charge(&[Request::new(&[charge(0)]).unwrap()]).await,
+        let answer = match self.limits.len() {
+            1 => self.store.decide(&Request::new(&[charge(0)]).unwrap()).await,
             _ => {
                 let charges = [charge(0), charge(1), charge(2)];
-                self.store.charge(&[Request::new(&charges).unwrap()]).await
+                self.store.decide(&Request::new(&charges).unwrap()).await
             }
         };
-        answers.unwrap()[0].passes()
+        answer.unwrap().passes()
     }
 }
 
@@ -132,13 +132,8 @@ pub struct OneScript {
 impl OneScript {
     pub async fn connect(server: &RedisServer, keys: Keys) -> Self {
         let mut connection = connect(server).await;
-        let sha: String = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(ONE_KEY)
-            .query_async(&mut connection)
-            .await
-            .unwrap();
-        Self { connection, sha: sha.into(), keys }
+        let sha = load(&mut connection, ONE_KEY).await;
+        Self { connection, sha, keys }
     }
 }
 
@@ -151,6 +146,52 @@ impl Ask for OneScript {
         let (passes, _): (u8, u64) = command.query_async(&mut connection).await.unwrap();
         passes == 1
     }
+}
+
+/// Reads and writes every key of a batch, and decides nothing: what no script that does both can beat.
+const TO_AND_FRO: &str = "
+redis.call('TIME')
+local values = redis.call('MGET', unpack(KEYS))
+for i = 1, #KEYS do redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2]) end
+return #values
+";
+
+/// One `EVALSHA` of `TO_AND_FRO` for as many decisions as a batch of ours has.
+#[derive(Clone)]
+pub struct Floor {
+    connection: MultiplexedConnection,
+    sha: Arc<str>,
+    keys: Keys,
+}
+
+impl Floor {
+    pub async fn connect(server: &RedisServer, keys: Keys) -> Self {
+        let mut connection = connect(server).await;
+        let sha = load(&mut connection, TO_AND_FRO).await;
+        Self { connection, sha, keys }
+    }
+}
+
+impl Ask for Floor {
+    const DECISIONS: u64 = 128;
+
+    async fn ask(&self, random: &mut Random) -> bool {
+        let mut connection = self.connection.clone();
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&*self.sha).arg(Self::DECISIONS);
+        for _ in 0..Self::DECISIONS {
+            command.arg(format!("floor:{}", self.keys.pick(random)));
+        }
+        command.arg("0123456789abcdef0123456789").arg(60_000);
+        let read: u64 = command.query_async(&mut connection).await.unwrap();
+        read == Self::DECISIONS
+    }
+}
+
+async fn load(connection: &mut MultiplexedConnection, script: &str) -> Arc<str> {
+    let sha: String =
+        redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await.unwrap();
+    sha.into()
 }
 
 /// `INCR` and `EXPIRE` in one pipeline a decision: what the articles do, and not exact.
