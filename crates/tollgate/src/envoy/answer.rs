@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tollgate_core::Timestamp;
 
 use super::rule::{Mode, RateLimit, Rule};
 use super::{EnvoyRules, Metadata};
@@ -27,6 +28,7 @@ pub struct Answer {
     pub(super) rules: Arc<EnvoyRules>,
     pub(super) knows_domain: bool,
     pub(super) outage: Option<Outage>,
+    pub(super) at: Timestamp,
 }
 
 /// What is said of one descriptor.
@@ -71,6 +73,21 @@ impl Answer {
     /// The rule that a status rests on; `None` without one, or under a limit of the call's own.
     pub fn rule(&self, status: &Status) -> Option<&Rule> {
         self.rules.rules().get(status.rule?)
+    }
+
+    /// The place of that rule in [`EnvoyRules::rules`].
+    pub const fn rule_index(&self, status: &Status) -> Option<usize> {
+        status.rule
+    }
+
+    /// The rules that decided.
+    pub const fn rules(&self) -> &Arc<EnvoyRules> {
+        &self.rules
+    }
+
+    /// When it was decided, by the store's clock; the epoch if the store was not asked.
+    pub const fn at(&self) -> Timestamp {
+        self.at
     }
 
     /// Whether there are rules for the call's domain.

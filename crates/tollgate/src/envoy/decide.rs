@@ -49,10 +49,11 @@ impl<S: Store + 'static> Limiter<S> {
         };
         let Judged { statuses, ruling, outage } = judged;
         let code = if ruling.verdict.passes() { Code::Ok } else { Code::OverLimit };
+        let at = ruling.at;
         drop(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE));
         match outage {
             Some(outage) if outage.unavailable => Err(CallError::Unavailable(outage.cause)),
-            _ => Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage }),
+            _ => Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage, at }),
         }
     }
 
