@@ -64,13 +64,15 @@ async fn what_a_proxy_does_not_say_or_says_twice_is_an_error() {
         &["X-Forwarded-Uri: /login"],
         &["X-Forwarded-Method: POST", "X-Forwarded-Method: GET", "X-Forwarded-Uri: /"],
         &["X-Forwarded-Method: POST", "X-Forwarded-Uri: /a", "X-Forwarded-Uri: /b"],
+        &["X-Forwarded-Method: POST", "X-Forwarded-Uri: /a", "X-Original-URI: /b"],
+        &["X-Forwarded-Method: POST", "X-Original-Method: GET", "X-Forwarded-Uri: /a"],
         &["X-Forwarded-Method: P O", "X-Forwarded-Uri: /"],
         &["X-Forwarded-Method: POST", "X-Forwarded-Uri: /%00"],
     ] {
         assert_eq!(auth(&running, lines).status, 400, "{lines:?}");
     }
     let errors = "tollgate_requests_total{door=\"forward-auth\",outcome=\"error\"}";
-    assert_eq!(metric(running.admin, errors), 7);
+    assert_eq!(metric(running.admin, errors), 9);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,7 +91,8 @@ async fn lists_users_and_domains_count_as_at_every_door() {
         auth(&running, &["X-Forwarded-Method: GET", "X-Forwarded-Uri: /", line]).status
     };
     assert_eq!(of("X-Forwarded-For: 203.0.113.66"), 403, "blocked");
-    assert_eq!(of("X-Tollgate-Domain: nowhere"), 204);
+    let elsewhere = "GET /v1/auth?domain=nowhere\r\nX-Forwarded-Method: GET\r\nX-Forwarded-Uri: /";
+    assert_eq!(ask(running.http, elsewhere, "").status, 204);
     let outcome = |outcome: &str| {
         metric(
             running.admin,

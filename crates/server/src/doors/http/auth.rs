@@ -94,18 +94,12 @@ impl Doorman {
         Response::from_parts(head, bytes.into())
     }
 
-    /// The layer of the domain that the request names, in `X-Tollgate-Domain` or `?domain=`.
+    /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
+    /// say in headers, and a client must not choose whose limits it has.
     fn layer(&self, room: &Arc<Room>, parts: &Parts) -> Result<Layer, Problem> {
         let rules = room.limiter.rules();
-        let named = match parts.headers.get("x-tollgate-domain") {
-            Some(value) => {
-                Some(value.to_str().map_err(|_| Problem::new(400, "the domain is not ASCII"))?)
-            }
-            None => parts
-                .uri
-                .query()
-                .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("domain="))),
-        };
+        let query = parts.uri.query().unwrap_or_default();
+        let named = query.split('&').find_map(|pair| pair.strip_prefix("domain="));
         let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
         let domain = named.or(self.domain.as_deref()).or(first).unwrap_or_default();
         let layers = self.layers.load();
@@ -165,15 +159,16 @@ fn refuses_with(parts: &Parts) -> Result<Option<StatusCode>, Problem> {
 /// The request that a proxy asks about.
 fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
     let said = |names: [&str; 2]| -> Result<Option<HeaderValue>, Problem> {
-        for name in names {
-            let mut values = parts.headers.get_all(name).iter();
-            match (values.next(), values.next()) {
-                (None, _) => {}
-                (Some(value), None) => return Ok(Some(value.clone())),
-                _ => return Err(Problem::new(400, &format!("{name} is there twice"))),
-            }
+        let mut values = names.iter().flat_map(|name| parts.headers.get_all(*name));
+        let first = values.next();
+        // A proxy sets one of the two, and may pass on the other as a client said it.
+        if values.any(|other| Some(other) != first)
+            || names.iter().any(|name| parts.headers.get_all(*name).iter().count() > 1)
+        {
+            let [one, other] = names;
+            return Err(Problem::new(400, &format!("{one} or {other} is there twice")));
         }
-        Ok(None)
+        Ok(first.cloned())
     };
     let wrong = |what: &str| Problem::new(400, &format!("the proxy says no {what} that is one"));
     let method = said(["x-forwarded-method", "x-original-method"])?;
