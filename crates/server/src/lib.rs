@@ -1,5 +1,5 @@
-//! Tollgate's server: limits over HTTP and the Redis protocol, by one set of rules that can change
-//! while it runs.
+//! Tollgate's server: limits over HTTP, gRPC and the Redis protocol, by one set of rules that can
+//! change while it runs.
 //!
 //! [`Server::start`] is the whole of it; `main.rs` is only [`cli::run`]. Tests start servers on free
 //! ports in their own process, as users could.
@@ -10,6 +10,7 @@ mod accept;
 pub mod admin;
 pub mod cli;
 pub mod doors;
+pub mod envoy;
 mod http;
 mod room;
 pub mod rules;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate::core::rule::Ask;
 use tollgate::{Admission, Limiter};
 
+use crate::envoy::EnvoyKeeper;
 use crate::rules::Keeper;
 use crate::settings::Settings;
 use crate::settings::value::WithoutRules;
@@ -33,8 +34,10 @@ pub struct Room {
     pub events: Arc<Events>,
     /// What is logged.
     pub level: LevelHandle,
-    /// Connections by door: HTTP, RESP, admin.
-    pub connections: [Connections; 3],
+    /// Where Envoy's rules come from.
+    pub envoy: EnvoyKeeper,
+    /// Connections by door: HTTP, RESP, admin, gRPC.
+    pub connections: [Connections; 4],
     draining: AtomicBool,
     next_request: AtomicU64,
     node: u64,
@@ -74,6 +77,7 @@ impl Room {
         use std::hash::{BuildHasher as _, RandomState};
         Self {
             rules: Keeper::new(&settings),
+            envoy: EnvoyKeeper::new(&settings),
             limiter,
             settings,
             counts: Counts::default(),
@@ -91,7 +95,7 @@ impl Room {
     pub fn readiness(&self) -> Readiness {
         if self.draining.load(Ordering::Relaxed) {
             Readiness::Draining
-        } else if self.rules.are_missing() {
+        } else if self.rules.are_missing() || self.envoy.are_missing() {
             Readiness::NoRules
         } else {
             Readiness::Ready
@@ -106,6 +110,11 @@ impl Room {
     /// Whether requests are refused for want of rules.
     pub fn refuses_all(&self) -> bool {
         self.settings.without_rules == WithoutRules::Refuse && self.rules.are_missing()
+    }
+
+    /// Whether Envoy's calls are refused for want of rules.
+    pub fn refuses_envoy(&self) -> bool {
+        self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
     }
 
     /// A name for a request that brought none: sixteen digits that no other request of this fleet

@@ -9,14 +9,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Limiter;
 
-use crate::doors::{self, resp};
+use crate::doors::{self, grpc, resp};
 use crate::room::Room;
 use crate::settings::Settings;
 use crate::settings::value::Listen;
 use crate::store::AnyStore;
 use crate::telemetry::events::{Events, Passing};
 use crate::telemetry::log::LevelHandle;
-use crate::{accept, admin, rules};
+use crate::{accept, admin, envoy, rules};
 
 /// A server that runs until [`Server::stop`]. Dropped, it ends at once.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ pub struct Server {
     tasks: JoinSet<()>,
     follower: tokio::task::JoinHandle<()>,
     threads: Option<resp::Threads>,
+    health: Option<grpc::Health>,
 }
 
 /// Where a server listens; `None` for a door that is off.
@@ -34,6 +35,8 @@ pub struct Server {
 pub struct Addresses {
     /// HTTP.
     pub http: Option<SocketAddr>,
+    /// Envoy's rate limit service.
+    pub grpc: Option<SocketAddr>,
     /// The Redis protocol.
     pub resp: Option<SocketAddr>,
     /// The admin API.
@@ -87,13 +90,15 @@ impl Server {
             Listen::At(address) => accept::bind(address).map(Some),
         };
         let (http, resp) = (listen(settings.http)?, listen(settings.resp)?);
-        let admin = listen(settings.admin)?;
+        let (admin, grpc) = (listen(settings.admin)?, listen(settings.grpc)?);
         let at = |listener: &Option<std::net::TcpListener>| {
             listener.as_ref().and_then(|listener| listener.local_addr().ok())
         };
-        let addresses = Addresses { http: at(&http), resp: at(&resp), admin: at(&admin) };
+        let addresses =
+            Addresses { http: at(&http), grpc: at(&grpc), resp: at(&resp), admin: at(&admin) };
         let room = Arc::new(furnish(settings, level).await?);
         room.rules.start(&room.limiter);
+        room.envoy.start(&room.limiter, &room.rules);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let threads = resp.map(|listener| resp::start(listener, &room, &stopped)).transpose()?;
@@ -103,8 +108,18 @@ impl Server {
         if let Some(listener) = admin {
             tasks.spawn(admin::serve(listener, Arc::clone(&room), stopped.clone()));
         }
-        let follower = tokio::spawn(rules::follow(Arc::clone(&room)));
-        Ok(Self { room, addresses, stop, tasks, follower, threads })
+        let mut health = None;
+        if let Some(listener) = grpc {
+            let local = addresses.grpc.is_some_and(|address| address.ip().is_loopback());
+            let door = grpc::Door::new(&room, local).await?;
+            health = Some(door.health());
+            tasks.spawn(door.serve(listener, stopped));
+        }
+        let following = Arc::clone(&room);
+        let follower = tokio::spawn(async {
+            tokio::join!(rules::follow(Arc::clone(&following)), envoy::follow(following));
+        });
+        Ok(Self { room, addresses, stop, tasks, follower, threads, health })
     }
 
     /// Where it listens.
@@ -120,12 +135,16 @@ impl Server {
     /// Looks at the rules now, as on SIGHUP.
     pub async fn reload(&self) {
         rules::look(&self.room).await;
+        envoy::look(&self.room).await;
     }
 
     /// Turns readiness off, waits for `drain-delay`, serves what has arrived, and ends: at the
     /// latest after `drain-timeout`.
     pub async fn stop(mut self) {
         self.room.drain();
+        if let Some(health) = &self.health {
+            health.tell(tonic_health::ServingStatus::NotServing).await;
+        }
         tokio::time::sleep(self.room.settings.drain_delay).await;
         // Without anybody who serves there is nobody to tell.
         let _ = self.stop.send(true);

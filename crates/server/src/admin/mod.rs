@@ -113,6 +113,10 @@ fn status(room: &Room) -> Response<Body> {
             "rules_version": room.limiter.rules().version(),
             "rules_file": room.rules.file().map(|path| path.display().to_string()),
             "rules_trouble": room.rules.trouble(),
+            "envoy_rules_version": room.limiter.envoy_rules().version(),
+            "envoy_rules": room.limiter.envoy_rules().rules().len(),
+            "envoy_files": room.envoy.files(),
+            "envoy_trouble": room.envoy.trouble(),
             "readiness": format!("{:?}", room.readiness()),
         }),
     )

@@ -126,6 +126,7 @@ fn problem(error: &RulesError) -> Problem {
         RulesError::Stale(stale) => {
             Problem::new(409, &error.to_string()).with("present", stale.present)
         }
+        RulesError::Taken(_) => Problem::new(409, &error.to_string()),
         RulesError::Unreadable(_) | RulesError::Unwritable(_) => {
             Problem::new(503, &error.to_string())
         }

@@ -29,10 +29,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve limits over HTTP and the Redis protocol
+    /// Serve limits over HTTP, gRPC and the Redis protocol
     Serve(Box<Serve>),
     /// Say what is wrong with rule files
     CheckRules {
+        /// They are files of envoyproxy/ratelimit, and together
+        #[arg(long)]
+        envoy: bool,
         /// The files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
@@ -104,7 +107,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn run() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(serve) => serve::run(serve.config.as_deref(), serve.options),
-        Command::CheckRules { files } => check_rules(&files),
+        Command::CheckRules { files, envoy: true } => check_envoy_rules(&files),
+        Command::CheckRules { files, envoy: false } => check_rules(&files),
         Command::Check(check) => check.run(),
         Command::Rules { server, command } => rules::run(&server, &command),
         Command::Completions { shell } => {
@@ -143,6 +147,19 @@ fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
         }
     }
     Ok(answer)
+}
+
+/// Together, as a domain may be in one of them only.
+fn check_envoy_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
+    let checked = crate::envoy::check(paths);
+    say(&match &checked {
+        Ok(set) => {
+            let (rules, domains) = (set.rules().len(), set.domains().count());
+            format!("{rules} rules in {domains} domains\n")
+        }
+        Err(why) => format!("{why}\n"),
+    })?;
+    Ok(if checked.is_ok() { Answer::Yes } else { Answer::No })
 }
 
 fn man() -> Result<Answer, Failure> {

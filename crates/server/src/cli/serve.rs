@@ -60,6 +60,7 @@ fn greeting(server: &Server) -> String {
     let addresses = server.addresses();
     let rows = [
         ("http", "http", addresses.http, "checks as JSON, forward-auth"),
+        ("grpc", "http", addresses.grpc, "Envoy's rate limit service"),
         ("resp", "redis", addresses.resp, "CL.THROTTLE, TG.CHECK"),
         ("admin", "http", addresses.admin, "rules, explain, refusals, events, metrics"),
     ];
@@ -76,6 +77,15 @@ fn greeting(server: &Server) -> String {
             text,
             "try: curl -s http://{address}/v1/check -d '{{\"domain\":\"{domain}\",\"attributes\":\
              {{\"ip\":\"203.0.113.9\",\"method\":\"POST\",\"path\":\"/login\"}}}}'",
+        );
+    }
+    let envoy = room.limiter.envoy_rules();
+    if let (Some(address), Some(domain)) = (addresses.grpc, envoy.domains().min()) {
+        let _ = writeln!(
+            text,
+            "try: grpcurl -plaintext -d '{{\"domain\":\"{domain}\",\"descriptors\":[{{\"entries\":\
+             [{{\"key\":\"remote_address\",\"value\":\"203.0.113.9\"}}]}}]}}' {address} \
+             envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         );
     }
     text

@@ -25,7 +25,7 @@ use body::Body;
 use guarded::{Guarded, Phase};
 use problem::Problem;
 
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The most headers of a request.
 const MAX_HEADERS: usize = 100;
@@ -190,7 +190,7 @@ where
     H: Fn(Arc<Room>, Call) -> F,
     F: Future<Output = Response<Body>>,
 {
-    let id = given_id(&request).unwrap_or_else(|| room.request_id());
+    let id = harmless_id(request.headers()).unwrap_or_else(|| room.request_id());
     let value = HeaderValue::from_str(&id).ok();
     let mut response = match refused(&request) {
         Some(problem) => problem.close().into(),
@@ -206,8 +206,8 @@ where
 }
 
 /// The id that a client gave a request, if it is harmless.
-fn given_id(request: &Request<Incoming>) -> Option<String> {
-    let id = request.headers().get(X_REQUEST_ID)?.to_str().ok()?;
+pub(crate) fn harmless_id(headers: &http::HeaderMap) -> Option<String> {
+    let id = headers.get(X_REQUEST_ID)?.to_str().ok()?;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     ((1..=64).contains(&id.len()) && id.bytes().all(fits)).then(|| id.to_owned())
 }

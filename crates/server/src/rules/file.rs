@@ -29,7 +29,7 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Replaces a file at once: whoever reads it sees the old text or the new one.
-pub(super) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
     let unwritable = |why: &dyn std::fmt::Display| {
         RulesError::Unwritable(format!("{} cannot be written: {why}", path.display()))
     };

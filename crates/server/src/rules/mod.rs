@@ -14,17 +14,19 @@ mod watch;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::core::rule::RuleSet;
 use tollgate::rules::{self, Format, Problems};
 use tollgate::{Limiter, StaleRules};
 
+use crate::envoy::Claims;
 use crate::settings::Settings;
 use crate::store::AnyStore;
 
+pub(crate) use file::replace as replace_file;
 pub use watch::follow;
-pub(crate) use watch::look;
+pub(crate) use watch::{DEBOUNCE, look, watch_dirs};
 
 /// Where rules come from, and what became of them.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub struct Keeper {
     /// What is wrong with what the authority says now.
     trouble: Mutex<Option<String>>,
     missing: AtomicBool,
+    /// What belongs to Envoy's rules beside these.
+    claims: Mutex<Claims>,
     /// How often other rules came to apply.
     pub applied: AtomicU64,
     /// How often what was offered was not taken.
@@ -65,12 +69,14 @@ pub enum RulesError {
     },
     /// They cannot be written to where they are kept.
     Unwritable(String),
+    /// A domain of theirs is in a file for Envoy; with both places.
+    Taken(String),
 }
 
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable(why) | Self::Unwritable(why) => f.write_str(why),
+            Self::Unreadable(why) | Self::Unwritable(why) | Self::Taken(why) => f.write_str(why),
             Self::Invalid(problems) => problems.fmt(f),
             Self::Stale(stale) => stale.fmt(f),
             Self::Conflict { present } => {
@@ -107,6 +113,7 @@ impl Keeper {
             seen: Mutex::default(),
             trouble: Mutex::default(),
             missing: AtomicBool::new(missing),
+            claims: Mutex::default(),
             applied: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
         }
@@ -217,6 +224,8 @@ impl Keeper {
         if set.version() <= present {
             return Err(RulesError::Stale(StaleRules { present, offered: set.version() }));
         }
+        // Before anything is written; `apply` asks again, while nobody can swap.
+        self.claims().are_free(&set, None).map_err(RulesError::Taken)?;
         if let Authority::File(path, kept) = &self.authority {
             let on_disk = file::read(path).ok().map(|text| file::hash(text.as_bytes()));
             if on_disk.is_some() && on_disk != *seen {
@@ -236,10 +245,25 @@ impl Keeper {
 
     fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<Applied, RulesError> {
         let (from, to) = (limiter.rules().version(), set.version());
+        let claims = self.claims();
+        claims.are_free(&set, self.file()).map_err(RulesError::Taken)?;
         limiter.set_rules(set).map_err(RulesError::Stale)?;
+        drop(claims);
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.settled(limiter);
         Ok(Applied { from, to })
+    }
+
+    /// The domains of Envoy's rules; rules of neither kind are swapped while this is held.
+    pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// If what the authority says was not taken, it is judged anew at the next look.
+    pub(crate) fn look_again(&self) {
+        if self.trouble().is_some() {
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 
     /// What the authority says is what applies.

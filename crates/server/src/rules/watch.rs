@@ -4,7 +4,7 @@
 //! place. Notices get lost (on network file systems there are none), so the file is looked at now
 //! and then as well; its text decides whether anything changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use tokio::sync::mpsc;
 use crate::room::Room;
 
 /// How long to wait for more, as one save makes several notices.
-const DEBOUNCE: Duration = Duration::from_millis(20);
+pub(crate) const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Follows the file until dropped. Ends at once where rules come from nowhere.
 pub async fn follow(room: Arc<Room>) {
     let Some(path) = room.rules.file().map(Path::to_owned) else { return };
     let (notice, mut noticed) = mpsc::channel(1);
-    let watcher = watch(&path, notice);
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let watcher = watch_dirs(&[parent.unwrap_or(Path::new(".")).to_owned()], notice);
     if let Err(error) = &watcher {
         tracing::warn!(%error, "the rules are not watched, only looked at now and then");
     }
@@ -59,7 +60,11 @@ pub(crate) async fn look(room: &Arc<Room>) {
     }
 }
 
-fn watch(path: &Path, notice: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+/// Notices changes in these directories.
+pub(crate) fn watch_dirs(
+    dirs: &[PathBuf],
+    notice: mpsc::Sender<()>,
+) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
         // Looking at the file is no change of it, or every look would be followed by another.
         if event.is_ok_and(|event| is_read(event.kind)) {
@@ -68,8 +73,9 @@ fn watch(path: &Path, notice: mpsc::Sender<()>) -> notify::Result<RecommendedWat
         // One that waits to be seen is as good as two.
         let _ = notice.try_send(());
     })?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    watcher.watch(parent.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
+    for dir in dirs {
+        watcher.watch(dir, RecursiveMode::NonRecursive)?;
+    }
     Ok(watcher)
 }
 

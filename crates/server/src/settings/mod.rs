@@ -6,6 +6,7 @@
 //!
 //! A new setting is a field of both, a line in `over` and `resolve`, and a row in `docs/server.md`.
 
+pub mod envoy;
 pub mod value;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use clap::Args;
 use serde::Deserialize;
 use tollgate::http::Trust;
 
+use envoy::EnvoySettings;
 use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
 
 /// What somebody said. Nothing here has a default.
@@ -68,6 +70,31 @@ pub struct Options {
     /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
     pub http: Option<Listen>,
+    /// Where Envoy's rate limit service is served over gRPC, or `off` [default: 127.0.0.1:8081]
+    #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
+    pub grpc: Option<Listen>,
+    /// Files of envoyproxy/ratelimit, and directories of them; read again whenever they change
+    #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
+    pub envoy_rules: Option<Vec<PathBuf>>,
+    /// Whether a domain may be in several of them: separate or merge [default: separate]
+    #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
+    pub envoy_domains: Option<envoy::Domains>,
+    /// What a call of Envoy's that is over a limit is charged: all-or-none or all [default:
+    /// all-or-none]
+    #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
+    pub envoy_charge: Option<envoy::Charge>,
+    /// What answers Envoy while the store does not: local, admit or refuse [default: local]
+    #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
+    pub envoy_on_outage: Option<envoy::OnOutage>,
+    /// Whether Envoy is told to refuse anybody: enforce or shadow [default: enforce]
+    #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
+    pub envoy_mode: Option<envoy::Mode>,
+    /// Headers that Envoy adds to responses: off, on, or three names [default: off]
+    #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
+    pub envoy_headers: Option<envoy::Headers>,
+    /// Whether answers to Envoy carry dynamic metadata: omit or include [default: omit]
+    #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
+    pub envoy_metadata: Option<envoy::Metadata>,
     /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
     #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
     pub resp: Option<Listen>,
@@ -151,7 +178,8 @@ impl Options {
             fleet, nodes, secret, secret_file, rules, rules_poll, state_dir, without_rules,
             http, resp, resp_threads, admin, max_connections, api_token, api_token_file,
             admin_token, admin_token_file, trust, auth_domain, auth_attribute, drain_delay,
-            drain_timeout, log_level, log_format,
+            drain_timeout, log_level, log_format, grpc, envoy_rules, envoy_domains, envoy_charge,
+            envoy_on_outage, envoy_mode, envoy_headers, envoy_metadata,
         }
     }
 
@@ -160,8 +188,9 @@ impl Options {
     /// # Errors
     ///
     /// When a secret's file cannot be read, or a value makes no sense beside the others.
-    pub fn resolve(self) -> Result<Settings, SettingsError> {
+    pub fn resolve(mut self) -> Result<Settings, SettingsError> {
         let defaults = Settings::default();
+        let envoy = self.take_envoy();
         let lasting = |said: Option<Lasting>, default: Duration| said.map_or(default, |it| it.0);
         let trust = Trust::proxies(self.trust.unwrap_or_default())
             .map_err(|error| SettingsError(format!("trust: {error}")))?;
@@ -184,6 +213,8 @@ impl Options {
             state_dir: self.state_dir,
             without_rules: self.without_rules.unwrap_or(defaults.without_rules),
             http: self.http.unwrap_or(defaults.http),
+            grpc: self.grpc.unwrap_or(defaults.grpc),
+            envoy,
             resp: self.resp.unwrap_or(defaults.resp),
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
             admin: self.admin.unwrap_or(defaults.admin),
@@ -199,6 +230,21 @@ impl Options {
             log_format: self.log_format,
         };
         settings.checked()
+    }
+
+    fn take_envoy(&mut self) -> EnvoySettings {
+        let said = envoy::Said {
+            charge: self.envoy_charge,
+            on_outage: self.envoy_on_outage,
+            mode: self.envoy_mode,
+            headers: self.envoy_headers.take(),
+            metadata: self.envoy_metadata,
+        };
+        EnvoySettings {
+            rules: self.envoy_rules.take().unwrap_or_default(),
+            domains: self.envoy_domains.unwrap_or(envoy::Domains::Separate),
+            door: said.resolve(),
+        }
     }
 }
 
@@ -232,6 +278,10 @@ pub struct Settings {
     pub without_rules: WithoutRules,
     /// Where HTTP is served.
     pub http: Listen,
+    /// Where Envoy's rate limit service is served.
+    pub grpc: Listen,
+    /// By which rules, and how.
+    pub envoy: EnvoySettings,
     /// Where the Redis protocol is served.
     pub resp: Listen,
     /// By how many threads.
@@ -287,6 +337,8 @@ impl Default for Settings {
             state_dir: None,
             without_rules: WithoutRules::Admit,
             http: local(8080),
+            grpc: local(8081),
+            envoy: EnvoySettings::default(),
             resp: local(6380),
             resp_threads: (cores / 2).clamp(1, MAX_THREADS),
             admin: local(9091),

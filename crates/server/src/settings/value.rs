@@ -185,3 +185,5 @@ macro_rules! from_text {
 }
 
 from_text!(Secret, Lasting, Listen, WithoutRules, LogFormat, LogLevel, AttributeHeader);
+
+pub(super) use {from_text, words};

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
 use tollgate::core::rule::RuleSet;
+use tollgate::envoy::{Answer, Code, EnvoyRules};
 use tollgate::{Admission, Ruling};
 
 /// Where a request came in.
@@ -22,11 +23,16 @@ pub enum Door {
     Throttle,
     /// `TG.CHECK`.
     Resp,
+    /// A call of Envoy's over gRPC.
+    Grpc,
+    /// The same as JSON, at `/json`.
+    Json,
 }
 
 impl Door {
     /// All of them, in the order of their places.
-    pub const ALL: [Self; 4] = [Self::Http, Self::Auth, Self::Throttle, Self::Resp];
+    pub const ALL: [Self; 6] =
+        [Self::Http, Self::Auth, Self::Throttle, Self::Resp, Self::Grpc, Self::Json];
 
     /// Its name in metrics and logs.
     pub const fn name(self) -> &'static str {
@@ -35,6 +41,8 @@ impl Door {
             Self::Auth => "forward-auth",
             Self::Throttle => "cl.throttle",
             Self::Resp => "resp",
+            Self::Grpc => "grpc",
+            Self::Json => "json",
         }
     }
 }
@@ -100,7 +108,7 @@ impl Tally {
 /// All counts of a server.
 #[derive(Debug, Default)]
 pub struct Counts {
-    doors: [Tally; 4],
+    doors: [Tally; 6],
     rules: Rules,
 }
 
@@ -113,6 +121,8 @@ impl Counts {
             Door::Auth => &self.doors[1],
             Door::Throttle => &self.doors[2],
             Door::Resp => &self.doors[3],
+            Door::Grpc => &self.doors[4],
+            Door::Json => &self.doors[5],
         };
         tally.add(outcome, count);
     }
@@ -129,8 +139,19 @@ impl Counts {
         self.rules.count(ruling, outcome, rules);
     }
 
+    /// Counts a call of Envoy's that was answered, at its door and for each rule that had a say.
+    pub fn answered(&self, door: Door, answer: &Answer) {
+        let outcome = match answer.code() {
+            _ if answer.outage().is_some() => Outcome::Degraded,
+            Code::Ok => Outcome::Allowed,
+            Code::OverLimit => Outcome::Refused,
+        };
+        self.add(door, outcome, 1);
+        self.rules.count_envoy(answer, outcome);
+    }
+
     /// What was counted at each door, by outcome in the order of [`Outcome::ALL`].
-    pub fn doors(&self) -> [(Door, [u64; 4]); 4] {
+    pub fn doors(&self) -> [(Door, [u64; 4]); 6] {
         let mut tallies = self.doors.iter().map(Tally::read);
         Door::ALL.map(|door| (door, tallies.next().unwrap_or_default()))
     }
@@ -180,6 +201,8 @@ type Name = (Arc<str>, Arc<str>);
 #[derive(Debug)]
 struct Rules {
     table: ArcSwap<Table>,
+    /// The same for Envoy's rules, which have versions of their own.
+    envoy: ArcSwap<Table>,
     named: Mutex<HashMap<Name, Arc<Tally>>>,
     others: Arc<Tally>,
 }
@@ -188,6 +211,7 @@ impl Default for Rules {
     fn default() -> Self {
         Self {
             table: ArcSwap::from_pointee(Table::default()),
+            envoy: ArcSwap::from_pointee(Table::default()),
             named: Mutex::default(),
             others: Arc::default(),
         }
@@ -236,19 +260,66 @@ impl Rules {
             return table;
         }
         let rules = rules();
+        let tallies = self.tallies(rules.rules().map(|rule| (rule.domain(), rule.name())));
+        let table = Arc::new(Table { version: rules.version(), tallies });
+        self.table.store(Arc::clone(&table));
+        // A request that was judged by a version that is gone already: its rules have other places.
+        Guard::from_inner(if rules.version() == version { table } else { Arc::default() })
+    }
+
+    /// Counts each rule of a call once, however many of its descriptors lead to it.
+    fn count_envoy(&self, answer: &Answer, outcome: Outcome) {
+        let statuses = answer.statuses();
+        let rule = |status| answer.rule_index(status);
+        if !statuses.iter().any(|status| rule(status).is_some()) {
+            return;
+        }
+        let table = self.envoy_table(answer.rules());
+        for (at, status) in statuses.iter().enumerate() {
+            let Some(index) = rule(status) else { continue };
+            let (before, rest) = statuses.split_at_checked(at).unwrap_or_default();
+            if before.iter().any(|other| rule(other) == Some(index)) {
+                continue;
+            }
+            let mut own = rest.iter().filter(|other| rule(other) == Some(index));
+            let tally = table.tallies.get(index).unwrap_or(&self.others);
+            let place = match outcome {
+                Outcome::Degraded => &tally.0[2],
+                Outcome::Allowed => &tally.0[0],
+                Outcome::Refused | Outcome::Error => {
+                    let over = own.any(|status| status.code == Code::OverLimit);
+                    if over { &tally.0[1] } else { &tally.0[3] }
+                }
+            };
+            place.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn envoy_table(&self, rules: &EnvoyRules) -> Guard<Arc<Table>> {
+        let table = self.envoy.load();
+        if table.version == rules.version() {
+            return table;
+        }
+        let tallies = self.tallies(rules.rules().iter().map(|rule| (rule.domain(), rule.path())));
+        let made = Arc::new(Table { version: rules.version(), tallies });
+        // Whoever was answered by a version that is gone must not bring it back.
+        if table.version < rules.version() {
+            self.envoy.store(Arc::clone(&made));
+        }
+        Guard::from_inner(made)
+    }
+
+    /// A tally for each of these domains and names, and one for all that are too many.
+    fn tallies<'n>(&self, names: impl Iterator<Item = (&'n str, &'n str)>) -> Vec<Arc<Tally>> {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut tally = |rule: &tollgate::core::rule::ActiveRule| {
-            let name = (Arc::from(rule.domain()), Arc::from(rule.name()));
+        let tally = |(domain, name): (&str, &str)| {
+            let name = (Arc::from(domain), Arc::from(name));
             if named.len() >= MAX_RULES && !named.contains_key(&name) {
                 return Arc::clone(&self.others);
             }
             Arc::clone(named.entry(name).or_default())
         };
-        let tallies = rules.rules().map(&mut tally).collect();
-        let table = Arc::new(Table { version: rules.version(), tallies });
-        self.table.store(Arc::clone(&table));
-        // A request that was judged by a version that is gone already: its rules have other places.
-        Guard::from_inner(if rules.version() == version { table } else { Arc::default() })
+        names.map(tally).collect()
     }
 
     fn read(&self) -> Vec<(Arc<str>, Arc<str>, [u64; 4])> {

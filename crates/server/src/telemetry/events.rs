@@ -113,16 +113,22 @@ impl Observer for Passing {
                     .tell("banned", || serde_json::json!({ "rule": &**rule, "domain": &**domain }));
             }
             Event::ShadowRefused { ruling } => {
-                let by = ruling.refused_by().and_then(|finding| finding.rule);
-                if let Some(rule) = by.filter(|_| self.0.has_room()) {
+                let by = ruling.refused_by().and_then(|finding| {
+                    let own = finding.rule.map(|rule| (rule.name(), rule.domain()));
+                    own.or_else(|| finding.envoy.map(|rule| (rule.path(), rule.domain())))
+                });
+                if let Some((rule, domain)) = by.filter(|_| self.0.has_room()) {
                     self.0.tell(
                         "shadow-refused",
-                        || serde_json::json!({ "rule": rule.name(), "domain": rule.domain() }),
+                        || serde_json::json!({ "rule": rule, "domain": domain }),
                     );
                 }
             }
             Event::RulesChanged { from, to } => {
                 self.0.tell("rules", || serde_json::json!({ "from": from, "to": to }));
+            }
+            Event::EnvoyRulesChanged { from, to } => {
+                self.0.tell("envoy-rules", || serde_json::json!({ "from": from, "to": to }));
             }
             _ => {}
         }

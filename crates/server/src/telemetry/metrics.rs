@@ -113,6 +113,31 @@ fn rules(room: &Room, page: &mut Page) {
         "1 if the authority's rules are not those that apply.",
         u64::from(rules.trouble().is_some()),
     );
+    let envoy = &room.envoy;
+    page.one(
+        "tollgate_envoy_rules_version",
+        "gauge",
+        "How many sets of Envoy's rules came to apply; the last of them does.",
+        room.limiter.envoy_rules().version(),
+    );
+    page.one(
+        "tollgate_envoy_rules_rejected_total",
+        "counter",
+        "How often Envoy's files said what was not taken.",
+        envoy.rejected.load(Ordering::Relaxed),
+    );
+    page.one(
+        "tollgate_envoy_rules_trouble",
+        "gauge",
+        "1 if what Envoy's files say is not what applies.",
+        u64::from(envoy.trouble().is_some()),
+    );
+    page.one(
+        "tollgate_envoy_unknown_domain_total",
+        "counter",
+        "Calls of a domain that no file is for; they pass.",
+        envoy.unknown_domain.load(Ordering::Relaxed),
+    );
     page.one(
         "tollgate_ready",
         "gauge",
@@ -122,7 +147,7 @@ fn rules(room: &Room, page: &mut Page) {
 }
 
 fn connections(room: &Room, page: &mut Page) {
-    let listeners = ["http", "resp", "admin"];
+    let listeners = ["http", "resp", "admin", "grpc"];
     type Read = fn(&crate::room::Connections) -> &std::sync::atomic::AtomicU64;
     let rows: [(&str, &str, &str, Read); 4] = [
         ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),

@@ -9,7 +9,7 @@ use super::support::{RULES, TempDir, Wire, ask, check, connect};
 /// A program that runs until this is dropped.
 struct Program {
     child: Child,
-    /// Where it says that it listens: HTTP, RESP, admin.
+    /// Where it says that it listens: HTTP, RESP, admin, gRPC.
     at: Vec<SocketAddr>,
     said: String,
 }
@@ -28,13 +28,20 @@ fn run(args: &[&str]) -> Output {
 fn serve(args: &[&str], variables: &[(&str, &str)]) -> Program {
     let mut command = tollgate();
     command.args(["serve", "--http=127.0.0.1:0", "--resp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
-    command.args(args).envs(variables.iter().copied());
+    command.arg("--grpc=127.0.0.1:0").args(args).envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said: Vec<String> = lines.by_ref().take(5).map(|line| line.unwrap()).collect();
-    let address = |line: &String| line.split("://").nth(1)?.split(' ').next()?.parse().ok();
-    let at = said.iter().filter(|line| line.starts_with("  ")).filter_map(address).collect();
-    Program { child, at, said: said.join("\n") }
+    let said: Vec<String> = lines.by_ref().take(6).map(|line| line.unwrap()).collect();
+    Program { child, at: addresses(&said), said: said.join("\n") }
+}
+
+/// The addresses that a greeting names: HTTP, RESP, admin, gRPC.
+fn addresses(said: &[String]) -> Vec<SocketAddr> {
+    let of = |name: &str| {
+        let line = said.iter().find(|line| line.trim_start().starts_with(name))?;
+        line.split("://").nth(1)?.split(' ').next()?.parse().ok()
+    };
+    ["http ", "resp ", "admin ", "grpc "].into_iter().filter_map(of).collect()
 }
 
 impl Program {
@@ -69,7 +76,7 @@ fn rules(dir: &TempDir) -> String {
 fn serve_says_where_it_listens_and_sigterm_ends_it_well() {
     let dir = TempDir::new();
     let program = serve(&["--rules", &rules(&dir)], &[]);
-    assert_eq!(program.at.len(), 3, "{}", program.said);
+    assert_eq!(program.at.len(), 4, "{}", program.said);
     assert!(program.said.contains("try: curl -s http://127.0.0.1:"), "{}", program.said);
     assert!(check(program.at[0], r#"{"domain":"shop"}"#).json()["allowed"].as_bool().unwrap());
     let mut client = Wire::new(program.at[1]);
@@ -266,6 +273,15 @@ fn rule_files_are_checked_without_a_server() {
     );
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/rules/shop.yaml");
     assert_eq!(run(&["check-rules", example]).status.code(), Some(0));
+    let edge = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/rules/envoy");
+    let edge = run(&["check-rules", "--envoy", edge]);
+    assert_eq!(edge.status.code(), Some(0), "{edge:?}");
+    assert_eq!(String::from_utf8_lossy(&edge.stdout), "3 rules in 1 domains\n");
+    let bad = dir.path().join("bad.yaml");
+    std::fs::write(&bad, "domain: a\nkey: b\n").unwrap();
+    let bad = run(&["check-rules", "--envoy", bad.to_str().unwrap()]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&bad.stdout).contains("bad.yaml:2:1: "), "{bad:?}");
     let bad = dir.path().join("bad.json");
     std::fs::write(&bad, "{\"version\": 1,\n \"domain\": 7}").unwrap();
     let bad = run(&["check-rules", bad.to_str().unwrap()]);
@@ -318,17 +334,14 @@ fn when_descriptors_run_out_it_waits_and_goes_on() {
     let mut shell = Command::new("sh");
     let path = rules(&dir);
     let run = format!(
-        "ulimit -n 48; exec {} serve --rules {path} --http=127.0.0.1:0 --resp=127.0.0.1:0 --admin=127.0.0.1:0",
+        "ulimit -n 48; exec {} serve --rules {path} --http=127.0.0.1:0 --resp=127.0.0.1:0 --admin=127.0.0.1:0 --grpc=127.0.0.1:0",
         env!("CARGO_BIN_EXE_tollgate"),
     );
     let mut child =
         shell.args(["-c", &run]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said: Vec<String> = lines.by_ref().take(5).map(|line| line.unwrap()).collect();
-    let address = |line: &String| line.split("://").nth(1)?.split(' ').next()?.parse().ok();
-    let at: Vec<SocketAddr> =
-        said.iter().filter(|line| line.starts_with("  ")).filter_map(address).collect();
-    let program = Program { child, at, said: String::new() };
+    let said: Vec<String> = lines.by_ref().take(6).map(|line| line.unwrap()).collect();
+    let program = Program { child, at: addresses(&said), said: String::new() };
 
     let flood: Vec<_> = (0..120).map(|_| connect(program.at[1])).collect();
     drop(flood);

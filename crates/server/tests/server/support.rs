@@ -46,6 +46,7 @@ pub(crate) fn settings(dir: &TempDir) -> Settings {
     std::fs::write(&rules, RULES).unwrap();
     Settings {
         http: free,
+        grpc: free,
         resp: free,
         admin: free,
         rules: Some(rules),

@@ -5,12 +5,24 @@
 //! answers are given to JSON ([`json`]), for whoever mounts it at `/json`. `docs/envoy.md` says how
 //! both compare with the reference service.
 //!
-//! Not here: sockets. [`routes`] are handed to whoever accepts connections.
+//! | File | Holds |
+//! |---|---|
+//! | `service`, `wire`, `json`, `proto` | from a request to a response |
+//! | `listen`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
+//! | `vitals`, `metered`, `bodies` | what a client may hold, and for how long |
+//!
+//! [`routes`] are the same services for whoever has a listener of his own.
 
+mod account;
+mod bodies;
+mod dispatch;
 pub mod json;
+mod listen;
+mod metered;
 pub mod proto;
 mod service;
 mod settings;
+mod vitals;
 mod wire;
 
 use tollgate::Limiter;
@@ -19,10 +31,13 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+pub(crate) use account::record;
+pub(crate) use listen::{Door, Health};
 use proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };
 pub use service::RateLimits;
+pub(crate) use service::{GIVES_BACK, RULES_VERSION, gives_back};
 pub use settings::{Enforcement, HeaderNames, Metadata, Settings};
 
 /// The longest message that is read: 64 descriptors of 16 entries with a kilobyte each. Envoy sends
@@ -42,10 +57,23 @@ pub async fn routes<S: Store + 'static>(
     limiter: Limiter<S>,
     settings: Settings,
 ) -> Result<(Routes, HealthReporter), tonic_reflection::server::Error> {
-    let limits = RateLimitServiceServer::new(RateLimits::new(limiter, settings))
-        .max_decoding_message_size(MAX_MESSAGE);
+    let (limits, others, health) = services(RateLimits::new(limiter, settings)).await?;
+    Ok((others.add_service(limits), health))
+}
+
+/// The names under which the health is told.
+const NAMES: [&str; 3] = ["", HEALTH_NAME, SERVICE_NAME];
+
+/// The same, with the rate limits apart from the others.
+async fn services<S: Store + 'static>(
+    limits: RateLimits<S>,
+) -> Result<
+    (RateLimitServiceServer<RateLimits<S>>, Routes, HealthReporter),
+    tonic_reflection::server::Error,
+> {
+    let limits = RateLimitServiceServer::new(limits).max_decoding_message_size(MAX_MESSAGE);
     let (health, health_service) = health_reporter();
-    for name in ["", HEALTH_NAME, SERVICE_NAME] {
+    for name in NAMES {
         health.set_service_status(name, ServingStatus::Serving).await;
     }
     let reflection = || {
@@ -53,9 +81,8 @@ pub async fn routes<S: Store + 'static>(
             .register_encoded_file_descriptor_set(proto::DESCRIPTION)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let routes = Routes::new(limits)
-        .add_service(health_service)
+    let others = Routes::new(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok((routes, health))
+    Ok((limits, others, health))
 }

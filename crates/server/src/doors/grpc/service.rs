@@ -1,11 +1,15 @@
 //! From a request to a response.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tollgate::Limiter;
 use tollgate::core::Store;
 use tollgate::envoy::{Answer, Call, CallError, Descriptor, Entry, MAX_ENTRIES};
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
+use super::account::Pending;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -41,18 +45,33 @@ impl<S: Store + 'static> RateLimits<S> {
         if text.len() > MAX_MESSAGE {
             return (400, format!("a request of {} bytes is above {MAX_MESSAGE}", text.len()));
         }
-        let asked = match json::read(text) {
-            Ok(asked) => asked,
-            Err(error) => return (400, error.to_string()),
-        };
-        match self.answer(&asked).await {
-            Ok(response) => (json::status(&response), json::write(&response)),
+        match json::read(text) {
+            Ok(asked) => {
+                let answered = self.decide(&asked).await;
+                self.write_json(&asked, &answered)
+            }
+            Err(error) => (400, error.to_string()),
+        }
+    }
+
+    /// The same for a request that was read and answered already.
+    pub(crate) fn write_json(
+        &self,
+        asked: &RateLimitRequest,
+        answered: &Result<Answer, CallError>,
+    ) -> (u16, String) {
+        match answered {
+            Ok(answer) => {
+                let response = wire::response(asked, answer, &self.settings);
+                (json::status(&response), json::write(&response))
+            }
             // The reference says 400 to whatever goes wrong, an outage included.
             Err(error) => (400, error.to_string()),
         }
     }
 
-    async fn decide(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
+    /// Decides a request, and charges what it costs.
+    pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
         if asked.descriptors.len() > Call::MAX_DESCRIPTORS {
             return Err(CallError::TooManyDescriptors { count: asked.descriptors.len() });
         }
@@ -91,11 +110,37 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        match self.answer(request.get_ref()).await {
-            Ok(response) => Ok(Response::new(response)),
+        let asked = request.get_ref();
+        let pending = request.extensions().get::<Arc<Pending>>();
+        if pending.is_some_and(|pending| !pending.may_give_back()) && gives_back(asked) {
+            return Err(Status::permission_denied(GIVES_BACK));
+        }
+        let answered = self.decide(asked).await;
+        if let Some(pending) = pending {
+            pending.judged(asked, &answered);
+        }
+        match answered {
+            Ok(answer) => {
+                let mut response = Response::new(wire::response(asked, &answer, &self.settings));
+                let version = MetadataValue::from(answer.version());
+                response.metadata_mut().insert(RULES_VERSION, version);
+                Ok(response)
+            }
             Err(error) => Err(status(&error)),
         }
     }
+}
+
+/// Which version of the rules decided, on every answer.
+pub(crate) const RULES_VERSION: &str = "x-tollgate-rules-version";
+
+/// Why not everybody may give back.
+pub(crate) const GIVES_BACK: &str =
+    "is_negative_hits gives back what was charged: set --api-token to allow it off loopback";
+
+/// Whether a request would have something given back.
+pub(crate) fn gives_back(asked: &RateLimitRequest) -> bool {
+    asked.descriptors.iter().any(|descriptor| descriptor.is_negative_hits)
 }
 
 /// The status of an error. An outage is one, too: Envoy then does as its `failure_mode_deny` says,

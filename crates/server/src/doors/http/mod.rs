@@ -7,6 +7,7 @@
 //! | `POST /v1/peek` | says what a check would say |
 //! | `POST /v1/reserve`, `/v1/commit`, `/v1/refund` | charges an estimate, and settles it |
 //! | `GET /v1/auth` | 204 or 429 for a proxy that asks about a request |
+//! | `POST /json` | a call of Envoy's, as its reference service takes it |
 //! | `GET /healthz`, `/readyz`, `/openapi.json` | |
 //!
 //! A refusal of a check is an answer (200), not an error; only forward-auth turns it into a status,
@@ -14,6 +15,7 @@
 
 mod auth;
 mod check;
+mod json;
 mod openapi;
 mod reserve;
 mod wire;
@@ -23,10 +25,12 @@ use std::sync::Arc;
 use http::{Method, Response};
 use tokio::sync::watch;
 
+use crate::doors::grpc::RateLimits;
 use crate::http::body::Body;
-use crate::http::problem::{Problem, json};
+use crate::http::problem::{Problem, json as object};
 use crate::http::{self as common, Call, Side};
 use crate::room::{Readiness, Room};
+use crate::store::AnyStore;
 use auth::Doorman;
 pub(crate) use check::MAX_BODY;
 pub(crate) use wire::{Check, read};
@@ -37,11 +41,22 @@ pub(crate) async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let doorman = Arc::new(Doorman::new(&room));
-    let handle = move |room: Arc<Room>, call: Call| route(room, Arc::clone(&doorman), call);
+    let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.door.clone()));
+    let handle = move |room: Arc<Room>, call: Call| {
+        route(room, Arc::clone(&doorman), Arc::clone(&envoy), call)
+    };
     common::serve(listener, Side::Door, room, stop, handle).await;
 }
 
-async fn route(room: Arc<Room>, doorman: Arc<Doorman>, call: Call) -> Response<Body> {
+/// Who answers at `/json`.
+type Envoy = RateLimits<AnyStore>;
+
+async fn route(
+    room: Arc<Room>,
+    doorman: Arc<Doorman>,
+    envoy: Arc<Envoy>,
+    call: Call,
+) -> Response<Body> {
     let path = call.request.uri().path();
     match (call.request.method(), path) {
         (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
@@ -57,6 +72,10 @@ async fn route(room: Arc<Room>, doorman: Arc<Doorman>, call: Call) -> Response<B
                 Err(problem) => problem.into(),
             }
         }
+        (&Method::POST, "/json") => match allowed(&room, &call, Needs::Nothing) {
+            Ok(()) => json::answer(&room, &envoy, call).await,
+            Err(problem) => problem.into(),
+        },
         (&Method::POST, "/v1/commit" | "/v1/refund") => {
             match allowed(&room, &call, Needs::TokenOffLoopback) {
                 Ok(()) => reserve::settle(&room, call).await,
@@ -66,7 +85,7 @@ async fn route(room: Arc<Room>, doorman: Arc<Doorman>, call: Call) -> Response<B
         (
             _,
             "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve" | "/v1/commit"
-            | "/v1/refund",
+            | "/v1/refund" | "/json",
         ) => Problem::new(405, "this path takes POST").into(),
         _ => Problem::new(404, "there is nothing here; see /openapi.json").into(),
     }
@@ -121,6 +140,7 @@ pub(crate) fn ready(room: &Room) -> Response<Body> {
         "store": store.name(),
         "store_up": store.is_up(),
         "rules_version": room.limiter.rules().version(),
+        "envoy_rules_version": room.limiter.envoy_rules().version(),
     });
-    json(status, &body)
+    object(status, &body)
 }

@@ -88,7 +88,7 @@ pub(super) fn hello(id: u64, version: Version, out: &mut Vec<u8>) {
 /// `INFO`: what fits into a page.
 pub(super) fn info(room: &Room, version: Version, out: &mut Vec<u8>) {
     let mut text = String::new();
-    let [_, connections, _] = &room.connections;
+    let [_, connections, ..] = &room.connections;
     // Writing into a string does not fail.
     let _ = write!(
         text,

@@ -1,0 +1,107 @@
+//! What a server keeps of Envoy's calls: counts, refusals, events.
+//!
+//! A call is counted once, when it is answered; one that never is, as it was malformed or its client
+//! left, is an error when its [`Pending`] is dropped.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tollgate::envoy::{Answer, CallError, Code, Status};
+
+use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::room::{Room, millis_up};
+use crate::telemetry::counts::{Door, Outcome};
+use crate::telemetry::refusals::{Refusal, cut};
+
+/// A call over gRPC that is under way. Travels with the request, to where it is decoded and judged.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    room: Arc<Room>,
+    may_give_back: bool,
+    ended: AtomicBool,
+}
+
+impl Pending {
+    pub(super) const fn new(room: Arc<Room>, may_give_back: bool) -> Self {
+        Self { room, may_give_back, ended: AtomicBool::new(false) }
+    }
+
+    /// Whether this client may have hits given back.
+    pub(super) const fn may_give_back(&self) -> bool {
+        self.may_give_back
+    }
+
+    /// It was answered so.
+    pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answer, CallError>) {
+        self.ended.store(true, Ordering::Relaxed);
+        record(&self.room, Door::Grpc, asked, answered);
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !*self.ended.get_mut() {
+            self.room.counts.add(Door::Grpc, Outcome::Error, 1);
+        }
+    }
+}
+
+/// Counts and remembers how a call was answered.
+pub(crate) fn record(
+    room: &Room,
+    door: Door,
+    asked: &RateLimitRequest,
+    answered: &Result<Answer, CallError>,
+) {
+    let answer = match answered {
+        Ok(answer) => answer,
+        // As a check that is refused for want of a store: it was answered without one.
+        Err(CallError::Unavailable(_)) => return room.counts.add(door, Outcome::Degraded, 1),
+        Err(_) => return room.counts.add(door, Outcome::Error, 1),
+    };
+    room.counts.answered(door, answer);
+    if !answer.knows_domain() {
+        room.envoy.unknown_domain.fetch_add(1, Ordering::Relaxed);
+    }
+    if answer.code() == Code::OverLimit {
+        let refusal = refusal(door, asked, answer);
+        room.events.refused(&refusal);
+        room.refusals.add(refusal, 1);
+    }
+}
+
+fn refusal(door: Door, asked: &RateLimitRequest, answer: &Answer) -> Refusal {
+    let by = answer.tightest();
+    let place = |status: &Status| answer.statuses().iter().position(|it| std::ptr::eq(it, status));
+    let descriptor = by.and_then(place).and_then(|place| asked.descriptors.get(place));
+    let limit = by.and_then(|status| status.limit);
+    let blocks = limit.is_some_and(|limit| limit.requests_per_unit() == 0);
+    Refusal {
+        at_us: answer.at().as_micros(),
+        door: door.name(),
+        domain: cut(&asked.domain),
+        reason: if blocks { "blocked" } else { "limits" },
+        rule: by.and_then(|status| answer.rule(status)).map(|rule| cut(rule.path())),
+        limit: limit.map(|it| {
+            let unit = it.unit().name().to_ascii_lowercase();
+            format!("{} per {unit}", it.requests_per_unit())
+        }),
+        key: descriptor.map(key).unwrap_or_default(),
+        retry_after_ms: by.filter(|_| !blocks).and_then(|it| it.reset_after).map(millis_up),
+        rules_version: answer.version(),
+    }
+}
+
+/// `remote_address=203.0.113.9 path=/login`, cut short.
+fn key(descriptor: &RateLimitDescriptor) -> String {
+    let mut text = String::new();
+    for entry in &descriptor.entries {
+        let between = if text.is_empty() { "" } else { " " };
+        let (key, value) = (cut(&entry.key), cut(&entry.value));
+        // Writing into a string does not fail.
+        let _ = write!(text, "{between}{}={}", key.escape_debug(), value.escape_debug());
+    }
+    cut(&text)
+}

@@ -1,0 +1,137 @@
+//! Bodies of requests, which arrive in time and in bounds, and of answers, which are taken.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::Sleep;
+use tonic::Status;
+
+use super::vitals::Vitals;
+
+/// How long a body may keep a server waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// So long from the first wait until all of it is here.
+    Whole(Duration),
+    /// So long between two parts.
+    Silence(Duration),
+}
+
+/// The body of a request.
+pub(super) struct Arriving {
+    body: Incoming,
+    vitals: Arc<Vitals>,
+    patience: Patience,
+    /// Made when there is something to wait for: most bodies come with their head.
+    timer: Option<Pin<Box<Sleep>>>,
+    held: usize,
+}
+
+impl Arriving {
+    pub(super) const fn new(body: Incoming, vitals: Arc<Vitals>, patience: Patience) -> Self {
+        Self { body, vitals, patience, timer: None, held: 0 }
+    }
+
+    /// Whether it has taken too long; else wakes the task when it has.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        let (Patience::Whole(patience) | Patience::Silence(patience)) = self.patience;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        timer.as_mut().poll(context).is_ready()
+    }
+}
+
+impl Body for Arriving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
+            if this.is_late(context) {
+                let late = Status::deadline_exceeded("the request took too long to arrive");
+                return Poll::Ready(Some(Err(late)));
+            }
+            return Poll::Pending;
+        };
+        if let Patience::Silence(_) = this.patience {
+            this.timer = None;
+        }
+        let Some(frame) = frame else { return Poll::Ready(None) };
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return Poll::Ready(Some(Err(Status::cancelled(error.to_string())))),
+        };
+        let bytes = frame.data_ref().map_or(0, |data| data.remaining());
+        this.held = this.held.saturating_add(bytes);
+        if !this.vitals.hold(bytes) {
+            let full = "the requests of this connection hold more than it may";
+            return Poll::Ready(Some(Err(Status::resource_exhausted(full))));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.vitals.release(self.held);
+    }
+}
+
+/// The body of an answer.
+pub(super) struct Leaving {
+    body: tonic::body::Body,
+    /// Whom to tell when it was taken; nobody, for streams that last.
+    vitals: Option<Arc<Vitals>>,
+}
+
+impl Leaving {
+    pub(super) fn new(body: tonic::body::Body, vitals: Option<Arc<Vitals>>) -> Self {
+        if let Some(vitals) = &vitals {
+            vitals.begin();
+        }
+        Self { body, vitals }
+    }
+}
+
+impl Body for Leaving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(vitals) = &self.vitals {
+            vitals.end();
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One request over gRPC: who may ask, what it is called, and where it goes.
+//!
+//! Envoy's calls go straight to their service; everything else through tonic's routes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use tonic::Status;
+use tonic::service::Routes;
+use tower_service::Service as _;
+
+use super::account::Pending;
+use super::bodies::{Arriving, Leaving, Patience};
+use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use super::service::RateLimits;
+use super::vitals::Vitals;
+use crate::doors::http::bearer;
+use crate::http::{X_REQUEST_ID, harmless_id};
+use crate::room::Room;
+use crate::store::AnyStore;
+
+/// The path of Envoy's calls.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The path of whoever watches the health, an answer that lasts.
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// How long a request may take to arrive, once it is waited for.
+const BODY: Duration = Duration::from_secs(10);
+
+/// How long a stream of questions may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub(super) struct Dispatch {
+    pub(super) limits: RateLimitServiceServer<RateLimits<AnyStore>>,
+    pub(super) others: Routes,
+    pub(super) room: Arc<Room>,
+    /// Whether the listener is reached from this machine only.
+    pub(super) local: bool,
+}
+
+impl Dispatch {
+    /// Answers one request.
+    pub(super) async fn answer(
+        mut self,
+        request: Request<Incoming>,
+        vitals: Arc<Vitals>,
+    ) -> Response<Leaving> {
+        match request.uri().path() {
+            SHOULD_RATE_LIMIT => self.limit(request, vitals).await,
+            path => {
+                let lasts = path == WATCH || path.starts_with("/grpc.reflection.");
+                let request = request.map(|body| {
+                    let patience = Patience::Silence(SILENCE);
+                    tonic::body::Body::new(Arriving::new(body, Arc::clone(&vitals), patience))
+                });
+                let Ok(response) = self.others.call(request).await;
+                response.map(|body| Leaving::new(body, (!lasts).then_some(vitals)))
+            }
+        }
+    }
+
+    async fn limit(
+        &mut self,
+        request: Request<Incoming>,
+        vitals: Arc<Vitals>,
+    ) -> Response<Leaving> {
+        let id = self.name(request.headers());
+        let mut response = match self.judge(request, &vitals).await {
+            Ok(response) => response,
+            Err(status) => status.into_http(),
+        };
+        if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
+            response.headers_mut().insert(X_REQUEST_ID, id);
+        }
+        response.map(|body| Leaving::new(body, Some(vitals)))
+    }
+
+    /// What the request is called: as its client says, or by a name of ours where that is logged.
+    fn name(&self, headers: &HeaderMap) -> Option<String> {
+        let given = harmless_id(headers);
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return given;
+        }
+        let id = given.unwrap_or_else(|| self.room.request_id());
+        tracing::debug!(request = id, "a call over gRPC");
+        Some(id)
+    }
+
+    async fn judge(
+        &mut self,
+        request: Request<Incoming>,
+        vitals: &Arc<Vitals>,
+    ) -> Result<Response<tonic::body::Body>, Status> {
+        if let Some(token) = &self.room.settings.api_token
+            && !token.is(bearer(request.headers()).unwrap_or_default())
+        {
+            let why = "a bearer token is needed that this server knows";
+            return Err(Status::unauthenticated(why));
+        }
+        // Until it is judged it is an error, also if its client leaves.
+        let may_give_back = self.local || self.room.settings.api_token.is_some();
+        let pending = Arc::new(Pending::new(Arc::clone(&self.room), may_give_back));
+        if self.room.refuses_envoy() {
+            return Err(Status::unavailable("there are no rules yet"));
+        }
+        let mut request = request.map(|body| {
+            let patience = Patience::Whole(BODY);
+            tonic::body::Body::new(Arriving::new(body, Arc::clone(vitals), patience))
+        });
+        request.extensions_mut().insert(pending);
+        let Ok(response) = self.limits.call(request).await;
+        Ok(response)
+    }
+}

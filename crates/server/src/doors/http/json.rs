@@ -1,0 +1,56 @@
+//! `/json`: a call of Envoy's in JSON, as the reference service takes it. What is read and written is
+//! the gRPC door's.
+
+use std::sync::Arc;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+
+use super::check::MAX_BODY;
+use super::{Envoy, Needs, allowed};
+use crate::doors::grpc::json;
+use crate::doors::grpc::{GIVES_BACK, RULES_VERSION, gives_back, record};
+use crate::http::Call;
+use crate::http::body::{self, Body};
+use crate::http::problem::Problem;
+use crate::room::Room;
+use crate::telemetry::counts::{Door, UnderWay};
+
+pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Response<Body> {
+    // Until it is judged it is an error, also if its client leaves.
+    let under_way = UnderWay::new(&room.counts, Door::Json);
+    let may_give_back = allowed(room, &call, Needs::TokenOffLoopback).is_ok();
+    let bytes = match body::read(call.request.into_body(), MAX_BODY).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return problem.into(),
+    };
+    if room.refuses_envoy() {
+        return Problem::new(503, "there are no rules yet").retry_after(1).into();
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| "the body is not UTF-8".to_owned());
+    let asked = match text.and_then(|text| json::read(text).map_err(|it| it.to_string())) {
+        Ok(asked) => asked,
+        Err(error) => return written(400, error),
+    };
+    if !may_give_back && gives_back(&asked) {
+        return Problem::new(403, GIVES_BACK).into();
+    }
+    let answered = envoy.decide(&asked).await;
+    under_way.end();
+    record(room, Door::Json, &asked, &answered);
+    let (status, text) = envoy.write_json(&asked, &answered);
+    let mut response = written(status, text);
+    if let Ok(answer) = answered {
+        response.headers_mut().insert(RULES_VERSION, answer.version().into());
+    }
+    response
+}
+
+/// JSON if it is an answer, and a line of text if it is not, as the reference has it.
+fn written(status: u16, text: String) -> Response<Body> {
+    let kind = if status == 400 { "text/plain; charset=utf-8" } else { "application/json" };
+    let mut response = Response::new(text.into());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,98 @@
+//! The files of envoyproxy/ratelimit that a server is told of: read whole, or not at all.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tollgate::rules::{self, MAX_TEXT};
+
+/// One file.
+#[derive(Clone, Debug, Serialize, Deserialize, Hash)]
+pub(super) struct EnvoyFile {
+    /// Where it is, for messages.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// All files at these paths: those named, and the `.yaml` and `.yml` files of directories, by name.
+/// Together they have at most [`MAX_TEXT`] bytes, as one rule file.
+pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<EnvoyFile>, String> {
+    let mut files = Vec::new();
+    let mut left = MAX_TEXT;
+    for path in paths {
+        let found = if path.is_dir() { inside(path)? } else { vec![path.clone()] };
+        for path in found {
+            let file = read_one(&path, left)?;
+            left = left.saturating_sub(file.text.len());
+            files.push(file);
+        }
+    }
+    Ok(files)
+}
+
+/// The files of a directory, without those that are hidden: a ConfigMap has some.
+fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let wrong = |error: std::io::Error| format!("{} cannot be read: {error}", dir.display());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(wrong)? {
+        let path = entry.map_err(wrong)?.path();
+        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        let is_yaml = path.extension().is_some_and(|it| it == "yaml" || it == "yml");
+        if is_yaml && !hidden {
+            found.push(path);
+        }
+    }
+    if found.is_empty() {
+        // As a directory whose volume is not there looks. Rules do not go away by that.
+        return Err(format!("{} has no .yaml file", dir.display()));
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read_one(path: &Path, most: usize) -> Result<EnvoyFile, String> {
+    let name = path.display().to_string();
+    let wrong = |error: std::io::Error| format!("{name} cannot be read: {error}");
+    let file = File::open(path).map_err(wrong)?;
+    let mut bytes = Vec::new();
+    let bound = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(bound).read_to_end(&mut bytes).map_err(wrong)?;
+    if bytes.len() > most {
+        return Err(format!("{name}: the files together are above {MAX_TEXT} bytes"));
+    }
+    let text =
+        rules::decode(&bytes).map_err(|problems| problems.in_file(name.as_str()).to_string())?;
+    Ok(EnvoyFile { text: text.to_owned(), name })
+}
+
+/// Where a text says this domain, as well as a look at its lines can tell.
+pub(crate) fn place(name: &str, text: &str, domain: &str) -> String {
+    let says = |line: &str| line.contains("domain") && line.contains(domain);
+    match text.lines().position(says) {
+        Some(line) => format!("{name}:{}", line.saturating_add(1)),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_together_are_bounded() {
+        let path = std::env::temp_dir().join(format!("tollgate-envoy-{}.yaml", std::process::id()));
+        fs::write(&path, "domain: shop\n").unwrap();
+        assert_eq!(read_one(&path, 13).unwrap().text, "domain: shop\n");
+        assert!(read_one(&path, 12).unwrap_err().contains("together are above"));
+        fs::remove_file(&path).unwrap();
+        assert!(read(&[path]).unwrap_err().contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_place_is_a_line_if_one_says_the_domain() {
+        let text = "# the shop\ndomain: shop\n";
+        assert_eq!(place("a.yaml", text, "shop"), "a.yaml:2");
+        assert_eq!(place("a.yaml", "domain:\n  shop\n", "shop"), "a.yaml");
+    }
+}

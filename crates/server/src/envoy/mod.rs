@@ -1,0 +1,248 @@
+//! Envoy's rules while the server runs: files that are followed, beside the rules of `crate::rules`.
+//!
+//! Both kinds are applied to one limiter on one store. A domain belongs to one of them: whichever
+//! comes second with it is not taken, with an error that names both places ([`Claims`]). What is wrong changes
+//! nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the server
+//! counts: each set that comes to apply is one more.
+//!
+//! `files` reads, `watch` notices.
+
+mod files;
+mod watch;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tollgate::Limiter;
+use tollgate::core::rule::RuleSet;
+use tollgate::envoy::EnvoyRules;
+
+use crate::rules::Keeper;
+use crate::settings::Settings;
+use crate::settings::envoy::Domains;
+use crate::store::AnyStore;
+use files::EnvoyFile;
+
+pub(crate) use watch::{follow, look};
+
+/// Where Envoy's rules come from, and what became of them.
+#[derive(Debug)]
+pub struct EnvoyKeeper {
+    paths: Vec<PathBuf>,
+    domains: Domains,
+    last_good: Option<PathBuf>,
+    state: Mutex<State>,
+    missing: AtomicBool,
+    /// How often other rules came to apply.
+    pub applied: AtomicU64,
+    /// How often what was offered was not taken.
+    pub rejected: AtomicU64,
+    /// Calls of a domain that no file is for.
+    pub unknown_domain: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was looked at last, so that the same is not judged twice.
+    seen: Option<u64>,
+    /// What applies.
+    applies: Option<u64>,
+    /// The names of its files.
+    files: Vec<String>,
+    /// What is wrong with what the files say now.
+    trouble: Option<String>,
+}
+
+impl EnvoyKeeper {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let dir = settings.state_dir.as_ref().filter(|_| !settings.envoy.rules.is_empty());
+        Self {
+            paths: settings.envoy.rules.clone(),
+            domains: settings.envoy.domains,
+            last_good: dir.map(|dir| dir.join("envoy.last-good.json")),
+            state: Mutex::default(),
+            missing: AtomicBool::new(!settings.envoy.rules.is_empty()),
+            applied: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            unknown_domain: AtomicU64::new(0),
+        }
+    }
+
+    /// The files and directories that are watched.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// The files whose rules apply.
+    pub fn files(&self) -> Vec<String> {
+        self.state().files.clone()
+    }
+
+    /// Whether there should be rules, and never were.
+    pub fn are_missing(&self) -> bool {
+        self.missing.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with what the files say now, if that is not what applies.
+    pub fn trouble(&self) -> Option<String> {
+        self.state().trouble.clone()
+    }
+
+    /// The first rules: those of the files, else the last good ones.
+    pub(crate) fn start(&self, limiter: &Limiter<AnyStore>, beside: &Keeper) {
+        if self.paths.is_empty() {
+            return;
+        }
+        let Err(error) = self.refresh(limiter, beside) else { return };
+        tracing::error!(error, "Envoy's rules cannot be used");
+        let kept = self.last_good.as_ref().and_then(|path| std::fs::read(path).ok());
+        let Some(kept) = kept else {
+            tracing::warn!("there are no rules for Envoy: not ready until there are");
+            return;
+        };
+        let files = serde_json::from_slice::<Vec<EnvoyFile>>(&kept).map_err(|it| it.to_string());
+        match files.and_then(|files| self.apply(&mut self.state(), limiter, beside, &files)) {
+            Ok(()) => tracing::info!("the last good rules for Envoy apply"),
+            Err(error) => tracing::warn!(error, "the last good rules for Envoy cannot be used"),
+        }
+        self.state().trouble = Some(error);
+    }
+
+    /// Looks at the files, and applies what they say if that is new and right. Whether it did.
+    ///
+    /// # Errors
+    ///
+    /// When it is not right. What applied before still does.
+    pub(crate) fn refresh(
+        &self,
+        limiter: &Limiter<AnyStore>,
+        beside: &Keeper,
+    ) -> Result<bool, String> {
+        let mut state = self.state();
+        let read = files::read(&self.paths);
+        let texts = hash(&read);
+        // What was refused for the sake of other rules is looked at again when those change.
+        let seen = hash(&(texts, limiter.rules().version()));
+        if state.seen == Some(seen) {
+            return Ok(false);
+        }
+        state.seen = Some(seen);
+        if state.applies == Some(texts) {
+            state.trouble = None;
+            return Ok(false);
+        }
+        let taken = read.and_then(|files| self.apply(&mut state, limiter, beside, &files));
+        match taken {
+            Ok(()) => state.applies = Some(texts),
+            Err(error) => {
+                self.rejected.fetch_add(1, Ordering::Relaxed);
+                state.trouble = Some(error.clone());
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    fn apply(
+        &self,
+        state: &mut State,
+        limiter: &Limiter<AnyStore>,
+        beside: &Keeper,
+        files: &[EnvoyFile],
+    ) -> Result<(), String> {
+        let version = limiter.envoy_rules().version().saturating_add(1);
+        let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
+        let loaded = match self.domains {
+            Domains::Separate => EnvoyRules::load(version, texts),
+            Domains::Merge => EnvoyRules::load_merging(version, texts),
+        };
+        let set = loaded.map_err(|problems| problems.to_string())?;
+        {
+            let mut claims = beside.claims();
+            let offered = Claims::of(files);
+            offered.are_free(&limiter.rules(), beside.file())?;
+            limiter.set_envoy_rules(set).map_err(|stale| stale.to_string())?;
+            *claims = offered;
+        }
+        // Rules that were refused for what Envoy's files said are worth another look.
+        beside.look_again();
+        self.applied.fetch_add(1, Ordering::Relaxed);
+        self.missing.store(false, Ordering::Relaxed);
+        state.trouble = None;
+        state.files = files.iter().map(|file| file.name.clone()).collect();
+        self.keep(files);
+        Ok(())
+    }
+
+    /// A full disk must not keep rules from applying.
+    fn keep(&self, files: &[EnvoyFile]) {
+        let (Some(path), Ok(text)) = (&self.last_good, serde_json::to_string(files)) else {
+            return;
+        };
+        if let Err(error) = crate::rules::replace_file(path, &text) {
+            tracing::warn!(%error, "the last good rules for Envoy cannot be kept");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads files, and directories of files, without applying them.
+///
+/// # Errors
+///
+/// With what is wrong.
+pub(crate) fn check(paths: &[PathBuf]) -> Result<EnvoyRules, String> {
+    let files = files::read(paths)?;
+    let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
+    EnvoyRules::load(1, texts).map_err(|problems| problems.to_string())
+}
+
+fn hash(what: &impl std::hash::Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
+}
+
+/// Which domains are Envoy's, and where its files say so. Held while rules of either kind are
+/// swapped, so that of two sets with one domain only one comes to apply.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(HashMap<String, String>);
+
+impl Claims {
+    fn of(files: &[EnvoyFile]) -> Self {
+        let mut claims = HashMap::new();
+        for EnvoyFile { name, text } in files {
+            // Again and alone, as the whole does not know which file a domain is from.
+            let Ok(alone) = EnvoyRules::load(1, [(name.as_str(), text.as_str())]) else { continue };
+            for domain in alone.domains() {
+                let place = || files::place(name, text, domain);
+                claims.entry(domain.to_owned()).or_insert_with(place);
+            }
+        }
+        Self(claims)
+    }
+
+    /// Whether none of these domains is in the other rules, which are at `beside`.
+    pub(crate) fn are_free(&self, rules: &RuleSet, beside: Option<&Path>) -> Result<(), String> {
+        for domain in &rules.declaration().domains {
+            let Some(ours) = self.0.get(&domain.name) else { continue };
+            let theirs = match beside {
+                Some(path) => {
+                    let text = std::fs::read_to_string(path).unwrap_or_default();
+                    files::place(&path.display().to_string(), &text, &domain.name)
+                }
+                None => format!("version {} of the rules", rules.version()),
+            };
+            return Err(format!(
+                "the domain {:?} is in {ours}, for Envoy, and in {theirs}: a domain is in one of \
+                 the two; rename or remove one",
+                domain.name
+            ));
+        }
+        Ok(())
+    }
+}

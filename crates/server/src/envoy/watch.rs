@@ -1,0 +1,70 @@
+//! Notices that Envoy's files have changed, as `rules::watch` does for the others.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use crate::room::Room;
+use crate::rules::{DEBOUNCE, watch_dirs};
+
+/// Follows the files until dropped. Ends at once where there are none.
+pub(crate) async fn follow(room: Arc<Room>) {
+    let paths = room.envoy.paths();
+    if paths.is_empty() {
+        return;
+    }
+    let dirs: Vec<PathBuf> = paths
+        .iter()
+        .map(|path| match path.parent().filter(|_| !path.is_dir()) {
+            Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+            Some(parent) => parent.to_owned(),
+            None => path.clone(),
+        })
+        .collect();
+    let (notice, mut noticed) = mpsc::channel(1);
+    let watcher = watch_dirs(&dirs, notice);
+    if let Err(error) = &watcher {
+        tracing::warn!(%error, "Envoy's rules are not watched, only looked at now and then");
+    }
+    let mut ticks = tokio::time::interval(room.settings.rules_poll);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            Some(()) = noticed.recv() => {
+                tokio::time::sleep(DEBOUNCE).await;
+                let _ = noticed.try_recv();
+            }
+            _ = ticks.tick() => {}
+        }
+        look(&room).await;
+    }
+}
+
+/// Looks once, off the threads that serve.
+pub(crate) async fn look(room: &Arc<Room>) {
+    if room.envoy.paths().is_empty() {
+        return;
+    }
+    let looking = Arc::clone(room);
+    let looked = tokio::task::spawn_blocking(move || {
+        looking.envoy.refresh(&looking.limiter, &looking.rules)
+    });
+    let version = || room.limiter.envoy_rules().version();
+    match looked.await {
+        Ok(Ok(true)) => tracing::info!(version = version(), "other rules apply to Envoy's calls"),
+        Ok(Ok(false)) | Err(_) => {}
+        Ok(Err(error)) => {
+            let version = version();
+            tracing::error!(
+                error,
+                version,
+                "Envoy's rules were not taken; those before still apply"
+            );
+            room.events.tell(
+                "envoy-rules-rejected",
+                || serde_json::json!({ "error": error, "version": version }),
+            );
+        }
+    }
+}
