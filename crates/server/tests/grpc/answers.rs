@@ -30,12 +30,16 @@ async fn door(change: impl FnOnce(&mut Settings)) -> Door {
     Door::open(limiter(SHOP), settings).await
 }
 
-fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
+pub(crate) fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
     descriptor.hits_addend = Some(UInt64Value { value: hits });
     descriptor
 }
 
-fn over(mut descriptor: RateLimitDescriptor, requests: u32, unit: i32) -> RateLimitDescriptor {
+pub(crate) fn over(
+    mut descriptor: RateLimitDescriptor,
+    requests: u32,
+    unit: i32,
+) -> RateLimitDescriptor {
     descriptor.limit = Some(RateLimitOverride { requests_per_unit: requests, unit });
     descriptor
 }

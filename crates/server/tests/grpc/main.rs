@@ -10,7 +10,15 @@
 
 mod answers;
 mod broken;
+mod hostile;
 mod json;
+mod listener;
+mod live;
 mod outage;
+mod process;
+mod program;
+#[path = "../server/support.rs"]
+#[allow(dead_code, reason = "it serves other tests as well")]
+mod server;
 mod services;
 mod support;

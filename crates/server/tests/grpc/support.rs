@@ -12,9 +12,9 @@ use tollgate::core::{Store, Timestamp};
 use tollgate::envoy::EnvoyRules;
 use tollgate::{EmbeddedStore, Limiter};
 use tollgate_server::doors::grpc::{Settings, routes};
-use tonic::Status;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status};
 use tonic_health::server::HealthReporter;
 
 /// 2023-11-14T22:13:20Z: 20 s into a minute.
@@ -51,8 +51,7 @@ impl Door {
     }
 
     pub(crate) async fn channel(&self) -> Channel {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
-        endpoint.connect().await.unwrap()
+        channel(self.address).await
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -66,16 +65,36 @@ impl Drop for Door {
     }
 }
 
+pub(crate) async fn channel(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    endpoint.connect().await.unwrap()
+}
+
+/// What Envoy asks.
+pub(crate) type Asked = RateLimitRequest;
+
 /// Envoy's side.
 #[derive(Clone)]
 pub(crate) struct Client(RateLimitServiceClient<Channel>);
 
 impl Client {
+    pub(crate) async fn at(address: SocketAddr) -> Self {
+        Self(RateLimitServiceClient::new(channel(address).await))
+    }
+
+    /// Asks, with everything around the question and the answer.
+    pub(crate) async fn raw(
+        &mut self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        self.0.should_rate_limit(request).await
+    }
+
     pub(crate) async fn ask(
         &mut self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
-        self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
+        self.0.should_rate_limit(request).await.map(Response::into_inner)
     }
 
     /// Asks about these in the domain `shop`.
@@ -113,4 +132,22 @@ pub(crate) fn told(response: &RateLimitResponse) -> String {
         .map(|status| format!("{} {}", code(status.code), status.limit_remaining))
         .collect();
     format!("{}: {}", code(response.overall_code), each.join(", "))
+}
+
+/// Where a server in this process has the door.
+pub(crate) fn grpc(running: &crate::server::Running) -> SocketAddr {
+    running.server.addresses().grpc.unwrap()
+}
+
+/// Waits for an event of this name, past others.
+pub(crate) async fn event(
+    listener: &mut tollgate_server::telemetry::events::Listener,
+    name: &str,
+) -> String {
+    loop {
+        let told = listener.receiver.recv().await.unwrap();
+        if told.name == name {
+            return told.data.to_string();
+        }
+    }
 }
