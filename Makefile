@@ -1,22 +1,23 @@
 # Everything here needs Rust (with rustfmt and clippy for `lint`) and a C compiler; `test` also
-# needs redis-server, which it installs where it is root on Debian or Ubuntu.
+# needs redis-server, nginx and Python, which it installs where it is root on Debian or Ubuntu.
 
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here
+.PHONY: help run tour test lint lint-bench soak faults bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here clients-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: cargo-is-here ## Start the server with example rules, on TOLLGATE_STORE or in this process
 	TOLLGATE_RULES="$${TOLLGATE_RULES:-examples/rules/shop.yaml}" \
+		TOLLGATE_ENVOY_RULES="$${TOLLGATE_ENVOY_RULES:-examples/rules/envoy}" \
 		$(CARGO) run --locked --release -p tollgate-server -- serve
 
 tour: cargo-is-here ## Show each algorithm at work on the embedded store, in virtual time
 	$(CARGO) run --locked --release -p tollgate-embedded --example tour
 
-test: cargo-is-here redis-is-here ## Run all tests and doctests, then the loom models of the lock
+test: cargo-is-here redis-is-here clients-are-here ## Run all tests and doctests, then the loom models of the lock
 	$(CARGO) test --locked --all-features
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" \
 		$(CARGO) test --locked --release -p tollgate-embedded --test loom
@@ -68,3 +69,6 @@ cargo-is-here:
 
 redis-is-here:
 	@.ci/redis-is-here
+
+clients-are-here:
+	@.ci/clients-are-here
