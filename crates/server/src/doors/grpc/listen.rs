@@ -12,6 +12,7 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -163,7 +164,11 @@ fn turn_away(stream: TcpStream) {
 }
 
 /// Serves one connection to its end.
-async fn serve(stream: TcpStream, dispatch: Dispatch, mut stop: watch::Receiver<bool>) {
+async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    stream: S,
+    dispatch: Dispatch,
+    mut stop: watch::Receiver<bool>,
+) {
     let room = Arc::clone(&dispatch.room);
     let _open = Open(Arc::clone(&room));
     let vitals = Arc::new(Vitals::default());

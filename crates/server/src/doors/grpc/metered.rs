@@ -11,8 +11,10 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::vitals::Vitals;
 
@@ -22,17 +24,26 @@ const PREFACE: usize = 24;
 /// A ping on a stream, which no client may send.
 const BROKEN: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// How long the last words may take to be heard.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How much of what the client still says is read meanwhile. A connection that is closed with something
+/// unread is reset, and with it goes what was sent and not yet taken: the GOAWAY.
+const LINGER_BYTES: usize = 256 * 1024;
+
 /// A connection whose frames are counted.
 pub(super) struct Metered<S> {
     stream: S,
     meter: Meter,
     /// What is still to be read in place of what the client says.
     ending: Option<&'static [u8]>,
+    /// Since nothing more is sent: until when the client may close, and what may come until then.
+    lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> Metered<S> {
     pub(super) const fn new(stream: S, vitals: Arc<Vitals>) -> Self {
-        Self { stream, meter: Meter::new(vitals), ending: None }
+        Self { stream, meter: Meter::new(vitals), ending: None, lingering: None }
     }
 }
 
@@ -64,7 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -90,7 +101,27 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let this = &mut *self;
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(context))?;
+        }
+        let (timer, left) = this
+            .lingering
+            .get_or_insert_with(|| (Box::pin(tokio::time::sleep(LINGER)), LINGER_BYTES));
+        let mut unheard = [0; 4096];
+        loop {
+            if *left == 0 || timer.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut buffer = ReadBuf::new(&mut unheard);
+            match ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {
+                    *left = left.saturating_sub(buffer.filled().len());
+                }
+                // Closed, by whichever side.
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
     }
 }
 
@@ -172,6 +203,8 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::super::vitals::SPARE;
     use super::*;
 
@@ -200,6 +233,38 @@ mod tests {
             let allowed = usize::try_from(SPARE).unwrap() + 1;
             assert_eq!(cut, Some(allowed * PING.len()), "split at {split}");
         }
+    }
+
+    /// A client that does not stop talking hears the last words, and is not listened to for ever.
+    #[tokio::test]
+    async fn the_last_words_are_heard_before_the_end() {
+        let (client, server) = tokio::io::duplex(1_000);
+        let (mut hears, mut talks) = tokio::io::split(client);
+        let mut server = Metered::new(server, Arc::default());
+        let talking = tokio::spawn(async move {
+            let mut said = 0;
+            while talks.write_all(&[7; 100]).await.is_ok() {
+                said += 100;
+            }
+            said
+        });
+        server.write_all(b"goodbye").await.unwrap();
+        server.shutdown().await.unwrap();
+        drop(server);
+        let mut heard = String::new();
+        hears.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard, "goodbye");
+        let said = talking.await.unwrap();
+        assert!((LINGER_BYTES..LINGER_BYTES + 10_000).contains(&said), "{said}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stays_is_waited_for_a_second() {
+        let (_client, server) = tokio::io::duplex(1_000);
+        let mut server = Metered::new(server, Arc::default());
+        let began = tokio::time::Instant::now();
+        server.shutdown().await.unwrap();
+        assert_eq!(began.elapsed(), LINGER);
     }
 
     #[test]
