@@ -156,6 +156,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_says_the_same_as_flags() {
+        let file = r#"
+            grpc = "127.0.0.1:9"
+            envoy-rules = ["one.yaml", "more"]
+            envoy-domains = "merge"
+            envoy-charge = "all"
+            envoy-on-outage = "refuse"
+            envoy-mode = "shadow"
+            envoy-headers = "on"
+            envoy-metadata = "include"
+        "#;
+        let settings = toml::from_str::<super::super::Options>(file).unwrap().resolve().unwrap();
+        assert_eq!(settings.grpc, super::super::Listen::At(([127, 0, 0, 1], 9).into()));
+        let EnvoySettings { rules, domains, door } = settings.envoy;
+        assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
+        assert_eq!(domains, Domains::Merge);
+        let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
+        assert_eq!(door.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
+        assert_eq!(door.enforcement, grpc::Enforcement::Shadow);
+        assert_eq!(door.headers, Some(HeaderNames::default()));
+        assert_eq!(door.metadata, grpc::Metadata::Include);
+        let bad = toml::from_str::<super::super::Options>("envoy-mode = \"maybe\"").unwrap_err();
+        assert!(bad.message().contains("not one of: enforce shadow"), "{bad}");
+    }
+
+    #[test]
     fn headers_are_off_on_or_three_names() {
         assert_eq!("off".parse(), Ok(Headers(None)));
         assert_eq!("on".parse(), Ok(Headers(Some(HeaderNames::default()))));
