@@ -1,9 +1,9 @@
 //! Envoy's rules while the server runs: files that are followed, beside the rules of `crate::rules`.
 //!
 //! Both kinds are applied to one limiter on one store. A domain belongs to one of them: whichever
-//! comes second with it is not taken, with an error that names both places ([`Claims`]). What is wrong changes
-//! nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the server
-//! counts: each set that comes to apply is one more.
+//! comes second with it is not taken, with an error that names both places (`Claims`). What is wrong
+//! changes nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the
+//! server counts: each set that comes to apply is one more.
 //!
 //! `files` reads, `watch` notices.
 
