@@ -125,7 +125,11 @@ impl<'a> Ask<'a> {
     /// # Errors
     ///
     /// As [`Ask::with`].
-    pub fn push(&mut self, name: &'a str, value: &'a [u8]) -> Result<(), AskError> {
+    pub fn push(&mut self, name: &'a str, value: impl Into<Cow<'a, [u8]>>) -> Result<(), AskError> {
+        self.push_value(name, value.into())
+    }
+
+    fn push_value(&mut self, name: &'a str, value: Cow<'a, [u8]>) -> Result<(), AskError> {
         if name.is_empty() || name.len() > Self::MAX_NAME {
             return Err(AskError::Name);
         }
@@ -139,13 +143,22 @@ impl<'a> Ask<'a> {
         if self.attributes.len() >= Self::MAX_ATTRIBUTES {
             return Err(AskError::TooMany);
         }
-        let held = read(name.text(), value)?;
+        let held = match value {
+            Cow::Borrowed(value) => read(name.text(), value)?,
+            Cow::Owned(value) => read(name.text(), &value)?.into_owned(),
+        };
         self.attributes.push((name, held));
         Ok(())
     }
 
     /// The same ask from this client address, whatever was said of `ip` before.
     pub fn ip(mut self, address: IpAddr) -> Self {
+        self.set_ip(address);
+        self
+    }
+
+    /// Says the client's address, as [`Ask::ip`] does.
+    pub fn set_ip(&mut self, address: IpAddr) {
         let held = Held::Address(address.to_canonical());
         let ip = Name::new("ip");
         match self.attributes.iter_mut().find(|(name, _)| *name == ip) {
@@ -153,13 +166,17 @@ impl<'a> Ask<'a> {
             // One more than by `with`, so that an address cannot be crowded out.
             None => self.attributes.push((ip, held)),
         }
-        self
     }
 
     /// The same ask at this cost; 0 asks without spending.
     pub const fn cost(mut self, cost: Cost) -> Self {
-        self.cost = cost;
+        self.set_cost(cost);
         self
+    }
+
+    /// Says what it costs, as [`Ask::cost`] does.
+    pub const fn set_cost(&mut self, cost: Cost) {
+        self.cost = cost;
     }
 
     /// The domain whose rules are asked.
@@ -193,6 +210,13 @@ impl<'a> Ask<'a> {
 }
 
 impl Held<'_> {
+    fn into_owned<'o>(self) -> Held<'o> {
+        match self {
+            Self::Text(bytes) => Held::Text(Cow::Owned(bytes.into_owned())),
+            Self::Address(address) => Held::Address(address),
+        }
+    }
+
     fn attribute(&self) -> Attribute<'_> {
         match self {
             Self::Text(bytes) => Attribute::Text(bytes),

@@ -210,9 +210,9 @@ fn ask<'a>(
     let mut ask = Ask::new(domain).cost(cost);
     for (name, seen) in attributes {
         match seen {
-            Seen::Address(address) => ask = ask.ip(*address),
+            Seen::Address(address) => ask.set_ip(*address),
             Seen::Text(text) => {
-                let pushed = ask.push(name, text);
+                let pushed = ask.push(name, &**text);
                 pushed.map_err(|error| call.site.malformed(error.to_string()))?;
             }
         }
