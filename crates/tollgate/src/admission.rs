@@ -72,6 +72,7 @@ pub struct Outage {
 }
 
 impl Admission {
+    #[inline(always)]
     pub(crate) fn new(ruling: Ruling, permits: Permits, outage: Option<Outage>) -> Self {
         match outage {
             None => Self::Decided { ruling, permits },
@@ -131,6 +132,18 @@ impl Admission {
     }
 }
 
+#[cfg(feature = "tower")]
+impl Admission {
+    /// The ruling, for several to look at, and what is held.
+    pub(crate) fn into_shared(self) -> (Arc<Ruling>, Permits) {
+        match self {
+            Self::Decided { ruling, permits } | Self::Degraded { ruling, permits, .. } => {
+                (Arc::new(ruling), permits)
+            }
+        }
+    }
+}
+
 /// What was decided about a request, rule by rule. Names are those of the version that decided.
 #[derive(Clone)]
 pub struct Ruling {
@@ -145,7 +158,8 @@ pub struct Ruling {
     pub(crate) envoy: Option<Arc<EnvoyRules>>,
     pub(crate) refused_by: Option<usize>,
     pub(crate) findings: SmallVec<[Found; 4]>,
-    pub(crate) blocked_by: Option<Blocked>,
+    /// Boxed, as a ruling is moved often and seldom has one.
+    pub(crate) blocked_by: Option<Box<Blocked>>,
 }
 
 /// Who refuses without counting.
@@ -172,8 +186,8 @@ pub enum Blocked {
 }
 
 impl Blocked {
-    pub(crate) fn new(by: &BlockedBy<'_>) -> Self {
-        match by {
+    pub(crate) fn new(by: &BlockedBy<'_>) -> Box<Self> {
+        Box::new(match by {
             BlockedBy::List(Subject::Network(network)) => Self::List { entry: network.to_string() },
             BlockedBy::List(Subject::Attribute { name, value }) => {
                 Self::List { entry: format!("{name}: {value:?}") }
@@ -182,7 +196,7 @@ impl Blocked {
             BlockedBy::Missing { rule, attribute } => {
                 Self::Missing { rule: rule.name().to_owned(), attribute: (*attribute).to_owned() }
             }
-        }
+        })
     }
 }
 
@@ -221,6 +235,17 @@ pub(crate) struct Found {
     pub(crate) rule: usize,
     pub(crate) limit: usize,
     pub(crate) decision: Decision,
+}
+
+/// Where a limit stands.
+#[cfg(feature = "tower")]
+pub(crate) type Place = (Of, usize, usize);
+
+#[cfg(feature = "tower")]
+impl Found {
+    pub(crate) const fn place(&self) -> Place {
+        (self.of, self.rule, self.limit)
+    }
 }
 
 /// Why a request is refused, for those who tell it.
@@ -281,8 +306,8 @@ impl Ruling {
     }
 
     /// Who refuses without counting, where the reason is [`Reason::Blocked`].
-    pub const fn blocked_by(&self) -> Option<&Blocked> {
-        self.blocked_by.as_ref()
+    pub fn blocked_by(&self) -> Option<&Blocked> {
+        self.blocked_by.as_deref()
     }
 
     /// The limit that refuses: of several, the one with the longest retry.

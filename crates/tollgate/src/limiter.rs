@@ -352,7 +352,9 @@ impl<S: Store + 'static> Limiter<S> {
         self.conclude(ruling, permits, outage, manner)
     }
 
-    /// Counts, tells, and answers. What is only asked about is not counted.
+    /// Counts, tells, and answers. What is only asked about is not counted. Inlined, as a ruling is
+    /// too large to be moved about for every request.
+    #[inline(always)]
     pub(crate) fn conclude(
         &self,
         ruling: Ruling,
@@ -360,21 +362,22 @@ impl<S: Store + 'static> Limiter<S> {
         outage: Option<Outage>,
         manner: Manner,
     ) -> Admission {
-        if manner == Manner::Peek {
-            return Admission::new(ruling, permits, outage);
-        }
-        self.shared.counts.add(&ruling, outage);
-        let observers = &self.shared.observers;
-        match outage {
-            Some(outage) => {
-                observers.tell_request(|| Event::Degraded { ruling: ruling.clone(), outage });
-            }
-            None if ruling.verdict.passes() => {
-                observers.tell_request(|| Event::Admitted { ruling: ruling.clone() });
-            }
-            None => observers.tell_request(|| Event::Refused { ruling: ruling.clone() }),
+        if manner != Manner::Peek {
+            self.count(&ruling, outage);
         }
         Admission::new(ruling, permits, outage)
+    }
+
+    fn count(&self, ruling: &Ruling, outage: Option<Outage>) {
+        self.shared.counts.add(ruling, outage);
+        self.shared.observers.tell_request(|| {
+            let ruling = ruling.clone();
+            match outage {
+                Some(outage) => Event::Degraded { ruling, outage },
+                None if ruling.verdict.passes() => Event::Admitted { ruling },
+                None => Event::Refused { ruling },
+            }
+        });
     }
 
     /// The permits that these tolls ask for.
@@ -410,6 +413,7 @@ pub(crate) fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
     }
 }
 
+#[inline(always)]
 pub(crate) fn ruling(
     reason: Reason,
     outcome: &Outcome,
@@ -499,6 +503,7 @@ pub(crate) fn place(due: &Due<'_>) -> Found {
     Found { of: Of::Rules, rule: due.rule.index(), limit, decision }
 }
 
+#[inline(always)]
 pub(crate) fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
     let mut findings = SmallVec::new();
     for (due, decision) in dues.iter().zip(&outcome.answer.decisions) {
@@ -507,7 +512,7 @@ pub(crate) fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]>
     findings
 }
 
-pub(crate) fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Blocked>) {
+pub(crate) fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Box<Blocked>>) {
     match judgement {
         Judgement::UnknownDomain => (Reason::UnknownDomain, None),
         Judgement::Blocked(by) => (Reason::Blocked, Some(Blocked::new(by))),

@@ -130,6 +130,13 @@ impl<S> Engine<S> {
 impl<S: Store> Engine<S> {
     /// Executes the tolls, all or none.
     pub(crate) async fn decide(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Outcome {
+        // A store that costs no trip is neither spared nor learnt from.
+        if !self.store.is_remote() && tolls.iter().all(|toll| toll.guard.is_none()) {
+            return match self.ask(tolls, &[], partition).await {
+                Ok(answer) => Outcome { answer, source: Source::Store },
+                Err(error) => self.without_store(tolls, &[], partition, &error),
+            };
+        }
         let prints = self.prints(tolls);
         if let Some(answer) = self.known(tolls, &prints) {
             self.counts.cached.fetch_add(1, Ordering::Relaxed);

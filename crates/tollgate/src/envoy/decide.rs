@@ -95,7 +95,7 @@ impl<S: Store + 'static> Limiter<S> {
             let rule = by.rule.and_then(|rule| rules.rules().get(rule)).map_or("", Rule::path);
             judged.ruling.verdict = Verdict::Deny(Retry::Never);
             judged.ruling.reason = Reason::Blocked;
-            judged.ruling.blocked_by = Some(Blocked::Rule { rule: rule.to_owned() });
+            judged.ruling.blocked_by = Some(Box::new(Blocked::Rule { rule: rule.to_owned() }));
             return judged;
         }
         let enforced = |due: &Due| due.mode != Mode::Shadow;
@@ -151,7 +151,7 @@ impl<S: Store + 'static> Limiter<S> {
         let rule = due.rule.and_then(|rule| rules.rules().get(rule)).map_or("", Rule::path);
         ruling.verdict = Verdict::Deny(Retry::Never);
         ruling.reason = Reason::Blocked;
-        ruling.blocked_by = Some(Blocked::Rule { rule: rule.to_owned() });
+        ruling.blocked_by = Some(Box::new(Blocked::Rule { rule: rule.to_owned() }));
         self.shared.tell_shadow(&ruling);
     }
 
