@@ -103,7 +103,7 @@ struct Inner {
 struct Noted {
     limiter: u128,
     domain: Arc<str>,
-    ruling: Ruling,
+    ruling: Arc<Ruling>,
 }
 
 /// The most rulings that are noted of one request: more layers than anybody stacks.
@@ -258,7 +258,7 @@ impl Scope {
     /// Notes what a layer has decided, for functions further in. A scope without a request may
     /// see many, and what was decided of one says nothing about the next.
     #[cfg(feature = "tower")]
-    pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Ruling) {
+    pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
         let noted = |current: &RefCell<Option<Self>>| {
             let current = current.borrow();
             let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
@@ -266,7 +266,7 @@ impl Scope {
             };
             let mut noted = scope.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
             if noted.len() < MAX_NOTED {
-                let (domain, ruling) = (Arc::clone(domain), ruling.clone());
+                let (domain, ruling) = (Arc::clone(domain), Arc::clone(ruling));
                 noted.push(Noted { limiter, domain, ruling });
             }
         };

@@ -1,23 +1,25 @@
 //! From a request to an ask: what the rules of a domain want to know of it, and nothing else.
 //!
-//! A [`Plan`] is what is looked for under one version of the rules. A request is found malformed
+//! A [`Plan`] is what is looked for under one version of the rules, and what clients were told of
+//! its limits. A request is found malformed
 //! only by what rules look at: where no rule asks for a host, two of them harm nobody.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use http::HeaderMap;
 use http::Uri;
 use http::header::{COOKIE, HOST, HeaderName};
 use http::request::Parts;
-use smallvec::SmallVec;
-use tollgate_core::Cost;
 use tollgate_core::rule::{Ask, AskError, RuleSet, host};
 
 use super::attributes::Found;
 use super::layer::Config;
+use super::policies::{Policies, Written};
 use super::refusal::{Malformed, RefusalKind};
+use crate::Ruling;
 use crate::seen::Seen;
 
 /// What to look for in a request, under one version of the rules.
@@ -25,6 +27,8 @@ use crate::seen::Seen;
 pub(super) struct Plan {
     pub(super) rules: Arc<RuleSet>,
     wants: Vec<(String, Want)>,
+    /// What clients were told of their limits.
+    written: Written,
 }
 
 /// Where the value of an attribute is.
@@ -69,20 +73,10 @@ impl Want {
     }
 }
 
-/// A name and its value.
-type Named<'p, 'r> = (&'p str, Cow<'r, [u8]>);
-
-/// Values in the order of what is wanted; those that are not there are left out.
-pub(super) struct Values<'p, 'r> {
-    texts: SmallVec<[Named<'p, 'r>; 6]>,
-    ip: Option<IpAddr>,
-    cost: Cost,
-}
-
 impl Plan {
     /// What there is before the first request: no rules that any limiter has.
     pub(super) fn none() -> Self {
-        Self { rules: Arc::new(RuleSet::empty()), wants: Vec::new() }
+        Self { rules: Arc::new(RuleSet::empty()), wants: Vec::new(), written: Written::new() }
     }
 
     pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>) -> Self {
@@ -91,39 +85,40 @@ impl Plan {
             Some((name.clone(), want))
         });
         let wants = wants.collect();
-        Self { rules, wants }
+        Self { rules, wants, written: Written::new() }
     }
 
-    /// Looks at a request.
-    pub(super) fn find<'p, 'r, S>(
-        &'p self,
+    /// What clients are told of the limits that a ruling looked at, if there are any. Who has waited
+    /// may have been judged by earlier rules.
+    pub(super) fn policies(&self, ruling: &Ruling) -> Guard<Option<Arc<Policies>>> {
+        if Arc::ptr_eq(&self.rules, &ruling.rules) {
+            return self.written.of(ruling);
+        }
+        Guard::from_inner(Some(Arc::new(Policies::of(ruling))))
+    }
+
+    /// Adds to an ask what rules want to know of a request. It is filled where it is: an ask is
+    /// too large to be moved about for every request.
+    pub(super) fn fill<'r, S>(
+        &'r self,
         config: &Config<S>,
         parts: &'r Parts,
-    ) -> Result<Values<'p, 'r>, RefusalKind> {
-        let cost = config.cost.as_ref().map_or(1, |cost| cost(parts));
-        let mut values = Values { texts: SmallVec::new(), ip: None, cost };
+        ask: &mut Ask<'r>,
+    ) -> Result<(), RefusalKind> {
         for (name, want) in &self.wants {
             match want.find(config, parts)? {
-                Some(Seen::Text(value)) => values.texts.push((name, value)),
-                Some(Seen::Address(address)) => values.ip = Some(address),
+                Some(Seen::Text(value)) => {
+                    let pushed = ask.push(name, value);
+                    pushed.map_err(|error| RefusalKind::Malformed(error.into()))?;
+                }
+                Some(Seen::Address(address)) => ask.set_ip(address),
                 None => {}
             }
         }
-        Ok(values)
-    }
-}
-
-impl Values<'_, '_> {
-    pub(super) fn ask<'a>(&'a self, domain: &'a str) -> Result<Ask<'a>, AskError> {
-        let ask = Ask::new(domain).cost(self.cost);
-        let mut ask = match self.ip {
-            Some(address) => ask.ip(address),
-            None => ask,
-        };
-        for (name, value) in &self.texts {
-            ask.push(name, value)?;
+        if let Some(cost) = &config.cost {
+            ask.set_cost(cost(parts));
         }
-        Ok(ask)
+        Ok(())
     }
 }
 

@@ -3,16 +3,15 @@
 //!
 //! As draft-ietf-httpapi-ratelimit-headers-10 has them: lists of strings with parameters
 //! (RFC 9651). Each limit that was looked at is a policy, named after its rule, or `rule/limit`
-//! where a rule has several. Windows are whole seconds or not told; seconds are rounded up, and
+//! where a rule has several; `policies.rs` writes what does not depend on the request. Windows are whole seconds or not told; seconds are rounded up, and
 //! never 0 on a refusal. A `t` is never later than `Retry-After`, which clients are to believe.
 
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use smallvec::SmallVec;
-use tollgate_core::rule::LimitKind;
-use tollgate_core::{Algorithm, Basis, Retry, Verdict};
+use tollgate_core::{Basis, Decision, Retry, Verdict};
 
+use super::policies::{Policies, Policy};
 use crate::{Finding, Ruling};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -36,6 +35,17 @@ pub enum Tell {
     Nobody,
 }
 
+impl Tell {
+    /// Whether those of this verdict are told.
+    pub(super) const fn tells(self, verdict: Verdict) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::Refused => !verdict.passes(),
+            Self::Nobody => false,
+        }
+    }
+}
+
 /// What `X-RateLimit-Reset` counts, which nobody ever agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Legacy {
@@ -45,8 +55,8 @@ pub enum Legacy {
     Epoch,
 }
 
-/// Where a field is written. Most of them need no heap before they are a value.
-type Text = SmallVec<[u8; 160]>;
+/// Room for what three limits say, before it is a value.
+const ROOM: usize = 160;
 
 /// Fields of one ruling, ready to be added to a response.
 #[derive(Clone, Debug, Default)]
@@ -57,8 +67,13 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// What a ruling says, with every time so much later than it is.
-    pub(super) fn new(ruling: &Ruling, legacy: Option<Legacy>, later: Duration) -> Self {
+    /// What a ruling says by these policies of its own, with every time so much later than it is.
+    pub(super) fn new(
+        ruling: &Ruling,
+        policies: &Policies,
+        legacy: Option<Legacy>,
+        later: Duration,
+    ) -> Self {
         let most = match ruling.verdict() {
             Verdict::Deny(Retry::After(retry)) => {
                 Some(refusal_seconds(retry.saturating_add(later)))
@@ -66,16 +81,15 @@ impl Fields {
             Verdict::Deny(Retry::Never) => Some(0),
             Verdict::Allow | Verdict::Wait(_) => None,
         };
-        let (mut limit, mut policy) = (Text::new(), Text::new());
-        for finding in ruling.findings() {
-            write_policy(&finding, &mut policy);
-            if is_known(&finding) {
-                write_limit(&finding, most, later, &mut limit);
+        let mut limit = Vec::with_capacity(ROOM);
+        for (policy, found) in policies.each().zip(&ruling.findings) {
+            if let Some(policy) = policy.filter(|_| is_known(&found.decision)) {
+                write_limit(policy, &found.decision, most, later, &mut limit);
             }
         }
         Self {
             limit: value(&limit),
-            policy: value(&policy),
+            policy: policies.value.clone(),
             legacy: legacy.and_then(|legacy| legacy_values(ruling, legacy, later)).map(Box::new),
         }
     }
@@ -116,97 +130,23 @@ pub(super) fn refusal_seconds(retry: Duration) -> u64 {
     seconds(retry).max(1)
 }
 
-/// The name of a limit's policy: that of the rule, and that of the limit if it has several. What
-/// is not ASCII is escaped as in a path, because a structured string holds nothing else.
-pub(super) fn policy_name(finding: &Finding<'_>) -> Option<String> {
-    let mut name = Text::new();
-    write_name(finding, &mut name)?;
-    String::from_utf8(name.into_vec()).ok()
+/// Whether what is left of a counter is known. It is not where the store had no room for it, or
+/// was not asked.
+fn is_known(decision: &Decision) -> bool {
+    decision.basis == Basis::Counted
 }
 
-fn write_name(finding: &Finding<'_>, out: &mut Text) -> Option<()> {
-    let rule = finding.rule?;
-    escape(rule.name(), out);
-    match finding.limit {
-        // A ban, which is not among the limits.
-        None => out.extend_from_slice(b"/ban"),
-        Some(limit) if rule.limits().len() > 1 => {
-            out.push(b'/');
-            escape(limit.name(), out);
-        }
-        Some(_) => {}
-    }
-    Some(())
-}
-
-fn escape(name: &str, out: &mut Text) {
-    let stands = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'%';
-    if name.bytes().all(stands) {
-        return out.extend_from_slice(name.as_bytes());
-    }
-    for byte in name.bytes() {
-        if stands(byte) {
-            out.push(byte);
-        } else {
-            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-            let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
-            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 0xf)]);
-        }
-    }
-}
-
-/// Begins a member of a list: the name as a string.
-fn begin(finding: &Finding<'_>, out: &mut Text) -> Option<()> {
+fn write_limit(
+    policy: &Policy,
+    decision: &Decision,
+    most: Option<u64>,
+    later: Duration,
+    out: &mut Vec<u8>,
+) {
     if !out.is_empty() {
         out.extend_from_slice(b", ");
     }
-    out.push(b'"');
-    let start = out.len();
-    write_name(finding, out)?;
-    // Few names have what needs a backslash.
-    if out.get(start..).is_some_and(|name| name.iter().any(|byte| b"\"\\".contains(byte))) {
-        let name: Text = out.drain(start..).collect();
-        for byte in name {
-            if b"\"\\".contains(&byte) {
-                out.push(b'\\');
-            }
-            out.push(byte);
-        }
-    }
-    out.push(b'"');
-    Some(())
-}
-
-/// Whether a finding is a policy that clients are told of: bans are not.
-fn is_policy(finding: &Finding<'_>) -> bool {
-    finding.limit.is_some_and(|limit| limit.kind() == LimitKind::Limit)
-}
-
-/// Whether what is left of a counter is known. It is not where the store had no room for it, or
-/// was not asked.
-fn is_known(finding: &Finding<'_>) -> bool {
-    finding.decision.basis == Basis::Counted
-}
-
-fn write_policy(finding: &Finding<'_>, out: &mut Text) {
-    let Some(limit) = finding.limit.filter(|_| is_policy(finding)) else { return };
-    let quota = limit.limit().quota();
-    if begin(finding, out).is_none() {
-        return;
-    }
-    parameter(b";q=", quota.count().get(), out);
-    if is_concurrency(finding) {
-        out.extend_from_slice(b";qu=\"concurrent-requests\"");
-    } else if quota.period().subsec_nanos() == 0 {
-        parameter(b";w=", quota.period().as_secs(), out);
-    }
-}
-
-fn write_limit(finding: &Finding<'_>, most: Option<u64>, later: Duration, out: &mut Text) {
-    let decision = &finding.decision;
-    if !is_policy(finding) || begin(finding, out).is_none() {
-        return;
-    }
+    out.extend_from_slice(&policy.name);
     parameter(b";r=", decision.remaining, out);
     let t = match decision.verdict {
         Verdict::Deny(Retry::After(retry)) => refusal_seconds(retry.saturating_add(later)),
@@ -215,33 +155,17 @@ fn write_limit(finding: &Finding<'_>, most: Option<u64>, later: Duration, out: &
         Verdict::Allow | Verdict::Wait(_) => seconds(decision.reset_after.saturating_add(later)),
     };
     // A permit comes back when its holder is done, which nobody knows either.
-    if t > 0 && most.is_none_or(|most| t <= most) && !is_concurrency(finding) {
+    if t > 0 && most.is_none_or(|most| t <= most) && !policy.is_concurrency {
         parameter(b";t=", t, out);
     }
 }
 
-fn is_concurrency(finding: &Finding<'_>) -> bool {
-    let algorithm = finding.limit.map(|limit| limit.limit().algorithm());
-    matches!(algorithm, Some(Algorithm::Concurrency(_)))
-}
-
-fn parameter(name: &[u8], number: u64, out: &mut Text) {
+pub(super) fn parameter(name: &[u8], number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(name);
-    let mut digits = [0_u8; 20];
-    let mut left = number.min(MAX_INTEGER);
-    let mut start = 0;
-    for (place, digit) in digits.iter_mut().enumerate().rev() {
-        *digit = b'0' | u8::try_from(left % 10).unwrap_or_default();
-        start = place;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(digits.get(start..).unwrap_or_default());
+    out.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
 }
 
-fn value(text: &Text) -> Option<HeaderValue> {
+pub(super) fn value(text: &[u8]) -> Option<HeaderValue> {
     if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
 }
 
@@ -252,7 +176,7 @@ fn legacy_values(
     legacy: Legacy,
     later: Duration,
 ) -> Option<[Option<HeaderValue>; 3]> {
-    let told = |finding: &Finding<'_>| is_policy(finding) && is_known(finding);
+    let told = |finding: &Finding<'_>| finding.limit.is_some() && is_known(&finding.decision);
     let refusing = ruling.refused_by().filter(told);
     let least = || ruling.findings().filter(told).min_by_key(|found| found.decision.remaining);
     let finding = refusing.or_else(least)?;

@@ -31,7 +31,7 @@ pub struct Judged(SmallVec<[Entry; 1]>);
 struct Entry {
     limiter: u128,
     domain: Arc<str>,
-    ruling: Ruling,
+    ruling: Arc<Ruling>,
 }
 
 impl Judged {
@@ -46,7 +46,7 @@ impl Judged {
 
     /// All rulings, in the order in which they were made.
     pub fn rulings(&self) -> impl Iterator<Item = &Ruling> {
-        self.0.iter().map(|entry| &entry.ruling)
+        self.0.iter().map(|entry| &*entry.ruling)
     }
 
     /// Whether the request has been judged so.
@@ -59,7 +59,7 @@ impl Judged {
         extensions: &mut Extensions,
         limiter: u128,
         domain: &Arc<str>,
-        ruling: Ruling,
+        ruling: Arc<Ruling>,
     ) {
         let entry = Entry { limiter, domain: Arc::clone(domain), ruling };
         match extensions.get_mut::<Self>() {
@@ -74,7 +74,7 @@ impl Judged {
 
     pub(super) fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
         let same = |entry: &&Entry| entry.limiter == limiter && *entry.domain == *domain;
-        self.0.iter().find(same).map(|entry| &entry.ruling)
+        self.0.iter().find(same).map(|entry| &*entry.ruling)
     }
 }
 

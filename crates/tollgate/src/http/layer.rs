@@ -11,6 +11,7 @@ use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Extensions, Response};
+use tollgate_core::rule::Ask;
 use tollgate_core::{Cost, Store};
 use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
@@ -248,32 +249,34 @@ impl<S: Store + 'static> LimitLayer<S> {
     }
 }
 
-/// What the limiter says of a request, if it could be asked.
-pub(super) type Judgement = Result<Admission, RefusalKind>;
-
-/// A judgement, and what it takes to wait for it.
+/// What the limiter says of a request, and what it takes to wait for it.
 pub(super) struct Answered {
-    pub(super) judgement: Judgement,
+    admission: Admission,
     booking: Booking,
     here: Option<Waiting>,
 }
 
 impl Answered {
-    fn unjudged(kind: RefusalKind) -> Self {
-        Self { judgement: Err(kind), booking: Booking::default(), here: None }
-    }
-
     /// Whether the request was granted a place in the future.
-    pub(super) fn waits(&self) -> bool {
-        self.judgement.as_ref().is_ok_and(|admission| !admission.wait().is_zero())
+    fn waits(&self) -> bool {
+        !self.admission.wait().is_zero()
     }
 
     /// Waits for that place. Dropping the future gives it back.
-    pub(super) async fn wait(self) -> Judgement {
+    pub(super) async fn wait(self) -> Admission {
         let _here = self.here;
         self.booking.wait().await;
-        self.judgement
+        self.admission
     }
+}
+
+/// What is known of a request without waiting for anything.
+#[expect(clippy::large_enum_variant, reason = "lives on the stack of one call")]
+pub(super) enum Early {
+    Decided(Conclusion),
+    /// It has a place in the future.
+    Granted(Answered),
+    Unknown,
 }
 
 /// What becomes of a request.
@@ -307,41 +310,44 @@ impl<S: Store + 'static> Config<S> {
         Judged::is_by(extensions, self.limiter.identity(), &self.domain)
     }
 
-    /// Asks the limiter about a request.
-    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Answered {
-        let values = match plan.find(self, parts) {
-            Ok(values) => values,
-            Err(kind) => return Answered::unjudged(kind),
-        };
-        let ask = match values.ask(&self.domain) {
-            Ok(ask) => ask,
-            Err(error) => return Answered::unjudged(RefusalKind::Malformed(error.into())),
-        };
+    /// Asks the limiter about a request, if it can be asked.
+    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Result<Answered, RefusalKind> {
+        let mut ask = Ask::new(&self.domain);
+        plan.fill(self, parts, &mut ask)?;
         let (here, patience) = self.join();
         let rules = Arc::clone(&plan.rules);
         let (admission, booking) = self.limiter.admit_and_book(&ask, patience, rules).await;
-        Answered { judgement: Ok(admission), booking, here }
+        Ok(Answered { admission, booking, here })
     }
 
-    /// The same of a store that answers at once; `None` if it does not. Polled where it is made,
-    /// as a future that is thousands of bytes large takes longer to move than to run.
-    pub(super) fn judge_at_once(&self, parts: &Parts) -> Option<Answered> {
+    /// The same of a store that answers at once, and what becomes of the request. Polled where it
+    /// is made, as a future that is thousands of bytes large takes longer to move than to run.
+    pub(super) fn decide_at_once(self: &Arc<Self>, parts: &mut Parts) -> Early {
         let plan = self.plan();
         if !self.patience.is_zero() {
-            return polled(pin!(self.judge(&plan, parts)));
+            let judged = poll_once(pin!(self.judge(&plan, parts)));
+            return match judged {
+                Poll::Ready(Ok(answered)) if answered.waits() => Early::Granted(answered),
+                Poll::Ready(Ok(Answered { admission, .. })) => {
+                    Early::Decided(self.conclude(admission, &plan, parts))
+                }
+                Poll::Ready(Err(kind)) => Early::Decided(self.unjudged(kind, parts)),
+                Poll::Pending => Early::Unknown,
+            };
         }
-        let values = match plan.find(self, parts) {
-            Ok(values) => values,
-            Err(kind) => return Some(Answered::unjudged(kind)),
+        let ruled = {
+            let mut ask = Ask::new(&self.domain);
+            if let Err(kind) = plan.fill(self, parts, &mut ask) {
+                return Early::Decided(self.unjudged(kind, parts));
+            }
+            let rules = Arc::clone(&plan.rules);
+            // Without patience nothing is booked, and a future within another is moved once more.
+            poll_once(pin!(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {})))
         };
-        let ask = match values.ask(&self.domain) {
-            Ok(ask) => ask,
-            Err(error) => return Some(Answered::unjudged(RefusalKind::Malformed(error.into()))),
-        };
-        let rules = Arc::clone(&plan.rules);
-        // Without patience nothing is booked, and a future within another is moved once more.
-        let admission = polled(pin!(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {})))?;
-        Some(Answered { judgement: Ok(admission), booking: Booking::default(), here: None })
+        match ruled {
+            Poll::Ready(admission) => Early::Decided(self.conclude(admission, &plan, parts)),
+            Poll::Pending => Early::Unknown,
+        }
     }
 
     /// Joins those who may wait, and says for how long: not at all, where too many do already.
@@ -355,32 +361,34 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// Turns an answer into what goes along with the request, or into the response to it.
-    pub(super) fn conclude(self: &Arc<Self>, judged: Judgement, parts: &mut Parts) -> Conclusion {
-        let (ruling, permits, outage) = match judged {
-            Ok(Admission::Decided { ruling, permits }) => (ruling, permits, None),
-            Ok(Admission::Degraded { ruling, permits, outage }) => (ruling, permits, Some(outage)),
-            Err(kind) => {
-                let refusal = Refusal::unjudged(kind, parts);
-                return Conclusion::Refuse(self.refuse(&refusal, Fields::default()));
-            }
-        };
-        let later = self.jitter.draw();
+    pub(super) fn conclude(
+        self: &Arc<Self>,
+        admission: Admission,
+        plan: &Plan,
+        parts: &mut Parts,
+    ) -> Conclusion {
+        let (ruling, later) = (admission.ruling(), self.jitter.draw());
+        let mut fields = Fields::default();
+        if self.tell.tells(ruling.verdict())
+            && let Some(policies) = &*plan.policies(ruling)
+        {
+            fields = Fields::new(ruling, policies, self.legacy, later);
+        }
         if !ruling.verdict().passes() {
-            let fields = match self.tell {
-                Tell::Everybody | Tell::Refused => Fields::new(&ruling, self.legacy, later),
-                Tell::Nobody => Fields::default(),
-            };
-            let refusal = Refusal::judged(&ruling, outage, later, parts);
+            let refusal = Refusal::judged(ruling, admission.outage(), later, parts);
             return Conclusion::Refuse(self.refuse(&refusal, fields));
         }
-        let fields = match self.tell {
-            Tell::Everybody => Fields::new(&ruling, self.legacy, later),
-            Tell::Refused | Tell::Nobody => Fields::default(),
-        };
+        let (ruling, permits) = admission.into_shared();
         let limiter = self.limiter.identity();
         note(limiter, &self.domain, &ruling);
         Judged::leave(&mut parts.extensions, limiter, &self.domain, ruling);
         Conclusion::Pass(Passing { fields, permits, scope: self.scope(parts) })
+    }
+
+    /// What becomes of a request that the limiter could not be asked about.
+    pub(super) fn unjudged(&self, kind: RefusalKind, parts: &Parts) -> Conclusion {
+        let refusal = Refusal::unjudged(kind, parts);
+        Conclusion::Refuse(self.refuse(&refusal, Fields::default()))
     }
 
     fn refuse(&self, refusal: &Refusal<'_>, fields: Fields) -> Response<Bytes> {
@@ -395,11 +403,8 @@ impl<S: Store + 'static> Config<S> {
 }
 
 /// What a future says when it is asked once.
-fn polled<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
-    match future.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 impl<Svc, S> Layer<Svc> for LimitLayer<S> {

@@ -48,7 +48,7 @@
 //! | `attributes`, `ask` | what rules want to know of a request |
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
 //! | `judged` | so that layers within layers count once |
-//! | `fields`, `refusal`, `told`, `grpc`, `jitter` | what the client is told |
+//! | `policies`, `fields`, `refusal`, `told`, `grpc`, `jitter` | what the client is told |
 //! | `served`, `scope`, `refused` | what functions under `#[limit]` know of a request, and what they answer |
 //! | `outbound` | the layer for calls to others, at one gate |
 //! | `outbound_rules`, `outbound_refusal` | the same, by rules |
@@ -68,6 +68,7 @@ mod layer;
 mod outbound;
 mod outbound_refusal;
 mod outbound_rules;
+mod policies;
 mod refusal;
 #[cfg(feature = "macros")]
 mod refused;

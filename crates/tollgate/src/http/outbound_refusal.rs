@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::fields::policy_name;
+use super::policies::policy_name;
 use super::refusal::RefusalKind;
 use crate::Admission;
 

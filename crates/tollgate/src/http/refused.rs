@@ -7,6 +7,7 @@ use http::Response;
 use tollgate_core::rule::AskError;
 
 use super::fields::{Fields, add_retry_after};
+use super::policies::Policies;
 use super::refusal::{Malformed, RefusalKind};
 use super::told::Told;
 use crate::{Refused, RefusedKind};
@@ -46,7 +47,9 @@ impl Refused {
         let mut response = told.problem_response();
         add_retry_after(told.retry_after(), response.headers_mut());
         if let Some(ruling) = self.ruling() {
-            Fields::new(ruling, None, Duration::ZERO).add_to(response.headers_mut());
+            let policies = Policies::of(ruling);
+            let fields = Fields::new(ruling, &policies, None, Duration::ZERO);
+            fields.add_to(response.headers_mut());
         }
         response
     }

@@ -39,7 +39,7 @@ mod with {
         Scoped::new(scope, future)
     }
 
-    pub(in super::super) fn note(limiter: u128, domain: &Arc<str>, ruling: &Ruling) {
+    pub(in super::super) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
         Scope::note(limiter, domain, ruling);
     }
 
@@ -78,7 +78,7 @@ mod without {
         inner.call(request)
     }
 
-    pub(in super::super) const fn note(_: u128, _: &Arc<str>, _: &Ruling) {}
+    pub(in super::super) const fn note(_: u128, _: &Arc<str>, _: &Arc<Ruling>) {}
 
     impl<S: Store + 'static> Config<S> {
         pub(in super::super) const fn scope(self: &Arc<Self>, _: &Parts) -> RequestScope {

@@ -22,7 +22,7 @@ use tollgate_embedded::EmbeddedStore;
 use tower_service::Service;
 
 use super::body::LimitedBody;
-use super::layer::{Answered, Conclusion, Config, Passing};
+use super::layer::{Answered, Conclusion, Config, Early, Passing};
 use super::served::{Served, serve};
 use crate::Permits;
 
@@ -58,23 +58,20 @@ where
             let future = serve(&mut self.inner, Request::from_parts(parts, body), scope);
             return LimitFuture { phase: Phase::Serving { future, passing: None } };
         }
-        let mut early = None;
+        let mut early = Early::Unknown;
         if !self.config.limiter.store().is_remote() {
-            early = self.config.judge_at_once(&parts);
+            early = self.config.decide_at_once(&mut parts);
         }
-        let decision: Deciding = match early {
-            Some(answered) if !answered.waits() => {
-                return match self.config.conclude(answered.judgement, &mut parts) {
-                    Conclusion::Pass(passing) => LimitFuture::serve(
-                        &mut self.inner,
-                        Request::from_parts(parts, body),
-                        passing,
-                    ),
-                    Conclusion::Refuse(response) => LimitFuture::refused(response),
-                };
+        let granted = match early {
+            Early::Decided(Conclusion::Pass(passing)) => {
+                let request = Request::from_parts(parts, body);
+                return LimitFuture::serve(&mut self.inner, request, passing);
             }
-            early => Box::pin(decide(Arc::clone(&self.config), early, parts)),
+            Early::Decided(Conclusion::Refuse(response)) => return LimitFuture::refused(response),
+            Early::Granted(answered) => Some(answered),
+            Early::Unknown => None,
         };
+        let decision = Box::pin(decide(Arc::clone(&self.config), granted, parts));
         // The service that was found ready is this request's.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
@@ -87,18 +84,18 @@ type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
 /// Asks unless the answer is there, and waits for a place in the future if one was granted.
 async fn decide<S: Store + 'static>(
     config: Arc<Config<S>>,
-    early: Option<Answered>,
+    granted: Option<Answered>,
     mut parts: Parts,
 ) -> (Parts, Conclusion) {
-    let answered = match early {
-        Some(answered) => answered,
-        None => {
-            let plan = Guard::into_inner(config.plan());
-            config.judge(&plan, &parts).await
-        }
+    let plan = Guard::into_inner(config.plan());
+    let answered = match granted {
+        Some(answered) => Ok(answered),
+        None => config.judge(&plan, &parts).await,
     };
-    let judgement = answered.wait().await;
-    let concluded = config.conclude(judgement, &mut parts);
+    let concluded = match answered {
+        Ok(answered) => config.conclude(answered.wait().await, &plan, &mut parts),
+        Err(kind) => config.unjudged(kind, &parts),
+    };
     (parts, concluded)
 }
 

@@ -10,8 +10,9 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use tollgate_core::{Retry, Verdict};
 
-use super::fields::{policy_name, refusal_seconds};
+use super::fields::refusal_seconds;
 use super::grpc::{self, Code};
+use super::policies::policy_name;
 use super::refusal::RefusalKind;
 use crate::Ruling;
 

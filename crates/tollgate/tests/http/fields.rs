@@ -79,6 +79,38 @@ async fn every_response_says_where_the_client_stands() {
     );
 }
 
+/// Twice as many lists of limits as are kept written, so that most of them meet another one in
+/// their place; and an edit, after which nothing that was written holds any more.
+#[tokio::test]
+async fn policies_are_those_of_the_request_however_many_there_are() {
+    let set = |version: u64, count: u64| {
+        let of_path = |i: u64| {
+            let quota = format!("{} per 1h", count + i);
+            let rule = with(rule(&format!("r{i}"), &[], &[&quota]), FixedWindow::default());
+            on(rule, "path", &format!("/{i}"))
+        };
+        let all = with(rule("all", &[], &["9000 per 1h"]), FixedWindow::default());
+        rules(version, (0..130).map(of_path).chain([all]))
+    };
+    let limiter = limiter(set(1, 1000));
+    let server = serve(LimitLayer::new(limiter.clone(), "shop")).await;
+    for (version, count) in [(1, 1000), (2, 2000)] {
+        if version > 1 {
+            limiter.set_rules(set(version, count)).expect("newer");
+        }
+        for i in (0..130_u64).chain(0..130) {
+            let reply = server.ask("GET", &format!("/{i}"), &[]).await;
+
+            let q = (count + i).to_string();
+            let own = member(&format!("r{i}"), &[("q", &q), ("w", "3600")]);
+            let all = member("all", &[("q", "9000"), ("w", "3600")]);
+            assert_eq!(read(&reply, "ratelimit-policy"), [own, all]);
+            let told = read(&reply, "ratelimit").into_iter().map(|(name, _)| name);
+            assert_eq!(told.collect::<Vec<_>>(), [format!("r{i}"), "all".to_owned()]);
+        }
+    }
+}
+
 /// E18
 #[tokio::test]
 async fn seconds_are_rounded_up_and_never_zero_on_a_refusal() {

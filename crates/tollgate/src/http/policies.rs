@@ -1,0 +1,151 @@
+//! Limits as policies: what clients are told of them whatever they decide.
+//!
+//! The same limits are looked at together over and over, and their names and quotas change only
+//! with the rules. So [`Written`] keeps what was written of them; `fields.rs` adds what each of them
+//! said. Its places belong to one set of rules: a `Plan` makes a new one for each version.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+use http::header::HeaderValue;
+use smallvec::SmallVec;
+use tollgate_core::Algorithm;
+
+use super::fields::{parameter, value};
+use crate::admission::{Found, Place};
+use crate::{Finding, Ruling};
+
+/// How many lists of limits are kept: more than the routes of most services are limited by. Two
+/// that fall on one place are written anew by turns.
+const KEPT: usize = 64;
+
+/// Policies of limits that are looked at together.
+#[derive(Debug, Default)]
+pub(super) struct Policies {
+    /// In the order of the ruling's findings.
+    limits: SmallVec<[(Place, Option<Policy>); 4]>,
+    /// `RateLimit-Policy`.
+    pub(super) value: Option<HeaderValue>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Policy {
+    /// Its name, as a structured string.
+    pub(super) name: Box<[u8]>,
+    pub(super) is_concurrency: bool,
+}
+
+impl Policies {
+    /// Those of a ruling's findings.
+    pub(super) fn of(ruling: &Ruling) -> Self {
+        let mut text = Vec::new();
+        let mut limits = SmallVec::new();
+        for (found, finding) in ruling.findings.iter().zip(ruling.findings()) {
+            limits.push((found.place(), write_policy(&finding, &mut text)));
+        }
+        Self { limits, value: value(&text) }
+    }
+
+    /// The policy of each finding; none of a ban, which clients are not told of.
+    pub(super) fn each(&self) -> impl Iterator<Item = Option<&Policy>> {
+        self.limits.iter().map(|(_, policy)| policy.as_ref())
+    }
+
+    fn are_of(&self, findings: &[Found]) -> bool {
+        let same = |(found, (place, _)): (&Found, &(Place, _))| found.place() == *place;
+        self.limits.len() == findings.len() && findings.iter().zip(&self.limits).all(same)
+    }
+}
+
+/// Policies that were written before, under one version of the rules.
+#[derive(Debug)]
+pub(super) struct Written(Box<[ArcSwapOption<Policies>]>);
+
+impl Written {
+    pub(super) fn new() -> Self {
+        Self((0..KEPT).map(|_| ArcSwapOption::empty()).collect())
+    }
+
+    /// The policies of a ruling by these rules; `None` if it has no findings.
+    pub(super) fn of(&self, ruling: &Ruling) -> Guard<Option<Arc<Policies>>> {
+        let findings = ruling.findings.as_slice();
+        let mix = |sum: usize, found: &Found| {
+            sum.wrapping_mul(31).wrapping_add(found.rule).wrapping_mul(31).wrapping_add(found.limit)
+        };
+        let at = findings.iter().fold(0, mix) % KEPT;
+        let Some(kept) = self.0.get(at).filter(|_| !findings.is_empty()) else {
+            return Guard::from_inner(None);
+        };
+        let policies = kept.load();
+        if policies.as_ref().is_some_and(|policies| policies.are_of(findings)) {
+            return policies;
+        }
+        let policies = Some(Arc::new(Policies::of(ruling)));
+        kept.store(policies.clone());
+        Guard::from_inner(policies)
+    }
+}
+
+/// The name of a limit's policy: that of the rule, and that of the limit if it has several. What
+/// is not ASCII is escaped as in a path, because a structured string holds nothing else.
+pub(super) fn policy_name(finding: &Finding<'_>) -> Option<String> {
+    let rule = finding.rule?;
+    let mut name = String::new();
+    escape(rule.name(), &mut name);
+    match finding.limit {
+        // A ban, which is not among the limits.
+        None => name.push_str("/ban"),
+        Some(limit) if rule.limits().len() > 1 => {
+            name.push('/');
+            escape(limit.name(), &mut name);
+        }
+        Some(_) => {}
+    }
+    Some(name)
+}
+
+fn escape(name: &str, out: &mut String) {
+    for byte in name.bytes() {
+        if (b' '..=b'~').contains(&byte) && byte != b'%' {
+            out.push(char::from(byte));
+        } else {
+            let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
+            out.push('%');
+            out.push(digit(byte >> 4).to_ascii_uppercase());
+            out.push(digit(byte & 0xf).to_ascii_uppercase());
+        }
+    }
+}
+
+/// A structured string.
+fn quoted(name: &str) -> Box<[u8]> {
+    let mut string = vec![b'"'];
+    for byte in name.bytes() {
+        if b"\"\\".contains(&byte) {
+            string.push(b'\\');
+        }
+        string.push(byte);
+    }
+    string.push(b'"');
+    string.into()
+}
+
+/// Adds a policy to the list of them.
+fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<Policy> {
+    let limit = finding.limit?.limit();
+    let name = quoted(&policy_name(finding)?);
+    let is_concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));
+    let quota = limit.quota();
+    if !out.is_empty() {
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(&name);
+    parameter(b";q=", quota.count().get(), out);
+    if is_concurrency {
+        out.extend_from_slice(b";qu=\"concurrent-requests\"");
+    } else if quota.period().subsec_nanos() == 0 {
+        parameter(b";w=", quota.period().as_secs(), out);
+    }
+    Some(Policy { name, is_concurrency })
+}
