@@ -38,7 +38,8 @@ pub fn start(level: LogLevel, format: Option<LogFormat>) -> LevelHandle {
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format.unwrap_or(default) {
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
-        LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),
+        // Colours would take a feature of the subscriber, which complains if it is asked without.
+        LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
     };
     LevelHandle(started.is_ok().then_some(handle))
 }
