@@ -137,7 +137,7 @@ fn limits(texts: Vec<LitStr>, named: Option<Algorithm>) -> syn::Result<Vec<Check
     Ok(checked)
 }
 
-fn once<T>(place: &mut Option<T>, name: &Ident, value: T) -> syn::Result<()> {
+pub(crate) fn once<T>(place: &mut Option<T>, name: &Ident, value: T) -> syn::Result<()> {
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err(Error::new(name.span(), format!("`{name}` is given twice"))),

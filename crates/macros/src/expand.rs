@@ -130,7 +130,7 @@ fn values(attribute: &Arguments) -> impl Iterator<Item = &Expr> {
     })
 }
 
-fn optional<T: quote::ToTokens>(value: Option<&T>) -> TokenStream {
+pub(crate) fn optional<T: quote::ToTokens>(value: Option<&T>) -> TokenStream {
     match value {
         Some(value) => quote!(::core::option::Option::Some(#value)),
         None => quote!(::core::option::Option::None),
@@ -139,6 +139,6 @@ fn optional<T: quote::ToTokens>(value: Option<&T>) -> TokenStream {
 
 /// Where something is written, in the names of this macro: errors point there, and lints know that
 /// nobody wrote the rest.
-fn here(written: &Expr) -> Span {
+pub(crate) fn here(written: &Expr) -> Span {
     written.span().resolved_at(Span::mixed_site())
 }

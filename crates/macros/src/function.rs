@@ -9,6 +9,7 @@ use tollgate_core::Request;
 use crate::arguments::{Arguments, Counts};
 use crate::by::By;
 use crate::expand::expand;
+use crate::lock;
 
 /// Expands the attribute with these arguments at this item.
 pub(crate) fn limit(arguments: TokenStream, item: &TokenStream) -> TokenStream {
@@ -17,6 +18,9 @@ pub(crate) fn limit(arguments: TokenStream, item: &TokenStream) -> TokenStream {
         let error = Error::new(Span::call_site(), message).into_compile_error();
         return quote!(#item #error);
     };
+    if function.attrs.iter().any(lock::is_lock) {
+        return after_the_lock(&arguments, function);
+    }
     let siblings: Vec<Attribute> =
         function.attrs.extract_if(.., |attribute| is_limit(attribute)).collect();
     match all(arguments, siblings, &function) {
@@ -27,6 +31,18 @@ pub(crate) fn limit(arguments: TokenStream, item: &TokenStream) -> TokenStream {
             quote!(#function #error)
         }
     }
+}
+
+/// The same function with this attribute behind its `#[lock]`, which is then expanded first: whatever
+/// was written first, the limits are asked before the lock is waited for.
+fn after_the_lock(arguments: &TokenStream, mut function: ItemFn) -> TokenStream {
+    let at = function.attrs.iter().position(lock::is_lock);
+    let at = at.map_or(0, |at| at.saturating_add(1));
+    function.attrs.insert(at, syn::parse_quote!(#[::tollgate::limit(#arguments)]));
+    // What stands before the lock would be expanded before it as well.
+    let (locks, others) = function.attrs.into_iter().partition::<Vec<_>, _>(lock::is_lock);
+    function.attrs = locks.into_iter().chain(others).collect();
+    function.into_token_stream()
 }
 
 /// All attributes of a function.
@@ -130,11 +146,16 @@ fn check_signature(function: &ItemFn) -> syn::Result<()> {
 }
 
 fn is_limit(attribute: &Attribute) -> bool {
+    is_ours(attribute, "limit")
+}
+
+/// Whether this is our attribute of that name, as far as can be seen.
+pub(crate) fn is_ours(attribute: &Attribute, name: &str) -> bool {
     let path = attribute.path();
     let mut names = path.segments.iter().map(|segment| &segment.ident);
     match (names.next(), names.next(), names.next()) {
-        (Some(limit), None, _) => limit == "limit",
-        (Some(tollgate), Some(limit), None) => tollgate == "tollgate" && limit == "limit",
+        (Some(ours), None, _) => ours == name,
+        (Some(tollgate), Some(ours), None) => tollgate == "tollgate" && ours == name,
         _ => false,
     }
 }

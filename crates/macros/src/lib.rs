@@ -1,5 +1,5 @@
-//! The attribute `#[limit(…)]` of the crate `tollgate`, which re-exports it with the feature
-//! `macros` and documents it there.
+//! The attributes `#[limit(…)]` and `#[lock(…)]` of the crate `tollgate`, which re-exports them with
+//! the feature `macros` and documents them there.
 //!
 //! | File | Holds |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | `quota` | limits, checked by the core's own parser |
 //! | `function` | the function, and its other `#[limit]`s |
 //! | `expand` | the code |
+//! | `lock` | `#[lock]`: its arguments, the name of the lock, the code |
 //! | `nearest` | which word was meant |
 //!
 //! The code is written against `tollgate::__private`: change them together.
@@ -18,6 +19,7 @@ mod arguments;
 mod by;
 mod expand;
 mod function;
+mod lock;
 mod nearest;
 mod quota;
 
@@ -27,4 +29,10 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn limit(arguments: TokenStream, item: TokenStream) -> TokenStream {
     function::limit(arguments.into(), &item.into()).into()
+}
+
+/// Runs a function under a lock. See the documentation of `tollgate::lock`.
+#[proc_macro_attribute]
+pub fn lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    lock::lock(arguments.into(), &item.into()).into()
 }

@@ -33,7 +33,7 @@
 //! | bound how many are at work | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
 //! | limit a function | `#[limit]` and `scope`, with the feature `macros` |
 //! | answer Envoy, by its own files | [`envoy`], [`Limiter::should_rate_limit`] |
-//! | be the only one, across processes | [`Locks`], [`LockGuard`] |
+//! | be the only one, across processes | [`Locks`], [`LockGuard`]; `#[lock]` with the feature `macros` |
 //! | hear what happens | [`Observer`], [`Limiter::stats`] |
 
 #![forbid(unsafe_code)]
@@ -79,6 +79,8 @@ pub use locks::{
     Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, Protected,
     Release, Waiter,
 };
+#[cfg(feature = "macros")]
+pub use locks::{NotLocked, NotLockedKind};
 pub use observer::{Event, Observer};
 pub use permits::Permits;
 pub use rate_limiter::{Rate, RateError, RateLimiter, RateType};
@@ -129,16 +131,54 @@ pub use tollgate_embedded::EmbeddedStore;
 /// `docs/macro.md` says what each of them does.
 #[cfg(feature = "macros")]
 pub use tollgate_macros::limit;
+/// Runs a function under a lock: `#[lock("order:{id}")]`.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Locks, NotLocked, lock, scope};
+///
+/// #[lock("order:{order.id}", wait = "5s", fence = fence)]
+/// async fn pay(order: &Order) -> Result<u64, NotLocked> {
+///     // Show the fence to whatever is written.
+///     Ok(fence.get())
+/// }
+///
+/// struct Order { id: u64 }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let locks = Locks::new(EmbeddedStore::new());
+/// let first = scope::with_locks(&locks, pay(&Order { id: 42 })).await.unwrap();
+/// let second = scope::with_locks(&locks, pay(&Order { id: 42 })).await.unwrap();
+/// assert!(second > first);
+/// # }
+/// ```
+///
+/// | Argument | Meaning |
+/// |---|---|
+/// | `"order:{id}"` | the name of the lock, with arguments and their fields |
+/// | `by = (from, to)` | values added to the name, each behind its length |
+/// | `wait = "5s"`, `wait = forever` | how long to wait for it; 10 s unless said |
+/// | `lease = "30s"` | its lease, which is renewed; that of the locks unless said |
+/// | `fence = name`, `guard = name` | the [`Fence`](core::lock::Fence) and the [`LockGuard`] by a name, for the body |
+/// | `owner = expr` | who holds it, an [`Owner`](core::lock::Owner); somebody new unless said |
+/// | `locks = expr` | the [`Locks`], unless they are those of the [`scope`] |
+/// | `error = expr` | makes the function's error of a [`NotLocked`], where it is no `From` |
+///
+/// `docs/macro.md` says what each of them does.
+#[cfg(feature = "macros")]
+pub use tollgate_macros::lock;
 #[cfg(feature = "redis")]
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 
-/// What `#[limit]` expands to. No part of the API: it may change in any version.
+/// What `#[limit]` and `#[lock]` expand to. No part of the API: it may change in any version.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __private {
     pub use crate::function::{
         AnswersAtOnce, By, Call, Gate, Quoted, Refuse, Site, enter, enter_now, path, refuse,
+    };
+    pub use crate::locks::function::{
+        Held, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
     };
 }
 

@@ -1,4 +1,5 @@
-//! Where functions under `#[limit]` find a limiter, and the request that they are called for.
+//! Where functions under `#[limit]` find a limiter, and the request that they are called for. Those
+//! under `#[lock]` find their locks in [`with_locks`].
 //!
 //! A scope lasts as long as a future or a closure runs, on whatever thread, and is not inherited by
 //! what is spawned from it: give that its own, [`Scope::current`] tells which. There is no limiter
@@ -35,6 +36,7 @@ use pin_project_lite::pin_project;
 use tollgate_core::Store;
 
 use crate::function::AnyLimiter;
+pub use crate::locks::scope::{LockScope, with_locks};
 use crate::seen::Seen;
 use crate::{Limiter, Ruling};
 

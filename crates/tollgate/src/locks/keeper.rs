@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate_core::lock::{LockStore, Released, Renew};
@@ -37,6 +37,8 @@ pub(crate) struct Keeper<S> {
     pub(crate) observers: Observers,
     dog: Mutex<Dog>,
     wake: Notify,
+    /// How many holds are being given back in the background.
+    giving: watch::Sender<usize>,
 }
 
 impl<S> fmt::Debug for Keeper<S> {
@@ -60,7 +62,8 @@ pub(crate) struct Thread<S> {
 impl<S: LockStore> Thread<S> {
     pub(crate) fn new(store: S, observers: Observers) -> Self {
         let (dropped, inbox) = mpsc::unbounded_channel();
-        let keeper = Keeper { store, observers, dog: Mutex::default(), wake: Notify::new() };
+        let (dog, wake, giving) = (Mutex::default(), Notify::new(), watch::Sender::new(0));
+        let keeper = Keeper { store, observers, dog, wake, giving };
         Self {
             keeper: Arc::new(keeper),
             dropped,
@@ -92,6 +95,7 @@ impl<S: LockStore> Thread<S> {
             hold.set(LockState::Lost);
         }
         self.keeper.forget(&hold);
+        self.keeper.giving.send_modify(|count| *count = count.saturating_add(1));
         // The thread ends only after the last of these.
         let _ = self.dropped.send(hold);
     }
@@ -183,6 +187,13 @@ impl<S: LockStore> Keeper<S> {
     async fn end(self: Arc<Self>, hold: Arc<Hold>) {
         // Whoever dropped it does not ask.
         let _ = self.release(&hold).await;
+        self.giving.send_modify(|count| *count = count.saturating_sub(1));
+    }
+
+    /// Waits until nothing is being given back.
+    pub(crate) async fn settled(&self) {
+        // The sender is here, so it cannot end before.
+        let _ = self.giving.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Gives a hold back, and again until the store answers or its lease is over.

@@ -6,6 +6,7 @@
 //! | `wait`, `line` | getting a lock: trying, listening, one line a name |
 //! | `guard`, `hold` | a lock that is held |
 //! | `dog`, `keeper` | the watchdog: its book, and its thread |
+//! | `function`, `scope` | what `#[lock]` expands to, and where it finds its locks |
 //! | [`fencing`] | what protects a resource by the fence |
 //!
 //! The steps themselves are the store's ([`LockStore`]); `docs/locks.md` says what they promise.
@@ -13,10 +14,16 @@
 mod dog;
 mod error;
 pub mod fencing;
+#[cfg(feature = "macros")]
+pub(crate) mod function;
 mod guard;
 mod hold;
 mod keeper;
 mod line;
+#[cfg(feature = "macros")]
+mod not_locked;
+#[cfg(feature = "macros")]
+pub(crate) mod scope;
 mod wait;
 
 use std::fmt;
@@ -32,6 +39,8 @@ pub use error::LockError;
 pub use guard::{LockGuard, Loss, Protected, Release};
 pub use hold::LockState;
 pub use line::Waiter;
+#[cfg(feature = "macros")]
+pub use not_locked::{NotLocked, NotLockedKind};
 
 use crate::chance::{self, Names};
 use crate::clock::{self, after};
@@ -165,7 +174,8 @@ impl<S: LockStore> Locks<S> {
     /// When the name is empty or too long.
     pub fn named(&self, name: &str) -> Result<Lock<S>, LockError> {
         let name = LockName::new(name)?;
-        Ok(Lock { shared: Arc::clone(&self.shared), name, kind: Kind::Reentrant, owner: None })
+        let shared = Arc::clone(&self.shared);
+        Ok(Lock { shared, name, kind: Kind::Reentrant, owner: None, lease: None })
     }
 
     /// Waits for a re-entrant lock, and holds it under a new owner until the guard is dropped.
@@ -226,6 +236,13 @@ impl<S: LockStore> Locks<S> {
         self.shared.lines.waiters(1_000)
     }
 
+    /// Waits until everything that was dropped is given back: guards, and attempts whose answer did
+    /// not come. For a process that is about to end, since what it leaves ends with its lease only.
+    /// Takes ten seconds at most, if the store does not answer.
+    pub async fn settled(&self) {
+        self.shared.thread.keeper.settled().await;
+    }
+
     /// Takes a lock from whoever holds it; who that was. Observers are told, with the reason.
     ///
     /// The holder is told by its watchdog, within a third of its lease. Until then only the fence
@@ -259,12 +276,14 @@ pub struct Lock<S: LockStore> {
     name: LockName,
     kind: Kind,
     owner: Option<Owner>,
+    lease: Option<Lease>,
 }
 
 impl<S: LockStore> Clone for Lock<S> {
     fn clone(&self) -> Self {
-        let Self { shared, name, kind, owner } = self;
-        Self { shared: Arc::clone(shared), name: name.clone(), kind: *kind, owner: owner.clone() }
+        let Self { shared, name, kind, owner, lease } = self;
+        let (shared, name, owner) = (Arc::clone(shared), name.clone(), owner.clone());
+        Self { shared, name, kind: *kind, owner, lease: *lease }
     }
 }
 
@@ -283,6 +302,14 @@ impl<S: LockStore> Lock<S> {
         self
     }
 
+    /// Holds it under this lease, which is renewed, in place of that of these
+    /// [locks](LocksBuilder::lease).
+    #[must_use]
+    pub const fn lease(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
     /// Waits for the lock. Dropping the future gives the place in the line up.
     ///
     /// # Errors
@@ -290,7 +317,7 @@ impl<S: LockStore> Lock<S> {
     /// When the store does not answer for the [patience](LocksBuilder::patience) of these locks, what
     /// is there is no lock, too many wait, or the owner holds it too often.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        let want = self.want(self.shared.lease, Upkeep::Renewed);
+        let want = self.renewed();
         loop {
             // Without an end to the wait there is only the lock or an error.
             if let Some(guard) = self.shared.get(&want, Patience::Forever).await? {
@@ -305,7 +332,7 @@ impl<S: LockStore> Lock<S> {
     ///
     /// As [`Lock::lock`], but when the store did not answer three times.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        let want = self.want(self.shared.lease, Upkeep::Renewed);
+        let want = self.renewed();
         self.shared.get(&want, Patience::None).await
     }
 
@@ -315,7 +342,7 @@ impl<S: LockStore> Lock<S> {
     ///
     /// As [`Lock::lock`].
     pub async fn lock_within(&self, wait: Duration) -> Result<Option<LockGuard>, LockError> {
-        let want = self.want(self.shared.lease, Upkeep::Renewed);
+        let want = self.renewed();
         self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await
     }
 
@@ -332,6 +359,10 @@ impl<S: LockStore> Lock<S> {
     ) -> Result<Option<LockGuard>, LockError> {
         let want = self.want(Lease::new(lease)?, Upkeep::Fixed);
         self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await
+    }
+
+    fn renewed(&self) -> Want {
+        self.want(self.lease.unwrap_or(self.shared.lease), Upkeep::Renewed)
     }
 
     fn want(&self, lease: Lease, upkeep: Upkeep) -> Want {

@@ -11,6 +11,8 @@
     reason = "tests"
 )]
 
+#[cfg(feature = "macros")]
+mod attribute;
 mod both_stores;
 mod history;
 mod processes;

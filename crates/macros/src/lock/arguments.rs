@@ -1,0 +1,190 @@
+//! What stands between the parentheses of `#[lock(…)]`.
+
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::{Error, Expr, Ident, Lit, LitStr, Signature, Token};
+use tollgate_core::Quota;
+use tollgate_core::lock::Lease;
+
+use super::template::{self, Piece};
+use crate::arguments::once;
+use crate::nearest::nearest;
+
+/// The attribute, checked.
+pub(super) struct Arguments {
+    pub(super) name: Vec<Piece>,
+    /// Values that are added to the name, each behind its length.
+    pub(super) by: Vec<Expr>,
+    pub(super) wait: Wait,
+    pub(super) lease: Option<Duration>,
+    pub(super) fence: Option<Ident>,
+    pub(super) guard: Option<Ident>,
+    pub(super) owner: Option<Expr>,
+    pub(super) locks: Option<Expr>,
+    pub(super) error: Option<Expr>,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy)]
+pub(super) enum Wait {
+    Forever,
+    For(Duration),
+}
+
+/// Unless said: as long as a store that does not answer is asked again. An end, because a holder that
+/// hangs would otherwise gather all callers behind it.
+const WAIT: Wait = Wait::For(Duration::from_secs(10));
+
+const NAMES: [&str; 8] = ["by", "wait", "lease", "fence", "guard", "owner", "locks", "error"];
+
+/// Arguments as they were written.
+#[derive(Default)]
+struct Written {
+    name: Option<LitStr>,
+    by: Option<Vec<Expr>>,
+    wait: Option<Wait>,
+    lease: Option<Duration>,
+    fence: Option<Ident>,
+    guard: Option<Ident>,
+    owner: Option<Expr>,
+    locks: Option<Expr>,
+    error: Option<Expr>,
+}
+
+/// Reads the arguments of the attribute of a function.
+pub(super) fn read(tokens: TokenStream, signature: &Signature) -> syn::Result<Arguments> {
+    let Written { name, by, wait, lease, fence, guard, owner, locks, error } =
+        syn::parse2::<Written>(tokens)?;
+    let Some(name) = name else {
+        let message = "the lock has no name: write `#[lock(\"order:{id}\")]`";
+        return Err(Error::new(Span::call_site(), message));
+    };
+    let name = template::read(&name, signature)?;
+    let (by, wait) = (by.unwrap_or_default(), wait.unwrap_or(WAIT));
+    Ok(Arguments { name, by, wait, lease, fence, guard, owner, locks, error })
+}
+
+impl Parse for Written {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let mut written = Self::default();
+        while !input.is_empty() {
+            if input.peek(LitStr) {
+                let name: LitStr = input.parse()?;
+                if written.name.is_some() {
+                    let message = "a lock has one name: put the values into it, or write `by = …`";
+                    return Err(Error::new(name.span(), message));
+                }
+                written.name = Some(name);
+            } else if input.peek(Lit) {
+                let message = "the name of a lock is a text: write `\"order:{id}\"`";
+                return Err(Error::new(input.span(), message));
+            } else {
+                written.named(input)?;
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl Written {
+    fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
+        let name = input.call(Ident::parse_any)?;
+        let text = name.to_string();
+        if !NAMES.contains(&text.as_str()) {
+            return Err(Error::new(name.span(), unknown(&text)));
+        }
+        if !input.peek(Token![=]) {
+            let message = format!("`{text}` needs a value: write `{text} = {}`", example(&text));
+            return Err(Error::new(name.span(), message));
+        }
+        input.parse::<Token![=]>()?;
+        match text.as_str() {
+            "by" => once(&mut self.by, &name, by(input.parse()?)?),
+            "wait" => once(&mut self.wait, &name, wait(input)?),
+            "lease" => once(&mut self.lease, &name, lease(input)?),
+            "fence" => once(&mut self.fence, &name, binding(&text, input)?),
+            "guard" => once(&mut self.guard, &name, binding(&text, input)?),
+            "owner" => once(&mut self.owner, &name, input.parse()?),
+            "locks" => once(&mut self.locks, &name, input.parse()?),
+            _ => once(&mut self.error, &name, input.parse()?),
+        }
+    }
+}
+
+fn by(expr: Expr) -> syn::Result<Vec<Expr>> {
+    match expr {
+        Expr::Tuple(tuple) if tuple.elems.is_empty() => {
+            Err(Error::new_spanned(tuple, "no values: write `by = (from, to)`, or leave it out"))
+        }
+        Expr::Tuple(tuple) => Ok(tuple.elems.into_iter().collect()),
+        expr => Ok(vec![expr]),
+    }
+}
+
+fn wait(input: ParseStream<'_>) -> syn::Result<Wait> {
+    if input.peek(LitStr) {
+        return span(&input.parse()?).map(Wait::For);
+    }
+    let place = input.span();
+    match input.call(Ident::parse_any) {
+        Ok(word) if word == "forever" => Ok(Wait::Forever),
+        _ => Err(Error::new(place, "write `wait = \"5s\"`, or `wait = forever`")),
+    }
+}
+
+fn lease(input: ParseStream<'_>) -> syn::Result<Duration> {
+    let text: LitStr = input
+        .parse()
+        .map_err(|error| Error::new(error.span(), "a lease is a text: write `lease = \"30s\"`"))?;
+    let span = span(&text)?;
+    Lease::new(span).map(|_| span).map_err(|error| Error::new(text.span(), error))
+}
+
+fn binding(name: &str, input: ParseStream<'_>) -> syn::Result<Ident> {
+    let wrong = |error: Error| {
+        let message = format!("`{name}` is a name for the body to use: write `{name} = {name}`");
+        Error::new(error.span(), message)
+    };
+    input.parse().map_err(wrong)
+}
+
+/// A length of time, as quotas have it; or none.
+fn span(text: &LitStr) -> syn::Result<Duration> {
+    let written = text.value();
+    if ["0s", "0ms"].contains(&written.as_str()) {
+        return Ok(Duration::ZERO);
+    }
+    let quota = if written.contains(char::is_whitespace) {
+        None
+    } else {
+        format!("1 per {written}").parse::<Quota>().ok()
+    };
+    let wrong = || format!("`{written}` is no time: write `500ms`, `5s`, `2m` or `1h`");
+    quota.map(|quota| quota.period()).ok_or_else(|| Error::new(text.span(), wrong()))
+}
+
+fn unknown(name: &str) -> String {
+    match nearest(name, &NAMES) {
+        Some(meant) => format!("unknown argument `{name}`: did you mean `{meant} = …`?"),
+        None => format!("unknown argument `{name}`: there are {}", NAMES.join(", ")),
+    }
+}
+
+fn example(name: &str) -> &'static str {
+    match name {
+        "by" => "(from, to)",
+        "wait" => "\"5s\"",
+        "lease" => "\"30s\"",
+        "fence" => "fence",
+        "guard" => "held",
+        "owner" => "owner",
+        "locks" => "self.locks",
+        _ => "MyError::from_not_locked",
+    }
+}

@@ -1,0 +1,173 @@
+//! The code: the lock is taken, the body runs as a future that its loss stops, the lock is given back.
+//!
+//! The lock is a local of the function, so it is given back as well when the function is cancelled or
+//! panics. The body is a future of its own within the function: what it returns early with is what
+//! the function returns.
+
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{GenericArgument, ItemFn, PathArguments, ReturnType, Type};
+
+use super::arguments::{Arguments, Wait};
+use super::template::Piece;
+use crate::expand::{here, optional};
+
+/// The function under its lock.
+pub(super) fn expand(arguments: &Arguments, function: &ItemFn) -> TokenStream {
+    let ItemFn { attrs, vis, sig, block, .. } = function;
+    let root = quote!(::tollgate::__private);
+    let wait = match arguments.wait {
+        Wait::Forever => quote!(#root::LockWait::Forever),
+        Wait::For(span) => {
+            let span = duration(span);
+            quote!(#root::LockWait::For(#span))
+        }
+    };
+    let lease = optional(arguments.lease.map(duration).as_ref());
+    let name = name(arguments);
+    let enter = enter(arguments, &root);
+    let refuse = refuse(arguments, function);
+    let returned = returned(function);
+    let held = quote_spanned!(Span::mixed_site()=> held);
+    let fence = arguments
+        .fence
+        .as_ref()
+        .map(|name| quote!(let #name: ::tollgate::core::lock::Fence = #held.fence();));
+    let guard =
+        arguments.guard.as_ref().map(|name| quote!(let #name: &::tollgate::LockGuard = #held;));
+    let call = quote_spanned!(Span::mixed_site()=> call);
+    quote_spanned! {Span::mixed_site()=>
+        #(#attrs)*
+        #vis #sig {
+            let lock = {
+                fn __tollgate_path() -> &'static str {
+                    #root::path(&__tollgate_path)
+                }
+                let mut #call = #root::LockCall::new(__tollgate_path, #wait, #lease);
+                #name
+                match #enter {
+                    ::core::result::Result::Ok(lock) => lock,
+                    ::core::result::Result::Err(not) => return #refuse,
+                }
+            };
+            let work = {
+                let #held = lock.guard();
+                async move {
+                    // Says what the future returns before the body is read, for its `?`.
+                    #[allow(
+                        unreachable_code,
+                        clippy::diverging_sub_expression,
+                        clippy::empty_loop,
+                        clippy::let_and_return,
+                        clippy::let_with_type_underscore,
+                        clippy::needless_return
+                    )]
+                    if false {
+                        let never: #returned = loop {};
+                        return never;
+                    }
+                    let _ = #held;
+                    #fence
+                    #guard
+                    #block
+                }
+            };
+            let work = lock.guard().protect(work).await;
+            match lock.end(work).await {
+                ::core::result::Result::Ok(output) => output,
+                ::core::result::Result::Err(not) => return #refuse,
+            }
+        }
+    }
+}
+
+fn duration(span: Duration) -> TokenStream {
+    let (seconds, nanos) = (span.as_secs(), span.subsec_nanos());
+    quote!(::core::time::Duration::new(#seconds, #nanos))
+}
+
+/// Puts the name together.
+fn name(arguments: &Arguments) -> TokenStream {
+    let pieces = arguments.name.iter().map(|piece| match piece {
+        Piece::Text(text) => quote_spanned!(Span::mixed_site()=> call.text(#text);),
+        Piece::Value(value) => {
+            let span = here(value);
+            quote_spanned!(span=> call.value(&(#value));)
+        }
+    });
+    let parts = arguments.by.iter().map(|value| {
+        let span = here(value);
+        quote_spanned!(span=> call.part(&(#value));)
+    });
+    let owner = arguments.owner.iter().map(|owner| {
+        let span = here(owner);
+        quote_spanned!(span=> call.owner(&(#owner));)
+    });
+    quote!(#(#pieces)* #(#parts)* #(#owner)*)
+}
+
+/// Whom to ask.
+fn enter(arguments: &Arguments, root: &TokenStream) -> TokenStream {
+    match &arguments.locks {
+        Some(locks) => {
+            let span = here(locks);
+            quote_spanned!(span=> (#locks).__enter(call).await)
+        }
+        None => quote_spanned!(Span::mixed_site()=> #root::enter_lock(call).await),
+    }
+}
+
+/// What a call without its lock returns. All of it is written where the return type is, for the
+/// compiler to complain there.
+fn refuse(arguments: &Arguments, function: &ItemFn) -> TokenStream {
+    match &arguments.error {
+        Some(error) => {
+            let span = here(error);
+            quote_spanned!(span=> ::core::result::Result::Err((#error)(not)))
+        }
+        None => {
+            let span = match &function.sig.output {
+                ReturnType::Type(_, returned) => returned.span().resolved_at(Span::mixed_site()),
+                ReturnType::Default => Span::mixed_site(),
+            };
+            quote_spanned!(span=> ::tollgate::__private::not_locked(not))
+        }
+    }
+}
+
+/// The return type as a local may have it: what is opaque in it is left to be found out.
+fn returned(function: &ItemFn) -> Type {
+    let mut returned = match &function.sig.output {
+        ReturnType::Type(_, returned) => (**returned).clone(),
+        ReturnType::Default => syn::parse_quote!(()),
+    };
+    erase(&mut returned);
+    returned
+}
+
+fn erase(kind: &mut Type) {
+    match kind {
+        Type::ImplTrait(_) => *kind = syn::parse_quote!(_),
+        Type::Path(path) => {
+            for segment in &mut path.path.segments {
+                let PathArguments::AngleBracketed(arguments) = &mut segment.arguments else {
+                    continue;
+                };
+                for argument in &mut arguments.args {
+                    if let GenericArgument::Type(inner) = argument {
+                        erase(inner);
+                    }
+                }
+            }
+        }
+        Type::Tuple(tuple) => tuple.elems.iter_mut().for_each(erase),
+        Type::Reference(reference) => erase(&mut reference.elem),
+        Type::Paren(paren) => erase(&mut paren.elem),
+        Type::Group(group) => erase(&mut group.elem),
+        Type::Array(array) => erase(&mut array.elem),
+        _ => {}
+    }
+}

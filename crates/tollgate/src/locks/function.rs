@@ -1,0 +1,312 @@
+//! What `#[lock]` expands to: a call, the lock it holds, and what becomes of its work.
+//!
+//! `crates/macros/src/lock` writes code against `tollgate::__private`, of which this is a part and no
+//! part of the API: change them together.
+
+use std::fmt::{self, Display, Write};
+use std::time::Duration;
+
+use tollgate_core::lock::{Lease, LockName, LockNameError, LockStore, Owner};
+
+use super::guard::{LockGuard, Protected, Release};
+use super::not_locked::{NotLocked, Why};
+use super::scope::LockScope;
+use super::{LockError, Locks};
+
+/// How long a call waits for its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockWait {
+    /// Until it has it.
+    Forever,
+    /// This long at most; not at all if it is nothing.
+    For(Duration),
+}
+
+/// One call of a function under `#[lock]`.
+#[derive(Debug)]
+pub struct LockCall {
+    function: fn() -> &'static str,
+    wait: LockWait,
+    lease: Option<Duration>,
+    owner: Option<Owner>,
+    name: Text,
+}
+
+impl LockCall {
+    /// A call of the function of this path.
+    pub const fn new(
+        function: fn() -> &'static str,
+        wait: LockWait,
+        lease: Option<Duration>,
+    ) -> Self {
+        Self { function, wait, lease, owner: None, name: Text::new() }
+    }
+
+    /// The next part of the name, as it is written.
+    pub fn text(&mut self, text: &str) {
+        self.value(text);
+    }
+
+    /// The next part of the name, a value as it is displayed.
+    pub fn value<V: Display + ?Sized>(&mut self, value: &V) {
+        if write!(self.name, "{value}").is_err() {
+            self.name.broken = true;
+        }
+    }
+
+    /// The next part of the name, a value behind its length: no other values make the same name.
+    pub fn part<V: Display + ?Sized>(&mut self, value: &V) {
+        let mut text = Text::new();
+        if write!(text, "{value}").is_err() {
+            self.name.broken = true;
+        }
+        self.value(&format_args!(":{}:", text.len));
+        self.value(text.kept.as_str());
+        // What was not kept makes the name too long, by as much as it was.
+        self.name.len = self.name.len.saturating_add(text.len.saturating_sub(text.kept.len()));
+    }
+
+    /// Who holds the lock, in place of somebody new.
+    pub fn owner(&mut self, owner: &Owner) {
+        self.owner = Some(owner.clone());
+    }
+
+    fn not(&self, name: Option<LockName>, why: Why) -> NotLocked {
+        NotLocked::new((self.function)(), name, why)
+    }
+
+    fn named(&self) -> Result<LockName, NotLocked> {
+        if self.name.broken {
+            return Err(self.not(None, Why::NoText));
+        }
+        let len = self.name.len;
+        let name = if len > self.name.kept.len() {
+            Err(LockNameError::TooLong { len })
+        } else {
+            LockName::new(&self.name.kept)
+        };
+        name.map_err(|error| self.not(None, Why::Failed(error.into())))
+    }
+}
+
+/// Takes the lock of a call from the locks in scope.
+///
+/// # Errors
+///
+/// When there are none, and as [`Locks::__enter`].
+pub async fn enter_lock(call: LockCall) -> Result<Held, NotLocked> {
+    match LockScope::current() {
+        Some(scope) => scope.enter(call).await,
+        None => Err(call.not(None, Why::NoScope)),
+    }
+}
+
+impl<S: LockStore> Locks<S> {
+    /// Takes the lock of a call. No part of the API.
+    ///
+    /// # Errors
+    ///
+    /// When the name is none, somebody else has the lock, or the store does not answer.
+    #[doc(hidden)]
+    pub async fn __enter(&self, call: LockCall) -> Result<Held, NotLocked> {
+        let name = call.named()?;
+        match self.taken(&call, &name).await {
+            Ok(Some(guard)) => Ok(Held { guard, function: (call.function)() }),
+            Ok(None) => {
+                let waited = match call.wait {
+                    LockWait::For(waited) => waited,
+                    LockWait::Forever => Duration::ZERO,
+                };
+                Err(call.not(Some(name), Why::Busy { waited }))
+            }
+            Err(error) => Err(call.not(Some(name), Why::Failed(error))),
+        }
+    }
+
+    async fn taken(
+        &self,
+        call: &LockCall,
+        name: &LockName,
+    ) -> Result<Option<LockGuard>, LockError> {
+        let mut lock = self.named(name.as_str())?;
+        if let Some(owner) = &call.owner {
+            lock = lock.by(owner);
+        }
+        if let Some(lease) = call.lease {
+            lock = lock.lease(Lease::new(lease)?);
+        }
+        match call.wait {
+            LockWait::Forever => lock.lock().await.map(Some),
+            LockWait::For(wait) if wait.is_zero() => lock.try_lock().await,
+            LockWait::For(wait) => lock.lock_within(wait).await,
+        }
+    }
+}
+
+/// The lock of a call that runs.
+#[derive(Debug)]
+#[must_use = "the lock is given back as soon as this is dropped"]
+pub struct Held {
+    guard: LockGuard,
+    function: &'static str,
+}
+
+impl Held {
+    /// The lock itself.
+    pub const fn guard(&self) -> &LockGuard {
+        &self.guard
+    }
+
+    /// Gives the lock back, and says whether the work was done under it.
+    ///
+    /// An error of the function's own is returned as it is. That the store does not answer now is no
+    /// loss: the lock was held until the work was done, and ends with its lease.
+    ///
+    /// # Errors
+    ///
+    /// When the lock was lost.
+    pub async fn end<R: Outcome>(self, work: Protected<R>) -> Result<R, NotLocked> {
+        let Self { guard, function } = self;
+        let name = guard.name().clone();
+        let held = !matches!(work, Protected::Lost(_));
+        let output = match work {
+            Protected::Sure(output) | Protected::Unsure(output) => Some(output),
+            Protected::Lost(output) => output,
+        };
+        let released = guard.release().await;
+        let held = held && !matches!(released, Ok(Release::AlreadyLost));
+        match output {
+            None => Err(NotLocked::new(function, Some(name), Why::Stopped)),
+            Some(output) if held || output.is_failure() => Ok(output),
+            Some(_) => Err(NotLocked::new(function, Some(name), Why::FoundOut)),
+        }
+    }
+}
+
+/// What a function under `#[lock]` can return.
+#[diagnostic::on_unimplemented(
+    message = "a function under `#[lock]` cannot return `{Self}`: there may be no lock",
+    label = "is no `Result`",
+    note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
+)]
+pub trait Outcome {
+    /// Whether the function failed by itself.
+    fn is_failure(&self) -> bool;
+}
+
+impl<T, E> Outcome for Result<T, E> {
+    fn is_failure(&self) -> bool {
+        self.is_err()
+    }
+}
+
+/// A return type that can say that there was no lock.
+#[diagnostic::on_unimplemented(
+    message = "a function under `#[lock]` cannot return `{Self}`: there may be no lock",
+    label = "is no `Result`",
+    note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
+)]
+pub trait Unlocked: Outcome {
+    /// The value that says so.
+    fn not_locked(not: NotLocked) -> Self;
+}
+
+impl<T, E: From<NotLocked>> Unlocked for Result<T, E> {
+    fn not_locked(not: NotLocked) -> Self {
+        Err(not.into())
+    }
+}
+
+/// Returns that there was no lock as whatever the function returns.
+pub fn not_locked<R: Unlocked>(not: NotLocked) -> R {
+    R::not_locked(not)
+}
+
+/// A text of which no more is kept than a name may have, and how long it would have been.
+#[derive(Debug)]
+struct Text {
+    kept: String,
+    len: usize,
+    broken: bool,
+}
+
+impl Text {
+    const fn new() -> Self {
+        Self { kept: String::new(), len: 0, broken: false }
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.len = self.len.saturating_add(text.len());
+        if self.len <= LockName::MAX_LEN {
+            self.kept.push_str(text);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Broken;
+
+    impl Display for Broken {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            Err(fmt::Error)
+        }
+    }
+
+    fn call() -> LockCall {
+        LockCall::new(|| "f", LockWait::Forever, None)
+    }
+
+    #[test]
+    fn values_behind_their_length_make_names_of_their_own() {
+        let name = |values: [&str; 2]| {
+            let mut call = call();
+            call.text("pair");
+            values.iter().for_each(|value| call.part(value));
+            call.named().unwrap().as_str().to_owned()
+        };
+
+        assert_eq!(name(["1", "23"]), "pair:1:1:2:23");
+        let pairs = [["1", "23"], ["12", "3"], ["", "123"], ["1:2:3", ""], ["1", "2:3"]];
+        let mut names: Vec<String> = pairs.into_iter().map(name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), pairs.len());
+    }
+
+    #[test]
+    fn a_name_too_long_is_told_with_its_length_and_not_kept() {
+        let long = "x".repeat(LockName::MAX_LEN);
+        let mut fits = call();
+        fits.value(&long);
+        assert_eq!(fits.named().unwrap().as_str(), long);
+
+        for add in [LockCall::value::<str>, LockCall::part::<str>] {
+            let mut call = call();
+            add(&mut call, &"x".repeat(1 << 20));
+            call.text("y");
+            assert!(call.name.kept.len() <= LockName::MAX_LEN);
+            let error = call.named().unwrap_err();
+            let Some(LockError::Name(LockNameError::TooLong { len })) = error.error() else {
+                panic!("{error:?}");
+            };
+            assert!(*len > 1 << 20, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_displayed_makes_no_name() {
+        for add in [LockCall::value::<Broken>, LockCall::part::<Broken>] {
+            let mut call = call();
+            call.text("order:");
+            add(&mut call, &Broken);
+            let error = call.named().unwrap_err();
+            assert_eq!(error.kind(), super::super::NotLockedKind::Misconfigured);
+        }
+    }
+}

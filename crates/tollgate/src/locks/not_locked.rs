@@ -1,0 +1,153 @@
+//! What a function under `#[lock]` returns when it could not run under its lock.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::lock::LockName;
+
+use super::LockError;
+
+/// A call that did not run under its lock from its beginning to its end, and why.
+///
+/// A function under `#[lock]` returns it as its error, by `From`.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Locks, NotLocked, NotLockedKind, lock};
+///
+/// #[lock("order:{id}", wait = "0s", locks = locks)]
+/// async fn pay(locks: &Locks<EmbeddedStore>, id: u64) -> Result<u64, NotLocked> { Ok(id) }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let locks = Locks::new(EmbeddedStore::new());
+/// let guard = locks.lock("order:42").await.unwrap();
+/// let busy = pay(&locks, 42).await.unwrap_err();
+/// assert_eq!(busy.kind(), NotLockedKind::Busy);
+/// assert_eq!(busy.name().unwrap().as_str(), "order:42");
+///
+/// guard.release().await.unwrap();
+/// assert_eq!(pay(&locks, 42).await.unwrap(), 42);
+/// # }
+/// ```
+pub struct NotLocked {
+    // Boxed, as it is the error of whatever a function returns.
+    inner: Box<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    function: &'static str,
+    name: Option<LockName>,
+    why: Why,
+}
+
+#[derive(Debug)]
+pub(super) enum Why {
+    Busy { waited: Duration },
+    Stopped,
+    FoundOut,
+    Failed(LockError),
+    NoScope,
+    NoText,
+}
+
+/// Why a call did not run under its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotLockedKind {
+    /// Somebody else held the lock for longer than the call was to wait. It did not run.
+    Busy,
+    /// The lock was lost while the function ran; [`NotLocked::finished`] says whether to its end.
+    Lost,
+    /// The lock could not be asked for: the store does not answer, the name is none. It did not run;
+    /// the source says why.
+    Failed,
+    /// The program is wrong: no locks are in scope, or a value cannot be displayed. It did not run.
+    Misconfigured,
+}
+
+impl NotLocked {
+    pub(super) fn new(function: &'static str, name: Option<LockName>, why: Why) -> Self {
+        Self { inner: Box::new(Inner { function, name, why }) }
+    }
+
+    /// Why.
+    pub const fn kind(&self) -> NotLockedKind {
+        match self.inner.why {
+            Why::Busy { .. } => NotLockedKind::Busy,
+            Why::Stopped | Why::FoundOut => NotLockedKind::Lost,
+            Why::Failed(_) => NotLockedKind::Failed,
+            Why::NoScope | Why::NoText => NotLockedKind::Misconfigured,
+        }
+    }
+
+    /// The path of the function, such as `shop::orders::Orders::pay`.
+    pub const fn function(&self) -> &'static str {
+        self.inner.function
+    }
+
+    /// The lock; `None` if it has no name that can be one.
+    pub const fn name(&self) -> Option<&LockName> {
+        self.inner.name.as_ref()
+    }
+
+    /// Whether the function came to its end all the same: it was done when the loss was found out, or
+    /// before it could be stopped. What it returned is dropped, since somebody else may have had the
+    /// lock meanwhile; what it did is judged by the fence that it showed.
+    pub const fn finished(&self) -> bool {
+        matches!(self.inner.why, Why::FoundOut)
+    }
+
+    /// What the store or its locks said, of [`NotLockedKind::Failed`].
+    pub const fn error(&self) -> Option<&LockError> {
+        match &self.inner.why {
+            Why::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for NotLocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ", self.function())?;
+        let name = self.name().map_or("", LockName::as_str);
+        match &self.inner.why {
+            Why::Busy { waited } if waited.is_zero() => {
+                write!(f, "did not run: somebody else holds the lock {name:?}")
+            }
+            Why::Busy { waited } => {
+                write!(f, "did not run: somebody else held the lock {name:?} for {waited:?}")
+            }
+            Why::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
+            Why::FoundOut => write!(
+                f,
+                "came to its end, but its lock {name:?} was lost before: somebody else may have \
+                 had it"
+            ),
+            Why::Failed(_) => f.write_str("did not run: its lock could not be taken"),
+            Why::NoScope => f.write_str(
+                "did not run: no locks are in scope: write `locks = …` in its `#[lock]`, or run it \
+                 in `scope::with_locks`",
+            ),
+            Why::NoText => {
+                f.write_str("did not run: a value in the name of its lock cannot be displayed")
+            }
+        }
+    }
+}
+
+impl fmt::Debug for NotLocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotLocked")
+            .field("function", &self.inner.function)
+            .field("name", &self.inner.name)
+            .field("why", &self.inner.why)
+            .finish()
+    }
+}
+
+impl Error for NotLocked {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error().map(|error| -> &(dyn Error + 'static) { error })
+    }
+}

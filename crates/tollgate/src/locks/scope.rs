@@ -1,0 +1,84 @@
+//! Where functions under `#[lock]` find their locks.
+//!
+//! A scope of locks lasts as long as a future runs and is not inherited by what is spawned from it, as
+//! that of a limiter. The two are apart: either may be within the other.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tollgate_core::lock::LockStore;
+
+use super::function::{Held, LockCall};
+use super::{Locks, NotLocked};
+
+tokio::task_local! {
+    static CURRENT: LockScope;
+}
+
+/// Runs a future in which functions under `#[lock]` use these locks.
+///
+/// ```
+/// use tollgate::{EmbeddedStore, Locks, NotLocked, lock, scope};
+///
+/// #[lock("order:{id}")]
+/// async fn pay(id: u64) -> Result<u64, NotLocked> { Ok(id) }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let locks = Locks::new(EmbeddedStore::new());
+/// assert_eq!(scope::with_locks(&locks, pay(42)).await.unwrap(), 42);
+/// assert!(pay(42).await.unwrap_err().to_string().contains("no locks are in scope"));
+/// # }
+/// ```
+pub fn with_locks<S: LockStore, F: Future>(
+    locks: &Locks<S>,
+    future: F,
+) -> impl Future<Output = F::Output> + use<S, F> {
+    LockScope::new(locks).run(future)
+}
+
+/// Locks for the functions that run in it. Clones are cheap.
+#[derive(Clone)]
+pub struct LockScope {
+    locks: Arc<dyn AnyLocks>,
+}
+
+impl fmt::Debug for LockScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LockScope(..)")
+    }
+}
+
+impl LockScope {
+    /// The scope of these locks.
+    pub fn new<S: LockStore>(locks: &Locks<S>) -> Self {
+        Self { locks: Arc::new(locks.clone()) }
+    }
+
+    /// The scope that this runs in, to be given to what is spawned from it.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// Runs a future in this scope.
+    pub fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        CURRENT.scope(self, future)
+    }
+
+    pub(super) async fn enter(&self, call: LockCall) -> Result<Held, NotLocked> {
+        self.locks.enter(call).await
+    }
+}
+
+type Entering<'a> = Pin<Box<dyn Future<Output = Result<Held, NotLocked>> + Send + 'a>>;
+
+/// Locks on whatever store.
+trait AnyLocks: Send + Sync {
+    fn enter(&self, call: LockCall) -> Entering<'_>;
+}
+
+impl<S: LockStore> AnyLocks for Locks<S> {
+    fn enter(&self, call: LockCall) -> Entering<'_> {
+        Box::pin(self.__enter(call))
+    }
+}
