@@ -49,7 +49,7 @@
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
 //! | `judged` | so that layers within layers count once |
 //! | `policies`, `fields`, `refusal`, `told`, `grpc`, `jitter` | what the client is told |
-//! | `served`, `scope`, `refused` | what functions under `#[limit]` know of a request, and what they answer |
+//! | `served`, `scope`, `refused`, `not_locked` | what functions under `#[limit]` and `#[lock]` know of a request, and what they answer |
 //! | `outbound` | the layer for calls to others, at one gate |
 //! | `outbound_rules`, `outbound_refusal` | the same, by rules |
 //! | `crowd` | how many wait at once |
@@ -65,6 +65,8 @@ mod grpc;
 mod jitter;
 mod judged;
 mod layer;
+#[cfg(feature = "macros")]
+mod not_locked;
 mod outbound;
 mod outbound_refusal;
 mod outbound_rules;
