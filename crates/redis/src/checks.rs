@@ -39,6 +39,18 @@ pub enum Warning {
         /// The line that would give a user what is needed.
         acl: String,
     },
+    /// The user may not do all that locks need, of which [`Config::locks`] tells.
+    MissingLockPermissions {
+        /// Commands the user may not use, in lower case.
+        commands: Vec<String>,
+        /// Whether the keys of locks, or those of their latches, are out of bounds as well.
+        keys: bool,
+        /// Whether the channels of locks are: releases are then heard by nobody, and who waits asks
+        /// by itself.
+        channels: bool,
+        /// The line that would give a user what is needed.
+        acl: String,
+    },
     /// Something could not be looked at, which managed services are wont to forbid.
     Unchecked {
         /// What remains unknown.
@@ -75,6 +87,18 @@ impl fmt::Display for Warning {
                     write!(f, "{and}touch keys tg:*")?;
                 }
                 write!(f, ", without which no limit can be decided; this would do: {acl}")
+            }
+            Self::MissingLockPermissions { commands, keys, channels, acl } => {
+                let used = format!("use {}", commands.join(", "));
+                let lacks = [
+                    (!commands.is_empty(), used.as_str()),
+                    (*keys, "touch the keys of locks"),
+                    (*channels, "use the channels of locks"),
+                ];
+                let lacks: Vec<&str> =
+                    lacks.into_iter().filter_map(|(lacks, text)| lacks.then_some(text)).collect();
+                let lacks = lacks.join(" nor ");
+                write!(f, "the user may not {lacks}, which locks need; this would do: {acl}")
             }
             Self::Unchecked { what, answer } => write!(
                 f,

@@ -49,6 +49,7 @@ pub struct Config {
     pub(crate) max_waiting: usize,
     pub(crate) breaker: BreakerSettings,
     pub(crate) retry: Retry,
+    pub(crate) locks: Option<String>,
 }
 
 impl Config {
@@ -80,6 +81,7 @@ impl Config {
             max_waiting: 1 << 15,
             breaker: BreakerSettings::default(),
             retry: Retry::Never,
+            locks: None,
         })
     }
 
@@ -150,6 +152,14 @@ impl Config {
     /// 65 536. The store keeps to three a connection, if that is less.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, MAX_IN_FLIGHT);
+        self
+    }
+
+    /// Says that locks of these names are used, so that the check at the start also looks at the
+    /// rights they need: a name, or the pattern of an ACL, in which `*` is any text, such as
+    /// `order:*`. Locks work without this.
+    pub fn locks(mut self, names: impl Into<String>) -> Self {
+        self.locks = Some(names.into());
         self
     }
 

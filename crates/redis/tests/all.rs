@@ -6,6 +6,7 @@ mod clock;
 mod faults;
 mod large;
 mod latency;
+mod lock_rights;
 mod locks;
 mod once;
 mod overload;

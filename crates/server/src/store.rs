@@ -11,6 +11,7 @@ use crate::settings::Settings;
 
 /// One of the two.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one, and it stays where it is")]
 pub enum AnyStore {
     /// In this process.
     Embedded(EmbeddedStore),

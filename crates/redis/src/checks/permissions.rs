@@ -1,6 +1,10 @@
 //! Whether the user may do what the scripts do: by doing it, to two keys of the check's own.
 //!
 //! `ACL DRYRUN` would tell without doing, but is a right that such a user does not have.
+//!
+//! What locks need is looked at only where it was said that there are any. Their commands are tried on
+//! keys of the check's own as well; of the keys and channels of locks one is touched that nobody uses.
+//! `SUBSCRIBE` is not tried, as it would change what the connection is for.
 
 use super::Warning;
 use crate::chance;
@@ -26,6 +30,27 @@ const USED: &[&str] = &[
     "zremrangebyscore $2 1 1",
     "unlink $1 $2",
 ];
+/// Each command that only scripts of locks use, once; in an order that leaves nothing behind.
+const USED_BY_LOCKS: &[&str] = &[
+    "hset $1 f 0",
+    "persist $1",
+    "pexpire $1 1000",
+    "hincrby $1 f 1",
+    "hget $1 f",
+    "hgetall $1",
+    "hlen $1",
+    "pttl $1",
+    "type $1",
+    "strlen $2",
+    "scan 0 match $1 count 1",
+    "del $1",
+    "publish $3 0",
+    "pubsub numsub $3",
+];
+/// What of the scripts for limits those for locks use too.
+const SHARED: &[&str] = &["time", "set", "get", "mget", "pexpire", "unlink"];
+/// What locks use outside of scripts.
+const LOCK_LINK: &[&str] = &["subscribe", "unsubscribe", "wait"];
 /// What the link itself uses.
 const LINK: &[&str] = &["ping", "eval", "evalsha", "info"];
 
@@ -40,32 +65,69 @@ pub(super) async fn look(wire: &Wire, config: &Config) -> Result<Vec<Warning>, G
     found.note("evalsha", &wire.ask(evalsha).await?);
 
     let tag = chance::bits();
-    let key = |number| format!("tg:{{check}}:{tag:x}:{number}").into_bytes();
-    let [first, second] = [key(1), key(2)];
-    let mut eval: Vec<&[u8]> = vec![b"EVAL", SCRIPT.as_bytes(), b"2", &first, &second];
-    eval.extend(USED.iter().map(|line| line.as_bytes()));
-    match wire.ask(command(&eval)).await? {
-        Value::Array(failed) => {
-            for pair in failed.chunks_exact(2) {
-                if let [Value::String(name), Value::String(error)] = pair {
-                    let error = String::from_utf8_lossy(error);
-                    found.note_error(&String::from_utf8_lossy(name), &error);
-                }
-            }
-        }
-        other => found.note("eval", &other),
+    let [first, second] = own_keys(tag);
+    found.note_all(&wire.ask(eval(&[&first, &second], USED)).await?);
+    let mut warnings = found.warnings(config);
+    if let Some(names) = &config.locks {
+        warnings.extend(look_for_locks(wire, config, names).await?);
     }
-    Ok(found.warnings(config))
+    Ok(warnings)
+}
+
+async fn look_for_locks(
+    wire: &Wire,
+    config: &Config,
+    names: &str,
+) -> Result<Option<Warning>, Gone> {
+    let mut found = Found::default();
+    let tag = chance::bits();
+    let [first, second] = own_keys(tag);
+    let channel = format!("{CHANNEL}:{{tg-check-{tag:x}}}");
+    found.note_all(&wire.ask(eval(&[&first, &second, &channel], USED_BY_LOCKS)).await?);
+    // A name that was given whole may be a lock that is held: it is only looked at.
+    let lock = names.replace('*', &format!("tg-check-{tag:x}"));
+    let touch = if lock == names { "pttl $1" } else { "unlink $1" };
+    let latch = format!("{LATCH}:{{tg-check-{tag:x}}}:0");
+    found.note_all(&wire.ask(eval(&[&lock, &latch], &[touch, "unlink $2"])).await?);
+    found.note("wait", &wire.ask(command(&[b"WAIT", b"0", b"1"])).await?);
+    Ok(found.lock_warning(config))
+}
+
+const CHANNEL: &str = "redisson_lock__channel";
+const LATCH: &str = "redisson_unlock_latch";
+
+/// Two keys that nobody else has.
+fn own_keys(tag: u64) -> [String; 2] {
+    [1, 2].map(|number| format!("tg:{{check}}:{tag:x}:{number}"))
+}
+
+fn eval(keys: &[&str], lines: &[&str]) -> Vec<u8> {
+    let count = keys.len().to_string();
+    let head = ["EVAL", SCRIPT, count.as_str()];
+    let words = head.iter().chain(keys).chain(lines).map(|word| word.as_bytes());
+    command(&words.collect::<Vec<_>>())
 }
 
 #[derive(Debug, Default)]
 struct Found {
     commands: Vec<String>,
     keys: bool,
+    channels: bool,
     other: Option<String>,
 }
 
 impl Found {
+    /// Takes what the script says.
+    fn note_all(&mut self, answer: &Value) {
+        let Value::Array(failed) = answer else { return self.note("eval", answer) };
+        for pair in failed.chunks_exact(2) {
+            if let [Value::String(name), Value::String(error)] = pair {
+                let error = String::from_utf8_lossy(error);
+                self.note_error(&String::from_utf8_lossy(name), &error);
+            }
+        }
+    }
+
     fn note(&mut self, command: &str, answer: &Value) {
         if let Value::Error(error) = answer {
             self.note_error(command, &error.to_string());
@@ -82,9 +144,17 @@ impl Found {
             || says("to access one of the keys")
         {
             self.keys = true;
+        } else if says("can't publish to the channel")
+            || says("to access a channel")
+            || says("to access one of the channels")
+        {
+            self.channels = true;
         } else if says("can't run this command") || says("NOPERM") || says("no permissions to run")
         {
-            self.commands.push(command.to_owned());
+            let command = command.to_owned();
+            if !self.commands.contains(&command) {
+                self.commands.push(command);
+            }
         } else {
             // A replica or a full memory refuses some of this to everybody.
             self.other.get_or_insert_with(|| error.to_owned());
@@ -102,17 +172,47 @@ impl Found {
         }
         warnings
     }
+
+    fn lock_warning(self, config: &Config) -> Option<Warning> {
+        let Self { commands, keys, channels, .. } = self;
+        let lacks = keys || channels || !commands.is_empty();
+        lacks.then(|| {
+            let acl = lock_acl(config);
+            Warning::MissingLockPermissions { commands, keys, channels, acl }
+        })
+    }
 }
 
 /// The line that creates a user who may do this and nothing else.
 fn acl(config: &Config) -> String {
+    let (keys, channels) = ("~tg:*", "");
+    acl_line(config, keys, channels, LINK.iter().chain(USED).copied())
+}
+
+/// The line that creates a user who may have locks and nothing else. Scripts name the channel among
+/// their keys, as Redisson's do, so that it is in the same slot: it must be allowed as a key, too.
+fn lock_acl(config: &Config) -> String {
+    let names = config.locks.as_deref().unwrap_or("*");
+    let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{LATCH}:* ~{CHANNEL}:*");
+    let only = USED_BY_LOCKS.iter().filter(|line| !line.starts_with("pexpire"));
+    let commands = LINK.iter().chain(SHARED).chain(only).chain(LOCK_LINK);
+    acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands.copied())
+}
+
+fn acl_line<'a>(
+    config: &Config,
+    keys: &str,
+    channels: &str,
+    commands: impl Iterator<Item = &'a str>,
+) -> String {
     let user = config.user.as_deref().unwrap_or("tollgate");
-    let mut line = format!("ACL SETUSER {user} on ><password> resetkeys ~tg:* resetchannels -@all");
+    let mut line =
+        format!("ACL SETUSER {user} on ><password> resetkeys {keys} resetchannels{channels} -@all");
     let select = (config.db != 0).then_some("select");
-    for command in LINK.iter().chain(USED).copied().chain(select) {
+    for command in commands.chain(select) {
         let name = command.split_once(' ').map_or(command, |(name, _)| name);
         line.push_str(" +");
-        line.push_str(name);
+        line.push_str(if name == "pubsub" { "pubsub|numsub" } else { name });
     }
     line
 }
@@ -134,20 +234,60 @@ mod tests {
         );
     }
 
+    fn called(script: &str) -> Vec<String> {
+        let calls = script.split("call('").skip(1);
+        let names = calls.filter_map(|rest| rest.split_once('\''));
+        names.map(|(name, _)| name.to_lowercase()).collect()
+    }
+
+    fn first_words<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+        lines.iter().filter_map(|line| line.split(' ').next()).collect()
+    }
+
     #[test]
     fn every_command_of_the_script_is_tried() {
-        let script = crate::script::SCRIPT;
-        let calls = script.split("call('").skip(1);
-        let mut used: Vec<String> = calls
-            .filter_map(|rest| rest.split_once('\''))
-            .map(|(name, _)| name.to_lowercase())
-            .collect();
+        let mut used = called(crate::script::SCRIPT);
         used.sort();
         used.dedup();
-        let mut tried: Vec<&str> = USED.iter().filter_map(|line| line.split(' ').next()).collect();
+        let mut tried = first_words(USED);
         tried.sort_unstable();
 
         assert_eq!(used, tried);
+    }
+
+    #[test]
+    fn every_command_of_the_locks_is_tried() {
+        let steps = crate::script::Step::ALL.iter();
+        let mut used: Vec<String> = steps.flat_map(|step| called(step.text())).collect();
+        // By which a script publishes it is told, and the link removes latches.
+        used.extend(["publish", "unlink"].map(str::to_owned));
+        used.sort();
+        used.dedup();
+        let mut tried = [first_words(USED_BY_LOCKS), SHARED.to_vec()].concat();
+        tried.sort_unstable();
+        tried.dedup();
+
+        assert_eq!(used, tried);
+        let limits = first_words(USED);
+        assert!(SHARED.iter().all(|name| limits.contains(name)), "these were tried before");
+    }
+
+    /// The line that the documents show.
+    #[test]
+    fn the_line_for_locks_is_that_of_the_documents() {
+        let config = Config::new("redis://localhost").unwrap().locks("order:*");
+        let line = lock_acl(&config);
+        assert_eq!(
+            line,
+            "ACL SETUSER tollgate on ><password> resetkeys ~tg:lock:* ~tg:{check}:* ~order:* \
+             ~redisson_unlock_latch:* ~redisson_lock__channel:* resetchannels \
+             &redisson_lock__channel:* -@all +ping +eval +evalsha +info +time +set +get +mget +pexpire +unlink +hset +persist +hincrby +hget \
+             +hgetall +hlen +pttl +type +strlen +scan +del +publish +pubsub|numsub +subscribe \
+             +unsubscribe +wait"
+        );
+        let security = include_str!("../../../../SECURITY.md");
+        let words = security.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&line), "SECURITY.md shows another line");
     }
 
     #[test]
@@ -173,6 +313,15 @@ mod tests {
             let mut found = Found::default();
             found.note_error("eval", error);
             assert_eq!((found.commands, found.keys), (vec![], true), "{error}");
+        }
+        for error in [
+            "NOPERM this user has no permissions to access one of the channels used as arguments",
+            "ERR The user executing the script can't publish to the channel mentioned in the command",
+            "ERR ACL failure in script: No permissions to access a channel",
+        ] {
+            let mut found = Found::default();
+            found.note_error("publish", error);
+            assert_eq!((found.commands, found.channels), (vec![], true), "{error}");
         }
     }
 }
