@@ -1,14 +1,19 @@
 //! The command line.
 //!
 //! `serve` is the server; everything else asks a running one, or needs none. Exit status: 0 for yes,
-//! 1 for no (refused, wrong, different), 2 if it could not be found out.
+//! 1 for no (refused, wrong, different), 2 if it could not be found out. `lock` has that of the command
+//! it runs, and its own ones.
 
 mod check;
 mod client;
 mod diff;
+mod lock;
+mod locks;
+mod redis;
 mod rules;
 mod serve;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,6 +53,24 @@ enum Command {
         server: AdminServer,
         #[command(subcommand)]
         command: rules::Command,
+    },
+    /// Run a command under a lock, as flock(1) does, across machines
+    Lock(Box<lock::Lock>),
+    /// Say who holds locks, and take them from their holders
+    Locks {
+        #[command(flatten)]
+        store: redis::LockStore,
+        #[command(subcommand)]
+        command: locks::Command,
+    },
+    /// Become a command that ends with its parent
+    #[command(hide = true)]
+    Exec {
+        /// The parent
+        parent: i32,
+        /// The command, and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
     },
     /// Print completions for a shell
     Completions {
@@ -111,6 +134,9 @@ pub fn run() -> ExitCode {
         Command::CheckRules { files, envoy: false } => check_rules(&files),
         Command::Check(check) => check.run(),
         Command::Rules { server, command } => rules::run(&server, &command),
+        Command::Lock(lock) => return lock.run(),
+        Command::Locks { store, command } => locks::run(&store, &command),
+        Command::Exec { parent, command } => return lock::exec(parent, &command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut std::io::stdout());
             Ok(Answer::Yes)
@@ -121,11 +147,16 @@ pub fn run() -> ExitCode {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
         Err(error) => {
-            // Without a stderr there is nobody to tell.
-            let _ = writeln!(std::io::stderr(), "tollgate: {error}");
+            complain(&error.to_string());
             ExitCode::from(2)
         }
     }
+}
+
+/// Says what went wrong.
+fn complain(text: &str) {
+    // Without a stderr there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
 }
 
 fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
@@ -165,7 +196,7 @@ fn check_envoy_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
 fn man() -> Result<Answer, Failure> {
     let mut page = Vec::new();
     clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-    for command in Cli::command().get_subcommands() {
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
         page.extend_from_slice(b"\n");
         clap_mangen::Man::new(command.clone()).render(&mut page)?;
     }

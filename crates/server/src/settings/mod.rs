@@ -381,7 +381,8 @@ impl Settings {
     }
 }
 
-fn secret(
+/// A secret by itself or by its file.
+pub(crate) fn secret(
     name: &str,
     said: Option<Secret>,
     file: Option<PathBuf>,

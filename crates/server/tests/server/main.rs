@@ -13,6 +13,8 @@ mod admin;
 mod auth;
 mod hostile_http;
 mod http;
+mod lock;
+mod locks;
 mod nginx;
 mod program;
 mod redis;

@@ -1,0 +1,278 @@
+//! `tollgate lock`: runs a command under a lock, as flock(1) does, across machines.
+//!
+//! | Exit status | Means |
+//! |---|---|
+//! | the command's own | it ran under the lock from its beginning to its end |
+//! | 128 + n | it, or the wait for the lock, was ended by signal n |
+//! | 1, or `-E` | somebody else had the lock for longer than was to be waited; it did not run |
+//! | 124 | the lock was lost; the command was stopped, or had ended when that was found out |
+//! | 125 | the lock could not be asked for; it did not run |
+//! | 126, 127 | it cannot be run; there is none of that name |
+//!
+//! `docs/locks.md` says this too.
+
+mod command;
+mod signals;
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Signal;
+use tollgate::core::lock::{Durability, Lease, Owner, Replicas};
+use tollgate::redis::RedisStore;
+use tollgate::{LockError, LockGuard, Locks, Release};
+
+pub(super) use command::exec;
+
+use super::redis::{LockStore, chain, plain, whoami};
+use super::{Failure, complain, wait};
+use crate::settings::value::Lasting;
+use command::Running;
+use signals::{Named, Signals};
+
+/// The lock was lost. As timeout(1) has it when it stops something.
+const LOST: u8 = 124;
+/// The lock could not be asked for. As timeout(1), env(1) and others have it when they fail themselves.
+const FAILED: u8 = 125;
+
+/// How far a grant must have spread before the command runs.
+#[derive(Clone, Copy, Debug)]
+enum Spread {
+    /// The server has it.
+    Plain,
+    /// A majority of the replicas is waited for.
+    Majority,
+    /// A majority of the replicas must have it.
+    Required,
+}
+
+impl FromStr for Spread {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "plain" => Ok(Self::Plain),
+            "majority" => Ok(Self::Majority),
+            "required" => Ok(Self::Required),
+            _ => Err("not one of: plain majority required"),
+        }
+    }
+}
+
+/// Which lock, which command, and how.
+#[derive(Args, Debug)]
+pub(super) struct Lock {
+    #[command(flatten)]
+    store: LockStore,
+    /// How long to wait for the lock [default: until it is free]
+    #[arg(
+        short,
+        long,
+        env = "TOLLGATE_LOCK_WAIT",
+        value_name = "TIME",
+        overrides_with = "no_wait"
+    )]
+    wait: Option<Lasting>,
+    /// Do not wait; the same as --wait 0s
+    #[arg(short, long, overrides_with = "wait")]
+    no_wait: bool,
+    /// How long the lock stays closed should this process or its machine die; renewed while the
+    /// command runs
+    #[arg(long, env = "TOLLGATE_LOCK_LEASE", default_value = "30s", value_name = "TIME")]
+    lease: Lasting,
+    /// Who holds it, to enter a lock again that this owner holds, such as "$TOLLGATE_OWNER"
+    /// [default: somebody new]
+    #[arg(long, env = "TOLLGATE_LOCK_OWNER", value_name = "OWNER")]
+    owner: Option<String>,
+    /// How far the lock must have spread before the command runs: plain (Redis has it), majority
+    /// (wait for a majority of its replicas), required (do not run without)
+    #[arg(long, env = "TOLLGATE_LOCK_DURABILITY", default_value = "plain", value_name = "WORD")]
+    durability: Spread,
+    /// How many replicas there are
+    #[arg(long, env = "TOLLGATE_LOCK_REPLICAS", default_value = "1", value_name = "COUNT")]
+    replicas: NonZeroU32,
+    /// How long to wait for them
+    #[arg(long, env = "TOLLGATE_LOCK_REPLICAS_WAIT", default_value = "1s", value_name = "TIME")]
+    replicas_wait: Lasting,
+    /// What the command is sent when the lock is lost
+    #[arg(long, env = "TOLLGATE_LOCK_SIGNAL", default_value = "TERM", value_name = "SIGNAL")]
+    signal: Named,
+    /// How long after that it is sent KILL [default: a tenth of the lease, 1s at most, so that
+    /// after an outage it is gone before somebody else can have the lock]
+    #[arg(long, env = "TOLLGATE_LOCK_KILL_AFTER", value_name = "TIME")]
+    kill_after: Option<Lasting>,
+    /// The exit status when somebody else has the lock
+    #[arg(
+        short = 'E',
+        long,
+        env = "TOLLGATE_LOCK_CONFLICT_EXIT_CODE",
+        default_value_t = 1,
+        value_name = "STATUS"
+    )]
+    conflict_exit_code: u8,
+    /// Keep the command in this process group, so that it can use the terminal; signals then reach
+    /// it alone. So it is anyway if stdin is a terminal
+    #[arg(long, env = "TOLLGATE_LOCK_FOREGROUND")]
+    foreground: bool,
+    /// The lock
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The command, and its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// How the wait for the lock ended.
+enum Waited {
+    Granted(LockGuard),
+    Busy,
+    Interrupted(Signal),
+}
+
+impl Lock {
+    pub(super) fn run(&self) -> ExitCode {
+        let status = wait(self.hold()).unwrap_or_else(|error| {
+            complain(&chain(&*error));
+            FAILED
+        });
+        ExitCode::from(status)
+    }
+
+    async fn hold(&self) -> Result<u8, Failure> {
+        // Before the lock is asked for, so that no signal leaves it behind.
+        let mut signals = Signals::new()?;
+        let locks = self.locks(self.store.open(Some(&self.name)).await?)?;
+        let status = match self.wait_for(&locks, &mut signals).await? {
+            Waited::Granted(guard) => self.under(guard, &mut signals).await?,
+            Waited::Busy => self.conflict_exit_code,
+            Waited::Interrupted(signal) => signals::status(signal.as_raw()),
+        };
+        // What was asked for and not answered may be granted yet.
+        locks.settled().await;
+        Ok(status)
+    }
+
+    fn locks(&self, store: RedisStore) -> Result<Locks<RedisStore>, Failure> {
+        let replicas = Replicas { count: self.replicas, patience: self.replicas_wait.0 };
+        let durability = match self.durability {
+            Spread::Plain => Durability::Plain,
+            Spread::Majority => Durability::Majority(replicas),
+            Spread::Required => Durability::Required(replicas),
+        };
+        let builder = Locks::builder(store).lease(Lease::new(self.lease.0)?);
+        Ok(builder.durability(durability).label(whoami()).build())
+    }
+
+    async fn wait_for(
+        &self,
+        locks: &Locks<RedisStore>,
+        signals: &mut Signals,
+    ) -> Result<Waited, Failure> {
+        let mut lock = locks.named(&self.name)?;
+        if let Some(owner) = &self.owner {
+            lock = lock.by(&Owner::parse(owner)?);
+        }
+        let patience = if self.no_wait { Some(Duration::ZERO) } else { self.wait.map(|it| it.0) };
+        let taken = async {
+            match patience {
+                None => lock.lock().await.map(Some),
+                Some(Duration::ZERO) => lock.try_lock().await,
+                Some(patience) => lock.lock_within(patience).await,
+            }
+        };
+        let taken: Result<Option<LockGuard>, LockError> = tokio::select! {
+            taken = taken => taken,
+            signal = signals.next() => return Ok(Waited::Interrupted(signal)),
+        };
+        Ok(taken?.map_or(Waited::Busy, Waited::Granted))
+    }
+
+    /// Runs the command while the lock is held.
+    async fn under(&self, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
+        let fence = guard.fence().to_string();
+        let variables = [
+            ("TOLLGATE_LOCK", self.name.as_str()),
+            ("TOLLGATE_FENCE", fence.as_str()),
+            ("TOLLGATE_OWNER", guard.owner().as_str()),
+        ];
+        let foreground = self.foreground || std::io::IsTerminal::is_terminal(&std::io::stdin());
+        let ran = match Running::start(&self.command, &variables, foreground) {
+            Ok(running) => self.watch(running, &guard, signals, foreground).await?,
+            Err(error) => Ran::Ended(command::not_started(&self.command, &error)),
+        };
+        let name = plain(&self.name);
+        let status = match (ran, guard.release().await) {
+            (Ran::Stopped, _) => LOST,
+            (Ran::Ended(_), Ok(Release::AlreadyLost)) => {
+                complain(&format!("the lock {name:?} was lost before the command ended"));
+                LOST
+            }
+            (Ran::Ended(status), Ok(Release::Released)) => status,
+            (Ran::Ended(status), Err(error)) => {
+                let error = chain(&error);
+                complain(&format!("the lock {name:?} ends with its lease: {error}"));
+                status
+            }
+        };
+        Ok(status)
+    }
+
+    /// Waits for the end of the command, passes signals on, and stops it when the lock is lost.
+    async fn watch(
+        &self,
+        mut running: Running,
+        guard: &LockGuard,
+        signals: &mut Signals,
+        foreground: bool,
+    ) -> Result<Ran, Failure> {
+        loop {
+            tokio::select! {
+                ended = running.end() => return Ok(Ran::Ended(ended?)),
+                signal = signals.next() => {
+                    if signals::is_passed_on(signal, foreground) {
+                        running.signal(signal);
+                    }
+                }
+                () = guard.lost() => break,
+            }
+        }
+        let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
+        complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
+        running.signal(self.signal.0);
+        // What may still be done is what the margin of the lease leaves.
+        let margin = self.lease.0.checked_div(10).unwrap_or_default().min(Duration::from_secs(1));
+        let kill = tokio::time::sleep(self.kill_after.map_or(margin, |it| it.0));
+        tokio::pin!(kill);
+        loop {
+            tokio::select! {
+                ended = running.end() => {
+                    // Its status does not count any more.
+                    ended?;
+                    break;
+                }
+                signal = signals.next() => {
+                    if signals::is_passed_on(signal, foreground) {
+                        running.signal(signal);
+                    }
+                }
+                () = &mut kill, if !kill.is_elapsed() => running.signal(Signal::KILL),
+            }
+        }
+        if !foreground {
+            // What it has started and left.
+            running.signal(Signal::KILL);
+        }
+        Ok(Ran::Stopped)
+    }
+}
+
+/// What became of the command.
+enum Ran {
+    Ended(u8),
+    /// The lock was lost before.
+    Stopped,
+}

@@ -1,0 +1,330 @@
+//! `tollgate locks`: who holds what, and taking a lock from whoever holds it.
+
+use std::collections::HashSet;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::json;
+use tollgate::Locks;
+use tollgate::core::lock::{Holder, Kind};
+use tollgate::redis::RedisStore;
+
+use super::redis::{LockStore, chain, plain, whoami};
+use super::{Answer, Failure, say, wait};
+use crate::settings::value::{LogFormat, LogLevel};
+use crate::telemetry::log;
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Say who holds which locks, for how long, and how many processes wait for them
+    List {
+        /// Print a JSON object a line
+        #[arg(long, env = "TOLLGATE_LOCKS_JSON")]
+        json: bool,
+        /// How many locks to print at most
+        #[arg(long, env = "TOLLGATE_LOCKS_MOST", default_value_t = 1_000, value_name = "COUNT")]
+        most: usize,
+        /// Names with * and ? for whatever; one without is looked at whoever holds it, Redisson's
+        /// holders included [default: all]
+        #[arg(value_name = "PATTERN")]
+        pattern: Option<String>,
+    },
+    /// Take a lock from whoever holds it, and wake who waits for it
+    ForceRelease {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        /// Why, for the log
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+        reason: String,
+        /// How the log line is written: json or text [default: text on a terminal, else json]
+        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
+        log_format: Option<LogFormat>,
+        /// The lock
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+pub(super) fn run(store: &LockStore, command: &Command) -> Result<Answer, Failure> {
+    wait(async {
+        let locks = Locks::new(store.open(None).await?);
+        let done = match command {
+            Command::List { json, most, pattern } => {
+                let shape = if *json { Shape::Json } else { Shape::Table };
+                list(&locks, pattern.as_deref(), *most, shape).await
+            }
+            Command::ForceRelease { yes, reason, log_format, name } => {
+                force(&locks, name, reason, *yes, *log_format).await
+            }
+        };
+        done.map_err(|error| chain(&*error).into())
+    })
+}
+
+/// How a list is printed.
+#[derive(Clone, Copy)]
+enum Shape {
+    Json,
+    Table,
+}
+
+async fn list(
+    locks: &Locks<RedisStore>,
+    pattern: Option<&str>,
+    most: usize,
+    shape: Shape,
+) -> Result<Answer, Failure> {
+    let (mut found, mut more) = (Vec::new(), false);
+    match pattern {
+        Some(name) if !name.contains(['*', '?']) => found.extend(locks.inspect(name).await?),
+        pattern => {
+            let (mut cursor, mut seen) = (Some(0), HashSet::new());
+            while let (Some(from), false) = (cursor, more) {
+                let page = locks.holders(from).await?;
+                cursor = page.next;
+                for holder in page.holders {
+                    let wanted = pattern.is_none_or(|it| matches(it, holder.name.as_str()));
+                    // A page may repeat what an earlier one had.
+                    if !wanted || !seen.insert(holder.name.clone()) {
+                        continue;
+                    }
+                    more = found.len() >= most;
+                    if !more {
+                        found.push(holder);
+                    }
+                }
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    match shape {
+        Shape::Json => found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?,
+        Shape::Table => say(&table(&found))?,
+    }
+    if more {
+        let _ = writeln!(std::io::stderr(), "tollgate: there are more than {most}: see --most");
+    }
+    Ok(Answer::Yes)
+}
+
+async fn force(
+    locks: &Locks<RedisStore>,
+    name: &str,
+    reason: &str,
+    yes: bool,
+    format: Option<LogFormat>,
+) -> Result<Answer, Failure> {
+    let Some(shown) = locks.inspect(name).await? else {
+        say(&format!("nobody holds {:?}\n", plain(name)))?;
+        return Ok(Answer::No);
+    };
+    if !yes {
+        if !confirmed(&shown)? {
+            return Ok(Answer::No);
+        }
+        let now = locks.inspect(name).await?;
+        if now.map(|now| (now.owner, now.fence)) != Some((shown.owner.clone(), shown.fence)) {
+            say("somebody else holds it by now: it was left alone\n")?;
+            return Ok(Answer::No);
+        }
+    }
+    let Some(holder) = locks.force_release(name, reason).await? else {
+        say(&format!("nobody holds {:?} any more\n", plain(name)))?;
+        return Ok(Answer::No);
+    };
+    // The log is this one line: what the connection had to say is not what was asked.
+    log::start(LogLevel::Info, format);
+    tracing::warn!(
+        audit = true,
+        lock = holder.name.as_str(),
+        owner = holder.owner,
+        fence = holder.fence.map(|fence| fence.get()),
+        label = holder.label,
+        age_ms = holder.age.map(millis),
+        by = whoami(),
+        reason,
+        "a lock was taken from its holder"
+    );
+    say(&format!("taken from {}\n", sentence(&holder)))?;
+    Ok(Answer::Yes)
+}
+
+/// Asks at the terminal.
+fn confirmed(holder: &Holder) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err("nobody can be asked, as stdin is no terminal: write --yes".into());
+    }
+    let mut out = std::io::stderr();
+    let name = plain(holder.name.as_str());
+    write!(out, "{name:?} is held by {}.\nTake it? [y/N] ", sentence(holder))?;
+    out.flush()?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    Ok(["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str()))
+}
+
+/// Who holds it, in words.
+fn sentence(holder: &Holder) -> String {
+    let mut text = plain(&holder.owner);
+    if !holder.label.is_empty() {
+        text.push_str(&format!(" [{}]", plain(&holder.label)));
+    }
+    if let Some(age) = holder.age {
+        text.push_str(&format!(", for {}", lasting(age)));
+    }
+    if let Some(fence) = holder.fence {
+        text.push_str(&format!(", fence {fence}"));
+    }
+    text
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Reentrant => "reentrant",
+        Kind::Simple => "simple",
+    }
+}
+
+fn object(holder: &Holder) -> serde_json::Value {
+    json!({
+        "name": holder.name.as_str(),
+        "kind": kind(holder.kind),
+        "owner": holder.owner,
+        "count": holder.depth,
+        "age_ms": holder.age.map(millis),
+        "left_ms": holder.left.map(millis),
+        "fence": holder.fence.map(|fence| fence.get()),
+        "waiting_processes": holder.waiting,
+        "label": holder.label,
+    })
+}
+
+fn table(holders: &[Holder]) -> String {
+    let head = ["NAME", "OWNER", "COUNT", "AGE", "LEFT", "FENCE", "WAITING", "HOLDER"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(holders.iter().map(|holder| {
+        let or = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        [
+            plain(holder.name.as_str()),
+            plain(&holder.owner),
+            holder.depth.to_string(),
+            or(holder.age.map(lasting)),
+            or(holder.left.map(lasting)),
+            or(holder.fence.map(|fence| fence.to_string())),
+            holder.waiting.to_string(),
+            plain(&holder.label),
+        ]
+    }));
+    let mut widths = [0_usize; 8];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |row: &[String; 8]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A length of time in its two largest units.
+fn lasting(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{}s", seconds % 60),
+        (0, _, _) => format!("{hours}h{}m", minutes % 60),
+        _ => format!("{days}d{}h", hours % 24),
+    }
+}
+
+/// Whether a name is one of a pattern's, in which * is any text and ? any character.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut of) = (0_usize, 0_usize);
+    // Where to go on if what follows the last * does not fit: one character of the name further.
+    let mut back: Option<(usize, usize)> = None;
+    while let Some(character) = name.get(at) {
+        match pattern.get(of) {
+            Some('*') => {
+                back = Some((of, at));
+                of = of.saturating_add(1);
+            }
+            Some(wanted) if *wanted == '?' || wanted == character => {
+                (at, of) = (at.saturating_add(1), of.saturating_add(1));
+            }
+            _ => {
+                let Some((star, from)) = back else { return false };
+                let next = from.saturating_add(1);
+                back = Some((star, next));
+                (at, of) = (next, star.saturating_add(1));
+            }
+        }
+    }
+    pattern.iter().skip(of).all(|rest| *rest == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::core::lock::LockName;
+
+    use super::*;
+
+    #[test]
+    fn patterns_match_as_people_expect() {
+        for (pattern, yes, no) in [
+            ("*", "anything", "\u{0}"),
+            ("order:*", "order:", "orders"),
+            ("*:eu", "a:b:eu", "a:eu:b"),
+            ("a*b*c", "a1b2b3c", "a1b2"),
+            ("?", "щ", "ab"),
+            ("a?c*", "abcd", "acd"),
+        ] {
+            assert!(matches(pattern, yes), "{pattern} {yes}");
+            assert!(pattern == "*" || !matches(pattern, no), "{pattern} {no}");
+        }
+        let slow = format!("{}b", "a*".repeat(200));
+        assert!(!matches(&slow, &"a".repeat(1_024)), "no pattern takes for ever");
+    }
+
+    #[test]
+    fn times_and_texts_are_for_people() {
+        let span = |seconds| lasting(Duration::from_secs(seconds));
+        assert_eq!(
+            [span(0), span(59), span(61), span(3_700), span(90_000)],
+            ["0s", "59s", "1m1s", "1h1m", "1d1h"]
+        );
+        assert_eq!(plain("a\u{1b}[2Jщ\n\u{202e}"), "a\\u{1b}[2Jщ\\n\\u{202e}");
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_says_what_is_not_known() {
+        let holder = Holder {
+            name: LockName::new("a\nb").unwrap(),
+            kind: Kind::Reentrant,
+            owner: "java:1".to_owned(),
+            depth: 2,
+            left: Some(Duration::from_secs(20)),
+            fence: None,
+            age: None,
+            label: String::new(),
+            waiting: 3,
+        };
+        assert_eq!(
+            table(&[holder]),
+            "NAME  OWNER   COUNT  AGE  LEFT  FENCE  WAITING  HOLDER\n\
+             a\\nb  java:1  2      -    20s   -      3\n"
+        );
+    }
+}

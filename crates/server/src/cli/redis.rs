@@ -1,0 +1,108 @@
+//! The Redis that locks are kept in, for the commands that use it without a server in between.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tollgate::redis::{Config, RedisStore, Warning};
+
+use super::{Failure, complain};
+use crate::settings::secret;
+use crate::settings::value::{Lasting, Secret};
+
+/// How long one attempt to connect may take, unless more was said.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Where locks are kept.
+#[derive(Args, Clone, Debug)]
+pub(super) struct LockStore {
+    /// The URL of the Redis or Valkey that locks are kept in; `embedded` is none, as it is in one
+    /// process
+    #[arg(long, global = true, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
+    store: Option<Secret>,
+    /// A file that holds the URL, for one with a password
+    #[arg(long, global = true, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
+    store_file: Option<PathBuf>,
+    /// The password of Redis, in place of one in the URL
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_STORE_PASSWORD",
+        hide_env_values = true,
+        value_name = "TEXT"
+    )]
+    store_password: Option<Secret>,
+    /// A file that holds that password
+    #[arg(long, global = true, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
+    store_password_file: Option<PathBuf>,
+    /// How long Redis may take for a step on a lock before it is asked again, 250ms at least
+    /// [default: 250ms]
+    #[arg(long, global = true, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
+    store_deadline: Option<Lasting>,
+}
+
+impl LockStore {
+    /// Connects, and says which rights are missing for locks of these names. A Redis that cannot be
+    /// reached is no error yet: the first step on a lock is.
+    pub(super) async fn open(&self, names: Option<&str>) -> Result<RedisStore, Failure> {
+        let url = secret("store", self.store.clone(), self.store_file.clone())?;
+        let url = url.filter(|url| url.expose() != "embedded").ok_or(
+            "locks across processes need a Redis, which the embedded store is not: write \
+             --store redis://127.0.0.1:6379, or set TOLLGATE_STORE",
+        )?;
+        let mut config = Config::new(url.expose())?;
+        let (said, file) = (self.store_password.clone(), self.store_password_file.clone());
+        if let Some(password) = secret("store-password", said, file)? {
+            config = config.password(password.expose());
+        }
+        if let Some(Lasting(deadline)) = self.store_deadline {
+            config = config.deadline(deadline).connect_timeout(deadline.max(CONNECT));
+        }
+        if let Some(names) = names {
+            config = config.locks(names);
+        }
+        let store = RedisStore::connect(config).await?;
+        let lacks = |warning: &&Warning| matches!(warning, Warning::MissingLockPermissions { .. });
+        for warning in store.warnings().iter().filter(lacks) {
+            complain(&plain(&warning.to_string()));
+        }
+        Ok(store)
+    }
+}
+
+/// An error and what led to it, in one line.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Writing into a string does not fail.
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Who runs this, for those who look at locks and at the log.
+pub(super) fn whoami() -> String {
+    let uid = rustix::process::getuid().as_raw();
+    let name = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let name = name.map_or_else(String::new, |name| format!("{name} "));
+    plain(&format!("{name}(uid {uid}) at {host}, pid {}", std::process::id()))
+}
+
+/// A text from elsewhere, without what a terminal would take for an order.
+pub(super) fn plain(text: &str) -> String {
+    let escape = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{206f}' | '\u{feff}');
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        if escape(c) {
+            out.extend(c.escape_default())
+        } else {
+            out.push(c)
+        }
+        out
+    })
+}
