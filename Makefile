@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here clients-are-here
+.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here java-is-here clients-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,8 +27,8 @@ lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings 
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
 
-lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers
-	$(CARGO) clippy --locked -p tollgate-bench --all-targets -- -D warnings
+lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers, and for the interop tests
+	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets -- -D warnings
 
 soak: cargo-is-here redis-is-here ## The large numbers: a hundred times the oracle's histories, and a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
@@ -48,6 +48,10 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
 		$(CARGO) test --locked --release -p tollgate --all-features --test locks processes \
 		-- --nocapture --test-threads 1
+
+interop: cargo-is-here redis-is-here java-is-here ## Hold and wake a real Redisson client's locks, and the other way round
+	mvn -q -B -f interop/redisson/pom.xml package
+	$(CARGO) test --locked -p tollgate-interop --test redisson -- --nocapture --test-threads 1
 
 bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis
@@ -72,3 +76,6 @@ redis-is-here:
 
 clients-are-here:
 	@.ci/clients-are-here
+
+java-is-here:
+	@.ci/java-is-here
