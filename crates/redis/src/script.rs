@@ -54,43 +54,22 @@ impl Step {
     ];
 
     pub(crate) const fn text(self) -> &'static str {
+        macro_rules! script {
+            ($($file:literal),+) => {
+                concat!(
+                    include_str!("../lua/lock/head.lua"),
+                    $(include_str!(concat!("../lua/lock/", $file, ".lua"))),+
+                )
+            };
+        }
         match self {
-            Self::Acquire => {
-                concat!(
-                    include_str!("../lua/lock/common.lua"),
-                    include_str!("../lua/lock/acquire.lua")
-                )
-            }
-            Self::Renew => {
-                concat!(
-                    include_str!("../lua/lock/common.lua"),
-                    include_str!("../lua/lock/renew.lua")
-                )
-            }
-            Self::Release => concat!(
-                include_str!("../lua/lock/common.lua"),
-                include_str!("../lua/lock/release.lua")
-            ),
-            Self::Inspect => concat!(
-                include_str!("../lua/lock/common.lua"),
-                include_str!("../lua/lock/describe.lua"),
-                include_str!("../lua/lock/inspect.lua")
-            ),
-            Self::Force => concat!(
-                include_str!("../lua/lock/common.lua"),
-                include_str!("../lua/lock/describe.lua"),
-                include_str!("../lua/lock/force.lua")
-            ),
-            Self::List => {
-                concat!(
-                    include_str!("../lua/lock/common.lua"),
-                    include_str!("../lua/lock/list.lua")
-                )
-            }
-            Self::Guarded => concat!(
-                include_str!("../lua/lock/common.lua"),
-                include_str!("../lua/lock/guarded.lua")
-            ),
+            Self::Acquire => script!("acquire_short", "common", "acquire"),
+            Self::Renew => script!("common", "renew"),
+            Self::Release => script!("release_short", "common", "release"),
+            Self::Inspect => script!("common", "describe", "inspect"),
+            Self::Force => script!("common", "describe", "force"),
+            Self::List => script!("list"),
+            Self::Guarded => script!("guarded"),
         }
     }
 }

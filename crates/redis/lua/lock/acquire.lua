@@ -9,6 +9,9 @@
 -- ARGV[6]  the lease in milliseconds
 -- ARGV[7]  the lock-delay in milliseconds
 -- ARGV[8]  what the holder says of itself
+-- ARGV[9]  the lease and the day by which a sidecar outlives it, in milliseconds
+--
+-- Comes after `acquire_short.lua`, which has read `beside` and `ttl`.
 --
 -- Returns now_us and
 --   'granted', the fence, how often it is held
@@ -22,11 +25,7 @@
 local kind, owner, hold = ARGV[3], ARGV[4], ARGV[5]
 local lease, delay = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local beside = call('MGET', KEYS[2], KEYS[3])
--- An acquisition that was slower than its own release.
-if beside[2] then return { stamp, 'over' } end
-
-local side, ttl, found = read(beside[1]), call('PTTL', KEYS[1]), false
+local side, found = read(beside[1]), false
 local free = ttl == -2
 if free then
   if side and side.barred >= now_ms and side.barred > 0 then

@@ -1,39 +1,16 @@
--- What every step on a lock begins with. Each step is one script: this file, then its own.
---
--- ARGV[1]  not_after: microseconds of server time from which nothing is to be done; 0 if unknown
--- ARGV[2]  of no use here: every step may be sent again by its own ids
---
--- The lock itself is Redisson's: a hash { owner = count }, or for a simple lock a string, the owner.
--- What has no place in it is beside it, in one string in the same slot, the sidecar:
---
---   1 fence since barred delay owner holds label
---
--- `since` is when it was granted (microseconds), `barred` until when nobody may take it if it vanishes
--- (milliseconds, 0 for none), `delay` how long that is, `holds` the ids of the acquisitions that count,
--- with commas between. It is only believed together with the lock: a sidecar of another owner, or
--- without a lock, says nothing but the last fence. Whatever else is there counts as absent.
---
--- `Record` of core is the same in Rust. Change them together: one suite judges both.
+-- What the steps on locks share, beyond `head.lua`.
 
-local call, fmt, concat = redis.call, string.format, table.concat
-local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
 local now_ms = math.floor(now / 1000)
-local stamp = fmt('%.0f', now)
-if tonumber(ARGV[1]) > 0 and now > tonumber(ARGV[1]) then return { 'late' } end
 
 -- A sidecar outlives its lock by this: as long as a fence is remembered that the clock, should it step
 -- back, could not make again.
 local DAY = 86400000
 
--- Above this a double cannot count by one.
-local MAX_FENCE = 9007199254740991
-
 -- What a sidecar says, or nil. It is read by `MGET`, which says nil where `GET` would fail.
 local function read(value)
   if not value then return nil end
   local fence, since, barred, delay, owner, holds, label =
-    string.match(value, '^1 (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+    match(value, '^1 (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
   fence = fence and #fence <= 16 and tonumber(fence)
   if not fence or fence > MAX_FENCE then return nil end
   return {

@@ -11,6 +11,8 @@
 -- ARGV[7]  for how many milliseconds the latch lives
 -- ARGV[8]  'PUBLISH' or 'SPUBLISH'
 --
+-- Comes after `release_short.lua`, which has read `beside`.
+--
 -- Returns now_us and what the latch says: '1' if the lock is free now, '0' if its owner still holds it,
 -- as Redisson's do; 'x' if it was not held any more.
 --
@@ -18,7 +20,6 @@
 -- the acquisition that it ends is not granted should it come later.
 
 local kind, owner, hold = ARGV[3], ARGV[4], ARGV[5]
-local beside = call('MGET', KEYS[2], KEYS[3])
 if beside[2] then return { stamp, beside[2] } end
 
 local found, side = look(kind, KEYS[1], owner), read(beside[1])

@@ -16,13 +16,15 @@ for i = 1, #KEYS / 2 do
   local found = look(ARGV[4 * i - 1], lock, owner)
   letters[i] = 'l'
   if type(found) == 'number' then
-    local side = read(call('MGET', place)[1])
-    if side and side.owner == owner and fmt('%.0f', side.fence) == ARGV[4 * i + 1] then
+    -- As `read` would, but for what is of no use here.
+    local side = call('MGET', place)[1]
+    local fence, delay, holder = match(side or '', '^1 (%d+) %d+ %d+ (%d+) (%S+) %S+ ')
+    if holder == owner and fence == ARGV[4 * i + 1] then
       local ttl = lengthen(lock, call('PTTL', lock), lease)
-      if side.delay > 0 then
-        note(place, side, ttl)
-      else
+      if delay == '0' then
         call('PEXPIRE', place, fmt('%.0f', ttl + DAY))
+      else
+        note(place, read(side), ttl)
       end
       letters[i] = 'h'
     end

@@ -5,6 +5,7 @@
 //! | `names` | which keys and channels belong to a lock |
 //! | `reply` | reads what the scripts say |
 //! | `bells` | one connection over which releases are heard |
+//! | `latches` | removes latches that are of no use any more |
 //!
 //! A step is sent alone, at once, on the connections of the store: whoever waits for a lock waits for
 //! nobody else's batch. It has a longer deadline than a decision, since there is no answer without
@@ -15,6 +16,7 @@
 mod bells;
 mod durable;
 mod guarded;
+mod latches;
 mod names;
 mod reply;
 
@@ -31,7 +33,7 @@ use tollgate_core::{StoreError, StoreErrorKind};
 
 use crate::config::Config;
 use crate::error::Cause;
-use crate::link::{Call, Link, Reply, Which, command};
+use crate::link::{Call, Link, Reply, Which};
 use crate::script::Step;
 use crate::{RedisStore, clock};
 
@@ -58,6 +60,7 @@ pub(crate) struct Locks {
     room: Arc<Semaphore>,
     bells: bells::Bells,
     durable: durable::Durable,
+    latches: Arc<latches::Latches>,
     patience: Duration,
 }
 
@@ -68,6 +71,7 @@ impl Locks {
             room: Arc::new(Semaphore::new(room)),
             bells: bells::Bells::default(),
             durable: durable::Durable::new(config),
+            latches: Arc::default(),
             patience: PATIENCE.max(config.deadline),
         }
     }
@@ -110,9 +114,13 @@ fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
         ask.lease.millis().to_string(),
         u64::try_from(delay).unwrap_or(u64::MAX).min(MAX_DELAY_MS).to_string(),
         label(ask.label),
+        ask.lease.millis().saturating_add(SIDECAR_MS).to_string(),
     ];
     call(Step::Acquire, [ask.name.as_str(), &sidecar, &latch], args)
 }
+
+/// By how much a sidecar outlives its lock: a day, as `lua/lock/common.lua` has it too.
+const SIDECAR_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A lock-delay is no longer than the longest lease: the sum of both stays exact in a script.
 const MAX_DELAY_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
@@ -127,7 +135,7 @@ impl RedisStore {
     async fn step_then(
         &self,
         call: Call<'static>,
-        then: impl FnOnce(&Link, &Reply) + Send + 'static,
+        then: impl FnOnce(&Arc<Link>, &Reply) + Send + 'static,
     ) -> Result<Reply, StoreError> {
         let now = clock::now();
         let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
@@ -192,13 +200,12 @@ impl LockStore for RedisStore {
             PUBLISH.to_owned(),
         ];
         let call = call(Step::Release, [ask.name.as_str(), &sidecar, &latch, &channel], args);
-        let attempt = ask.attempt;
+        let (attempt, latches) = (ask.attempt, Arc::clone(&self.locks.latches));
         let reply = self
             .step_then(call, move |link, _| {
-                // Nothing of this hold is under way any more, so nobody will ask the latch. As
-                // Redisson does, it is removed without waiting for that.
+                // Nothing of this hold is under way any more, so nobody will ask the latch.
                 if attempt == Attempt::Sole {
-                    link.dispatch(command(&[b"UNLINK", latch.as_bytes()]));
+                    latches.remove(link, latch);
                 }
             })
             .await?;
