@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library clean cargo-is-here redis-is-here java-is-here clients-are-here
+.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks clean cargo-is-here redis-is-here java-is-here clients-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,8 +46,8 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 		$(CARGO) test --locked --release -p tollgate-redis --all-features \
 		--test all -- --nocapture --test-threads 1 latency overload processes
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
-		$(CARGO) test --locked --release -p tollgate --all-features --test locks processes \
-		-- --nocapture --test-threads 1
+		$(CARGO) test --locked --release -p tollgate --all-features --test locks \
+		-- processes losses --nocapture --test-threads 1
 
 interop: cargo-is-here redis-is-here java-is-here ## Hold and wake a real Redisson client's locks, and the other way round
 	mvn -q -B -f interop/redisson/pom.xml package
@@ -55,6 +55,10 @@ interop: cargo-is-here redis-is-here java-is-here ## Hold and wake a real Rediss
 
 bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peers, on a server of its own
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis
+
+bench-locks: cargo-is-here redis-is-here ## Time locks beside their peers: alone, handed over, held by the thousand
+	TOLLGATE_BENCH_PYTHON="$$(.ci/redis-py "$${CARGO_TARGET_DIR:-target}/bench-python")" \
+		$(CARGO) run --locked --release -p tollgate-bench --bin bench-locks
 
 bench-library: cargo-is-here ## Time a request through all of the library, and through its HTTP layer, beside a peer
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-library
