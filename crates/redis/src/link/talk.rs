@@ -7,6 +7,7 @@
 //! so there is no queue that could grow.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -26,6 +27,9 @@ pub(crate) type Hear = Box<dyn FnMut(&[u8]) + Send>;
 
 /// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
 const ROOM: usize = 32 << 10;
+
+/// Commands written with one call to the system: those that are asked at the same time are few.
+const AT_ONCE: usize = 64;
 
 pub(super) struct Talk<S> {
     stream: S,
@@ -72,16 +76,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
-        while let Some(first) = self.outgoing.front() {
-            let rest = first.get(self.written..).unwrap_or(&[]);
-            match Pin::new(&mut self.stream).poll_write(context, rest) {
+        while !self.outgoing.is_empty() {
+            let mut slices = [IoSlice::new(&[]); AT_ONCE];
+            let mut begun = self.written;
+            for (slice, command) in slices.iter_mut().zip(&self.outgoing) {
+                *slice = IoSlice::new(command.get(std::mem::take(&mut begun)..).unwrap_or(&[]));
+            }
+            let filled = slices.get(..self.outgoing.len()).unwrap_or(&slices);
+            match Pin::new(&mut self.stream).poll_write_vectored(context, filled) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Err(_) | Ok(0)) => return Err(Over),
-                Poll::Ready(Ok(bytes)) if bytes >= rest.len() => {
-                    self.outgoing.pop_front();
-                    self.written = 0;
-                }
-                Poll::Ready(Ok(bytes)) => self.written = self.written.saturating_add(bytes),
+                Poll::Ready(Ok(bytes)) => self.wrote(bytes),
             }
             self.unflushed = true;
         }
@@ -92,6 +97,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
             self.unflushed = false;
         }
         Ok(())
+    }
+
+    /// So many bytes more of what is outgoing were written.
+    fn wrote(&mut self, bytes: usize) {
+        self.written = self.written.saturating_add(bytes);
+        while let Some(first) = self.outgoing.front()
+            && self.written >= first.len()
+        {
+            self.written = self.written.saturating_sub(first.len());
+            self.outgoing.pop_front();
+        }
     }
 
     /// Reads once, and hands out the answers that are whole then.
@@ -216,6 +232,31 @@ mod tests {
         drop(theirs);
         talk.await.unwrap();
         assert_eq!(*heard.lock().unwrap(), [b"c", b"c", b"c"]);
+    }
+
+    #[tokio::test]
+    async fn commands_arrive_whole_and_in_order_however_little_is_taken_at_a_time() {
+        for room in [1, 7, 1 << 16] {
+            let (ours, mut theirs) = duplex(room);
+            let (questions, asked) = mpsc::channel(3 * AT_ONCE);
+            let mut expected = Vec::new();
+            let mut answers = Vec::new();
+            for i in 0..3 * AT_ONCE {
+                let command = vec![b"abcdefghij"[i % 10]; 1 + i % 11];
+                expected.extend_from_slice(&command);
+                let (tell, told) = oneshot::channel();
+                questions.try_send(Question { command, tell }).ok().unwrap();
+                answers.push(told);
+            }
+            let talk = tokio::spawn(Talk::new(ours, asked, None));
+
+            let mut written = vec![0; expected.len()];
+            theirs.read_exact(&mut written).await.unwrap();
+
+            assert_eq!(written, expected, "{room} bytes at a time");
+            drop(theirs);
+            talk.await.unwrap();
+        }
     }
 
     #[tokio::test]
