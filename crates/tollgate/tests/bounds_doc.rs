@@ -14,6 +14,7 @@ fn file(named: &str) -> PathBuf {
     let (of, rest) = named.split_once('/').unwrap_or(("", named));
     match (of, rest.starts_with("src/") || rest.starts_with("tests/")) {
         ("embedded", _) => crates.join("embedded/tests").join(rest),
+        ("interop", _) => root().join("interop/tests").join(rest),
         ("redis" | "tollgate", true) => crates.join(named),
         ("redis", false) => crates.join("redis/src").join(rest),
         ("tollgate", false) => crates.join("tollgate/tests").join(rest),

@@ -15,6 +15,7 @@
 mod attribute;
 mod both_stores;
 mod history;
+mod losses;
 mod processes;
 mod regressions;
 mod sections;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tollgate::core::lock::Lease;
 use tollgate::redis::RedisStore;
 use tollgate::{LockState, Locks, Release};
-use tollgate_harness::{RedisServer, Reply};
+use tollgate_harness::{RedisServer, Reply, ServerClock};
 
 use crate::stage::patient;
 
@@ -43,8 +43,13 @@ fn child() {
             std::io::stdout().write_all(line.as_bytes()).unwrap();
         };
         say("holds");
+        let mut day = wall();
         while guard.state() != LockState::Lost {
             tokio::time::sleep(Duration::from_millis(20)).await;
+            let before = std::mem::replace(&mut day, wall());
+            if day.abs_diff(before) > Duration::from_secs(3_600) {
+                say("stepped");
+            }
         }
         say("lost");
         // What a holder that does not look would do.
@@ -61,12 +66,15 @@ struct Holder {
 impl Holder {
     /// Starts a child and waits until it holds the lock; its fence.
     fn start(url: &str) -> (Self, u64) {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::child", "--nocapture"])
-            .env(URL, url)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::start_under(url, |_| {})
+    }
+
+    /// The same, with something done to how it is started.
+    fn start_under(url: &str, change: impl FnOnce(&mut Command)) -> (Self, u64) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "processes::child", "--nocapture"]).env(URL, url);
+        change(&mut command);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap());
         let (tell, said) = channel();
         std::thread::spawn(move || read(lines, |line| tell.send(line).is_ok()));
@@ -109,6 +117,12 @@ fn read(lines: BufReader<ChildStdout>, mut tell: impl FnMut(String) -> bool) {
 #[expect(clippy::disallowed_methods, reason = "these tests are about real time")]
 fn clock() -> std::time::Instant {
     std::time::Instant::now()
+}
+
+/// The time of day, since the epoch.
+#[expect(clippy::disallowed_methods, reason = "a test steps it")]
+fn wall() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap()
 }
 
 /// B28: stopped beyond its lease, a holder learns of the loss first thing, and its fence is stale.
@@ -195,6 +209,38 @@ async fn a_loss_is_told_before_the_lease_can_end() {
         // Whatever was renewed last was renewed before it stopped.
         assert!(took < LEASE, "{took:?}");
     }
+    server.resume().unwrap();
+}
+
+/// B30: the wall clock of a holder steps by years, to and fro. It keeps its lock, which is renewed as
+/// before, and when Redis dies it is told in time all the same: leases are measured by the boot-time
+/// clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holders_wall_clock_may_step() {
+    const YEAR: u64 = 365 * 24 * 3_600 * 1_000_000;
+    let server = RedisServer::start().unwrap();
+    let here = locks(&server.url()).await;
+    let clock_of_child = ServerClock::new().unwrap();
+    let (holder, fence) =
+        Holder::start_under(&server.url(), |command| clock_of_child.govern(command));
+    for day in [30 * YEAR, 90 * YEAR, YEAR, 0] {
+        clock_of_child.set(day).unwrap();
+        assert_eq!(holder.hears("stepped"), fence);
+        let stepped = clock();
+        while clock().duration_since(stepped) < LEASE {
+            assert!(here.try_lock("a").await.unwrap().is_none(), "it is held");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    clock_of_child.set(90 * YEAR).unwrap();
+    assert_eq!(holder.hears("stepped"), fence);
+    server.stop().unwrap();
+    let stopped = clock();
+
+    assert_eq!(holder.hears("lost"), fence);
+
+    let took = clock().duration_since(stopped);
+    assert!(took < LEASE, "{took:?}");
     server.resume().unwrap();
 }
 
