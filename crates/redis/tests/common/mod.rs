@@ -1,6 +1,7 @@
 //! What the tests of the store have in common: limits, short ways to charge, and a look at what is
 //! really stored.
 
+#![allow(clippy::unwrap_used, reason = "a test stops there")]
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::time::Duration;
