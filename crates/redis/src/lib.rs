@@ -27,6 +27,7 @@ mod store;
 pub use crate::checks::Warning;
 pub use crate::config::{BreakerSettings, Config, Retry};
 pub use crate::error::{ConnectError, ConnectErrorKind};
+pub use crate::link::{Aside, Said};
 pub use crate::lock::{Ear, Guarded};
 pub use crate::store::{RedisStore, Stats};
 pub use tollgate_core as core;

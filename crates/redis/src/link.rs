@@ -20,8 +20,10 @@
 //! | `command`, `answer` | what is sent, what comes back |
 //! | `server_time` | what time it is at the server |
 //! | `locks` | what only locks ask: copies, releases that are heard |
+//! | `aside` | connections beside the link, for what is no decision |
 
 mod answer;
+mod aside;
 mod command;
 mod dial;
 mod keeper;
@@ -53,6 +55,8 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, Retry};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
+
+pub use self::aside::{Aside, Said};
 
 pub(crate) use self::answer::Reply;
 pub(crate) use self::command::{Call, Keys, Script, Strings, Which};

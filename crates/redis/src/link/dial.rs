@@ -25,6 +25,8 @@ use crate::error::{ConnectError, ConnectErrorKind};
 #[derive(Debug)]
 pub(super) struct Dialer {
     config: Config,
+    /// The most bytes of an answer or a message that are kept.
+    most: usize,
     #[cfg(feature = "tls")]
     tls: Option<tls::Connector>,
 }
@@ -51,7 +53,14 @@ impl Dialer {
                 Address::Tcp { .. } | Address::Unix(_) => None,
             },
             config: config.clone(),
+            most: resp::MAX_BYTES,
         })
+    }
+
+    /// Connections on which no answer and no message has more bytes.
+    pub(super) const fn at_most(mut self, most: usize) -> Self {
+        self.most = most;
+        self
     }
 
     /// One attempt, over within the connect timeout.
@@ -141,7 +150,7 @@ impl Dialer {
     {
         // All calls that may be in flight, and a few PINGs, find room without waiting.
         let (ask, asked) = mpsc::channel(self.config.max_in_flight.saturating_add(8));
-        (Wire::new(ask), Box::pin(Talk::new(stream, asked, hear)))
+        (Wire::new(ask), Box::pin(Talk::new(stream, asked, hear).at_most(self.most)))
     }
 
     /// Logs in, and waits for a sign of life: a stopped server accepts connections too.

@@ -57,8 +57,8 @@ impl Link {
         }
     }
 
-    /// A connection of its own for messages. Whoever hears is told the channel of each, on the thread
-    /// of the connection, and must not keep it.
+    /// A connection of its own for messages. Whoever hears is told each, on the thread of the
+    /// connection, and must not keep it.
     ///
     /// # Errors
     ///

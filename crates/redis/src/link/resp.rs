@@ -5,10 +5,11 @@
 //! bytes that were promised. What only version 3 has is garbage too, as nobody asked for it.
 
 /// The most bytes of one value: what Redis itself allows for a string.
-const MAX_BYTES: usize = 512 << 20;
+pub(super) const MAX_BYTES: usize = 512 << 20;
 
-/// The most values in an array. A script of ours returns six, the check of permissions some thirty.
-const MAX_VALUES: usize = 1024;
+/// The most values in an array. A script of ours returns six, the check of permissions some thirty; a
+/// `SCAN` of five hundred places may find several keys in each.
+const MAX_VALUES: usize = 1 << 14;
 
 /// How deep arrays may lie in arrays. Ours hold none.
 const MAX_DEPTH: usize = 4;
@@ -256,7 +257,7 @@ mod tests {
             "$\r\n",
             "$-2\r\n",
             "$536870913\r\n",
-            "*1025\r\n",
+            "*16385\r\n",
             "*-2\r\n",
             ":1.5\r\n",
             ":9223372036854775808\r\n",
@@ -268,7 +269,7 @@ mod tests {
         }
         assert_eq!(read(b"$1\r\nxyz"), Err(Garbage), "a string that ends elsewhere");
         assert_eq!(measure(b"$536870000\r\n"), Ok(None), "nearly as long as Redis allows");
-        assert_eq!(measure(b"*1024\r\n"), Ok(None));
+        assert_eq!(measure(b"*16384\r\n"), Ok(None));
     }
 
     /// Whatever comes, what is measured can be read or is garbage, and nothing panics.

@@ -22,8 +22,8 @@ pub(super) struct Question {
     pub(super) tell: oneshot::Sender<Value>,
 }
 
-/// Who is told the channel of each message. Called on the thread of the connection.
-pub(crate) type Hear = Box<dyn FnMut(&[u8]) + Send>;
+/// Who is told the channel and the content of each message. Called on the thread of the connection.
+pub(crate) type Hear = Box<dyn FnMut(&[u8], &[u8]) + Send>;
 
 /// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
 const ROOM: usize = 32 << 10;
@@ -46,6 +46,8 @@ pub(super) struct Talk<S> {
     /// What was read, of which so much is unread; the rest is room for more.
     incoming: Vec<u8>,
     filled: usize,
+    /// The most bytes of one answer or message.
+    most: usize,
 }
 
 /// Why a talk is over does not matter to anybody.
@@ -63,7 +65,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
             waiting: VecDeque::new(),
             incoming: vec![0; ROOM],
             filled: 0,
+            most: resp::MAX_BYTES,
         }
+    }
+
+    /// Ends at an answer or a message of more bytes than this.
+    pub(super) const fn at_most(mut self, most: usize) -> Self {
+        self.most = most;
+        self
     }
 
     fn listen(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
@@ -112,6 +121,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
 
     /// Reads once, and hands out the answers that are whole then.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Over>> {
+        if self.filled > self.most {
+            return Poll::Ready(Err(Over));
+        }
         if self.filled == self.incoming.len() {
             self.incoming.resize(self.filled.saturating_mul(2), 0);
         }
@@ -128,13 +140,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     fn hand_out(&mut self) -> Result<(), Over> {
         let mut unread = self.incoming.get(..self.filled).unwrap_or(&[]);
         while let Some(end) = resp::measure(unread).map_err(|_| Over)? {
+            if end > self.most {
+                return Err(Over);
+            }
             let (answer, rest) = unread.split_at_checked(end).ok_or(Over)?;
             unread = rest;
             let answer = resp::read(answer).map_err(|_| Over)?;
             if let Some(hear) = &mut self.hear
-                && let Some(channel) = channel_of(&answer)
+                && let Some((channel, content)) = message(&answer)
             {
-                hear(channel);
+                hear(channel, content);
                 continue;
             }
             let tell = self.waiting.pop_front().ok_or(Over)?;
@@ -169,12 +184,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     }
 }
 
-/// Over which channel this came, if it is a message.
-fn channel_of(value: &Value) -> Option<&[u8]> {
+/// Over which channel this came, and what it says, if it is a message.
+fn message(value: &Value) -> Option<(&[u8], &[u8])> {
     let Value::Array(parts) = value else { return None };
     match parts.as_slice() {
-        [Value::String(kind), Value::String(channel), Value::String(_)] if kind == b"message" => {
-            Some(channel)
+        [Value::String(kind), Value::String(channel), Value::String(content)]
+            if kind == b"message" =>
+        {
+            Some((channel, content))
         }
         _ => None,
     }
@@ -213,7 +230,9 @@ mod tests {
         let (questions, asked) = mpsc::channel(2);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hear = Arc::clone(&heard);
-        let hear: Hear = Box::new(move |channel| hear.lock().unwrap().push(channel.to_vec()));
+        let hear: Hear = Box::new(move |channel, content| {
+            hear.lock().unwrap().push([channel, content].concat());
+        });
         let talk = tokio::spawn(Talk::new(ours, asked, Some(hear)));
         // Cut anywhere, as a network may.
         for byte in MESSAGE {
@@ -231,7 +250,7 @@ mod tests {
         theirs.write_all(MESSAGE).await.unwrap();
         drop(theirs);
         talk.await.unwrap();
-        assert_eq!(*heard.lock().unwrap(), [b"c", b"c", b"c"]);
+        assert_eq!(*heard.lock().unwrap(), [b"c0", b"c0", b"c0"]);
     }
 
     #[tokio::test]
@@ -261,7 +280,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_asked_for_ends_a_talk_unless_it_is_a_message_that_is_heard() {
-        let hear: Hear = Box::new(|_| {});
+        let hear: Hear = Box::new(|_, _| {});
         for (unasked, hear) in [(MESSAGE, None), (b":1\r\n", Some(hear))] {
             let (ours, mut theirs) = duplex(64);
             let (_questions, asked) = mpsc::channel(1);
@@ -269,6 +288,22 @@ mod tests {
             theirs.write_all(unasked).await.unwrap();
 
             Talk::new(ours, asked, hear).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn more_than_may_be_kept_ends_a_talk() {
+        for (length, ends) in [(93, false), (94, true)] {
+            let (ours, mut theirs) = duplex(1024);
+            let (questions, asked) = mpsc::channel(1);
+            let talk = tokio::spawn(Talk::new(ours, asked, None).at_most(100));
+            let answer = ask(&questions);
+            let promised = format!("${length}\r\n{}", "x".repeat(length));
+            theirs.write_all(format!("{promised}\r\n").as_bytes()).await.unwrap();
+
+            assert_eq!(answer.await.is_err(), ends, "{length}");
+            drop(theirs);
+            talk.await.unwrap();
         }
     }
 }

@@ -179,7 +179,7 @@ async fn keep(link: Arc<Link>, tower: Weak<Tower>, mut changes: mpsc::UnboundedR
             return;
         }
         let rung = tower.clone();
-        let hear = move |channel: &[u8]| {
+        let hear = move |channel: &[u8], _: &[u8]| {
             if let Some(tower) = rung.upgrade() {
                 tower.ring(channel);
             }
