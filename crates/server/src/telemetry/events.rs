@@ -5,7 +5,7 @@
 //! would tell nobody anything.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use serde::Serialize;
 use tokio::sync::broadcast;
@@ -40,6 +40,8 @@ pub struct Events {
     listeners: Arc<AtomicUsize>,
     spared: EmbeddedStore,
     limit: Option<Limit>,
+    /// The version of the rules that apply, for what does not say by which it was decided.
+    rules_version: AtomicU64,
 }
 
 /// Somebody who listens, until dropped.
@@ -58,6 +60,7 @@ impl Default for Events {
             listeners: Arc::default(),
             spared: EmbeddedStore::builder().max_keys(1).build(),
             limit: quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok()),
+            rules_version: AtomicU64::new(0),
         }
     }
 }
@@ -109,8 +112,11 @@ impl Observer for Passing {
         match event {
             Event::Banned { rule, domain, .. } => {
                 tracing::info!(rule = &**rule, domain = &**domain, "a client was banned");
-                self.0
-                    .tell("banned", || serde_json::json!({ "rule": &**rule, "domain": &**domain }));
+                let version = self.0.rules_version.load(Ordering::Relaxed);
+                self.0.tell(
+                    "banned",
+                    || serde_json::json!({ "rule": &**rule, "domain": &**domain, "rules_version": version }),
+                );
             }
             Event::ShadowRefused { ruling } => {
                 let by = ruling.refused_by().and_then(|finding| {
@@ -118,13 +124,15 @@ impl Observer for Passing {
                     own.or_else(|| finding.envoy.map(|rule| (rule.path(), rule.domain())))
                 });
                 if let Some((rule, domain)) = by.filter(|_| self.0.has_room()) {
+                    let version = ruling.version();
                     self.0.tell(
                         "shadow-refused",
-                        || serde_json::json!({ "rule": rule, "domain": domain }),
+                        || serde_json::json!({ "rule": rule, "domain": domain, "rules_version": version }),
                     );
                 }
             }
             Event::RulesChanged { from, to } => {
+                self.0.rules_version.store(*to, Ordering::Relaxed);
                 self.0.tell("rules", || serde_json::json!({ "from": from, "to": to }));
             }
             Event::EnvoyRulesChanged { from, to } => {

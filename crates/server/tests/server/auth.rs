@@ -28,6 +28,7 @@ async fn a_trusted_proxy_is_told_204_or_429_with_the_fields() {
     assert_eq!((first.status, first.body.as_str()), (204, ""));
     assert_eq!(first.header("ratelimit"), Some("\"login-per-ip\";r=1;t=60"));
     assert_eq!(first.header("ratelimit-policy"), Some("\"login-per-ip\";q=2;w=60"));
+    assert_eq!(first.header("x-tollgate-rules-version"), Some("1"));
     assert_eq!(auth(&running, &login).status, 204);
 
     let refused = auth(&running, &login);
@@ -35,6 +36,7 @@ async fn a_trusted_proxy_is_told_204_or_429_with_the_fields() {
     let retry: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&retry));
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refused.header("x-tollgate-rules-version"), Some("1"));
     assert_eq!(refused.json()["violated-policies"], serde_json::json!(["login-per-ip"]));
 
     let nginx =

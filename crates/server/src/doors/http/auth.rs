@@ -125,7 +125,11 @@ impl Doorman {
             .trust(self.trust.clone())
             .refuse_with(move |refusal| {
                 refused(&records, &trust, &named, refusal);
-                refusal.respond()
+                let mut response = refusal.respond();
+                if let Some(ruling) = refusal.ruling() {
+                    response.headers_mut().insert(VERSION, ruling.version().into());
+                }
+                response
             });
         self.attributes.iter().fold(layer, |layer, AttributeHeader { name, header }| {
             let header = header.clone();
@@ -144,6 +148,9 @@ impl Doorman {
         self.trust.client(peer, &probe).is_ok_and(|client| client != peer.to_canonical())
     }
 }
+
+/// By which version of the rules a request was judged.
+const VERSION: &str = "x-tollgate-rules-version";
 
 /// `?refuse=403`: the status of a refusal, for nginx, which takes every other one for a failure.
 fn refuses_with(parts: &Parts) -> Result<Option<StatusCode>, Problem> {
@@ -237,6 +244,9 @@ impl Service<Request<()>> for Passes {
         }
         let mut response = Response::new(http_body_util::Empty::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
+        if let Some(ruling) = judged.iter().find_map(|judged| judged.rulings().next()) {
+            response.headers_mut().insert(VERSION, ruling.version().into());
+        }
         ready(Ok(response))
     }
 }
