@@ -73,10 +73,10 @@ impl Room {
         settings: Settings,
         events: Arc<Events>,
         level: LevelHandle,
-    ) -> Self {
+    ) -> Result<Self, tollgate::redis::ConnectError> {
         use std::hash::{BuildHasher as _, RandomState};
-        Self {
-            rules: Keeper::new(&settings),
+        Ok(Self {
+            rules: Keeper::new(&settings)?,
             envoy: EnvoyKeeper::new(&settings),
             limiter,
             settings,
@@ -88,7 +88,7 @@ impl Room {
             draining: AtomicBool::new(false),
             next_request: AtomicU64::new(0),
             node: RandomState::new().hash_one(0_u8),
-        }
+        })
     }
 
     /// Whether requests are wanted.

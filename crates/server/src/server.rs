@@ -97,7 +97,7 @@ impl Server {
         let addresses =
             Addresses { http: at(&http), grpc: at(&grpc), resp: at(&resp), admin: at(&admin) };
         let room = Arc::new(furnish(settings, level).await?);
-        room.rules.start(&room.limiter);
+        rules::start(&room).await;
         room.envoy.start(&room.limiter, &room.rules);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -188,5 +188,5 @@ async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartEr
     if let Some(secret) = settings.secret {
         builder = builder.secret(secret.0);
     }
-    Ok(Room::new(builder.build(), settings, events, level))
+    Room::new(builder.build(), settings, events, level).map_err(StartError::Store)
 }

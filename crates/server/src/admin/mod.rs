@@ -111,6 +111,7 @@ fn status(room: &Room) -> Response<Body> {
             "store": store.name(),
             "store_up": store.is_up(),
             "rules_version": room.limiter.rules().version(),
+            "rules_from": room.rules.source(),
             "rules_file": room.rules.file().map(|path| path.display().to_string()),
             "rules_trouble": room.rules.trouble(),
             "envoy_rules_version": room.limiter.envoy_rules().version(),

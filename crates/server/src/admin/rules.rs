@@ -16,6 +16,9 @@ use crate::rules::RulesError;
 /// The longest rules that are taken over HTTP.
 const MAX_RULES: usize = 8 * 1024 * 1024;
 
+/// The longest name of an author that is kept.
+const MAX_AUTHOR: usize = 128;
+
 pub(super) fn get(room: &Room, call: &Call) -> Response<Body> {
     let query = call.request.uri().query().unwrap_or_default();
     let format = match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
@@ -44,6 +47,7 @@ const fn type_of(format: Format) -> &'static str {
 
 pub(super) async fn put(room: &Arc<Room>, call: Call) -> Response<Body> {
     let (peer, id) = (call.peer, call.id.clone());
+    let by = author(call.request.headers(), peer);
     let (expected, format) = match (version(call.request.headers()), format(call.request.headers()))
     {
         (Ok(expected), Ok(format)) => (expected, format),
@@ -53,21 +57,17 @@ pub(super) async fn put(room: &Arc<Room>, call: Call) -> Response<Body> {
         Ok(text) => text,
         Err(problem) => return problem.into(),
     };
-    let putting = Arc::clone(room);
-    let done = tokio::task::spawn_blocking(move || {
-        putting.rules.put(&putting.limiter, expected, &text, format)
-    });
-    match done.await {
-        Ok(Ok(applied)) => {
+    match crate::rules::put(room, expected, text, format, &by).await {
+        Ok(applied) => {
             let (from, to) = (applied.from, applied.to);
-            tracing::warn!(audit = true, %peer, request = id, from, version = to, "the rules were replaced");
+            tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "the rules were replaced");
             json(StatusCode::OK, &object!({ "from": from, "to": to }))
         }
-        Ok(Err(error)) => {
-            tracing::warn!(audit = true, %peer, request = id, "rules were offered and not taken");
+        Err(error) => {
+            let applies = room.limiter.rules().version();
+            tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rules were offered and not taken");
             problem(&error).into()
         }
-        Err(_) => Problem::new(500, "the rules could not be replaced").into(),
     }
 }
 
@@ -104,6 +104,14 @@ fn version(headers: &HeaderMap) -> Result<u64, Problem> {
     said.and_then(|text| text.parse().ok()).ok_or_else(|| Problem::new(400, why))
 }
 
+/// Who writes, as kept with the rules: what they say of themselves, and where from.
+fn author(headers: &HeaderMap, peer: std::net::SocketAddr) -> String {
+    let said = headers.get("x-tollgate-author").and_then(|said| said.to_str().ok());
+    let said: String = said.unwrap_or_default().chars().take(MAX_AUTHOR).collect();
+    let from = peer.ip().to_canonical();
+    if said.trim().is_empty() { format!("{from}") } else { format!("{} at {from}", said.trim()) }
+}
+
 fn format(headers: &HeaderMap) -> Result<Format, Problem> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
@@ -127,9 +135,11 @@ fn problem(error: &RulesError) -> Problem {
             Problem::new(409, &error.to_string()).with("present", stale.present)
         }
         RulesError::Taken(_) => Problem::new(409, &error.to_string()),
-        RulesError::Unreadable(_) | RulesError::Unwritable(_) => {
-            Problem::new(503, &error.to_string())
-        }
+        RulesError::NotOurs(why) => Problem::new(405, why),
+        RulesError::Unreadable(_)
+        | RulesError::Unwritable(_)
+        | RulesError::Unreachable(_)
+        | RulesError::Message(_) => Problem::new(503, &error.to_string()),
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
+use tollgate::redis::Config;
 use tollgate::rules::{self as files, Format};
 
 use super::check::token;
 use super::client::{Client, Reply};
 use super::{AdminServer, Answer, Failure, diff, say, wait};
+use crate::rules::hashes;
+use crate::settings::value::Secret;
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
@@ -25,6 +28,9 @@ pub(super) enum Command {
         /// The version that is replaced; the one that applies unless said
         #[arg(long, value_name = "VERSION")]
         expect: Option<u64>,
+        /// Who does it, for the log and for whoever reads the rules in Redis
+        #[arg(long, value_name = "NAME")]
+        author: Option<String>,
         /// The file
         #[arg(value_name = "FILE")]
         file: PathBuf,
@@ -37,6 +43,34 @@ pub(super) enum Command {
     },
     /// Print every change of them, until interrupted
     Watch,
+    /// Print rules that others keep in Redis as hashes, as YAML of ours; asks no server
+    Import(Import),
+}
+
+/// Which hashes become rules.
+#[derive(Args, Debug)]
+pub(super) struct Import {
+    /// The URL of the Redis that they are in
+    #[arg(long, env = "TOLLGATE_IMPORT_FROM", hide_env_values = true, value_name = "URL")]
+    from: Secret,
+    /// Their keys
+    #[arg(long, default_value = "rate_limit_config:*", value_name = "PATTERN")]
+    pattern: String,
+    /// The domain that they make up
+    #[arg(long, default_value = "default", value_name = "DOMAIN")]
+    domain: String,
+    /// The version that they get
+    #[arg(long, default_value_t = 1, value_name = "VERSION")]
+    as_version: u64,
+}
+
+impl Import {
+    async fn run(&self) -> Result<Answer, Failure> {
+        let config = Config::new(self.from.expose())?;
+        let yaml = hashes::import(config, &self.pattern, &self.domain, self.as_version).await?;
+        say(&yaml)?;
+        Ok(Answer::Yes)
+    }
 }
 
 pub(super) fn run(server: &AdminServer, command: &Command) -> Result<Answer, Failure> {
@@ -49,7 +83,10 @@ pub(super) fn run(server: &AdminServer, command: &Command) -> Result<Answer, Fai
                 say(&reply.text())?;
                 Ok(Answer::Yes)
             }
-            Command::Put { expect, file } => put(&client, *expect, file).await,
+            Command::Put { expect, author, file } => {
+                put(&client, *expect, author.as_deref(), file).await
+            }
+            Command::Import(import) => import.run().await,
             Command::Diff { file } => {
                 let reply = get(&client, "yaml").await?;
                 let (text, format) = read(file)?;
@@ -77,7 +114,12 @@ fn read(path: &Path) -> Result<(String, Format), Failure> {
     Ok((text.to_owned(), Format::of_path(path).unwrap_or(Format::Yaml)))
 }
 
-async fn put(client: &Client, expect: Option<u64>, path: &Path) -> Result<Answer, Failure> {
+async fn put(
+    client: &Client,
+    expect: Option<u64>,
+    author: Option<&str>,
+    path: &Path,
+) -> Result<Answer, Failure> {
     let (text, format) = read(path)?;
     let kind = match format {
         Format::Json => "application/json",
@@ -92,7 +134,9 @@ async fn put(client: &Client, expect: Option<u64>, path: &Path) -> Result<Answer
             tag.ok_or("the server does not say which version applies")?.to_owned()
         }
     };
-    let headers = [("content-type", kind), ("if-match", expected.as_str())];
+    let author = author.unwrap_or_default();
+    let headers =
+        [("content-type", kind), ("if-match", expected.as_str()), ("x-tollgate-author", author)];
     let reply = client.ask(Method::PUT, "/v1/rules", &headers, text).await?;
     match reply.status {
         StatusCode::OK => {

@@ -46,8 +46,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
 fn greeting(server: &Server) -> String {
     let room: &Room = server.room();
     let rules = room.limiter.rules();
-    let from =
-        room.rules.file().map_or_else(|| "none".to_owned(), |path| path.display().to_string());
+    let from = room.rules.source();
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = writeln!(

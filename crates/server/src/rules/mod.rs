@@ -1,32 +1,46 @@
 //! Rules that change while the server runs.
 //!
-//! One authority says what they are: a file, or, where none is named, whoever uses the admin API.
-//! Whatever it offers is read and checked whole before it replaces what applies; what is wrong
-//! changes nothing but [`Keeper::trouble`]. The last good rules can be kept in a directory, for a
-//! start at which the authority has none.
+//! One authority says what they are: a file, a set in Redis, hashes in Redis that somebody else
+//! writes, or, where none is named, whoever uses the admin API. Whatever it offers is read and checked
+//! whole before it replaces what applies; what is wrong changes nothing but [`Keeper::trouble`]. The
+//! last good rules can be kept in a directory, for a start at which the authority has none.
 //!
-//! `file` reads and writes, `watch` notices. Rules in Redis are another authority: they would go
-//! beside `file`, and into `Authority`.
+//! | Part | Does |
+//! |---|---|
+//! | `file`, `watch` | a file: reads and writes, notices |
+//! | `stored`, `edition` | a set in Redis, and what can be wrong with it |
+//! | `hashes` | rules that others keep as hashes |
+//! | `line`, `hints` | the connection to Redis, and messages over another |
 
+mod edition;
 mod file;
+pub(crate) mod hashes;
+mod hints;
+mod line;
+mod stored;
 mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate::core::rule::RuleSet;
+use tollgate::redis::ConnectError;
 use tollgate::rules::{self, Format, Problems};
 use tollgate::{Limiter, StaleRules};
 
 use crate::envoy::Claims;
+use crate::room::Room;
 use crate::settings::Settings;
+use crate::settings::rules_from::Form;
 use crate::store::AnyStore;
+use hashes::Hashes;
+use stored::Stored;
 
 pub(crate) use file::replace as replace_file;
 pub use watch::follow;
-pub(crate) use watch::{DEBOUNCE, look, watch_dirs};
+pub(crate) use watch::{DEBOUNCE, look, start, watch_dirs};
 
 /// Where rules come from, and what became of them.
 #[derive(Debug)]
@@ -37,6 +51,10 @@ pub struct Keeper {
     seen: Mutex<Option<u64>>,
     /// What is wrong with what the authority says now.
     trouble: Mutex<Option<String>>,
+    /// The error that was told last, so that it is told once.
+    told: Mutex<Option<u64>>,
+    /// Whether rules in Redis are to be judged anew at the next look.
+    anew: AtomicBool,
     missing: AtomicBool,
     /// What belongs to Envoy's rules beside these.
     claims: Mutex<Claims>,
@@ -49,6 +67,8 @@ pub struct Keeper {
 #[derive(Debug)]
 enum Authority {
     File(PathBuf, Format),
+    Stored(Stored),
+    Hashes(Hashes),
     /// The admin API alone; nothing is kept but in `last_good`.
     Memory,
 }
@@ -71,12 +91,23 @@ pub enum RulesError {
     Unwritable(String),
     /// A domain of theirs is in a file for Envoy; with both places.
     Taken(String),
+    /// Where they are kept does not answer.
+    Unreachable(String),
+    /// Somebody said something about them that makes no sense.
+    Message(String),
+    /// They are somebody else's to write.
+    NotOurs(String),
 }
 
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable(why) | Self::Unwritable(why) | Self::Taken(why) => f.write_str(why),
+            Self::Unreadable(why)
+            | Self::Unwritable(why)
+            | Self::Unreachable(why)
+            | Self::Message(why)
+            | Self::Taken(why)
+            | Self::NotOurs(why) => f.write_str(why),
             Self::Invalid(problems) => problems.fmt(f),
             Self::Stale(stale) => stale.fmt(f),
             Self::Conflict { present } => {
@@ -98,24 +129,43 @@ pub struct Applied {
 }
 
 impl Keeper {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let authority = match &settings.rules {
-            Some(path) => {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, ConnectError> {
+        let authority = match (&settings.rules, &settings.rules_from) {
+            (Some(path), _) => {
                 Authority::File(path.clone(), Format::of_path(path).unwrap_or(Format::Yaml))
             }
-            None => Authority::Memory,
+            (None, Some(from)) => {
+                let config = line::config(settings, from)?;
+                match from.form {
+                    Form::Set => Authority::Stored(Stored::new(from, config)),
+                    Form::Hashes => Authority::Hashes(Hashes::new(from, config)),
+                }
+            }
+            (None, None) => Authority::Memory,
         };
         let last_good = settings.state_dir.as_ref().map(|dir| dir.join("rules.last-good.yaml"));
-        let missing = matches!(authority, Authority::File(..));
-        Self {
+        let missing = !matches!(authority, Authority::Memory);
+        Ok(Self {
             authority,
             last_good,
             seen: Mutex::default(),
             trouble: Mutex::default(),
+            told: Mutex::default(),
+            anew: AtomicBool::new(false),
             missing: AtomicBool::new(missing),
             claims: Mutex::default(),
             applied: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
+        })
+    }
+
+    /// Where they come from, for people.
+    pub fn source(&self) -> String {
+        match &self.authority {
+            Authority::File(path, _) => path.display().to_string(),
+            Authority::Stored(stored) => format!("{} in Redis", stored.key()),
+            Authority::Hashes(hashes) => format!("{} in Redis", hashes.pattern()),
+            Authority::Memory => "none".to_owned(),
         }
     }
 
@@ -123,7 +173,7 @@ impl Keeper {
     pub fn file(&self) -> Option<&Path> {
         match &self.authority {
             Authority::File(path, _) => Some(path),
-            Authority::Memory => None,
+            _ => None,
         }
     }
 
@@ -137,10 +187,9 @@ impl Keeper {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The first rules: the authority's, else the last good ones. Whatever is wrong with the
-    /// authority's is logged, and is [`Keeper::trouble`].
-    pub fn start(&self, limiter: &Limiter<AnyStore>) {
-        // The last good ones first, as versions only rise: an older file must not undo them.
+    /// Applies the rules that applied when a server last ran here. First of all, as versions only
+    /// rise: an older file must not undo them.
+    pub(crate) fn recall(&self, limiter: &Limiter<AnyStore>) {
         if let Some(path) = &self.last_good
             && let Ok(text) = file::read(path)
         {
@@ -150,16 +199,10 @@ impl Keeper {
                 Err(error) => tracing::warn!(%error, "the last good rules cannot be used"),
             }
         }
-        if let Err(error) = self.refresh(limiter) {
-            tracing::error!(%error, "the rules cannot be used");
-        }
-        if self.are_missing() {
-            tracing::warn!("there are no rules: not ready until there are");
-        }
     }
 
-    /// Looks at the authority, and applies what it says if that is new and right. `None` if it is
-    /// what was looked at before.
+    /// Looks at the file, if there is one, and applies what it says if that is new and right. `None`
+    /// if it is what was looked at before.
     ///
     /// # Errors
     ///
@@ -182,24 +225,55 @@ impl Keeper {
             rules::load(&text, *format)
                 .map_err(|problems| RulesError::Invalid(problems.in_file(name)))
         });
-        let taken = loaded.and_then(|set| {
-            // The same version again is no edit: a restart, or a comment.
-            if set.version() == limiter.rules().version()
-                && set.declaration() == limiter.rules().declaration()
-            {
-                self.settled(limiter);
-                return Ok(None);
-            }
-            self.apply(limiter, set).map(Some)
-        });
-        if let Err(error) = &taken {
-            self.rejected.fetch_add(1, Ordering::Relaxed);
-            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-        }
-        taken
+        let taken = loaded.and_then(|set| self.take(limiter, set));
+        self.noted(taken)
     }
 
-    /// Replaces the rules through the authority, if version `expected` is what applies.
+    /// Applies what the authority says. `None` if it is what applies.
+    fn take(
+        &self,
+        limiter: &Limiter<AnyStore>,
+        set: RuleSet,
+    ) -> Result<Option<Applied>, RulesError> {
+        // The same version again is no edit: a restart, or a comment.
+        if set.version() == limiter.rules().version()
+            && set.declaration() == limiter.rules().declaration()
+        {
+            self.settled(limiter);
+            return Ok(None);
+        }
+        self.apply(limiter, set).map(Some)
+    }
+
+    /// Notes what is wrong with what the authority says. The same error again is none: it was told.
+    fn noted(
+        &self,
+        looked: Result<Option<Applied>, RulesError>,
+    ) -> Result<Option<Applied>, RulesError> {
+        let Err(error) = looked else { return looked };
+        let text = error.to_string();
+        // A message is not what the authority says, only what somebody said about it.
+        if !matches!(error, RulesError::Message(_)) {
+            let hash = file::hash(text.as_bytes());
+            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.replace(hash) == Some(hash) {
+                return Ok(None);
+            }
+        }
+        if !matches!(error, RulesError::Unreachable(_)) {
+            self.offered_wrong();
+        }
+        Err(error)
+    }
+
+    /// Counts rules that were offered and not taken.
+    fn offered_wrong(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Replaces the rules of a file, or those that are kept nowhere, if version `expected` is what
+    /// applies.
     ///
     /// # Errors
     ///
@@ -212,7 +286,7 @@ impl Keeper {
         format: Format,
     ) -> Result<Applied, RulesError> {
         let set = rules::load(text, format).map_err(|problems| {
-            self.rejected.fetch_add(1, Ordering::Relaxed);
+            self.offered_wrong();
             RulesError::Invalid(problems)
         })?;
         // Held to the end: of two who write at once, the second sees what the first wrote.
@@ -263,12 +337,14 @@ impl Keeper {
     pub(crate) fn look_again(&self) {
         if self.trouble().is_some() {
             *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            self.anew.store(true, Ordering::Relaxed);
         }
     }
 
     /// What the authority says is what applies.
     fn settled(&self, limiter: &Limiter<AnyStore>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.missing.store(false, Ordering::Relaxed);
         if let Some(path) = &self.last_good {
             let text = rules::write(limiter.rules().declaration(), Format::Yaml);
@@ -280,5 +356,34 @@ impl Keeper {
                 tracing::warn!(%error, "the last good rules cannot be kept");
             }
         }
+    }
+}
+
+/// Replaces the rules through the authority, if version `expected` is what it has. `by` is who does.
+///
+/// # Errors
+///
+/// When they are wrong, or there are others, or they cannot be kept. Nothing changed then, unless the
+/// error says that it may have.
+pub async fn put(
+    room: &Arc<Room>,
+    expected: u64,
+    text: String,
+    format: Format,
+    by: &str,
+) -> Result<Applied, RulesError> {
+    match &room.rules.authority {
+        Authority::File(..) | Authority::Memory => {
+            stored::blocking(room, move |room| {
+                room.rules.put(&room.limiter, expected, &text, format)
+            })
+            .await
+        }
+        Authority::Stored(stored) => stored.put(room, expected, text, format, by).await,
+        Authority::Hashes(hashes) => Err(RulesError::NotOurs(format!(
+            "the rules are hashes in Redis ({}) that somebody else writes: change them there, or \
+             serve with `--rules-from redis`",
+            hashes.pattern()
+        ))),
     }
 }

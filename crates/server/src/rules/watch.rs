@@ -1,25 +1,51 @@
-//! Notices that a rule file has changed.
+//! Notices that the rules have changed.
 //!
-//! The directory is watched rather than the file: editors and ConfigMaps put another file in its
-//! place. Notices get lost (on network file systems there are none), so the file is looked at now
-//! and then as well; its text decides whether anything changed.
+//! Of a file the directory is watched rather than the file: editors and ConfigMaps put another file in its
+//! place. Notices get lost (on network file systems there are none; of messages any may be), so rules
+//! are looked at now and then as well; what they say decides whether anything changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
+use super::stored::Look;
+use super::{Applied, Authority, RulesError, hints};
 use crate::room::Room;
 
 /// How long to wait for more, as one save makes several notices.
 pub(crate) const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// Follows the file until dropped. Ends at once where rules come from nowhere.
+/// The first rules: the last good ones, then the authority's. Whatever is wrong with those is logged,
+/// and is [`Keeper::trouble`](super::Keeper::trouble).
+pub(crate) async fn start(room: &Arc<Room>) {
+    let recalling = Arc::clone(room);
+    let recalled = tokio::task::spawn_blocking(move || {
+        recalling.rules.recall(&recalling.limiter);
+    });
+    // A panic there would be a bug, and no reason not to look further.
+    let _ = recalled.await;
+    look(room).await;
+    if room.rules.are_missing() {
+        tracing::warn!("there are no rules: not ready until there are");
+    }
+}
+
+/// Follows the authority until dropped. Ends at once where rules come from nowhere.
 pub async fn follow(room: Arc<Room>) {
-    let Some(path) = room.rules.file().map(Path::to_owned) else { return };
+    match &room.rules.authority {
+        Authority::File(path, _) => follow_file(&room, path).await,
+        Authority::Stored(stored) => hints::follow(&room, stored.channel()).await,
+        Authority::Hashes(hashes) => hints::follow(&room, hashes.channel()).await,
+        Authority::Memory => {}
+    }
+}
+
+async fn follow_file(room: &Arc<Room>, path: &Path) {
     let (notice, mut noticed) = mpsc::channel(1);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let watcher = watch_dirs(&[parent.unwrap_or(Path::new(".")).to_owned()], notice);
@@ -36,20 +62,46 @@ pub async fn follow(room: Arc<Room>) {
             }
             _ = ticks.tick() => {}
         }
-        look(&room).await;
+        look(room).await;
     }
 }
 
-/// Looks once, off the threads that serve.
+/// Looks once, off the threads that serve, at all there is.
 pub(crate) async fn look(room: &Arc<Room>) {
-    let looking = Arc::clone(room);
-    let looked = tokio::task::spawn_blocking(move || looking.rules.refresh(&looking.limiter)).await;
+    look_how(room, Look::Anew).await;
+}
+
+pub(super) async fn look_how(room: &Arc<Room>, how: Look) {
+    let how = if room.rules.anew.swap(false, Ordering::Relaxed) { Look::Anew } else { how };
+    let looked = match &room.rules.authority {
+        Authority::File(..) => {
+            super::stored::blocking(room, |room| room.rules.refresh(&room.limiter)).await
+        }
+        Authority::Stored(stored) => room.rules.noted(stored.look(room, how).await),
+        Authority::Hashes(hashes) => room.rules.noted(hashes.look(room, how).await),
+        Authority::Memory => Ok(None),
+    };
+    tell(room, looked);
+}
+
+/// Follows a message.
+pub(super) async fn hear(room: &Arc<Room>, message: &[u8]) {
+    match &room.rules.authority {
+        Authority::Hashes(hashes) => {
+            let heard = hashes.hear(room, message).await;
+            tell(room, room.rules.noted(heard));
+        }
+        _ => look_how(room, Look::Again).await,
+    }
+}
+
+fn tell(room: &Room, looked: Result<Option<Applied>, RulesError>) {
     match looked {
-        Ok(Ok(Some(applied))) => {
+        Ok(Some(applied)) => {
             tracing::info!(from = applied.from, version = applied.to, "other rules apply");
         }
-        Ok(Ok(None)) | Err(_) => {}
-        Ok(Err(error)) => {
+        Ok(None) => {}
+        Err(error) => {
             let version = room.limiter.rules().version();
             tracing::error!(%error, version, "the rules were not taken; those before still apply");
             room.events.tell(

@@ -7,6 +7,7 @@
 //! A new setting is a field of both, a line in `over` and `resolve`, and a row in `docs/server.md`.
 
 pub mod envoy;
+pub mod rules_from;
 pub mod value;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use serde::Deserialize;
 use tollgate::http::Trust;
 
 use envoy::EnvoySettings;
+use rules_from::{RulesFrom, Said};
 use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
 
 /// What somebody said. Nothing here has a default.
@@ -58,6 +60,25 @@ pub struct Options {
     /// The rules, as YAML, TOML or JSON; read again whenever they change
     #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
     pub rules: Option<PathBuf>,
+    /// Rules in Redis: `redis` for one set, `hashes` for hashes that others write, both in the
+    /// store's Redis, or `redis://…`, `hashes:redis://…` elsewhere
+    #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
+    pub rules_from: Option<Secret>,
+    /// A file that says so, for a URL with a password
+    #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
+    pub rules_from_file: Option<PathBuf>,
+    /// What the set is called in Redis [default: default]
+    #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
+    pub rules_name: Option<String>,
+    /// The keys of hashes that are rules [default: rate_limit_config:*]
+    #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
+    pub rules_pattern: Option<String>,
+    /// The channel on which changes of hashes are announced [default: rate_limit_config_channel]
+    #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
+    pub rules_channel: Option<String>,
+    /// The domain that rules of hashes make up [default: default]
+    #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
+    pub rules_domain: Option<String>,
     /// How often the rules are looked at besides being watched [default: 1s]
     #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
     pub rules_poll: Option<Lasting>,
@@ -175,7 +196,8 @@ impl Options {
         }
         over! {
             store, store_file, store_password, store_password_file, store_deadline, max_keys,
-            fleet, nodes, secret, secret_file, rules, rules_poll, state_dir, without_rules,
+            fleet, nodes, secret, secret_file, rules, rules_from,
+            rules_from_file, rules_name, rules_pattern, rules_channel, rules_domain, rules_poll, state_dir, without_rules,
             http, resp, resp_threads, admin, max_connections, api_token, api_token_file,
             admin_token, admin_token_file, trust, auth_domain, auth_attribute, drain_delay,
             drain_timeout, log_level, log_format, grpc, envoy_rules, envoy_domains, envoy_charge,
@@ -209,6 +231,13 @@ impl Options {
                 .map(|text| fleet_secret(&text))
                 .transpose()?,
             rules: self.rules,
+            rules_from: RulesFrom::new(Said {
+                from: secret("rules-from", self.rules_from, self.rules_from_file)?,
+                name: self.rules_name,
+                pattern: self.rules_pattern,
+                channel: self.rules_channel,
+                domain: self.rules_domain,
+            })?,
             rules_poll: lasting(self.rules_poll, defaults.rules_poll),
             state_dir: self.state_dir,
             without_rules: self.without_rules.unwrap_or(defaults.without_rules),
@@ -270,7 +299,9 @@ pub struct Settings {
     pub secret: Option<FleetSecret>,
     /// The file of the rules.
     pub rules: Option<PathBuf>,
-    /// How often it is looked at besides being watched.
+    /// Where in Redis they are, in place of a file.
+    pub rules_from: Option<RulesFrom>,
+    /// How often they are looked at besides being watched.
     pub rules_poll: Duration,
     /// Where the last good rules are kept.
     pub state_dir: Option<PathBuf>,
@@ -333,6 +364,7 @@ impl Default for Settings {
             nodes: 1,
             secret: None,
             rules: None,
+            rules_from: None,
             rules_poll: Duration::from_secs(1),
             state_dir: None,
             without_rules: WithoutRules::Admit,
@@ -374,8 +406,19 @@ impl Settings {
         }
         if self.rules_poll < Duration::from_millis(10) {
             return Err(SettingsError(
-                "rules-poll is below 10ms: the file would be all it reads".into(),
+                "rules-poll is below 10ms: the rules would be all it reads".into(),
             ));
+        }
+        match &self.rules_from {
+            Some(_) if self.rules.is_some() => Err(SettingsError(
+                "both rules and rules-from are said: exactly one of them is the authority".into(),
+            ))?,
+            Some(RulesFrom { url: None, .. }) if self.is_embedded() => Err(SettingsError(
+                "rules-from names the store's Redis, and the store is embedded: say its URL, such \
+                 as --rules-from redis://host"
+                    .into(),
+            ))?,
+            _ => {}
         }
         Ok(self)
     }

@@ -1,0 +1,204 @@
+//! One edition of the rules as it lies in Redis, and what can be wrong with it.
+//!
+//! Pure: bytes in, a rule set or an error with its place out. `docs/keys.md` describes the hash,
+//! `lua/read.lua` and `lua/put.lua` are its other readers; change them together.
+
+use tollgate::core::rule::RuleSet;
+use tollgate::rules::{self, Format};
+
+use super::RulesError;
+
+/// A set of rules and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Edition {
+    pub(super) version: u64,
+    pub(super) sum: String,
+    pub(super) format: Format,
+    /// When it was written, in microseconds since 1970 by the clock of Redis; 0 if not said.
+    pub(super) at_us: u64,
+    /// Who says to have written it.
+    pub(super) by: String,
+    pub(super) text: String,
+}
+
+/// What a look at Redis found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// What was known already.
+    Same,
+    Edition(Box<Edition>),
+}
+
+/// The largest version: scripts count with doubles.
+const MAX_VERSION: u64 = (1 << 53) - 1;
+
+/// What the words of `lua/read.lua` mean. `key` is what errors call the place.
+pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<Found, RulesError> {
+    let wrong = |why: String| RulesError::Unreadable(format!("{key} in Redis: {why}"));
+    let mut words = words.into_iter();
+    let mut next = || words.next().flatten();
+    match next().as_deref() {
+        Some(b"none") => return Ok(Found::Nothing),
+        Some(b"same") => return Ok(Found::Same),
+        Some(b"kind") => {
+            let kind = shown(&next().unwrap_or_default());
+            return Err(wrong(format!("it is a {kind}, and rules are a hash")));
+        }
+        Some(b"long") => {
+            let (field, length) = (next().unwrap_or_default(), next().unwrap_or_default());
+            let (field, length) = (shown(&field), shown(&length));
+            return Err(wrong(format!("`{field}` has {length} bytes, which is too many")));
+        }
+        Some(b"set") => {}
+        _ => return Err(wrong("what was read makes no sense".into())),
+    }
+    let mut field = |name: &str| {
+        let bytes = next().ok_or_else(|| wrong(format!("`{name}` is missing")))?;
+        match rules::decode(&bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(problems) => {
+                Err(RulesError::Invalid(problems.in_file(format!("{key} in Redis, `{name}`"))))
+            }
+        }
+    };
+    let (version, sum, format) = (field("version")?, field("sum")?, field("format")?);
+    let (at, by, text) = (field("at"), field("by"), field("text")?);
+    let edition = Edition {
+        version: number(&version)
+            .ok_or_else(|| wrong(format!("`version` is {version:?}, and no version")))?,
+        format: format_of(&format)
+            .ok_or_else(|| wrong(format!("`format` is {format:?}: not yaml, json or toml")))?,
+        at_us: at.ok().and_then(|at| at.parse().ok()).unwrap_or(0),
+        by: by.unwrap_or_default(),
+        sum,
+        text,
+    };
+    if edition.sum != sum_of(edition.version, edition.format, &edition.text) {
+        return Err(wrong("`sum` does not fit: the text was cut, or edited by hand".into()));
+    }
+    Ok(Found::Edition(Box::new(edition)))
+}
+
+/// The rules of an edition, checked whole.
+pub(super) fn load(key: &str, edition: &Edition) -> Result<RuleSet, RulesError> {
+    let set = rules::load(&edition.text, edition.format)
+        .map_err(|problems| RulesError::Invalid(problems.in_file(format!("{key} in Redis"))))?;
+    if set.version() != edition.version {
+        return Err(RulesError::Unreadable(format!(
+            "{key} in Redis: `version` is {}, and that of its text {}",
+            edition.version,
+            set.version()
+        )));
+    }
+    Ok(set)
+}
+
+/// A sum over all that matters, so that what was cut short is not taken for whole.
+pub(super) fn sum_of(version: u64, format: Format, text: &str) -> String {
+    let mut sum = sha1_smol::Sha1::new();
+    sum.update(format!("{version} {}\n", name_of(format)).as_bytes());
+    sum.update(text.as_bytes());
+    sum.digest().to_string()
+}
+
+pub(super) const fn name_of(format: Format) -> &'static str {
+    match format {
+        Format::Json => "json",
+        Format::Toml => "toml",
+        _ => "yaml",
+    }
+}
+
+fn format_of(name: &str) -> Option<Format> {
+    [Format::Yaml, Format::Json, Format::Toml].into_iter().find(|format| name_of(*format) == name)
+}
+
+fn number(text: &str) -> Option<u64> {
+    let plain = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|version| plain && (1..=MAX_VERSION).contains(version))
+}
+
+/// Bytes that others wrote, short and on one line.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    const MOST: usize = 80;
+    let text = String::from_utf8_lossy(bytes);
+    let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "version: 7\ndomain: shop\nrules: [{ name: all, limits: [9 per 1s] }]\n";
+
+    fn stored(changes: &[(usize, Option<&[u8]>)]) -> Vec<Option<Vec<u8>>> {
+        let sum = sum_of(7, Format::Yaml, TEXT);
+        let mut words: Vec<Option<Vec<u8>>> =
+            ["set", "7", &sum, "yaml", "1700000000000000", "ann", TEXT]
+                .iter()
+                .map(|word| Some(word.as_bytes().to_vec()))
+                .collect();
+        for (at, word) in changes {
+            words[*at] = word.map(<[u8]>::to_vec);
+        }
+        words
+    }
+
+    #[test]
+    fn an_edition_is_read_and_loaded() {
+        let Ok(Found::Edition(edition)) = read("k", stored(&[])) else { panic!("it is well") };
+        assert_eq!(
+            (edition.version, edition.at_us, &*edition.by),
+            (7, 1_700_000_000_000_000, "ann")
+        );
+        assert_eq!(load("k", &edition).unwrap().version(), 7);
+        let nobody = read("k", stored(&[(4, None), (5, Some(b"\xff"))]));
+        assert!(matches!(nobody, Ok(Found::Edition(edition)) if edition.by.is_empty()));
+    }
+
+    #[test]
+    fn whatever_is_wrong_is_told_with_its_place() {
+        let of = |words: &[&str]| words.iter().map(|word| Some(word.as_bytes().to_vec())).collect();
+        for (words, why) in [
+            (stored(&[(1, None)]), "k in Redis: `version` is missing"),
+            (stored(&[(1, Some(b"07"))]), "k in Redis: `version` is \"07\", and no version"),
+            (stored(&[(1, Some(b"-7"))]), "k in Redis: `version` is \"-7\", and no version"),
+            (stored(&[(1, Some(b"9007199254740992"))]), "and no version"),
+            (stored(&[(2, None)]), "k in Redis: `sum` is missing"),
+            (stored(&[(2, Some(b"00"))]), "k in Redis: `sum` does not fit"),
+            (stored(&[(3, Some(b"xml"))]), "`format` is \"xml\": not yaml, json or toml"),
+            (stored(&[(6, Some(&TEXT.as_bytes()[..20]))]), "the text was cut"),
+            (stored(&[(6, Some(b"a: \xff"))]), "k in Redis, `text`:1:4: a byte that is not UTF-8"),
+            (stored(&[(6, None)]), "k in Redis: `text` is missing"),
+            (of(&["kind", "zset"]), "k in Redis: it is a zset, and rules are a hash"),
+            (of(&["long", "text", "104857600"]), "`text` has 104857600 bytes, which is too many"),
+            (of(&["else"]), "makes no sense"),
+            (vec![], "makes no sense"),
+        ] {
+            let error = read("k", words).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_text() {
+        let edition = Edition {
+            version: 8,
+            sum: String::new(),
+            format: Format::Yaml,
+            at_us: 0,
+            by: String::new(),
+            text: TEXT.into(),
+        };
+        let error = load("k", &edition).unwrap_err().to_string();
+        assert_eq!(error, "k in Redis: `version` is 8, and that of its text 7");
+        let broken = Edition { text: "version: 8\ndomain: shop\nrule: []\n".into(), ..edition };
+        let error = load("k", &broken).unwrap_err().to_string();
+        assert!(error.starts_with("k in Redis:3:1: unknown field `rule`"), "{error}");
+    }
+}

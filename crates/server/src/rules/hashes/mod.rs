@@ -1,0 +1,218 @@
+//! Rules that somebody else keeps in Redis as hashes, one a rule, and announces on a channel: the
+//! layout of the articles (`rate_limit_config:*`).
+//!
+//! They are followed, never written. A message is `RELOAD_ALL`, or one rule as JSON that is applied at
+//! once; whatever was said, the next look at the hashes decides. As hashes have no version, servers
+//! agree on one: a set of the same rules has the same version on all of them.
+
+mod rule;
+mod table;
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tollgate::redis::{Config, Said};
+use tollgate::rules::Format;
+
+use self::rule::{Fields, unquoted};
+use self::table::{Reach, Rows, Table, rule_set};
+use super::edition::shown;
+use super::line::Line;
+use super::stored::{Look, blocking};
+use super::{Applied, RulesError};
+use crate::room::Room;
+use crate::settings::rules_from::RulesFrom;
+
+const AGREE: &str = include_str!("../lua/agree.lua");
+
+/// Hashes that are followed.
+#[derive(Debug)]
+pub(crate) struct Hashes {
+    pattern: String,
+    channel: String,
+    domain: String,
+    agreed: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    line: Line,
+    table: Table,
+    /// What was judged last: the same again need not be.
+    judged: Option<Rows>,
+    /// Whether that is from a message, which the hashes have yet to bear out.
+    heard: bool,
+}
+
+impl Hashes {
+    pub(super) fn new(from: &RulesFrom, config: Config) -> Self {
+        Self {
+            pattern: from.pattern.clone(),
+            channel: from.channel.clone(),
+            domain: from.domain.clone(),
+            agreed: format!("tg:{{rules:{}}}:1:agreed", from.name),
+            state: Mutex::new(State {
+                line: Line::new(config),
+                table: Table::default(),
+                judged: None,
+                heard: false,
+            }),
+        }
+    }
+
+    pub(super) fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// Looks at the hashes, and applies what they say if it is new and right.
+    pub(super) async fn look(
+        &self,
+        room: &Arc<Room>,
+        how: Look,
+    ) -> Result<Option<Applied>, RulesError> {
+        let mut state = self.state.lock().await;
+        let State { line, table, judged, heard } = &mut *state;
+        let heard = std::mem::take(heard);
+        let before = judged.take().filter(|_| how == Look::Again && !heard);
+        let reach = if how == Look::Anew { Reach::Whole } else { Reach::Stretch };
+        let rows = table.read(line, &self.pattern, reach).await?;
+        *judged = Some(rows.clone());
+        if before.as_ref() == Some(&rows) {
+            return Ok(None);
+        }
+        if rows.is_empty() {
+            // Somebody's flush must not lift every limit. Rules are ended by `enabled: false`.
+            return Err(RulesError::Unreadable(format!(
+                "no key in Redis matches {}",
+                shown(self.pattern.as_bytes())
+            )));
+        }
+        self.take(room, line, rows).await
+    }
+
+    /// Follows a message. What is wrong with one changes nothing.
+    pub(super) async fn hear(
+        &self,
+        room: &Arc<Room>,
+        message: &[u8],
+    ) -> Result<Option<Applied>, RulesError> {
+        let text = unquoted(&String::from_utf8_lossy(message));
+        if text.trim() == "RELOAD_ALL" {
+            return self.look(room, Look::Anew).await;
+        }
+        let place =
+            |why: String| RulesError::Message(format!("a message on {}: {why}", self.channel));
+        let fields = Fields::of_json(&text).map_err(place)?;
+        let id = fields.id().ok_or_else(|| place("`id` is missing".into()))?.to_owned();
+        let mut state = self.state.lock().await;
+        let State { line, judged, heard, .. } = &mut *state;
+        let Some(mut rows) = judged.clone() else {
+            drop(state);
+            return self.look(room, Look::Again).await;
+        };
+        let known = rows.iter().find(|(_, row)| row.id() == Some(&id)).map(|(key, _)| key.clone());
+        let key = known.unwrap_or_else(|| self.pattern.replacen('*', &id, 1).into_bytes());
+        rows.insert(key, fields);
+        let taken = self.take(room, line, rows.clone()).await;
+        if taken.is_ok() {
+            (*judged, *heard) = (Some(rows), true);
+        }
+        taken.map_err(|error| match error {
+            RulesError::Unreadable(why) => place(why),
+            other => other,
+        })
+    }
+
+    async fn take(
+        &self,
+        room: &Arc<Room>,
+        line: &mut Line,
+        rows: Rows,
+    ) -> Result<Option<Applied>, RulesError> {
+        let applies = room.limiter.rules();
+        let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
+        // With a version that any set may have, only to see what is wrong.
+        let (rows, set) =
+            blocking(room, move |_| rule_set(&rows, &pattern, &domain, 1).map(|set| (rows, set)))
+                .await?;
+        if set.declaration().domains == applies.declaration().domains && applies.version() > 0 {
+            return blocking(room, |room| {
+                room.rules.settled(&room.limiter);
+                Ok(None)
+            })
+            .await;
+        }
+        let version = self.version(line, &set, applies.version()).await?;
+        let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
+        let taken = blocking(room, move |room| {
+            let set = rule_set(&rows, &pattern, &domain, version)?;
+            room.rules.take(&room.limiter, set)
+        })
+        .await?;
+        if let Some(Applied { from, to }) = taken {
+            tracing::info!(
+                audit = true,
+                from,
+                version = to,
+                by = "hashes",
+                "rules from Redis apply"
+            );
+        }
+        Ok(taken)
+    }
+
+    /// The version of a set, on which all servers agree.
+    async fn version(
+        &self,
+        line: &mut Line,
+        set: &tollgate::core::rule::RuleSet,
+        applies: u64,
+    ) -> Result<u64, RulesError> {
+        let text = tollgate::rules::write(set.declaration(), Format::Yaml);
+        let digest = sha1_smol::Sha1::from(text).digest().to_string();
+        let least = applies.saturating_add(1).to_string();
+        let args = [digest.as_bytes(), least.as_bytes()];
+        match line.run(AGREE, &[self.agreed.as_bytes()], &args).await {
+            Ok(Said::Text(text)) => String::from_utf8_lossy(&text).parse().map_err(|_| senseless()),
+            Ok(_) => Err(senseless()),
+            // A user who may only read: each server counts by the clock of Redis.
+            Err(_) => match super::line::words(line.ask(&[b"TIME"]).await?).first() {
+                Some(Some(seconds)) => {
+                    let seconds: u64 =
+                        String::from_utf8_lossy(seconds).parse().map_err(|_| senseless())?;
+                    Ok(seconds.saturating_mul(1_000).max(applies.saturating_add(1)))
+                }
+                _ => Err(senseless()),
+            },
+        }
+    }
+}
+
+fn senseless() -> RulesError {
+    RulesError::Unreadable("what Redis said makes no sense".into())
+}
+
+/// Reads the hashes of a Redis once, as rules of ours.
+///
+/// # Errors
+///
+/// When they cannot be read, or are wrong.
+pub(crate) async fn import(
+    config: Config,
+    pattern: &str,
+    domain: &str,
+    version: u64,
+) -> Result<String, RulesError> {
+    let mut line = Line::new(config);
+    let rows = Table::default().read(&mut line, pattern, Reach::Whole).await?;
+    if rows.is_empty() {
+        return Err(RulesError::Unreadable(format!("no key in Redis matches {pattern}")));
+    }
+    let set = rule_set(&rows, pattern, domain, version)?;
+    Ok(tollgate::rules::write(set.declaration(), Format::Yaml))
+}

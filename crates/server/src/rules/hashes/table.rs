@@ -1,0 +1,215 @@
+//! Rules that lie in Redis as hashes, found by `SCAN` and read by a script.
+//!
+//! Nothing tells what there is but the keys themselves. So a whole sweep is made at the start, when
+//! somebody says so, and after a connection was lost; between them each look reads again what is known,
+//! and sweeps on by a bounded stretch for what is new.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tollgate::core::rule::bounds::MAX_RULES;
+use tollgate::core::rule::declaration::{Declaration, Domain};
+use tollgate::core::rule::{RuleError, RuleSet};
+use tollgate::redis::Said;
+
+use super::rule::{FIELDS, Fields, MAX_FIELD};
+use crate::rules::RulesError;
+use crate::rules::edition::shown;
+use crate::rules::line::{Line, words};
+
+/// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
+const COUNT: &[u8] = b"512";
+
+/// Steps of one look between whole sweeps: some 32 000 keys.
+const STRETCH: usize = 64;
+
+/// Steps of a whole sweep: 50 million keys. Beyond that rules do not belong into that database.
+const SWEEP: usize = 100_000;
+
+/// Hashes that one run of the script reads.
+const AT_ONCE: usize = 100;
+
+/// Errors that are told of one look.
+const MAX_TOLD: usize = 20;
+
+const READ: &str = include_str!("../lua/hashes.lua");
+
+/// Rules by the key they lie under.
+pub(crate) type Rows = BTreeMap<Vec<u8>, Fields>;
+
+/// What is known of the hashes.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// Every key that was found and has not vanished, whatever is wrong with it.
+    keys: BTreeSet<Vec<u8>>,
+    /// Where the sweep goes on; empty at its beginning.
+    cursor: Vec<u8>,
+    /// Whether a sweep came to its end, and nothing was missed since.
+    swept: bool,
+}
+
+/// How far to look for keys that are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Stretch,
+    Whole,
+}
+
+impl Table {
+    /// Reads what is there now, without what has vanished.
+    pub(crate) async fn read(
+        &mut self,
+        line: &mut Line,
+        pattern: &str,
+        reach: Reach,
+    ) -> Result<Rows, RulesError> {
+        let looked = self.look(line, pattern, reach).await;
+        if matches!(looked, Err(RulesError::Unreachable(_))) {
+            self.swept = false;
+        }
+        looked
+    }
+
+    async fn look(
+        &mut self,
+        line: &mut Line,
+        pattern: &str,
+        reach: Reach,
+    ) -> Result<Rows, RulesError> {
+        let whole = reach == Reach::Whole || !self.swept;
+        if whole {
+            self.cursor.clear();
+        }
+        let steps = if whole { SWEEP } else { STRETCH };
+        for step in 0..steps {
+            let from = if self.cursor.is_empty() { b"0" } else { self.cursor.as_slice() };
+            let scan = [b"SCAN", from, b"MATCH", pattern.as_bytes(), b"COUNT", COUNT];
+            let (next, found) = scanned(line.ask(&scan).await?)?;
+            self.keys.extend(found);
+            if self.keys.len() > MAX_RULES {
+                self.keys.clear();
+                self.swept = false;
+                return Err(RulesError::Unreadable(format!(
+                    "{}: more than {MAX_RULES} keys match it in Redis",
+                    shown(pattern.as_bytes())
+                )));
+            }
+            if next == b"0" {
+                self.cursor.clear();
+                self.swept = true;
+                break;
+            }
+            if whole && step.saturating_add(1) == steps {
+                return Err(RulesError::Unreadable(
+                    "that database has too many keys to look for rules among them".into(),
+                ));
+            }
+            self.cursor = next;
+        }
+        self.fetch(line).await
+    }
+
+    async fn fetch(&mut self, line: &mut Line) -> Result<Rows, RulesError> {
+        let keys: Vec<Vec<u8>> = self.keys.iter().cloned().collect();
+        let most = MAX_FIELD.to_string();
+        let args: Vec<&[u8]> =
+            std::iter::once(most.as_str()).chain(FIELDS).map(str::as_bytes).collect();
+        let (mut rows, mut wrong) = (Rows::new(), Vec::new());
+        for part in keys.chunks(AT_ONCE) {
+            let names: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
+            let Said::List(found) = line.run(READ, &names, &args).await? else {
+                return Err(RulesError::Unreadable("what Redis said makes no sense".into()));
+            };
+            for (key, said) in part.iter().zip(found) {
+                match row(words(said)) {
+                    Ok(Some(fields)) => drop(rows.insert(key.clone(), fields)),
+                    Ok(None) => drop(self.keys.remove(key)),
+                    Err(why) => wrong.push(format!("{} in Redis: {why}", shown(key))),
+                }
+            }
+        }
+        if wrong.is_empty() { Ok(rows) } else { Err(told(wrong)) }
+    }
+}
+
+/// Where a sweep goes on, and what it found.
+fn scanned(said: Said) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
+    if let Said::List(parts) = said
+        && let [Said::Text(next), Said::List(found)] = parts.as_slice()
+    {
+        let text = |said: &Said| match said {
+            Said::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        return Ok((next.clone(), found.iter().filter_map(text).collect()));
+    }
+    Err(RulesError::Unreadable("what Redis said makes no sense".into()))
+}
+
+/// What one key holds; nothing if it has vanished.
+fn row(words: Vec<Option<Vec<u8>>>) -> Result<Option<Fields>, String> {
+    let mut words = words.into_iter();
+    let kind = words.next().flatten().unwrap_or_default();
+    match kind.as_slice() {
+        b"none" => Ok(None),
+        b"hash" => match Fields::of_hash(words.collect())? {
+            fields if fields.are_empty() => Err("it has none of a rule's fields".into()),
+            fields => Ok(Some(fields)),
+        },
+        b"long" => {
+            let field = words.next().flatten().unwrap_or_default();
+            Err(format!("`{}` has more than {MAX_FIELD} bytes", shown(&field)))
+        }
+        _ => Err(format!("it is a {}, and a rule is a hash", shown(&kind))),
+    }
+}
+
+/// Our rules of all rows, checked whole.
+///
+/// # Errors
+///
+/// Everything that is wrong, each with its key.
+pub(crate) fn rule_set(
+    rows: &Rows,
+    pattern: &str,
+    domain: &str,
+    version: u64,
+) -> Result<RuleSet, RulesError> {
+    let prefix = pattern.split('*').next().unwrap_or_default();
+    let mut domain = Domain::new(domain);
+    let mut wrong = Vec::new();
+    for (key, fields) in rows {
+        let name = String::from_utf8_lossy(key);
+        let end = name.strip_prefix(prefix).unwrap_or(&name);
+        match fields.rule(end) {
+            Ok(rule) => domain.rules.push(rule),
+            Err(why) => wrong.push(format!("{} in Redis: {why}", shown(key))),
+        }
+        if wrong.len() > MAX_TOLD {
+            break;
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(told(wrong));
+    }
+    let declared = Declaration { version, domains: vec![domain] };
+    RuleSet::new(declared)
+        .map_err(|errors| told(errors.iter().map(|error| placed(error, rows)).collect()))
+}
+
+/// An error of the whole, at the key of the rule that it is about.
+fn placed(error: &RuleError, rows: &Rows) -> String {
+    let key = error.place().rule.and_then(|at| rows.keys().nth(at));
+    match (key, error.hint()) {
+        (Some(key), Some(hint)) => format!("{} in Redis: {}; {hint}", shown(key), error.message()),
+        (Some(key), None) => format!("{} in Redis: {}", shown(key), error.message()),
+        (None, _) => error.to_string(),
+    }
+}
+
+fn told(mut wrong: Vec<String>) -> RulesError {
+    if wrong.len() > MAX_TOLD {
+        wrong.truncate(MAX_TOLD);
+        wrong.push("and more".to_owned());
+    }
+    RulesError::Unreadable(wrong.join("\n"))
+}

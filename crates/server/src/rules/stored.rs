@@ -1,0 +1,214 @@
+//! One set of rules in Redis, as the authority: read when its version is another, replaced by
+//! compare-and-set, in one script each.
+//!
+//! Servers are told of a change over a channel, and look besides; a message is only a hint. What is
+//! stored is described in `docs/keys.md`.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tollgate::StaleRules;
+use tollgate::core::rule::RuleSet;
+use tollgate::redis::Config;
+use tollgate::rules::{self, Format};
+
+use super::edition::{self, Edition, Found};
+use super::line::{self, Line};
+use super::{Applied, RulesError};
+use crate::room::Room;
+use crate::settings::rules_from::RulesFrom;
+
+/// The longest text that is kept in Redis: as much as the admin API takes.
+pub(super) const MAX_STORED: usize = 8 << 20;
+
+const READ: &str = include_str!("lua/read.lua");
+const PUT: &str = include_str!("lua/put.lua");
+
+/// A set of rules in Redis.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    key: String,
+    before: String,
+    channel: String,
+    /// Held while one looks or writes, so that what was read is not older than what applies.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    line: Line,
+    /// Version and sum of what was looked at last, as the script compares them.
+    known: Vec<u8>,
+}
+
+/// How closely to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// At what differs from the last look.
+    Again,
+    /// As if never before.
+    Anew,
+}
+
+impl Stored {
+    pub(super) fn new(from: &RulesFrom, config: Config) -> Self {
+        let name = |part: &str| format!("tg:{{rules:{}}}:1:{part}", from.name);
+        Self {
+            key: name("set"),
+            before: name("before"),
+            channel: name("changed"),
+            state: Mutex::new(State { line: Line::new(config), known: Vec::new() }),
+        }
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// Looks at Redis, and applies what is there if it is new and right.
+    pub(super) async fn look(
+        &self,
+        room: &Arc<Room>,
+        how: Look,
+    ) -> Result<Option<Applied>, RulesError> {
+        let mut state = self.state.lock().await;
+        if how == Look::Anew {
+            state.known.clear();
+        }
+        let known = std::mem::take(&mut state.known);
+        let words = self.words(&mut state, &self.key, &known).await?;
+        // Also of a set that is wrong, so that it is not read again and again. Of one that is gone
+        // nothing is known: when it is back it is looked at anew.
+        state.known = match (words.first(), words.get(1), words.get(2)) {
+            (Some(Some(word)), Some(Some(version)), Some(Some(sum))) if word == b"set" => {
+                [version, &b" "[..], sum].concat()
+            }
+            (Some(Some(word)), ..) if word == b"same" => known,
+            _ => Vec::new(),
+        };
+        let taken = match edition::read(&self.key, words) {
+            Ok(Found::Same) => return Ok(None),
+            Ok(Found::Edition(edition)) => take(room, &self.key, *edition).await,
+            Ok(Found::Nothing) => Err(RulesError::Unreadable(format!(
+                "there are no rules at {} in Redis: put some, by `tollgate rules put`",
+                self.key
+            ))),
+            Err(error) => Err(error),
+        };
+        if taken.is_err() && room.rules.are_missing() {
+            self.fall_back(room, &mut state).await;
+        }
+        taken
+    }
+
+    /// Applies the edition before, for a server that has never had rules.
+    async fn fall_back(&self, room: &Arc<Room>, state: &mut State) {
+        if let Ok(words) = self.words(state, &self.before, b"").await
+            && let Ok(Found::Edition(edition)) = edition::read(&self.before, words)
+            && let Ok(Some(applied)) = take(room, &self.before, *edition).await
+        {
+            tracing::warn!(version = applied.to, "the rules before the present ones apply");
+        }
+    }
+
+    async fn words(
+        &self,
+        state: &mut State,
+        key: &str,
+        known: &[u8],
+    ) -> Result<Vec<Option<Vec<u8>>>, RulesError> {
+        let most = MAX_STORED.to_string();
+        let (keys, args) = ([key.as_bytes()], [known, most.as_bytes()]);
+        state.line.run(READ, &keys, &args).await.map(line::words)
+    }
+
+    /// Replaces the set, if version `expected` is what is there.
+    pub(super) async fn put(
+        &self,
+        room: &Arc<Room>,
+        expected: u64,
+        text: String,
+        format: Format,
+        by: &str,
+    ) -> Result<Applied, RulesError> {
+        let (set, text) =
+            checked(text, format).await.inspect_err(|_| room.rules.offered_wrong())?;
+        // Before anything is written; whoever applies it asks again.
+        room.rules.claims().are_free(&set, None).map_err(RulesError::Taken)?;
+        let version = set.version();
+        let sum = edition::sum_of(version, format, &text);
+        let mut state = self.state.lock().await;
+        let applies = room.limiter.rules().version();
+        let args = [expected.to_string(), applies.to_string(), version.to_string(), sum.clone()];
+        let words = [edition::name_of(format), by, &text, &self.channel];
+        let args: Vec<&[u8]> =
+            args.iter().map(String::as_bytes).chain(words.map(str::as_bytes)).collect();
+        let keys = [self.key.as_bytes(), self.before.as_bytes()];
+        let said = state.line.run(PUT, &keys, &args).await.map_err(|error| {
+            RulesError::Unwritable(format!(
+                "{error}; they may have been written all the same: read them again"
+            ))
+        })?;
+        let mut words = line::words(said).into_iter().flatten();
+        let word = words.next().unwrap_or_default();
+        let shown = String::from_utf8(words.next().unwrap_or_default()).unwrap_or_default();
+        match (word.as_slice(), shown.parse::<u64>()) {
+            (b"put", Ok(_)) => state.known = format!("{version} {sum}").into_bytes(),
+            (b"other", Ok(present)) => return Err(RulesError::Conflict { present }),
+            (b"stale", Ok(present)) => {
+                return Err(RulesError::Stale(StaleRules { present, offered: version }));
+            }
+            _ => return Err(RulesError::Unwritable("what Redis said makes no sense".into())),
+        }
+        let from = room.limiter.rules().version();
+        let taken = blocking(room, move |room| room.rules.take(&room.limiter, set)).await?;
+        Ok(taken.unwrap_or(Applied { from, to: version }))
+    }
+}
+
+/// Checks rules whole, off the threads that serve.
+async fn checked(text: String, format: Format) -> Result<(RuleSet, String), RulesError> {
+    if text.len() > MAX_STORED {
+        let length = text.len();
+        return Err(RulesError::Unwritable(format!(
+            "rules of {length} bytes are too long for Redis: {MAX_STORED} at most"
+        )));
+    }
+    let checked = tokio::task::spawn_blocking(move || {
+        rules::load(&text, format).map(|set| (set, text)).map_err(RulesError::Invalid)
+    });
+    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("they cannot be read".into())))
+}
+
+async fn take(
+    room: &Arc<Room>,
+    key: &str,
+    edition: Edition,
+) -> Result<Option<Applied>, RulesError> {
+    let key = key.to_owned();
+    blocking(room, move |room| {
+        let set = edition::load(&key, &edition)?;
+        let taken = room.rules.take(&room.limiter, set);
+        if let Ok(Some(applied)) = &taken {
+            let (from, to, by) = (applied.from, applied.to, edition::shown(edition.by.as_bytes()));
+            let at_us = edition.at_us;
+            tracing::info!(audit = true, from, version = to, by, at_us, "rules from Redis apply");
+        }
+        taken
+    })
+    .await
+}
+
+/// Runs what reads, checks and writes files, off the threads that serve.
+pub(super) async fn blocking<T: Send + 'static>(
+    room: &Arc<Room>,
+    work: impl FnOnce(&Room) -> Result<T, RulesError> + Send + 'static,
+) -> Result<T, RulesError> {
+    let room = Arc::clone(room);
+    let done = tokio::task::spawn_blocking(move || work(&room)).await;
+    done.unwrap_or_else(|_| Err(RulesError::Unreadable("the rules cannot be read".into())))
+}
