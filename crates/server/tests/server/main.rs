@@ -23,4 +23,8 @@ mod resp;
 mod resp_clients;
 mod resp_hostile;
 mod rules;
+mod rules_hashes;
+mod rules_poison;
+mod rules_redis;
+mod rules_soon;
 mod support;

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Output, Stdio};
 use super::support::{RULES, TempDir, Wire, ask, check, connect};
 
 /// A program that runs until this is dropped.
-struct Program {
-    child: Child,
+pub(crate) struct Program {
+    pub(crate) child: Child,
     /// Where it says that it listens: HTTP, RESP, admin, gRPC.
-    at: Vec<SocketAddr>,
+    pub(crate) at: Vec<SocketAddr>,
     said: String,
 }
 
@@ -20,12 +20,12 @@ fn tollgate() -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Output {
+pub(crate) fn run(args: &[&str]) -> Output {
     tollgate().args(args).output().unwrap()
 }
 
 /// Starts `serve`, and reads where it listens.
-fn serve(args: &[&str], variables: &[(&str, &str)]) -> Program {
+pub(crate) fn serve(args: &[&str], variables: &[(&str, &str)]) -> Program {
     let mut command = tollgate();
     command.args(["serve", "--http=127.0.0.1:0", "--resp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
     command.arg("--grpc=127.0.0.1:0").args(args).envs(variables.iter().copied());
@@ -51,7 +51,7 @@ impl Program {
     }
 
     /// Ends it, and returns its status and what it logged.
-    fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
         self.signal("TERM");
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
