@@ -10,7 +10,8 @@ help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: cargo-is-here ## Start the server with example rules, on TOLLGATE_STORE or in this process
-	TOLLGATE_RULES="$${TOLLGATE_RULES:-examples/rules/shop.yaml}" \
+	if [ -z "$$TOLLGATE_RULES_FROM" ]; then \
+		export TOLLGATE_RULES="$${TOLLGATE_RULES:-examples/rules/shop.yaml}"; fi; \
 		TOLLGATE_ENVOY_RULES="$${TOLLGATE_ENVOY_RULES:-examples/rules/envoy}" \
 		$(CARGO) run --locked --release -p tollgate-server -- serve
 
@@ -48,6 +49,9 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
 		$(CARGO) test --locked --release -p tollgate --all-features --test locks \
 		-- processes losses --nocapture --test-threads 1
+	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
+		$(CARGO) test --locked --release -p tollgate-server --all-features --test server rules_soon \
+		-- --nocapture --test-threads 1
 
 interop: cargo-is-here redis-is-here java-is-here ## Hold and wake a real Redisson client's locks, and the other way round
 	mvn -q -B -f interop/redisson/pom.xml package
