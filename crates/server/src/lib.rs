@@ -20,5 +20,6 @@ mod store;
 pub mod telemetry;
 
 pub use room::{Connections, Readiness, Room};
+pub mod tls;
 pub use server::{Addresses, Server, StartError};
 pub use store::AnyStore;

@@ -16,6 +16,7 @@ use crate::telemetry::counts::{Counts, Door, Outcome};
 use crate::telemetry::events::Events;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::refusals::{Refusal, Refusals};
+use crate::tls::Tls;
 
 /// What all doors share.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Room {
     pub events: Arc<Events>,
     /// What is logged.
     pub level: LevelHandle,
+    /// The certificate of the listeners, if they speak TLS.
+    pub tls: Option<Arc<Tls>>,
     /// Where Envoy's rules come from.
     pub envoy: EnvoyKeeper,
     /// Connections by door: HTTP, RESP, admin, gRPC.
@@ -73,6 +76,7 @@ impl Room {
         settings: Settings,
         events: Arc<Events>,
         level: LevelHandle,
+        tls: Option<Arc<Tls>>,
     ) -> Result<Self, tollgate::redis::ConnectError> {
         use std::hash::{BuildHasher as _, RandomState};
         Ok(Self {
@@ -84,6 +88,7 @@ impl Room {
             refusals: Refusals::default(),
             events,
             level,
+            tls,
             connections: Default::default(),
             draining: AtomicBool::new(false),
             next_request: AtomicU64::new(0),

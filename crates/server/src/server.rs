@@ -16,6 +16,7 @@ use crate::settings::value::Listen;
 use crate::store::AnyStore;
 use crate::telemetry::events::{Events, Passing};
 use crate::telemetry::log::LevelHandle;
+use crate::tls::{Tls, TlsError};
 use crate::{accept, admin, envoy, rules};
 
 /// A server that runs until [`Server::stop`]. Dropped, it ends at once.
@@ -25,7 +26,7 @@ pub struct Server {
     addresses: Addresses,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
-    follower: tokio::task::JoinHandle<()>,
+    followers: JoinSet<()>,
     threads: Option<resp::Threads>,
     health: Option<grpc::Health>,
 }
@@ -51,6 +52,8 @@ pub enum StartError {
     Listen(std::io::Error),
     /// The store cannot be used as it is described.
     Store(tollgate::redis::ConnectError),
+    /// The certificate and its key cannot be used.
+    Tls(TlsError),
 }
 
 impl fmt::Display for StartError {
@@ -58,6 +61,7 @@ impl fmt::Display for StartError {
         match self {
             Self::Listen(error) => error.fmt(f),
             Self::Store(error) => error.fmt(f),
+            Self::Tls(error) => error.fmt(f),
         }
     }
 }
@@ -67,6 +71,7 @@ impl std::error::Error for StartError {
         match self {
             Self::Listen(error) => Some(error),
             Self::Store(error) => Some(error),
+            Self::Tls(error) => Some(error),
         }
     }
 }
@@ -83,7 +88,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When an address is taken, or the store cannot be used as it is described.
+    /// When an address is taken, or the store or the certificate cannot be used as it is described.
     pub async fn start(settings: Settings, level: LevelHandle) -> Result<Self, StartError> {
         let listen = |listen: Listen| match listen {
             Listen::Off => Ok(None),
@@ -115,11 +120,13 @@ impl Server {
             health = Some(door.health());
             tasks.spawn(door.serve(listener, stopped));
         }
-        let following = Arc::clone(&room);
-        let follower = tokio::spawn(async {
-            tokio::join!(rules::follow(Arc::clone(&following)), envoy::follow(following));
-        });
-        Ok(Self { room, addresses, stop, tasks, follower, threads, health })
+        let mut followers = JoinSet::new();
+        followers.spawn(rules::follow(Arc::clone(&room)));
+        followers.spawn(envoy::follow(Arc::clone(&room)));
+        if let Some(tls) = &room.tls {
+            followers.spawn(Arc::clone(tls).follow());
+        }
+        Ok(Self { room, addresses, stop, tasks, followers, threads, health })
     }
 
     /// Where it listens.
@@ -132,8 +139,11 @@ impl Server {
         &self.room
     }
 
-    /// Looks at the rules now, as on SIGHUP.
+    /// Looks at the rules and the certificate now, as on SIGHUP.
     pub async fn reload(&self) {
+        if let Some(tls) = self.room.tls.clone() {
+            let _ = tokio::task::spawn_blocking(move || tls.look()).await;
+        }
         rules::look(&self.room).await;
         envoy::look(&self.room).await;
     }
@@ -148,7 +158,7 @@ impl Server {
         tokio::time::sleep(self.room.settings.drain_delay).await;
         // Without anybody who serves there is nobody to tell.
         let _ = self.stop.send(true);
-        self.follower.abort();
+        self.followers.abort_all();
         let patience = self.room.settings.drain_timeout.saturating_add(Duration::from_secs(1));
         let ended = async {
             while self.tasks.join_next().await.is_some() {}
@@ -164,13 +174,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.follower.abort();
+        self.followers.abort_all();
         let _ = self.stop.send(true);
     }
 }
 
 /// Makes the room: the store, the limiter on it, and who listens.
 async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartError> {
+    let tls = settings.tls.clone().map(Tls::open).transpose().map_err(StartError::Tls)?;
     let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
     if let AnyStore::Redis(store) = &store {
         for warning in store.warnings() {
@@ -188,5 +199,6 @@ async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartEr
     if let Some(secret) = settings.secret {
         builder = builder.secret(secret.0);
     }
-    Room::new(builder.build(), settings, events, level).map_err(StartError::Store)
+    let tls = tls.map(Arc::new);
+    Room::new(builder.build(), settings, events, level, tls).map_err(StartError::Store)
 }

@@ -30,7 +30,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
-                    tracing::info!("told to look at the rules");
+                    tracing::info!("told to look at the rules and the certificate");
                     server.reload().await;
                 }
             }
@@ -57,11 +57,12 @@ fn greeting(server: &Server) -> String {
         rules.version(),
     );
     let addresses = server.addresses();
+    let web = if room.tls.is_some() { "https" } else { "http" };
     let rows = [
-        ("http", "http", addresses.http, "checks as JSON, forward-auth"),
-        ("grpc", "http", addresses.grpc, "Envoy's rate limit service"),
+        ("http", web, addresses.http, "checks as JSON, forward-auth"),
+        ("grpc", web, addresses.grpc, "Envoy's rate limit service"),
         ("resp", "redis", addresses.resp, "CL.THROTTLE, TG.CHECK"),
-        ("admin", "http", addresses.admin, "rules, explain, refusals, events, metrics"),
+        ("admin", web, addresses.admin, "rules, explain, refusals, events, metrics"),
     ];
     for (name, scheme, address, what) in rows {
         let _ = match address {
@@ -74,7 +75,7 @@ fn greeting(server: &Server) -> String {
         let domain = domains.first().map_or("shop", |domain| domain.name.as_str());
         let _ = writeln!(
             text,
-            "try: curl -s http://{address}/v1/check -d '{{\"domain\":\"{domain}\",\"attributes\":\
+            "try: curl -s {web}://{address}/v1/check -d '{{\"domain\":\"{domain}\",\"attributes\":\
              {{\"ip\":\"203.0.113.9\",\"method\":\"POST\",\"path\":\"/login\"}}}}'",
         );
     }

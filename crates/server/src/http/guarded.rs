@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
 /// How long a connection may be silent between requests.
@@ -51,8 +50,8 @@ impl Phase {
 }
 
 /// A connection with deadlines.
-pub(crate) struct Guarded {
-    stream: TcpStream,
+pub(crate) struct Guarded<S> {
+    stream: S,
     phase: std::sync::Arc<Phase>,
     timer: Pin<Box<Sleep>>,
     /// Since when reading waits, and in which phase.
@@ -61,8 +60,8 @@ pub(crate) struct Guarded {
     writing: Option<Instant>,
 }
 
-impl Guarded {
-    pub(crate) fn new(stream: TcpStream, phase: std::sync::Arc<Phase>) -> Self {
+impl<S> Guarded<S> {
+    pub(crate) fn new(stream: S, phase: std::sync::Arc<Phase>) -> Self {
         let timer = Box::pin(tokio::time::sleep(HEAD));
         // A connection that was opened means to say something.
         let reading = Some((AT_REST, after(HEAD)));
@@ -94,7 +93,7 @@ fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the client took too long")
 }
 
-impl AsyncRead for Guarded {
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -128,7 +127,7 @@ impl AsyncRead for Guarded {
     }
 }
 
-impl Guarded {
+impl<S> Guarded<S> {
     fn written<T>(
         &mut self,
         written: Poll<io::Result<T>>,
@@ -143,7 +142,7 @@ impl Guarded {
     }
 }
 
-impl AsyncWrite for Guarded {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -178,12 +177,12 @@ impl AsyncWrite for Guarded {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
     /// The two ends of a connection.
-    async fn pair() -> (Guarded, TcpStream, std::sync::Arc<Phase>) {
+    async fn pair() -> (Guarded<TcpStream>, TcpStream, std::sync::Arc<Phase>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
@@ -192,7 +191,7 @@ mod tests {
     }
 
     /// How long a read took to be given up, in seconds of virtual time.
-    async fn given_up(guarded: &mut Guarded) -> u64 {
+    async fn given_up(guarded: &mut Guarded<TcpStream>) -> u64 {
         let began = Instant::now();
         let error = guarded.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -15,12 +15,14 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::accept;
 use crate::room::Room;
+use crate::tls::Speaks;
 use body::Body;
 use guarded::{Guarded, Phase};
 use problem::Problem;
@@ -82,11 +84,11 @@ pub(crate) async fn serve<H, F>(
             stream = accept::next(&listener) => {
                 let connections = &room.connections[side.place()];
                 if !accept::admit(connections, room.settings.max_connections) {
-                    turn_away(stream);
+                    turn_away(stream, &room);
                     continue;
                 }
                 let connection = Connection { room: Arc::clone(&room), side, local, stop: stop.clone() };
-                tasks.spawn(connection.serve(stream, handle.clone()));
+                tasks.spawn(connection.accept(stream, handle.clone()));
             }
             () = stopped(&mut stop) => break,
             Some(_) = tasks.join_next() => {}
@@ -104,9 +106,12 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
-fn turn_away(stream: TcpStream) {
+/// Says why, if that can be said without shaking hands, and closes.
+fn turn_away(stream: TcpStream, room: &Room) {
     use std::io::Write as _;
-    if let Ok(mut stream) = stream.into_std() {
+    if room.tls.is_none()
+        && let Ok(mut stream) = stream.into_std()
+    {
         let _ = stream.write_all(
             b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
         );
@@ -121,13 +126,34 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve<H, F>(mut self, stream: TcpStream, handle: H)
+    /// Shakes hands where that is asked for, and serves.
+    async fn accept<H, F>(mut self, stream: TcpStream, handle: H)
     where
         H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
         let _open = Open { room: Arc::clone(&self.room), side: self.side };
         let Ok(peer) = stream.peer_addr() else { return };
+        let Some(tls) = self.room.tls.clone() else {
+            return self.serve(stream, peer, handle).await;
+        };
+        let shaken = tokio::select! {
+            shaken = tls.accept(stream, Speaks::Http1) => shaken,
+            // Whoever has not asked yet is owed nothing.
+            () = stopped(&mut self.stop) => return,
+        };
+        // What became of a handshake that failed is counted there.
+        if let Ok(stream) = shaken {
+            self.serve(stream, peer, handle).await;
+        }
+    }
+
+    async fn serve<S, H, F>(mut self, stream: S, peer: SocketAddr, handle: H)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+        H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
         let phase = Arc::new(Phase::default());
         let io = TokioIo::new(Guarded::new(stream, Arc::clone(&phase)));
         let (room, local, at) = (Arc::clone(&self.room), self.local, Arc::clone(&phase));

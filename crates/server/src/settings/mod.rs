@@ -19,6 +19,7 @@ use clap::Args;
 use serde::Deserialize;
 use tollgate::http::Trust;
 
+use crate::tls;
 use envoy::EnvoySettings;
 use rules_from::{RulesFrom, Said};
 use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
@@ -125,6 +126,12 @@ pub struct Options {
     /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
     #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
     pub admin: Option<Listen>,
+    /// The certificate chain of the HTTP, gRPC and admin listeners, as PEM; followed
+    #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key, as PEM
+    #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
     /// Connections that each door serves at a time [default: 10000]
     #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
     pub max_connections: Option<usize>,
@@ -198,7 +205,7 @@ impl Options {
             store, store_file, store_password, store_password_file, store_deadline, max_keys,
             fleet, nodes, secret, secret_file, rules, rules_from,
             rules_from_file, rules_name, rules_pattern, rules_channel, rules_domain, rules_poll, state_dir, without_rules,
-            http, resp, resp_threads, admin, max_connections, api_token, api_token_file,
+            http, resp, resp_threads, admin, tls_cert, tls_key, max_connections, api_token, api_token_file,
             admin_token, admin_token_file, trust, auth_domain, auth_attribute, drain_delay,
             drain_timeout, log_level, log_format, grpc, envoy_rules, envoy_domains, envoy_charge,
             envoy_on_outage, envoy_mode, envoy_headers, envoy_metadata,
@@ -247,6 +254,7 @@ impl Options {
             resp: self.resp.unwrap_or(defaults.resp),
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
             admin: self.admin.unwrap_or(defaults.admin),
+            tls: tls(self.tls_cert, self.tls_key)?,
             max_connections: self.max_connections.unwrap_or(defaults.max_connections).max(1),
             api_token: secret("api-token", self.api_token, self.api_token_file)?,
             admin_token: secret("admin-token", self.admin_token, self.admin_token_file)?,
@@ -319,6 +327,8 @@ pub struct Settings {
     pub resp_threads: usize,
     /// Where the admin API is served.
     pub admin: Listen,
+    /// The certificate of the HTTP, gRPC and admin listeners, and its key.
+    pub tls: Option<tls::Files>,
     /// How many connections a door serves at a time.
     pub max_connections: usize,
     /// What clients of the doors must say.
@@ -374,6 +384,7 @@ impl Default for Settings {
             resp: local(6380),
             resp_threads: (cores / 2).clamp(1, MAX_THREADS),
             admin: local(9091),
+            tls: None,
             max_connections: 10_000,
             api_token: None,
             admin_token: None,
@@ -421,6 +432,19 @@ impl Settings {
             _ => {}
         }
         Ok(self)
+    }
+}
+
+fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<tls::Files>, SettingsError> {
+    match (cert, key) {
+        (None, None) => Ok(None),
+        (Some(cert), Some(key)) => Ok(Some(tls::Files { cert, key })),
+        (Some(_), None) => {
+            Err(SettingsError("tls-cert is set without tls-key: TLS needs both".into()))
+        }
+        (None, Some(_)) => {
+            Err(SettingsError("tls-key is set without tls-cert: TLS needs both".into()))
+        }
     }
 }
 

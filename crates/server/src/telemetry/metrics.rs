@@ -18,6 +18,7 @@ pub fn text(room: &Room) -> String {
     connections(room, &mut page);
     limiter(room, &mut page);
     rules(room, &mut page);
+    tls(room, &mut page);
     store(room, &mut page);
     page.0
 }
@@ -186,6 +187,29 @@ fn store(room: &Room, page: &mut Page) {
             );
             page.one(
                 "tollgate_keys_overflowed_total",
+fn tls(room: &Room, page: &mut Page) {
+    let Some(tls) = &room.tls else { return };
+    let rows = [
+        ("tollgate_tls_loads_total", "How often a certificate came to be used.", &tls.loaded),
+        (
+            "tollgate_tls_loads_rejected_total",
+            "How often the files had no good pair.",
+            &tls.rejected,
+        ),
+        ("tollgate_tls_handshakes_failed_total", "Handshakes that failed.", &tls.failed),
+        (
+            "tollgate_tls_handshakes_timed_out_total",
+            "Handshakes that took too long.",
+            &tls.timed_out,
+        ),
+    ];
+    for (name, help, count) in rows {
+        page.one(name, "counter", help, count.load(Ordering::Relaxed));
+    }
+    let trouble = u64::from(tls.trouble().is_some());
+    page.one("tollgate_tls_trouble", "gauge", "1 if the files' pair is not what is used.", trouble);
+}
+
                 "counter",
                 "Charges that found no room.",
                 stats.overflowed,

@@ -28,3 +28,4 @@ mod rules_poison;
 mod rules_redis;
 mod rules_soon;
 mod support;
+mod tls;

@@ -159,6 +159,8 @@ fn what_makes_no_sense_is_told_before_anything_listens() {
         (&["serve", "--admin-token-file", "/nowhere/at/all"], "cannot be used"),
         (&["serve", "--trust", "10.0.0.1/8"], "trust"),
         (&["serve", "--drain-timeout", "soon"], "not a duration"),
+        (&["serve", "--tls-cert", "a.pem"], "tls-cert is set without tls-key"),
+        (&["serve", "--tls-key", "a.pem"], "tls-key is set without tls-cert"),
     ] {
         let output = run(args);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,0 +1,308 @@
+//! TLS at the listeners: one certificate for all of them, read again when its files change.
+//!
+//! The two files are looked at every second and at SIGHUP; their bytes decide whether anything
+//! changed, so that links that are swapped, as ConfigMaps and certbot swap them, are followed too.
+//! A pair that is broken, or half written, changes nothing but [`Tls::trouble`]: connections go on
+//! under the last good one. Connections that are open keep what they began with.
+//!
+//! Whoever accepts a connection hands it to [`Tls::accept`] in the connection's own task, so that a
+//! client that does not shake hands holds up nobody. The key is in no message, log line or `Debug`.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+pub(crate) use tokio_rustls::server::TlsStream;
+
+/// How long a handshake may take, as long as the head of a request may.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How often the files are looked at.
+const POLL: Duration = Duration::from_secs(1);
+
+/// The longest file that is read: a chain has a few kilobytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What a listener speaks, which is what it agrees to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, as gRPC does.
+    Http2,
+}
+
+/// A certificate and its key, as the files last had a good pair.
+pub struct Tls {
+    files: Files,
+    present: ArcSwap<Pair>,
+    /// The bytes that were looked at last, so that the same ones are not judged twice.
+    seen: Mutex<u64>,
+    hasher: RandomState,
+    trouble: Mutex<Option<String>>,
+    /// How often another pair came to be used.
+    pub loaded: AtomicU64,
+    /// How often the files had no good pair.
+    pub rejected: AtomicU64,
+    /// Handshakes that failed.
+    pub failed: AtomicU64,
+    /// Handshakes that took too long.
+    pub timed_out: AtomicU64,
+}
+
+/// Where the certificate chain and the key are, as PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The chain, the server's own certificate first.
+    pub cert: PathBuf,
+    /// The key.
+    pub key: PathBuf,
+}
+
+/// Settings of connections, by what their listener speaks.
+struct Pair {
+    http1: Arc<ServerConfig>,
+    http2: Arc<ServerConfig>,
+}
+
+/// Why a pair of files cannot be used.
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub struct TlsError(String);
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the pair for the first time.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be used: a server that was told to speak TLS must not start without.
+    pub fn open(files: Files) -> Result<Self, TlsError> {
+        let read = files.read();
+        let hasher = RandomState::new();
+        let seen = Mutex::new(hasher.hash_one(&read));
+        let pair = read?.pair(&files)?;
+        if is_open_to_others(&files.key) {
+            tracing::warn!(
+                file = %files.key.display(),
+                "everybody on this machine can read or change the key: chmod it to 600"
+            );
+        }
+        Ok(Self {
+            seen,
+            hasher,
+            files,
+            present: ArcSwap::from_pointee(pair),
+            trouble: Mutex::default(),
+            loaded: AtomicU64::new(1),
+            rejected: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            timed_out: AtomicU64::new(0),
+        })
+    }
+
+    /// What is wrong with what the files have now, if that is not what is used.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks at the files, and uses their pair from now on if it is another and good. Blocks.
+    pub fn look(&self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = self.files.read();
+        let hash = self.hasher.hash_one(&read);
+        if *seen == hash {
+            return;
+        }
+        *seen = hash;
+        let trouble = match read.and_then(|bytes| bytes.pair(&self.files)) {
+            Ok(pair) => {
+                self.present.store(Arc::new(pair));
+                self.loaded.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(file = %self.files.cert.display(), "another certificate is used");
+                None
+            }
+            Err(error) => {
+                self.rejected.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "the certificate was not taken; the one before is still used");
+                Some(error.to_string())
+            }
+        };
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Follows the files until dropped.
+    pub async fn follow(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(POLL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let this = Arc::clone(&self);
+            // One that panicked has said so, and the next look is a second away.
+            let _ = tokio::task::spawn_blocking(move || this.look()).await;
+        }
+    }
+
+    /// Shakes hands with a client, in its own task.
+    ///
+    /// # Errors
+    ///
+    /// When it does not speak TLS, or not this protocol, or takes too long. It is counted.
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+        speaks: Speaks,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let config = {
+            let pair = self.present.load();
+            Arc::clone(match speaks {
+                Speaks::Http1 => &pair.http1,
+                Speaks::Http2 => &pair.http2,
+            })
+        };
+        let shaken = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
+        match shaken.await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                Err(error)
+            }
+            Err(_) => {
+                self.timed_out.fetch_add(1, Ordering::Relaxed);
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        }
+    }
+}
+
+/// What the files hold. Has no `Debug`: half of it is the key.
+#[derive(Hash)]
+struct Bytes {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Files {
+    fn read(&self) -> Result<Bytes, TlsError> {
+        Ok(Bytes { cert: read(&self.cert)?, key: read(&self.key)? })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    use std::io::Read as _;
+    let wrong = |error: io::Error| TlsError(format!("{} cannot be read: {error}", path.display()));
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(wrong)?;
+    Ok(bytes)
+}
+
+impl Bytes {
+    fn pair(&self, files: &Files) -> Result<Pair, TlsError> {
+        let (cert, key) = (files.cert.display(), files.key.display());
+        let chain: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_slice_iter(&self.cert).collect::<Result<_, _>>().map_err(
+                |error| TlsError(format!("{cert} is no chain of PEM certificates: {error}")),
+            )?;
+        if chain.is_empty() {
+            return Err(TlsError(format!("{cert} holds no PEM certificate")));
+        }
+        // The parser's own error is left out: it may quote a line of the file.
+        let secret = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| TlsError(format!("{key} holds no PEM key that can be read")))?;
+        let build = |speaks: &[u8]| {
+            let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+                .with_safe_default_protocol_versions()?
+                .with_no_client_auth();
+            let mut config = builder.with_single_cert(chain.clone(), secret.clone_key())?;
+            config.alpn_protocols = vec![speaks.to_vec()];
+            Ok(Arc::new(config))
+        };
+        let wrong = |error: tokio_rustls::rustls::Error| {
+            TlsError(format!("{cert} and {key} are no pair that can be used: {error}"))
+        };
+        Ok(Pair { http1: build(b"http/1.1").map_err(wrong)?, http2: build(b"h2").map_err(wrong)? })
+    }
+}
+
+/// Whether others than the owner and the group may read or write the file.
+fn is_open_to_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o006 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn pair(dir: &Path) -> Files {
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let files = Files { cert: dir.join("cert.pem"), key: dir.join("key.pem") };
+        std::fs::write(&files.cert, cert.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+
+    /// C21, in virtual time.
+    #[tokio::test]
+    async fn a_client_that_does_not_shake_hands_is_given_up_on() {
+        let dir = std::env::temp_dir().join(format!("tollgate-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let tls = Tls::open(pair(&dir)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        // The first bytes of a greeting, and no more.
+        client.try_write(b"\x16\x03\x01\x02\x00\x01").unwrap();
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+
+        let error = tls.accept(server, Speaks::Http1).await.unwrap_err();
+
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed().as_secs(), 10);
+        assert_eq!(tls.timed_out.load(Ordering::Relaxed), 1);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_key_that_everybody_can_read_is_noticed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = std::env::temp_dir().join(format!("tollgate-key-{}", std::process::id()));
+        std::fs::write(&path, "").unwrap();
+        let mode =
+            |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o640);
+        assert!(!is_open_to_others(&path));
+        mode(0o644);
+        assert!(is_open_to_others(&path));
+        std::fs::remove_file(&path).unwrap();
+    }
+}
