@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
+use tokio::time::Instant;
 use tollgate::core::rule::RuleSet;
 use tollgate::envoy::{Answer, Code, EnvoyRules};
 use tollgate::{Admission, Ruling};
+
+use super::latency::{Latency, Seen};
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,7 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Counts {
     doors: [Tally; 6],
+    latencies: [Latency; Door::ALL.len()],
     rules: Rules,
 }
 
@@ -125,6 +129,21 @@ impl Counts {
             Door::Json => &self.doors[5],
         };
         tally.add(outcome, count);
+    }
+
+    /// Notes that `count` requests at a door took so long, since `began`.
+    #[inline]
+    pub fn took(&self, door: Door, began: Instant, count: u64) {
+        let place = Door::ALL.iter().position(|other| *other == door);
+        if let Some(latency) = place.and_then(|place| self.latencies.get(place)) {
+            latency.add(began.elapsed(), count);
+        }
+    }
+
+    /// How long requests took at each door.
+    pub fn latencies(&self) -> [(Door, Seen); Door::ALL.len()] {
+        let mut seen = self.latencies.iter().map(Latency::read);
+        Door::ALL.map(|door| (door, seen.next().unwrap_or_default()))
     }
 
     /// Counts a request that was judged, at its door and for each rule that had a say.
@@ -167,25 +186,33 @@ impl Counts {
 pub struct UnderWay<'c> {
     counts: &'c Counts,
     door: Door,
+    began: Instant,
     ended: bool,
 }
 
 impl<'c> UnderWay<'c> {
     /// One more at this door.
-    pub const fn new(counts: &'c Counts, door: Door) -> Self {
-        Self { counts, door, ended: false }
+    pub fn new(counts: &'c Counts, door: Door) -> Self {
+        Self { counts, door, began: Instant::now(), ended: false }
     }
 
     /// It ended, and is counted.
     pub fn end(mut self) -> &'c Counts {
         self.ended = true;
+        self.counts.took(self.door, self.began, 1);
         self.counts
+    }
+
+    /// It turned out to be several, each of which is under way by itself.
+    pub fn divide(mut self) {
+        self.ended = true;
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.ended {
+            self.counts.took(self.door, self.began, 1);
             self.counts.add(self.door, Outcome::Error, 1);
         }
     }

@@ -10,15 +10,17 @@ use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
 
 use super::counts::Outcome;
+use super::latency::BOUNDS;
 
 /// All metrics of a server, in the text format.
 pub fn text(room: &Room) -> String {
     let mut page = Page(String::with_capacity(4096));
     requests(room, &mut page);
+    latencies(room, &mut page);
     connections(room, &mut page);
+    tls(room, &mut page);
     limiter(room, &mut page);
     rules(room, &mut page);
-    tls(room, &mut page);
     store(room, &mut page);
     page.0
 }
@@ -45,6 +47,20 @@ fn requests(room: &Room, page: &mut Page) {
             let labels = [("domain", &*domain), ("rule", &*rule), ("outcome", outcome)];
             page.row("tollgate_rule_requests_total", &labels, count);
         }
+    }
+}
+
+fn latencies(room: &Room, page: &mut Page) {
+    const NAME: &str = "tollgate_request_duration_seconds";
+    page.head(NAME, "histogram", "Time from when a request was read to when it was judged.");
+    for (door, seen) in room.counts.latencies() {
+        let door = ("door", door.name());
+        for (bound, count) in BOUNDS.iter().zip(seen.at_most) {
+            page.row(&format!("{NAME}_bucket"), &[door, ("le", bound)], count);
+        }
+        let (whole, part) = (seen.nanos / 1_000_000_000, seen.nanos % 1_000_000_000);
+        page.line(&format!("{NAME}_sum"), &[door], &format_args!("{whole}.{part:09}"));
+        page.row(&format!("{NAME}_count"), &[door], seen.at_most[14]);
     }
 }
 
@@ -171,22 +187,6 @@ fn connections(room: &Room, page: &mut Page) {
     }
 }
 
-fn store(room: &Room, page: &mut Page) {
-    let store = room.limiter.store();
-    page.one("tollgate_store_up", "gauge", "1 if the store answers.", u64::from(store.is_up()));
-    match store {
-        AnyStore::Embedded(store) => {
-            let stats = store.stats();
-            let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-            page.one("tollgate_keys", "gauge", "Keys that have a counter.", count(stats.keys));
-            page.one(
-                "tollgate_table_bytes",
-                "gauge",
-                "Bytes of the tables.",
-                count(stats.table_bytes),
-            );
-            page.one(
-                "tollgate_keys_overflowed_total",
 fn tls(room: &Room, page: &mut Page) {
     let Some(tls) = &room.tls else { return };
     let rows = [
@@ -210,6 +210,22 @@ fn tls(room: &Room, page: &mut Page) {
     page.one("tollgate_tls_trouble", "gauge", "1 if the files' pair is not what is used.", trouble);
 }
 
+fn store(room: &Room, page: &mut Page) {
+    let store = room.limiter.store();
+    page.one("tollgate_store_up", "gauge", "1 if the store answers.", u64::from(store.is_up()));
+    match store {
+        AnyStore::Embedded(store) => {
+            let stats = store.stats();
+            let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+            page.one("tollgate_keys", "gauge", "Keys that have a counter.", count(stats.keys));
+            page.one(
+                "tollgate_table_bytes",
+                "gauge",
+                "Bytes of the tables.",
+                count(stats.table_bytes),
+            );
+            page.one(
+                "tollgate_keys_overflowed_total",
                 "counter",
                 "Charges that found no room.",
                 stats.overflowed,
@@ -273,6 +289,10 @@ impl Page {
     }
 
     fn row(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        self.line(name, labels, &value);
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: &dyn std::fmt::Display) {
         self.0.push_str(name);
         for (at, (label, text)) in labels.iter().enumerate() {
             self.0.push_str(if at == 0 { "{" } else { "," });

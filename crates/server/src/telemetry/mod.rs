@@ -5,6 +5,7 @@
 
 pub mod counts;
 pub mod events;
+pub mod latency;
 pub mod log;
 pub mod metrics;
 pub mod refusals;

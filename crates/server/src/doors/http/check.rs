@@ -96,7 +96,9 @@ async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> 
     let ask = check.ask()?;
     let lifetime = check.lifetime_ms.map_or(LIFETIME, Duration::from_millis);
     let reserved = room.limiter.reserve(&ask, lifetime).await;
-    under_way.map(UnderWay::end);
+    if let Some(under_way) = under_way {
+        under_way.divide();
+    }
     match reserved {
         Ok(reservation) => {
             room.counts.add(Door::Http, Outcome::Allowed, 1);

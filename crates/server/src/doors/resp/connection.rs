@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::parse::{Args, MAX_COMMAND, parse};
 use super::reply;
@@ -126,9 +127,10 @@ impl Connection {
                 }
             }
             output.clear();
+            let began = Instant::now();
             let (used, end) =
                 self.answer(input.get(..length).unwrap_or_default(), args, desk, output);
-            desk.settle(&self.room);
+            desk.settle(&self.room, began);
             self.rest.clear();
             self.rest.extend_from_slice(input.get(used..length).unwrap_or_default());
             if self.rest.is_empty() {

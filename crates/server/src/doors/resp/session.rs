@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tollgate::core::rule::Ask;
 use tollgate::core::{Charge, Key};
 use tollgate::throttle_key;
@@ -327,9 +328,13 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusa
 }
 
 impl Desk {
-    /// Counts what the batch brought.
+    /// Counts what the batch brought since it was read.
     #[inline]
-    pub(super) fn settle(&mut self, room: &Room) {
+    pub(super) fn settle(&mut self, room: &Room, began: Instant) {
+        let decided = self.allowed.wrapping_add(self.refused);
+        if decided > 0 {
+            room.counts.took(Door::Throttle, began, decided);
+        }
         if self.allowed > 0 {
             room.counts.add(Door::Throttle, Outcome::Allowed, self.allowed);
             self.allowed = 0;
