@@ -11,6 +11,8 @@
 mod accounts;
 mod admin;
 mod auth;
+mod canary;
+mod docs;
 mod hostile_http;
 mod http;
 mod lock;

@@ -8,7 +8,7 @@
 //! | `POST /v1/reserve`, `/v1/commit`, `/v1/refund` | charges an estimate, and settles it |
 //! | `GET /v1/auth` | 204 or 429 for a proxy that asks about a request |
 //! | `POST /json` | a call of Envoy's, as its reference service takes it |
-//! | `GET /healthz`, `/readyz`, `/openapi.json` | |
+//! | `GET /healthz`, `/readyz`, `/openapi.json`, `/docs` | |
 //!
 //! A refusal of a check is an answer (200), not an error; only forward-auth turns it into a status,
 //! by the same layer that services use.
@@ -87,12 +87,17 @@ async fn route(
             "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve" | "/v1/commit"
             | "/v1/refund" | "/json",
         ) => Problem::new(405, "this path takes POST").into(),
-        _ => Problem::new(404, "there is nothing here; see /openapi.json").into(),
+        (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
+        _ => nothing(),
     }
 }
 
 /// What a request must bring besides itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
+fn nothing() -> Response<Body> {
+    Problem::new(404, "there is nothing here; see /docs").into()
+}
+
 enum Needs {
     Nothing,
     /// It gives back what was charged, so not everybody may.
