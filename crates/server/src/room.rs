@@ -126,7 +126,14 @@ impl Room {
     /// is likely to have.
     pub fn request_id(&self) -> String {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}", self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        let mut bits = self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut id = String::with_capacity(16);
+        for _ in 0..16 {
+            bits = bits.rotate_left(4);
+            let digit = u32::try_from(bits & 15).unwrap_or(0);
+            id.push(char::from_digit(digit, 16).unwrap_or('0'));
+        }
+        id
     }
 
     /// Counts and remembers what was decided about a request.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde_json::json as object;
+use tollgate::Admission;
 
 use super::wire::{self, Answer, Batch, Check};
+use super::write;
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
@@ -56,13 +59,21 @@ async fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> An
     let admission = room.limiter.admit_within(&ask, patience).await;
     under_way.map(UnderWay::end);
     room.record(Door::Http, &ask, &admission);
-    Ok(json(StatusCode::OK, &Answer::new(&admission)))
+    Ok(written(&admission))
+}
+
+/// The answer, written.
+fn written(admission: &Admission) -> Response<Body> {
+    let mut response = Response::new(write::answer(&Answer::new(admission)).into());
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
 }
 
 async fn peek(room: &Room, bytes: &[u8]) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let admission = room.limiter.peek(&check.ask()?).await;
-    Ok(json(StatusCode::OK, &Answer::new(&admission)))
+    Ok(written(&admission))
 }
 
 /// Each check is a request of its own, and is counted. One that is malformed spoils the batch before
@@ -79,7 +90,9 @@ async fn batch(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> An
         .map(|(at, check)| check.ask().map_err(|problem| problem.with("check", at)));
     let asks = asks.collect::<Result<Vec<_>, _>>()?;
     let mut admissions = Vec::with_capacity(asks.len());
-    under_way.map(UnderWay::end);
+    if let Some(under_way) = under_way {
+        under_way.divide();
+    }
     for ask in &asks {
         let one = UnderWay::new(&room.counts, Door::Http);
         let admission = room.limiter.admit(ask).await;
@@ -96,9 +109,7 @@ async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> 
     let ask = check.ask()?;
     let lifetime = check.lifetime_ms.map_or(LIFETIME, Duration::from_millis);
     let reserved = room.limiter.reserve(&ask, lifetime).await;
-    if let Some(under_way) = under_way {
-        under_way.divide();
-    }
+    under_way.map(UnderWay::end);
     match reserved {
         Ok(reservation) => {
             room.counts.add(Door::Http, Outcome::Allowed, 1);
@@ -111,7 +122,7 @@ async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> 
         }
         Err(admission) => {
             room.record(Door::Http, &ask, &admission);
-            Ok(json(StatusCode::OK, &Answer::new(&admission)))
+            Ok(written(&admission))
         }
     }
 }

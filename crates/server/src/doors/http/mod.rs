@@ -19,6 +19,7 @@ mod json;
 mod openapi;
 mod reserve;
 mod wire;
+mod write;
 
 use std::sync::Arc;
 
@@ -63,12 +64,13 @@ async fn route(
         (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
         (&Method::GET, "/openapi.json") => openapi::response(),
         (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
-            Ok(()) => doorman.answer(&room, call).await,
+            Ok(()) => Box::pin(doorman.answer(&room, call)).await,
             Err(problem) => problem.into(),
         },
         (&Method::POST, "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve") => {
             match allowed(&room, &call, Needs::Nothing) {
-                Ok(()) => check::answer(&room, call).await,
+                // Its future is long, and would be copied into each of those around it.
+                Ok(()) => Box::pin(check::answer(&room, call)).await,
                 Err(problem) => problem.into(),
             }
         }
@@ -78,7 +80,7 @@ async fn route(
         },
         (&Method::POST, "/v1/commit" | "/v1/refund") => {
             match allowed(&room, &call, Needs::TokenOffLoopback) {
-                Ok(()) => reserve::settle(&room, call).await,
+                Ok(()) => Box::pin(reserve::settle(&room, call)).await,
                 Err(problem) => problem.into(),
             }
         }
@@ -92,12 +94,12 @@ async fn route(
     }
 }
 
-/// What a request must bring besides itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
 fn nothing() -> Response<Body> {
     Problem::new(404, "there is nothing here; see /docs").into()
 }
 
+/// What a request must bring besides itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Needs {
     Nothing,
     /// It gives back what was charged, so not everybody may.

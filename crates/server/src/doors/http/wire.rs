@@ -143,25 +143,25 @@ pub(crate) struct Answer<'r> {
 #[derive(Debug, Serialize)]
 pub(crate) struct RefusedBy<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<&'r str>,
+    pub(super) rule: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<&'r str>,
+    pub(super) limit: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    list: Option<&'r str>,
+    pub(super) list: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    missing: Option<&'r str>,
+    pub(super) missing: Option<&'r str>,
 }
 
 /// What one limit says.
 #[derive(Debug, Serialize)]
 pub(crate) struct Limit<'r> {
-    rule: &'r str,
-    limit: &'r str,
+    pub(super) rule: &'r str,
+    pub(super) limit: &'r str,
     #[serde(serialize_with = "printed")]
-    allows: &'r tollgate::core::Limit,
-    allowed: bool,
-    remaining: u64,
-    reset_after_ms: u64,
+    pub(super) allows: &'r tollgate::core::Limit,
+    pub(super) allowed: bool,
+    pub(super) remaining: u64,
+    pub(super) reset_after_ms: u64,
 }
 
 impl<'r> Answer<'r> {
