@@ -11,6 +11,8 @@ pub mod admin;
 pub mod cli;
 pub mod doors;
 pub mod envoy;
+#[cfg(test)]
+mod fuzz;
 mod http;
 mod room;
 pub mod rules;
@@ -18,8 +20,8 @@ mod server;
 pub mod settings;
 mod store;
 pub mod telemetry;
+pub mod tls;
 
 pub use room::{Connections, Readiness, Room};
-pub mod tls;
 pub use server::{Addresses, Server, StartError};
 pub use store::AnyStore;
