@@ -15,6 +15,7 @@ mod canary;
 mod docs;
 mod hostile_http;
 mod http;
+mod kills;
 mod lock;
 mod locks;
 mod nginx;

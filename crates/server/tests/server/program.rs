@@ -11,7 +11,7 @@ pub(crate) struct Program {
     pub(crate) child: Child,
     /// Where it says that it listens: HTTP, RESP, admin, gRPC.
     pub(crate) at: Vec<SocketAddr>,
-    said: String,
+    pub(crate) said: String,
 }
 
 fn tollgate() -> Command {
@@ -66,7 +66,7 @@ impl Drop for Program {
     }
 }
 
-fn rules(dir: &TempDir) -> String {
+pub(crate) fn rules(dir: &TempDir) -> String {
     let path = dir.path().join("rules.yaml");
     std::fs::write(&path, RULES).unwrap();
     path.to_str().unwrap().to_owned()
