@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks clean cargo-is-here redis-is-here java-is-here clients-are-here
+.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +31,14 @@ lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings 
 lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers, and for the interop tests
 	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets -- -D warnings
 
-soak: cargo-is-here redis-is-here ## The large numbers: a hundred times the oracle's histories, and a flood of keys
+soak: cargo-is-here redis-is-here ## The large numbers: histories, inputs of the server's parsers, kills of it, a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
 		--test all oracle -- --nocapture
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-redis --lib replay -- --nocapture
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate --all-features --test locks \
 		sections -- --nocapture
+	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-server --lib fuzz -- --nocapture
+	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-server --test server kills -- --nocapture
 	$(CARGO) run --locked --release -p tollgate-embedded --example flood
 
 faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
@@ -67,6 +69,10 @@ bench-locks: cargo-is-here redis-is-here ## Time locks beside their peers: alone
 bench-library: cargo-is-here ## Time a request through all of the library, and through its HTTP layer, beside a peer
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-library
 
+bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server's doors beside Redis, hyper and tonic, by redis-benchmark, wrk and h2load
+	$(CARGO) build --locked --release -p tollgate-server -p tollgate-bench --bin tollgate --bin bench-server
+	"$${CARGO_TARGET_DIR:-target}"/release/bench-server
+
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded
 
@@ -87,3 +93,6 @@ clients-are-here:
 
 java-is-here:
 	@.ci/java-is-here
+
+load-tools-are-here:
+	@.ci/load-tools-are-here
