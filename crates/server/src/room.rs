@@ -127,13 +127,13 @@ impl Room {
     pub fn request_id(&self) -> String {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         let mut bits = self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut id = String::with_capacity(16);
-        for _ in 0..16 {
+        let mut id = [b'0'; 16];
+        for place in &mut id {
             bits = bits.rotate_left(4);
-            let digit = u32::try_from(bits & 15).unwrap_or(0);
-            id.push(char::from_digit(digit, 16).unwrap_or('0'));
+            let digit = u8::try_from(bits & 15).unwrap_or(0);
+            *place = digit.wrapping_add(if digit < 10 { b'0' } else { b'a' - 10 });
         }
-        id
+        String::from_utf8_lossy(&id).into_owned()
     }
 
     /// Counts and remembers what was decided about a request.

@@ -69,8 +69,7 @@ async fn route(
         },
         (&Method::POST, "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve") => {
             match allowed(&room, &call, Needs::Nothing) {
-                // Its future is long, and would be copied into each of those around it.
-                Ok(()) => Box::pin(check::answer(&room, call)).await,
+                Ok(()) => check::answer(&room, call).await,
                 Err(problem) => problem.into(),
             }
         }
