@@ -53,6 +53,13 @@ async fn every_request_is_counted_once() {
             metric(running.admin, &format!("tollgate_requests_offered_total{{door=\"{door}\"}}"));
         assert_eq!(offered, row(door).iter().sum::<u64>(), "{door}");
     }
+    // How long each took is seen once; what CL.THROTTLE cannot read takes no time.
+    for (door, seen) in [("http", 48), ("resp", 20), ("cl.throttle", 32), ("forward-auth", 0)] {
+        let name = "tollgate_request_duration_seconds";
+        let of = |row: String| metric(running.admin, &row);
+        assert_eq!(of(format!("{name}_count{{door=\"{door}\"}}")), seen, "{door}");
+        assert_eq!(of(format!("{name}_bucket{{door=\"{door}\",le=\"+Inf\"}}")), seen, "{door}");
+    }
     let rule = |outcome: &str| {
         metric(
             running.admin,
