@@ -88,7 +88,7 @@ async fn start(files: Files) -> Running {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_listeners_speak_tls_and_nothing_else() {
+async fn the_listeners_speak_tls_and_nothing_else() {
     let (dir, pair) = (TempDir::new(), Pair::new());
     let running = start(pair.write(dir.path())).await;
 
@@ -100,6 +100,10 @@ async fn both_listeners_speak_tls_and_nothing_else() {
         assert!(pair.connect(at, b"h2").is_err(), "HTTP/2 is not spoken here");
         assert!(Pair::new().connect(at, b"http/1.1").is_err(), "another's certificate");
     }
+    let grpc = running.server.addresses().grpc.unwrap();
+    let client = pair.connect(grpc, b"h2").unwrap();
+    assert_eq!(client.conn.alpn_protocol(), Some(&b"h2"[..]));
+    assert!(pair.connect(grpc, b"http/1.1").is_err(), "only HTTP/2 is spoken there");
     let plain = raw(running.http, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(!plain.starts_with(b"HTTP"), "{}", plain.escape_ascii());
 }

@@ -26,6 +26,7 @@ use super::{NAMES, RateLimits, services};
 use crate::accept;
 use crate::http::stopped;
 use crate::room::{Readiness, Room};
+use crate::tls::Speaks;
 
 /// Calls of one connection at a time. Envoy opens another connection when they do not suffice.
 const MAX_STREAMS: u32 = 256;
@@ -108,8 +109,8 @@ impl Door {
             tokio::select! {
                 stream = accept::next(&listener) => {
                     if accept::admit(connections, room.settings.max_connections) {
-                        tasks.spawn(serve(stream, self.dispatch.clone(), stop.clone()));
-                    } else {
+                        tasks.spawn(begin(stream, self.dispatch.clone(), stop.clone()));
+                    } else if room.tls.is_none() {
                         turn_away(stream);
                     }
                 }
@@ -163,6 +164,23 @@ fn turn_away(stream: TcpStream) {
     }
 }
 
+/// Shakes hands where that is asked for, and serves.
+async fn begin(stream: TcpStream, dispatch: Dispatch, mut stop: watch::Receiver<bool>) {
+    let _open = Open(Arc::clone(&dispatch.room));
+    let Some(tls) = dispatch.room.tls.clone() else {
+        return serve(stream, dispatch, stop).await;
+    };
+    let shaken = tokio::select! {
+        shaken = tls.accept(stream, Speaks::Http2) => shaken,
+        // Whoever has not asked yet is owed nothing.
+        () = stopped(&mut stop) => return,
+    };
+    // What became of a handshake that failed is counted there.
+    if let Ok(stream) = shaken {
+        serve(stream, dispatch, stop).await;
+    }
+}
+
 /// Serves one connection to its end.
 async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
@@ -170,7 +188,6 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     mut stop: watch::Receiver<bool>,
 ) {
     let room = Arc::clone(&dispatch.room);
-    let _open = Open(Arc::clone(&room));
     let vitals = Arc::new(Vitals::default());
     let io = TokioIo::new(Metered::new(stream, Arc::clone(&vitals)));
     let at = Arc::clone(&vitals);
