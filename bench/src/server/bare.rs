@@ -55,29 +55,6 @@ pub fn grpc() {
     });
 }
 
-/// The same service as the server mounts it, on a store of its own.
-pub fn tollgate_grpc(store: &str) {
-    use tollgate::Limiter;
-    use tollgate::envoy::EnvoyRules;
-    use tollgate_server::doors::grpc::{Settings, routes};
-    use tollgate_server::settings::Options;
-    let options = Options {
-        store: Some(store.parse().unwrap()),
-        store_deadline: Some("5s".parse().unwrap()),
-        ..Options::default()
-    };
-    let settings = options.resolve().unwrap();
-    run(async move |listener: TcpListener| {
-        let store = tollgate_server::AnyStore::open(&settings).await.unwrap();
-        let rules = EnvoyRules::load(1, [("envoy.yaml", super::cases::ENVOY)]).unwrap();
-        let limiter = Limiter::builder(store).envoy_rules(rules).build();
-        let (routes, _health) = routes(limiter, Settings::default()).await.unwrap();
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = tonic::transport::Server::builder().add_routes(routes);
-        server.serve_with_incoming(incoming).await.unwrap();
-    });
-}
-
 struct Canned(rls::RateLimitResponse);
 
 #[tonic::async_trait]

@@ -34,7 +34,7 @@ end
 function request() return requests[math.random(#requests)] end
 "#;
 
-pub const ENVOY: &str = "
+const ENVOY: &str = "
 domain: shop
 descriptors:
   - key: path
@@ -56,8 +56,8 @@ pub fn run(only: &str) {
         http("http-redis", &on(&redis).each_ref().map(String::as_str), 0.0);
     }
     if "grpc".starts_with(only) || only.starts_with("grpc") {
-        grpc("grpc", "embedded", 0.8);
-        grpc("grpc-redis", &redis.url(), 0.6);
+        grpc("grpc", &["--store=embedded"], 0.8);
+        grpc("grpc-redis", &on(&redis).each_ref().map(String::as_str), 0.6);
     }
 }
 
@@ -96,11 +96,11 @@ fn http(case: &str, store: &[&str], target: f64) {
     exact(&server, "http");
 }
 
-fn grpc(case: &str, store: &str, target: f64) {
-    let message = Scratch::new("call.bin", call());
-    let server = Program::bare(&["grpc", store]);
+fn grpc(case: &str, store: &[&str], target: f64) {
+    let (rules, message) = (Scratch::new("envoy.yaml", ENVOY), Scratch::new("call.bin", call()));
+    let server = Program::tollgate(&[&["--envoy-rules", rules.path()], store].concat());
     let bare = Program::bare(&["bare-grpc"]);
-    let (ours, peer) = (server.at("bare"), bare.at("bare"));
+    let (ours, peer) = (server.at("grpc"), bare.at("bare"));
     duel(
         case,
         target,
@@ -108,6 +108,7 @@ fn grpc(case: &str, store: &str, target: f64) {
         || h2load(ours, message.path()),
         || h2load(peer, message.path()),
     );
+    exact(&server, "grpc");
 }
 
 /// A framed request of two descriptors.

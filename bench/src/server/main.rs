@@ -34,7 +34,6 @@ fn main() {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["bare-http", length] => bare::http(length.parse().unwrap()),
         ["bare-grpc"] => bare::grpc(),
-        ["grpc", store] => bare::tollgate_grpc(store),
         [] => cases::run(""),
         ["--only", prefix] => cases::run(prefix),
         _ => panic!("usage: bench-server [--only PREFIX]"),

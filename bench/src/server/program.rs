@@ -18,7 +18,7 @@ impl Program {
         assert!(path.exists(), "{} is not built: use `make bench-server`", path.display());
         let mut command = Command::new(path);
         command.args(["serve", "--http=127.0.0.1:0", "--resp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
-        command.args(["--log-level=error"]).args(args);
+        command.args(["--grpc=127.0.0.1:0", "--log-level=error"]).args(args);
         Self::start(command)
     }
 
