@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::time::Instant;
 use tollgate::envoy::{Answer, CallError, Code, Status};
 
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -20,12 +21,13 @@ use crate::telemetry::refusals::{Refusal, cut};
 pub(crate) struct Pending {
     room: Arc<Room>,
     may_give_back: bool,
+    began: Instant,
     ended: AtomicBool,
 }
 
 impl Pending {
-    pub(super) const fn new(room: Arc<Room>, may_give_back: bool) -> Self {
-        Self { room, may_give_back, ended: AtomicBool::new(false) }
+    pub(super) fn new(room: Arc<Room>, may_give_back: bool) -> Self {
+        Self { room, may_give_back, began: Instant::now(), ended: AtomicBool::new(false) }
     }
 
     /// Whether this client may have hits given back.
@@ -42,6 +44,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
+        self.room.counts.took(Door::Grpc, self.began, 1);
         if !*self.ended.get_mut() {
             self.room.counts.add(Door::Grpc, Outcome::Error, 1);
         }
