@@ -8,9 +8,11 @@ use tollgate_harness::{RedisServer, Reply};
 
 use super::support::TempDir;
 
-/// The program on this Redis. A busy machine is no outage.
+/// The program on this Redis. A busy machine is no outage. Whoever runs the tests in the background has
+/// signals ignored, which the program would leave so.
 pub(crate) fn tollgate(redis: &RedisServer) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal", env!("CARGO_BIN_EXE_tollgate")]);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
     command.env("TOLLGATE_STORE", redis.url()).env("TOLLGATE_STORE_DEADLINE", "60s");
     command.stdin(Stdio::null());
