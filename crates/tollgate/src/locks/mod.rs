@@ -340,7 +340,7 @@ impl<S: LockStore> Lock<S> {
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`].
+    /// As [`Lock::lock`], and when the store was silent as the wait ended: nobody is known to have it.
     pub async fn lock_within(&self, wait: Duration) -> Result<Option<LockGuard>, LockError> {
         let want = self.renewed();
         self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await

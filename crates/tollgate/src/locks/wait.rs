@@ -99,8 +99,10 @@ impl<S: LockStore> Shared<S> {
         };
         let waited = match patience {
             Patience::Until(deadline) => {
-                let wait = pending.wait(&ticket, busy);
-                timeout_at(deadline, wait).await.unwrap_or(Ok(None))
+                let waited = timeout_at(deadline, pending.wait(&ticket, busy)).await;
+                // While the store does not answer, nobody is known to have it.
+                let silence = pending.outage.take().map(|(_, error)| LockError::Store(error));
+                waited.unwrap_or_else(|_| silence.map_or(Ok(None), Err))
             }
             Patience::None | Patience::Forever => pending.wait(&ticket, busy).await,
         };
@@ -119,8 +121,8 @@ struct Pending<'a, S: LockStore> {
     since: BootTime,
     /// Whether something was sent and not answered.
     unanswered: bool,
-    /// Since when the store does not answer.
-    outage: Option<BootTime>,
+    /// Since when the store does not answer, and what came of asking last.
+    outage: Option<(BootTime, StoreError)>,
 }
 
 impl<'a, S: LockStore> Pending<'a, S> {
@@ -161,7 +163,8 @@ impl<'a, S: LockStore> Pending<'a, S> {
                 if error.kind() == StoreErrorKind::Corrupt {
                     return Err(Failed::For(LockError::Store(error)));
                 }
-                let since = *self.outage.get_or_insert(sent);
+                let since = self.outage.as_ref().map_or(sent, |(since, _)| *since);
+                self.outage = Some((since, error.clone()));
                 if BootTime::now().since(since) >= self.shared.patience {
                     return Err(Failed::For(LockError::Store(error)));
                 }
