@@ -45,6 +45,28 @@ async fn what_breaks_the_protocol_is_told_so_and_closed() {
     assert_eq!(reply, b"+PONG\r\n-ERR Protocol error: invalid bulk length\r\n");
 }
 
+/// A page in a browser on this machine may post to any port, and its body may hold commands.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_is_not_listened_to() {
+    let running = start().await;
+    Wire::new(running.resp).asks(
+        &["CL.THROTTLE", "victim", "0", "1", "3600"],
+        b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:3600\r\n",
+    );
+    let head = "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n\r\n";
+    for method in ["POST", "PUT"] {
+        let mut stream = connect(running.resp);
+        let page = format!("{method} / HTTP/1.1\r\n{head}DEL victim\r\nPING\r\n");
+        stream.write_all(page.as_bytes()).unwrap();
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        assert!(!reply.contains(':') && !reply.contains("PONG"), "{reply}");
+    }
+    let mut wire = Wire::new(running.resp);
+    wire.asks(&["DEL", "victim"], b":1\r\n");
+}
+
 /// A NUL and other bytes in a key are only bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_any_bytes() {

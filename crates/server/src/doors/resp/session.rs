@@ -106,6 +106,8 @@ impl Session {
                 reply::simple("OK", out);
                 return Next::Close;
             }
+            // A web page had a browser send this, and commands in the body of it, as it may to any port.
+            b"POST" | b"HOST:" => return Next::Close,
             b"HELLO" => self.hello(words, room, out),
             b"AUTH" => self.auth(words, room, out),
             b"RESET" => {
