@@ -70,11 +70,12 @@ async fn what_a_proxy_does_not_say_or_says_twice_is_an_error() {
         &["X-Forwarded-Method: POST", "X-Original-Method: GET", "X-Forwarded-Uri: /a"],
         &["X-Forwarded-Method: P O", "X-Forwarded-Uri: /"],
         &["X-Forwarded-Method: POST", "X-Forwarded-Uri: /%00"],
+        &["X-Forwarded-Method: GET", "X-Forwarded-Uri: /", "X-User: victim", "X-User: me"],
     ] {
         assert_eq!(auth(&running, lines).status, 400, "{lines:?}");
     }
     let errors = "tollgate_requests_total{door=\"forward-auth\",outcome=\"error\"}";
-    assert_eq!(metric(running.admin, errors), 9);
+    assert_eq!(metric(running.admin, errors), 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]

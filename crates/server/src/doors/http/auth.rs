@@ -74,6 +74,11 @@ impl Doorman {
             let why = "only a proxy of ours may ask for others: name its network with --trust";
             return Problem::new(403, why).into();
         }
+        // A proxy that adds its own line leaves the client's before it.
+        let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
+        if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
+            return Problem::new(400, &format!("{header} is there twice")).into();
+        }
         let meant = match meant(parts) {
             Ok(mut meant) => {
                 meant.extensions_mut().insert(Peer(call.peer));
