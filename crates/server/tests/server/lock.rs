@@ -205,6 +205,20 @@ fn who_does_not_wait_for_ever_is_told_that_it_is_held() {
     assert_eq!(of(&["-n"], "exit 3"), Some(1), "a holder in Java");
 }
 
+/// Nobody is known to have it, so nobody is told that somebody has.
+#[test]
+fn without_redis_no_wait_ends_as_if_it_were_held() {
+    let redis = RedisServer::start().unwrap();
+    for wait in ["-n", "--wait=300ms"] {
+        let mut command = tollgate(&redis);
+        // Nobody listens at the first of all ports.
+        command.env("TOLLGATE_STORE", "redis://127.0.0.1:1").args(["lock", wait, "a", "true"]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{wait}");
+        assert!(!output.stderr.is_empty(), "{wait}");
+    }
+}
+
 #[test]
 fn a_lock_that_is_waited_for_comes_with_its_release() {
     let redis = RedisServer::start().unwrap();

@@ -101,8 +101,8 @@ pub(super) struct Lock {
     /// What the command is sent when the lock is lost
     #[arg(long, env = "TOLLGATE_LOCK_SIGNAL", default_value = "TERM", value_name = "SIGNAL")]
     signal: Named,
-    /// How long after that it is sent KILL [default: a tenth of the lease, 1s at most, so that
-    /// after an outage it is gone before somebody else can have the lock]
+    /// How long after that it is sent KILL [default: a twentieth of the lease, 500ms at most, so
+    /// that after an outage it is gone before somebody else can have the lock]
     #[arg(long, env = "TOLLGATE_LOCK_KILL_AFTER", value_name = "TIME")]
     kill_after: Option<Lasting>,
     /// The exit status when somebody else has the lock
@@ -243,9 +243,11 @@ impl Lock {
         let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
         complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
         running.signal(self.signal.0);
-        // What may still be done is what the margin of the lease leaves.
-        let margin = self.lease.0.checked_div(10).unwrap_or_default().min(Duration::from_secs(1));
-        let kill = tokio::time::sleep(self.kill_after.map_or(margin, |it| it.0));
+        // A loss is told a tenth of the lease before its end, a second at most: half of that is left for
+        // the killing.
+        let lease = self.lease.0;
+        let grace = lease.checked_div(20).unwrap_or_default().min(Duration::from_millis(500));
+        let kill = tokio::time::sleep(self.kill_after.map_or(grace, |it| it.0));
         tokio::pin!(kill);
         loop {
             tokio::select! {
