@@ -68,16 +68,8 @@ impl Parse for Arguments {
 
 impl Written {
     fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
-        let name = input.call(Ident::parse_any)?;
+        let name = name(input, &NAMES, example)?;
         let text = name.to_string();
-        if !NAMES.contains(&text.as_str()) {
-            return Err(Error::new(name.span(), unknown(&text)));
-        }
-        if !input.peek(Token![=]) {
-            let message = format!("`{text}` needs a value: write `{text} = {}`", example(&text));
-            return Err(Error::new(name.span(), message));
-        }
-        input.parse::<Token![=]>()?;
         match text.as_str() {
             "by" => once(&mut self.by, &name, by::read(input.parse()?)?),
             "rule" => once(&mut self.rule, &name, literal(&text, input)?),
@@ -137,6 +129,25 @@ fn limits(texts: Vec<LitStr>, named: Option<Algorithm>) -> syn::Result<Vec<Check
     Ok(checked)
 }
 
+/// The name of an argument, one of `names`, up to and with its `=`.
+pub(crate) fn name(
+    input: ParseStream<'_>,
+    names: &[&str],
+    example: impl Fn(&str) -> &'static str,
+) -> syn::Result<Ident> {
+    let name = input.call(Ident::parse_any)?;
+    let text = name.to_string();
+    if !names.contains(&text.as_str()) {
+        return Err(Error::new(name.span(), unknown(&text, names)));
+    }
+    if !input.peek(Token![=]) {
+        let message = format!("`{text}` needs a value: write `{text} = {}`", example(&text));
+        return Err(Error::new(name.span(), message));
+    }
+    input.parse::<Token![=]>()?;
+    Ok(name)
+}
+
 pub(crate) fn once<T>(place: &mut Option<T>, name: &Ident, value: T) -> syn::Result<()> {
     match place.replace(value) {
         None => Ok(()),
@@ -170,10 +181,10 @@ fn algorithm(input: ParseStream<'_>) -> syn::Result<(Algorithm, Span)> {
     found.map(|algorithm| (algorithm, span)).map_err(|message| Error::new(span, message))
 }
 
-fn unknown(name: &str) -> String {
-    match nearest(name, &NAMES) {
+fn unknown(name: &str, names: &[&str]) -> String {
+    match nearest(name, names) {
         Some(meant) => format!("unknown argument `{name}`: did you mean `{meant} = …`?"),
-        None => format!("unknown argument `{name}`: there are {}", NAMES.join(", ")),
+        None => format!("unknown argument `{name}`: there are {}", names.join(", ")),
     }
 }
 

@@ -10,8 +10,7 @@ use tollgate_core::Quota;
 use tollgate_core::lock::Lease;
 
 use super::template::{self, Piece};
-use crate::arguments::once;
-use crate::nearest::nearest;
+use crate::arguments::{name, once};
 
 /// The attribute, checked.
 pub(super) struct Arguments {
@@ -94,16 +93,8 @@ impl Parse for Written {
 
 impl Written {
     fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
-        let name = input.call(Ident::parse_any)?;
+        let name = name(input, &NAMES, example)?;
         let text = name.to_string();
-        if !NAMES.contains(&text.as_str()) {
-            return Err(Error::new(name.span(), unknown(&text)));
-        }
-        if !input.peek(Token![=]) {
-            let message = format!("`{text}` needs a value: write `{text} = {}`", example(&text));
-            return Err(Error::new(name.span(), message));
-        }
-        input.parse::<Token![=]>()?;
         match text.as_str() {
             "by" => once(&mut self.by, &name, by(input.parse()?)?),
             "wait" => once(&mut self.wait, &name, wait(input)?),
@@ -167,13 +158,6 @@ fn span(text: &LitStr) -> syn::Result<Duration> {
     };
     let wrong = || format!("`{written}` is no time: write `500ms`, `5s`, `2m` or `1h`");
     quota.map(|quota| quota.period()).ok_or_else(|| Error::new(text.span(), wrong()))
-}
-
-fn unknown(name: &str) -> String {
-    match nearest(name, &NAMES) {
-        Some(meant) => format!("unknown argument `{name}`: did you mean `{meant} = …`?"),
-        None => format!("unknown argument `{name}`: there are {}", NAMES.join(", ")),
-    }
 }
 
 fn example(name: &str) -> &'static str {

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
-
 use crate::room::Room;
-use crate::rules::{DEBOUNCE, watch_dirs};
+use crate::rules::follow_dirs;
 
 /// Follows the files until dropped. Ends at once where there are none.
 pub(crate) async fn follow(room: Arc<Room>) {
@@ -22,23 +20,7 @@ pub(crate) async fn follow(room: Arc<Room>) {
             None => path.clone(),
         })
         .collect();
-    let (notice, mut noticed) = mpsc::channel(1);
-    let watcher = watch_dirs(&dirs, notice);
-    if let Err(error) = &watcher {
-        tracing::warn!(%error, "Envoy's rules are not watched, only looked at now and then");
-    }
-    let mut ticks = tokio::time::interval(room.settings.rules_poll);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            Some(()) = noticed.recv() => {
-                tokio::time::sleep(DEBOUNCE).await;
-                let _ = noticed.try_recv();
-            }
-            _ = ticks.tick() => {}
-        }
-        look(&room).await;
-    }
+    follow_dirs(&room, &dirs, "Envoy's rules", || look(&room)).await;
 }
 
 /// Looks once, off the threads that serve.

@@ -40,7 +40,7 @@ use stored::Stored;
 
 pub(crate) use file::replace as replace_file;
 pub use watch::follow;
-pub(crate) use watch::{DEBOUNCE, look, start, watch_dirs};
+pub(crate) use watch::{follow_dirs, look, start};
 
 /// Where rules come from, and what became of them.
 #[derive(Debug)]

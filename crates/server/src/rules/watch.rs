@@ -18,7 +18,7 @@ use super::{Applied, Authority, RulesError, hints};
 use crate::room::Room;
 
 /// How long to wait for more, as one save makes several notices.
-pub(crate) const DEBOUNCE: Duration = Duration::from_millis(20);
+const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The first rules: the last good ones, then the authority's. Whatever is wrong with those is logged,
 /// and is [`Keeper::trouble`](super::Keeper::trouble).
@@ -46,11 +46,22 @@ pub async fn follow(room: Arc<Room>) {
 }
 
 async fn follow_file(room: &Arc<Room>, path: &Path) {
-    let (notice, mut noticed) = mpsc::channel(1);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let watcher = watch_dirs(&[parent.unwrap_or(Path::new(".")).to_owned()], notice);
+    let dir = parent.unwrap_or(Path::new(".")).to_owned();
+    follow_dirs(room, &[dir], "the rules", || look(room)).await;
+}
+
+/// Looks whenever something happens in the directories, and now and then, until dropped.
+pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
+    room: &Room,
+    dirs: &[PathBuf],
+    what: &str,
+    look: impl Fn() -> F,
+) {
+    let (notice, mut noticed) = mpsc::channel(1);
+    let watcher = watch_dirs(dirs, notice);
     if let Err(error) = &watcher {
-        tracing::warn!(%error, "the rules are not watched, only looked at now and then");
+        tracing::warn!(%error, "{what} are not watched, only looked at now and then");
     }
     let mut ticks = tokio::time::interval(room.settings.rules_poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -62,7 +73,7 @@ async fn follow_file(room: &Arc<Room>, path: &Path) {
             }
             _ = ticks.tick() => {}
         }
-        look(room).await;
+        look().await;
     }
 }
 
@@ -113,10 +124,7 @@ fn tell(room: &Room, looked: Result<Option<Applied>, RulesError>) {
 }
 
 /// Notices changes in these directories.
-pub(crate) fn watch_dirs(
-    dirs: &[PathBuf],
-    notice: mpsc::Sender<()>,
-) -> notify::Result<RecommendedWatcher> {
+fn watch_dirs(dirs: &[PathBuf], notice: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
         // Looking at the file is no change of it, or every look would be followed by another.
         if event.is_ok_and(|event| is_read(event.kind)) {

@@ -13,24 +13,7 @@ use tollgate::{
     lock,
 };
 
-use crate::stage::{Embedded, Redis, Stage, brisk, until};
-
-macro_rules! on_both_stores {
-    ($($name:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::$name(super::Embedded::new().await).await;
-            })*
-        }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::$name(super::Redis::new().await).await;
-            })*
-        }
-    };
-}
+use crate::stage::{Stage, brisk, on_both_stores, until};
 
 on_both_stores! {
     a_sum_in_a_locked_function_is_exact,

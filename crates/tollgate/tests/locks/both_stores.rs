@@ -8,24 +8,7 @@ use std::time::Duration;
 use tollgate::core::lock::{Durability, LockNameError, Replicas};
 use tollgate::{Event, LockError, LockEvent, LockState, Observer, Protected, Release};
 
-use crate::stage::{Embedded, Redis, Stage, brisk, until};
-
-macro_rules! on_both_stores {
-    ($($name:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::$name(super::Embedded::new().await).await;
-            })*
-        }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::$name(super::Redis::new().await).await;
-            })*
-        }
-    };
-}
+use crate::stage::{Stage, brisk, on_both_stores, until};
 
 on_both_stores! {
     one_holds_it_and_the_next_gets_it,

@@ -207,3 +207,22 @@ pub(crate) async fn until(what: &str, mut happened: impl AsyncFnMut() -> bool) {
     }
     panic!("not within half a minute: {what}");
 }
+
+/// Each of these functions as a test on each store.
+macro_rules! on_both_stores {
+    ($($name:ident),* $(,)?) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(crate::stage::Embedded::new().await).await;
+            })*
+        }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(crate::stage::Redis::new().await).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_both_stores;
