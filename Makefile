@@ -34,7 +34,10 @@ lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers, and f
 soak: cargo-is-here redis-is-here ## The large numbers: histories, inputs of the server's parsers, kills of it, a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
 		--test all oracle -- --nocapture
-	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-redis --lib replay -- --nocapture
+	$(CARGO) test --locked --release -p tollgate-redis --lib --no-run
+	# On one core with its server: waking the other one costs more than a step.
+	TOLLGATE_SOAK=100 taskset -c 0 $(CARGO) test --locked --release -p tollgate-redis --lib replay \
+		-- --nocapture --test-threads 1
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate --all-features --test locks \
 		sections -- --nocapture
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-server --lib fuzz -- --nocapture

@@ -67,11 +67,22 @@ impl<S: Read + Write> Client<S> {
 
     /// Sends one command without waiting.
     pub fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let mut request = format!("*{}\r\n", parts.len()).into_bytes();
-        for part in parts {
-            request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
-            request.extend_from_slice(part);
-            request.extend_from_slice(b"\r\n");
+        self.send_all([parts])
+    }
+
+    /// Sends several commands in one write without waiting.
+    pub fn send_all<'a>(
+        &mut self,
+        commands: impl IntoIterator<Item = &'a [&'a [u8]]>,
+    ) -> io::Result<()> {
+        let mut request = Vec::new();
+        for parts in commands {
+            request.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
+            for part in parts {
+                request.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+                request.extend_from_slice(part);
+                request.extend_from_slice(b"\r\n");
+            }
         }
         self.stream.get_mut().write_all(&request)
     }

@@ -125,40 +125,51 @@ impl Subject for Scripted {
         self.clock.set(now.as_micros()).unwrap();
     }
 
-    fn holds(&self, key: Key<'_>, counter: &Counter, now: Timestamp) {
-        let name = keys::name(None, key, counter.under());
-        let is_log = matches!(counter.under().plan(), Plan::SlidingLog(_));
+    fn holds(&self, counters: &[(Key<'_>, &Counter)], now: Timestamp) {
+        let name = |(key, counter): &(Key<'_>, &Counter)| keys::name(None, *key, counter.under());
+        let names: Vec<_> = counters.iter().map(name).collect();
+        let mut questions: Vec<Vec<&[u8]>> = Vec::new();
+        for (name, (_, counter)) in names.iter().zip(counters) {
+            questions.push(vec![b"PTTL", name]);
+            questions.push(match counter.under().plan() {
+                Plan::SlidingLog(_) => vec![b"ZRANGE", name, b"0", b"-1", b"WITHSCORES"],
+                _ => vec![b"GET", name],
+            });
+        }
         let mut eyes = self.eyes.borrow_mut();
-        eyes.send(&[b"PTTL", &name]).unwrap();
-        match is_log {
-            true => eyes.send(&[b"ZRANGE", &name, b"0", b"-1", b"WITHSCORES"]).unwrap(),
-            false => eyes.send(&[b"GET", &name]).unwrap(),
+        eyes.send_all(questions.iter().map(Vec::as_slice)).unwrap();
+        for (key, counter) in counters {
+            let (ttl, stored) = (eyes.receive().unwrap(), eyes.receive().unwrap());
+            is_stored(*key, counter, now, &ttl, stored);
         }
-        let (ttl, stored) = (eyes.receive().unwrap(), eyes.receive().unwrap());
-        if matches!(counter.state(), State::Absent) {
-            assert_eq!(ttl, Raw::Integer(-2), "{key:?} is absent");
-            return;
-        }
-        let Raw::Integer(ttl) = ttl else { panic!("{ttl:?}") };
-        let idle = counter.under().idle_at(counter.state()).unwrap();
-        let millis = i64::try_from(idle.since(now).as_micros() / 1_000).unwrap() + 1;
-        assert!(
-            ttl >= 0 && (ttl - millis).abs() <= 1,
-            "{key:?} lives {ttl} ms, not {millis}: {counter:?} at {now}"
-        );
-        let mut expected = Vec::new();
-        layout::write_tag(counter.under(), &mut expected);
-        if let (State::SlidingLog(log), Plan::SlidingLog(plan)) =
-            (counter.state(), counter.under().plan())
-        {
-            let (tag, stored) = log_of(stored);
-            assert_eq!(tag, expected);
-            let live = |log: &Log| log.live(plan.window_us, now).collect::<Vec<_>>();
-            assert_eq!(live(&stored), live(log), "{key:?}");
-        } else {
-            layout::encode(counter.state(), &mut expected);
-            assert_eq!(stored, Raw::Bulk(expected), "{key:?} {counter:?}");
-        }
+    }
+}
+
+/// Whether this is what Redis has to hold of a counter, and for as long as it has to.
+fn is_stored(key: Key<'_>, counter: &Counter, now: Timestamp, ttl: &Raw, stored: Raw) {
+    if matches!(counter.state(), State::Absent) {
+        assert_eq!(*ttl, Raw::Integer(-2), "{key:?} is absent");
+        return;
+    }
+    let Raw::Integer(ttl) = *ttl else { panic!("{ttl:?}") };
+    let idle = counter.under().idle_at(counter.state()).unwrap();
+    let millis = i64::try_from(idle.since(now).as_micros() / 1_000).unwrap() + 1;
+    assert!(
+        ttl >= 0 && (ttl - millis).abs() <= 1,
+        "{key:?} lives {ttl} ms, not {millis}: {counter:?} at {now}"
+    );
+    let mut expected = Vec::new();
+    layout::write_tag(counter.under(), &mut expected);
+    if let (State::SlidingLog(log), Plan::SlidingLog(plan)) =
+        (counter.state(), counter.under().plan())
+    {
+        let (tag, stored) = log_of(stored);
+        assert_eq!(tag, expected);
+        let live = |log: &Log| log.live(plan.window_us, now).collect::<Vec<_>>();
+        assert_eq!(live(&stored), live(log), "{key:?}");
+    } else {
+        layout::encode(counter.state(), &mut expected);
+        assert_eq!(stored, Raw::Bulk(expected), "{key:?} {counter:?}");
     }
 }
 
@@ -230,7 +241,7 @@ fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
         let answers = scripted.charge(&[request]);
 
         assert_eq!(answers, [model.charge(&request, now)], "after {after} µs");
-        scripted.holds(charges[0].key(), model.counter(&charges[0]).unwrap(), now);
+        scripted.holds(&[(charges[0].key(), model.counter(&charges[0]).unwrap())], now);
     }
 }
 
@@ -267,7 +278,7 @@ fn a_long_log_is_carried_over_as_core_does() {
                 scripted.set_time(now);
                 let context = format!("{limit} {op:?} at {at}");
                 assert_eq!(scripted.charge(&[request]), [model.charge(&request, now)], "{context}");
-                scripted.holds(charges[0].key(), model.counter(&charges[0]).unwrap(), now);
+                scripted.holds(&[(charges[0].key(), model.counter(&charges[0]).unwrap())], now);
             };
             for _ in 0..700 {
                 at += rng.within(1, 8_000);
@@ -319,7 +330,7 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
             let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
             assert_eq!(answers, expected, "{limit}, {batch:?} at {at}");
             let first = &batch[0].charges()[0];
-            scripted.holds(key, model.counter(first).unwrap(), now);
+            scripted.holds(&[(key, model.counter(first).unwrap())], now);
             passed += answers.iter().filter(|answer| answer.passes()).count();
             refused += answers.iter().filter(|answer| !answer.passes()).count();
         }
@@ -374,9 +385,10 @@ fn equal_takes_are_answered_as_in_core() {
 
             let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
             assert_eq!(answers, expected, "{limit}, {batch:?} at {at}, {step}");
-            for [charge] in &charges {
-                scripted.holds(charge.key(), model.counter(charge).unwrap(), now);
-            }
+            let charged = charges.iter().flatten();
+            let counters: Vec<_> =
+                charged.map(|charge| (charge.key(), model.counter(charge).unwrap())).collect();
+            scripted.holds(&counters, now);
             passed += answers.iter().filter(|answer| answer.passes()).count();
             refused += answers.iter().filter(|answer| !answer.passes()).count();
         }
@@ -425,9 +437,10 @@ fn takes_from_several_buckets_are_answered_as_in_core() {
 
             let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
             assert_eq!(answers, expected, "{batch:?} at {at}");
-            for charge in charges.iter().flatten() {
-                scripted.holds(charge.key(), model.counter(charge).unwrap(), now);
-            }
+            let charged = charges.iter().flatten();
+            let counters: Vec<_> =
+                charged.map(|charge| (charge.key(), model.counter(charge).unwrap())).collect();
+            scripted.holds(&counters, now);
             passed += answers.iter().filter(|answer| answer.passes()).count();
             refused += answers.iter().filter(|answer| !answer.passes()).count();
         }

@@ -23,9 +23,9 @@ pub trait Subject {
     /// Sets the store's clock.
     fn set_time(&self, now: Timestamp);
 
-    /// Looks whether the store holds this counter of a key that was just charged at `now`, and
+    /// Looks whether the store holds these counters of keys that were just charged at `now`, and
     /// panics if not. A store into which a test cannot look need not.
-    fn holds(&self, _key: Key<'_>, _counter: &Counter, _now: Timestamp) {}
+    fn holds(&self, _counters: &[(Key<'_>, &Counter)], _now: Timestamp) {}
 }
 
 /// Runs every check. `steps` is the number of batches replayed.
@@ -131,9 +131,10 @@ pub fn replay(subject: &impl Subject, clockwork: Clockwork, edits: Edits, seed: 
                 player.expect("a player's key").history.hear(decision);
             }
         }
-        for charge in requests.iter().flat_map(|request| request.charges()) {
-            subject.holds(charge.key(), model.counter(charge).expect("charged"), now);
-        }
+        let charged = requests.iter().flat_map(|request| request.charges());
+        let counters: Vec<_> =
+            charged.map(|charge| (charge.key(), model.counter(charge).expect("charged"))).collect();
+        subject.holds(&counters, now);
     }
 }
 
