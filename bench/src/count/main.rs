@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_bench::{Name, Random};
-use tollgate_core::algorithm::TokenBucket;
+use tollgate_core::algorithm::{Anchor, FixedWindow, TokenBucket};
 use tollgate_core::{Charge, Key, Limit, Quota, Request, Store};
 use tollgate_harness::RedisServer;
 use tollgate_redis::{Config, RedisStore};
@@ -33,23 +33,27 @@ const TASKS: u64 = 1024;
 /// Decisions that one task asks for at once, in the case `batches`.
 const BATCH: usize = 64;
 
-const USAGE: &str = "usage: count-redis random|hot|batches DECISIONS [URL]";
+const USAGE: &str = "usage: count-redis random|hot|three|envoy|batches DECISIONS [URL]";
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let case = args.next().expect(USAGE);
     let decisions: u64 = args.next().expect(USAGE).parse().expect(USAGE);
-    let (keys, per_second, at_once) = match &*case {
-        "random" => (1_000_000, None, 1),
-        "hot" => (1, Some(10_000_000), 1),
-        "batches" => (1, Some(10_000_000), BATCH),
+    let bucket = |count, seconds| Limit::new(TokenBucket, quota(count, seconds)).unwrap();
+    let epoch = FixedWindow { anchor: Anchor::Epoch };
+    let window = Limit::new(epoch, quota(1_000_000_000, 3_600)).unwrap();
+    let (rules, at_once) = match &*case {
+        "random" => (vec![(1_000_000, bucket(100, 3_600))], 1),
+        "hot" => (vec![(1, bucket(10_000_000, 1))], 1),
+        "three" => {
+            let (all, some) = (bucket(10_000_000, 1), bucket(100_000, 1));
+            (vec![(1, all), (10_000, some), (1_000_000, bucket(100, 3_600))], 1)
+        }
+        "envoy" => (vec![(1, window), (1, window)], 1),
+        "batches" => (vec![(1, bucket(10_000_000, 1))], BATCH),
         _ => panic!("{USAGE}"),
     };
-    let quota = match per_second {
-        Some(count) => Quota::new(count, Duration::from_secs(1)),
-        None => Quota::new(100, Duration::from_secs(3_600)),
-    };
-    let limit = Limit::new(TokenBucket, quota.unwrap()).unwrap();
+    let rules: Arc<[(u64, Limit)]> = rules.into();
     let (url, _server) = match args.next() {
         Some(url) => (url, None),
         None => {
@@ -64,7 +68,9 @@ fn main() {
         let tasks = if at_once == 1 { TASKS } else { 64 };
         let each = decisions / tasks / u64::try_from(at_once).unwrap();
         let asking: Vec<_> = (0..tasks)
-            .map(|task| tokio::spawn(ask(Arc::clone(&store), limit, task, keys, each, at_once)))
+            .map(|task| {
+                tokio::spawn(ask(Arc::clone(&store), Arc::clone(&rules), task, each, at_once))
+            })
             .collect();
         for task in asking {
             task.await.unwrap();
@@ -75,26 +81,38 @@ fn main() {
     });
 }
 
+fn quota(count: u64, seconds: u64) -> Quota {
+    Quota::new(count, Duration::from_secs(seconds)).unwrap()
+}
+
 async fn ask(
     store: Arc<RedisStore>,
-    limit: Limit,
+    rules: Arc<[(u64, Limit)]>,
     task: u64,
-    keys: u64,
     times: u64,
     at_once: usize,
 ) {
     let mut random = Random::new(task);
+    let mut name = |rule: usize, keys| Name::new("c", rule, random.below(keys));
     for _ in 0..times {
         if at_once == 1 {
-            let name = Name::new("c", 0, random.below(keys));
-            let charges = [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()];
+            let names: Vec<Name> =
+                rules.iter().enumerate().map(|(rule, (keys, _))| name(rule, *keys)).collect();
+            let charges: Vec<Charge<'_>> = names
+                .iter()
+                .zip(&*rules)
+                .map(|(name, (_, limit))| {
+                    Charge::take(Key::new(name.bytes()).unwrap(), limit, 1).unwrap()
+                })
+                .collect();
             let _ = store.decide(&Request::new(&charges).unwrap()).await.unwrap();
             continue;
         }
-        let names: [Name; BATCH] = std::array::from_fn(|_| Name::new("c", 0, random.below(keys)));
+        let (keys, limit) = &rules[0];
+        let names: [Name; BATCH] = std::array::from_fn(|_| name(0, *keys));
         let charges = names
             .each_ref()
-            .map(|name| [Charge::take(Key::new(name.bytes()).unwrap(), &limit, 1).unwrap()]);
+            .map(|name| [Charge::take(Key::new(name.bytes()).unwrap(), limit, 1).unwrap()]);
         let requests = charges.each_ref().map(|charges| Request::new(charges).unwrap());
         assert_eq!(store.charge(&requests).await.unwrap().len(), at_once);
     }

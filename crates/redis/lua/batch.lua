@@ -12,7 +12,8 @@
 --          the charge's own: only while that is so
 -- ARGV[4]  the requests. Of several charges: `I1` how many each and a flag (128: some share a log), `I2`
 --          how many requests, for each charge `I2I2` key and term; a term above 32767 is one of a group
---          of which any suffices. Of one charge each: `I1` 0, `I2` how many runs, and for each
+--          of which any suffices. The same request several times: `I1` 127, `I2` how often, `I1` how
+--          many charges, and those. Of one charge each: `I1` 0, `I2` how many runs, and for each
 --          `I2I2I2I2` first key, term, how many keys from that on, and how often each
 -- ARGV[5…] conversions, three each: the number of a key, what is expected there (of a log: its tag),
 --          and what that means under another limit (of a log: how it is carried over, see
@@ -192,11 +193,12 @@ local function see_all(i, limit, state, wanted)
   if #found > 0 then strays[i] = found end
 end
 
--- Takes from different buckets, the way nearly every request of several charges goes: from what is
--- stored to what is to be stored, see `bucket.run`. Nil, and nothing done, if they are not that.
-local plain_keys, plain_values, plain_idles = {}, {}, {}
-local function charge_plainly(count, flat, first)
-  local refused, stale = false, false
+-- So many equal requests, each of takes from different buckets or windows, the way nearly every request
+-- of several charges goes: from what is stored to what is to be stored, see `bucket.run`. Nil, and
+-- nothing done, if they are not that.
+local plain_keys, plain_values, plain_idles, plain_counts = {}, {}, {}, {}
+local function charge_plainly(count, flat, first, times)
+  local passing, stale = times, false
   for c = 1, count do
     local key, t = flat[first + 2 * c - 1], terms[flat[first + 2 * c]]
     local run = t and t.run
@@ -204,19 +206,23 @@ local function charge_plainly(count, flat, first)
     for before = 1, c - 1 do
       if plain_keys[before] == key then return nil end
     end
-    local passed, value, idle, was_idle = run(t.limit, fresh[key] or prior[key], t, now, 1)
+    local passed, value, idle, was_idle = run(t.limit, fresh[key] or prior[key], t, now, times)
     if not passed then return nil end
-    if passed == 0 then refused = true end
+    if passed < passing then passing = passed end
     if was_idle then stale = true end
-    plain_keys[c], plain_values[c], plain_idles[c] = key, value, idle
+    plain_keys[c], plain_values[c], plain_idles[c], plain_counts[c] = key, value, idle, passed
   end
   -- What is idle is dropped even if the request is refused.
-  if refused then return not stale and 'd' or nil end
+  if passing == 0 then return not stale and rep('d', times) or nil end
   for c = 1, count do
-    local key = plain_keys[c]
-    fresh[key], idle_at[key] = plain_values[c], plain_idles[c]
+    local key, value, idle = plain_keys[c], plain_values[c], plain_idles[c]
+    if plain_counts[c] > passing then
+      local t, _ = terms[flat[first + 2 * c]]
+      _, value, idle = t.run(t.limit, fresh[key] or prior[key], t, now, passing)
+    end
+    fresh[key], idle_at[key] = value, idle
   end
-  return 'p'
+  return rep('p', passing) .. rep('d', times - passing)
 end
 
 -- A request of several charges, all or none. Their keys and terms are in `flat`, after `first`.
@@ -353,6 +359,19 @@ while at <= length do
       end
     end
     at = at + 8 * runs
+  elseif count == 127 then
+    -- One request of several charges, so many times.
+    local times
+    times, count, at = unpack_('<I2I1', program, at + 1)
+    local flat = { unpack_('<' .. rep('I2I2', count), program, at) }
+    at = at + 4 * count
+    r = r + 1
+    letters[r] = charge_plainly(count, flat, 0, times)
+    if not letters[r] then
+      local each = {}
+      for n = 1, times do each[n] = charge_several(count, flat, 0) end
+      letters[r] = concat(each)
+    end
   else
     local dumps = count > 127
     if dumps then count = count - 128 end
@@ -361,7 +380,7 @@ while at <= length do
     local flat = { unpack_('<' .. rep('I2I2', count * requests), program, at) }
     for first = 0, 2 * count * (requests - 1), 2 * count do
       r = r + 1
-      letters[r] = charge_plainly(count, flat, first) or charge_several(count, flat, first, dumps)
+      letters[r] = charge_plainly(count, flat, first, 1) or charge_several(count, flat, first, dumps)
     end
     at = at + 4 * count * requests
   end

@@ -65,4 +65,24 @@ steps[0] = {
     end
     return false, false
   end,
+
+  -- As `bucket.run`. A window that begins in the future is another's to move.
+  run = function(limit, value, t, now, times)
+    local plan, cost, stale = limit.plan, t.cost, false
+    local start, used
+    if cost > plan.capacity then return nil end
+    if value then
+      if #value ~= limit.length then return nil end
+      local tag
+      tag, start, used = unpack_(limit.format, value)
+      if tag ~= limit.tag or start > now or used == 0 or used > MAX_USED then return nil end
+      stale = start + plan.window <= now
+    end
+    if stale or not value then start, used = begin(plan, now), 0 end
+    -- Exact: what is divided, and so every quotient times the cost, is below 2^53.
+    local passed = floor((plan.capacity - used) / cost)
+    if passed <= 0 then return 0 end
+    if passed > times then passed = times end
+    return passed, pack(limit.format, limit.tag, start, used + passed * cost), start + plan.window, stale
+  end,
 }

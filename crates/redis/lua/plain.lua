@@ -171,35 +171,45 @@ while byte(packed) == 2 do
         end
       end
     else
+      local times = 1
+      if count == 127 then
+        times, many = many, 1
+        count, at = byte(program, at), at + 1
+      end
       local flat = { unpack_('<' .. rep('I2I2', count * many), program, at) }
       at = at + 4 * count * many
       local new_w, new_p = {}, {}
       for first = 1, 2 * count * many, 2 * count do
-        local last, any_refused, any_stale = first + 2 * count - 2, false, false
-        for c = first, last, 2 do
-          local key = flat[c]
-          for before = first, c - 2, 2 do
-            if flat[before] == key then strange = true end
+        local last = first + 2 * count - 2
+        for again = 1, times do
+          local any_refused, any_stale = false, false
+          for c = first, last, 2 do
+            local key = flat[c]
+            for before = first, c - 2, 2 do
+              if flat[before] == key then strange = true end
+            end
+            local w, p, refused, stale = take(key, terms[flat[c + 1]])
+            if not w then strange = true break end
+            if refused then any_refused = true end
+            if stale then any_stale = true end
+            new_w[c], new_p[c] = w, p
           end
-          local w, p, refused, stale = take(key, terms[flat[c + 1]])
-          if not w then strange = true break end
-          if refused then any_refused = true end
-          if stale then any_stale = true end
-          new_w[c], new_p[c] = w, p
-        end
-        -- What is idle is dropped even if the request is refused.
-        if any_refused and any_stale then strange = true end
-        if strange then break end
-        r = r + 1
-        if any_refused then
-          letters[r] = 'd'
-        else
+          -- What is idle is dropped even if the request is refused.
+          if any_refused and any_stale then strange = true end
+          if strange then break end
+          r = r + 1
+          if any_refused then
+            -- And so is the same one after it.
+            letters[r] = rep('d', times - again + 1)
+            break
+          end
           letters[r] = 'p'
           for c = first, last, 2 do
             local key = flat[c]
             under[key], ahead_w[key], ahead_p[key] = terms[flat[c + 1]][1], new_w[c], new_p[c]
           end
         end
+        if strange then break end
       end
     end
   end

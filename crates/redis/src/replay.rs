@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::sliding_log::Log;
-use tollgate_core::algorithm::{LeakyMeter, SlidingLog, TokenBucket};
+use tollgate_core::algorithm::{Anchor, FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
 use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::{Clockwork, Edits, Kind};
 use tollgate_core::testing::suite::{self, Model, Subject};
@@ -396,14 +396,32 @@ fn equal_takes_are_answered_as_in_core() {
     assert!(passed > 10_000 && refused > 5_000, "{passed} passed, {refused} were refused");
 }
 
-/// Requests of one to four takes from buckets of several limits, and now and then a debit.
 #[test]
 fn takes_from_several_buckets_are_answered_as_in_core() {
+    let bucket = |quota: &str| Limit::new(TokenBucket, quota.parse().unwrap()).unwrap();
+    takes_are_answered_as_in_core(
+        ["40 per 1s", "7 per 1s", "300 per 1m", "11 per 1ms"].map(bucket),
+    );
+}
+
+#[test]
+fn takes_from_windows_and_buckets_are_answered_as_in_core() {
+    let window =
+        |anchor, quota: &str| Limit::new(FixedWindow { anchor }, quota.parse().unwrap()).unwrap();
+    takes_are_answered_as_in_core([
+        window(Anchor::Epoch, "40 per 1s"),
+        window(Anchor::FirstHit, "7 per 1s"),
+        window(Anchor::Epoch, "11 per 1ms"),
+        Limit::new(TokenBucket, "300 per 1m".parse().unwrap()).unwrap(),
+    ]);
+}
+
+/// Requests of one to four takes under several limits, some of them several times in a row, and now and
+/// then a debit. The clock may step back.
+fn takes_are_answered_as_in_core(limits: [Limit; 4]) {
     let scripted = Scripted::start();
     let mut rng = Rng::new(14);
     let (mut at, mut refused, mut passed) = (1_700_000_000_000_000_u64, 0, 0);
-    let limits = ["40 per 1s", "7 per 1s", "300 per 1m", "11 per 1ms"]
-        .map(|quota| Limit::new(TokenBucket, quota.parse().unwrap()).unwrap());
     for round in 0..60 {
         let mut model = Model::default();
         let names: Vec<String> = (0..16).map(|i| format!("several:{round}:{i}")).collect();
@@ -416,7 +434,7 @@ fn takes_from_several_buckets_are_answered_as_in_core() {
             let now = Timestamp::from_micros(at);
             let (most, odd) = (rng.pick(&[1, 1, 2, 5]), rng.chance(1, 8));
             let charges: Vec<Vec<Charge<'_>>> = (0..rng.within(1, 9))
-                .map(|_| {
+                .flat_map(|_| {
                     let count = rng.pick(&[1, 1, 2, 3, 4]);
                     let any = |_| {
                         let i = rng.below(16) as usize;
@@ -427,7 +445,8 @@ fn takes_from_several_buckets_are_answered_as_in_core() {
                         };
                         Charge::new(key, &limits[i % 4], op).unwrap()
                     };
-                    (0..count).map(any).collect()
+                    let charges: Vec<_> = (0..count).map(any).collect();
+                    vec![charges; rng.pick(&[1, 1, 1, 2, 6])]
                 })
                 .collect();
             let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();

@@ -17,6 +17,9 @@ const DUMPS: u8 = 1 << 7;
 /// Before runs of requests of one charge each.
 const RUNS: u8 = 0;
 
+/// Before a request of several charges that comes several times: above any number of charges.
+const AGAIN: u8 = 127;
+
 /// Before what a batch of equal takes from buckets is about.
 const EQUAL: u8 = 1;
 
@@ -77,8 +80,13 @@ pub(super) fn write(cargo: &Cargo, conversions: &[Conversion]) -> (Vec<Vec<u8>>,
     }
     let mut request = if run.is_some() { cargo.len() } else { 0 };
     while request < cargo.len() {
-        let alike = count_alike(cargo, request);
-        let end = request.saturating_add(alike);
+        let times = count_equal(cargo, request);
+        if times > 1 {
+            write_again(cargo, request, times, &mut program);
+            request = request.saturating_add(times);
+            continue;
+        }
+        let end = request.saturating_add(count_alike(cargo, request));
         if cargo.items(request).len() > 1 {
             write_requests(cargo, request..end, &mut program);
         } else {
@@ -118,7 +126,17 @@ fn one_run(cargo: &Cargo) -> Option<Run> {
     Some(Run { first: 1, term: 1, keys, times })
 }
 
-/// How many requests from this one on can be written together: each of one charge, or of as many.
+/// How many requests from this one on are equal, if they are of several charges and share no log.
+fn count_equal(cargo: &Cargo, first: usize) -> usize {
+    if cargo.single || cargo.items(first).len() < 2 || cargo.shares_a_log(first) {
+        return 1;
+    }
+    let equal = |request: &usize| cargo.items(*request) == cargo.items(first);
+    (first..cargo.len()).take(MAX_AT_ONCE).take_while(equal).count().max(1)
+}
+
+/// How many requests from this one on can be written together: each of one charge, or of as many, and no
+/// two of several that are equal.
 fn count_alike(cargo: &Cargo, first: usize) -> usize {
     let charges = cargo.items(first).len();
     let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
@@ -128,8 +146,10 @@ fn count_alike(cargo: &Cargo, first: usize) -> usize {
     }
     let dumps = cargo.shares_a_log(first);
     let alike = |request: &usize| {
-        cargo.items(*request).len() == charges
-            && (charges == 1 || cargo.shares_a_log(*request) == dumps)
+        let (items, next) = (cargo.items(*request), cargo.items(request.saturating_add(1)));
+        let differ = *request == first || dumps || items != next;
+        items.len() == charges
+            && (charges == 1 || (cargo.shares_a_log(*request) == dumps && differ))
     };
     (first..cargo.len()).take(most).take_while(alike).count().max(1)
 }
@@ -182,7 +202,21 @@ fn write_requests(cargo: &Cargo, requests: std::ops::Range<usize>, program: &mut
     program.push(u8::try_from(charges).unwrap_or(0) | dumps);
     let count = u16::try_from(requests.len()).unwrap_or(u16::MAX);
     program.extend_from_slice(&count.to_le_bytes());
-    for item in requests.flat_map(|request| cargo.items(request)) {
+    write_items(cargo, requests.flat_map(|request| cargo.items(request)), program);
+}
+
+/// One request of several charges, so many times.
+fn write_again(cargo: &Cargo, request: usize, times: usize, program: &mut Vec<u8>) {
+    let times = u16::try_from(times).unwrap_or(u16::MAX);
+    program.push(AGAIN);
+    program.extend_from_slice(&times.to_le_bytes());
+    let items = cargo.items(request);
+    program.push(u8::try_from(items.len()).unwrap_or(0));
+    write_items(cargo, items.iter(), program);
+}
+
+fn write_items<'c>(cargo: &Cargo, items: impl Iterator<Item = &'c Item>, program: &mut Vec<u8>) {
+    for item in items {
         let (key, term) = numbers(cargo, item);
         program.extend_from_slice(&key.to_le_bytes());
         program.extend_from_slice(&term.to_le_bytes());

@@ -74,7 +74,7 @@ pub(super) struct Terms {
 }
 
 /// A charge: the numbers, from 1 on, of its name among its like, of its terms and of its own limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     key: u16,
     pub(super) term: u16,
