@@ -96,13 +96,13 @@ end
 while byte(packed) == 2 do
   local program, unpack_, now = ARGV[4], unpack_, now
   local keys, limit_count, term_count, position = unpack_('<I2I2I2', packed, header)
-  -- Limits are { tag, length of a value, its format, denominator, full burst (whole, part) }, terms are
-  -- { limit, span of the cost (whole, part) }.
+  -- Limits are { tag, length of a value, its format, denominator, full burst (whole, part), the last
+  -- that a key was to live under it, in decimals }, terms are { limit, span of the cost (whole, part) }.
   local limits, terms = {}, {}
   for i = 1, limit_count do
     local tag, den, w, p, _
     _, tag, _, den, w, p, position = unpack_('<I1I1c0dddd', packed, position)
-    limits[i] = { tag, #tag + 16, fmt('<c%dI8I8', #tag), den, w, p }
+    limits[i] = { tag, #tag + 16, fmt('<c%dI8I8', #tag), den, w, p, false, false }
   end
   for i = 1, term_count do
     local limit, _, _, w, p = unpack_('<I2I1ddd', packed, position)
@@ -182,7 +182,7 @@ while byte(packed) == 2 do
       for first = 1, 2 * count * many, 2 * count do
         local last = first + 2 * count - 2
         for again = 1, times do
-          local any_refused, any_stale = false, false
+          local any_refused, any_stale, charge = false, false, 0
           for c = first, last, 2 do
             local key = flat[c]
             for before = first, c - 2, 2 do
@@ -192,7 +192,8 @@ while byte(packed) == 2 do
             if not w then strange = true break end
             if refused then any_refused = true end
             if stale then any_stale = true end
-            new_w[c], new_p[c] = w, p
+            charge = charge + 1
+            new_w[charge], new_p[charge] = w, p
           end
           -- What is idle is dropped even if the request is refused.
           if any_refused and any_stale then strange = true end
@@ -204,9 +205,10 @@ while byte(packed) == 2 do
             break
           end
           letters[r] = 'p'
-          for c = first, last, 2 do
-            local key = flat[c]
-            under[key], ahead_w[key], ahead_p[key] = terms[flat[c + 1]][1], new_w[c], new_p[c]
+          for c = 1, charge do
+            local key = flat[first + c + c - 2]
+            ahead_w[key], ahead_p[key] = new_w[c], new_p[c]
+            under[key] = terms[flat[first + c + c - 1]][1]
           end
         end
         if strange then break end
@@ -215,13 +217,16 @@ while byte(packed) == 2 do
   end
   if strange then break end
 
-  local lengths, poisoned, last, px = {}, 0, nil, nil
+  local lengths, poisoned = {}, 0
   for key = 1, keys do
     local limit, value = under[key], prior[key]
     if limit then
       local w, p = ahead_w[key], ahead_p[key]
-      local new, idle = pack(limit[3], limit[1], now + w, p), p > 0 and w + 1 or w
-      if idle ~= last then last, px = idle, fmt('%d', idle / 1000 + 1) end
+      local new, idle, px = pack(limit[3], limit[1], now + w, p), p > 0 and w + 1 or w, limit[8]
+      if idle ~= limit[7] then
+        px = fmt('%d', idle / 1000 + 1)
+        limit[7], limit[8] = idle, px
+      end
       if value then
         call('SET', KEYS[key], new, 'PX', px)
       elseif not call('SET', KEYS[key], new, 'PX', px, 'NX') then
