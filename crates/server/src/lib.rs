@@ -13,6 +13,7 @@ pub mod doors;
 pub mod envoy;
 #[cfg(test)]
 mod fuzz;
+mod guesses;
 mod http;
 mod room;
 pub mod rules;

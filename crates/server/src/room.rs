@@ -8,6 +8,7 @@ use tollgate::core::rule::Ask;
 use tollgate::{Admission, Limiter};
 
 use crate::envoy::EnvoyKeeper;
+use crate::guesses::Guesses;
 use crate::rules::Keeper;
 use crate::settings::Settings;
 use crate::settings::value::WithoutRules;
@@ -41,6 +42,8 @@ pub struct Room {
     pub envoy: EnvoyKeeper,
     /// Connections by door: HTTP, RESP, admin, gRPC.
     pub connections: [Connections; 4],
+    /// Wrong tokens.
+    pub(crate) guesses: Guesses,
     draining: AtomicBool,
     next_request: AtomicU64,
     node: u64,
@@ -90,6 +93,7 @@ impl Room {
             level,
             tls,
             connections: Default::default(),
+            guesses: Guesses::default(),
             draining: AtomicBool::new(false),
             next_request: AtomicU64::new(0),
             node: RandomState::new().hash_one(0_u8),

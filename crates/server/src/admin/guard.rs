@@ -7,79 +7,38 @@
 //! here.
 
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
-use tollgate::EmbeddedStore;
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::{Charge, Key, Limit, Op, Quota};
 
 use crate::doors::http::bearer;
+use crate::guesses::Listener;
 use crate::http::Call;
 use crate::http::problem::Problem;
 use crate::room::Room;
 
-/// How many wrong tokens an address may say in a minute.
-const GUESSES: u64 = 10;
-
-/// Addresses that are counted; beyond them all share one count.
-const MAX_ADDRESSES: usize = 10_000;
-
-/// Counts wrong tokens.
-#[derive(Debug)]
-pub(super) struct Guard {
-    wrong: EmbeddedStore,
-    limit: Option<Limit>,
-}
-
-impl Default for Guard {
-    fn default() -> Self {
-        let quota = Quota::new(GUESSES, std::time::Duration::from_secs(60)).ok();
-        Self {
-            wrong: EmbeddedStore::builder().max_keys(MAX_ADDRESSES).build(),
-            limit: quota.and_then(|quota| Limit::new(TokenBucket, quota).ok()),
-        }
-    }
-}
-
-impl Guard {
-    /// Lets a request in, or says why not.
-    pub(super) fn admit(&self, room: &Room, call: &Call) -> Result<(), Problem> {
-        let headers = call.request.headers();
-        match &room.settings.admin_token {
-            Some(token) => {
-                if !self.charge(call, Op::Peek(1)) {
-                    return Err(Problem::new(429, "too many wrong tokens").retry_after(6));
-                }
-                if !token.is(bearer(headers).unwrap_or_default()) {
-                    self.charge(call, Op::Take(1));
-                    tracing::warn!(audit = true, peer = %call.peer, request = call.id, "a wrong token");
-                    return Err(Problem::new(
-                        401,
-                        "a bearer token is needed that this server knows",
-                    ));
-                }
+/// Lets a request in, or says why not.
+pub(super) fn admit(room: &Room, call: &Call) -> Result<(), Problem> {
+    let headers = call.request.headers();
+    match &room.settings.admin_token {
+        Some(token) => {
+            if !room.guesses.may_guess(call.peer.ip()) {
+                return Err(Problem::new(429, "too many wrong tokens").retry_after(6));
             }
-            None if !call.local => {
-                return Err(Problem::new(403, "off loopback a token is needed, and none is set"));
+            if !token.is(bearer(headers).unwrap_or_default()) {
+                room.guesses.wrong(Listener::Admin, Some(call.peer), Some(&call.id));
+                return Err(Problem::new(401, "a bearer token is needed that this server knows"));
             }
-            None if !names_this_machine(headers) => {
-                return Err(Problem::new(
-                    403,
-                    "without a token only names of this machine are served",
-                ));
-            }
-            None => {}
         }
-        if !call.request.method().is_safe() {
-            same_site(headers)?;
+        None if !call.local => {
+            return Err(Problem::new(403, "off loopback a token is needed, and none is set"));
         }
-        Ok(())
+        None if !names_this_machine(headers) => {
+            return Err(Problem::new(403, "without a token only names of this machine are served"));
+        }
+        None => {}
     }
-
-    /// Whether the address may still guess.
-    fn charge(&self, call: &Call, op: Op) -> bool {
-        let address = call.peer.ip().to_canonical().to_string();
-        let (Some(limit), Ok(key)) = (&self.limit, Key::new(&address)) else { return false };
-        Charge::new(key, limit, op).is_ok_and(|charge| self.wrong.charge_one(&charge).passes())
+    if !call.request.method().is_safe() {
+        same_site(headers)?;
     }
+    Ok(())
 }
 
 /// Refuses what a page of another site can make a browser send.

@@ -30,19 +30,17 @@ use crate::http::problem::{Problem, json};
 use crate::http::{self as common, Call, Side};
 use crate::room::Room;
 use crate::telemetry::metrics;
-use guard::Guard;
 
 pub(crate) async fn serve(
     listener: std::net::TcpListener,
     room: Arc<Room>,
     stop: watch::Receiver<bool>,
 ) {
-    let guard = Arc::new(Guard::default());
     let ending = stop.clone();
     let handle = move |room: Arc<Room>, call: Call| {
-        let (guard, ending) = (Arc::clone(&guard), ending.clone());
+        let ending = ending.clone();
         async move {
-            let mut response = route(&room, &guard, call, ending).await;
+            let mut response = route(&room, call, ending).await;
             let headers = response.headers_mut();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
@@ -52,19 +50,14 @@ pub(crate) async fn serve(
     common::serve(listener, Side::Admin, room, stop, handle).await;
 }
 
-async fn route(
-    room: &Arc<Room>,
-    guard: &Guard,
-    call: Call,
-    ending: watch::Receiver<bool>,
-) -> Response<Body> {
+async fn route(room: &Arc<Room>, call: Call, ending: watch::Receiver<bool>) -> Response<Body> {
     let path = call.request.uri().path().to_owned();
     match path.as_str() {
         "/healthz" => return Response::new("ok\n".into()),
         "/readyz" => return ready(room),
         _ => {}
     }
-    if let Err(problem) = guard.admit(room, &call) {
+    if let Err(problem) = guard::admit(room, &call) {
         return problem.into();
     }
     match (call.request.method().clone(), path.as_str()) {

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
+use crate::guesses::Listener;
 use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
 
@@ -18,6 +19,7 @@ pub fn text(room: &Room) -> String {
     requests(room, &mut page);
     latencies(room, &mut page);
     connections(room, &mut page);
+    wrong_tokens(room, &mut page);
     tls(room, &mut page);
     limiter(room, &mut page);
     rules(room, &mut page);
@@ -164,7 +166,6 @@ fn rules(room: &Room, page: &mut Page) {
 }
 
 fn connections(room: &Room, page: &mut Page) {
-    let listeners = ["http", "resp", "admin", "grpc"];
     type Read = fn(&crate::room::Connections) -> &std::sync::atomic::AtomicU64;
     let rows: [(&str, &str, &str, Read); 4] = [
         ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),
@@ -181,9 +182,21 @@ fn connections(room: &Room, page: &mut Page) {
     ];
     for (name, kind, help, read) in rows {
         page.head(name, kind, help);
-        for (listener, connections) in listeners.iter().zip(&room.connections) {
-            page.row(name, &[("listener", listener)], read(connections).load(Ordering::Relaxed));
+        for (listener, connections) in Listener::ALL.iter().zip(&room.connections) {
+            page.row(
+                name,
+                &[("listener", listener.name())],
+                read(connections).load(Ordering::Relaxed),
+            );
         }
+    }
+}
+
+fn wrong_tokens(room: &Room, page: &mut Page) {
+    const NAME: &str = "tollgate_wrong_tokens_total";
+    page.head(NAME, "counter", "Wrong tokens and passwords, and none where one is needed.");
+    for listener in Listener::ALL {
+        page.row(NAME, &[("listener", listener.name())], room.guesses.count(listener));
     }
 }
 

@@ -22,3 +22,4 @@ mod program;
 mod server;
 mod services;
 mod support;
+mod tokens;

@@ -32,3 +32,4 @@ mod rules_redis;
 mod rules_soon;
 mod support;
 mod tls;
+mod tokens;

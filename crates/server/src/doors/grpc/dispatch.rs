@@ -2,6 +2,7 @@
 //!
 //! Envoy's calls go straight to their service; everything else through tonic's routes.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::Rate
 use super::service::RateLimits;
 use super::vitals::Vitals;
 use crate::doors::http::bearer;
+use crate::guesses::Listener;
 use crate::http::{X_REQUEST_ID, harmless_id};
 use crate::room::Room;
 use crate::store::AnyStore;
@@ -39,6 +41,8 @@ pub(super) struct Dispatch {
     pub(super) limits: RateLimitServiceServer<RateLimits<AnyStore>>,
     pub(super) others: Routes,
     pub(super) room: Arc<Room>,
+    /// The other end of the connection, where that can be told.
+    pub(super) peer: Option<SocketAddr>,
     /// Whether the listener is reached from this machine only.
     pub(super) local: bool,
 }
@@ -99,6 +103,8 @@ impl Dispatch {
         if let Some(token) = &self.room.settings.api_token
             && !token.is(bearer(request.headers()).unwrap_or_default())
         {
+            let id = harmless_id(request.headers());
+            self.room.guesses.wrong(Listener::Grpc, self.peer, id.as_deref());
             let why = "a bearer token is needed that this server knows";
             return Err(Status::unauthenticated(why));
         }

@@ -86,7 +86,8 @@ impl Door {
             health.tell(ServingStatus::NotServing).await;
             tokio::spawn(health.clone().when_ready(Arc::downgrade(room)));
         }
-        let dispatch = Dispatch { limits, others: others.prepare(), room: Arc::clone(room), local };
+        let (others, room) = (others.prepare(), Arc::clone(room));
+        let dispatch = Dispatch { limits, others, room, peer: None, local };
         Ok(Self { dispatch, health })
     }
 
@@ -165,8 +166,9 @@ fn turn_away(stream: TcpStream) {
 }
 
 /// Shakes hands where that is asked for, and serves.
-async fn begin(stream: TcpStream, dispatch: Dispatch, mut stop: watch::Receiver<bool>) {
+async fn begin(stream: TcpStream, mut dispatch: Dispatch, mut stop: watch::Receiver<bool>) {
     let _open = Open(Arc::clone(&dispatch.room));
+    dispatch.peer = stream.peer_addr().ok();
     let Some(tls) = dispatch.room.tls.clone() else {
         return serve(stream, dispatch, stop).await;
     };

@@ -27,6 +27,7 @@ use http::{Method, Response};
 use tokio::sync::watch;
 
 use crate::doors::grpc::RateLimits;
+use crate::guesses::Listener;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json as object};
 use crate::http::{self as common, Call, Side};
@@ -112,6 +113,7 @@ fn allowed(room: &Room, call: &Call, needs: Needs) -> Result<(), Problem> {
             if token.is(said) {
                 return Ok(());
             }
+            room.guesses.wrong(Listener::Http, Some(call.peer), Some(&call.id));
             Err(Problem::new(401, "a bearer token is needed that this server knows"))
         }
         None if needs == Needs::TokenOffLoopback && !call.local => Err(Problem::new(

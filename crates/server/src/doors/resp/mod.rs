@@ -151,7 +151,7 @@ impl Worker {
             return turn_away(stream);
         }
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        let session = Session::new(id, &self.room, self.local);
+        let session = Session::new(id, stream.peer_addr().ok(), &self.room, self.local);
         let entry: Arc<Entry> = Arc::default();
         let open = Open { id, watch: Arc::clone(&self.watch), room: Arc::clone(&self.room) };
         let (room, said) = (Arc::clone(&self.room), Arc::clone(&entry));

@@ -3,6 +3,7 @@
 //! A command is answered at once, into the buffer of replies; on a store that takes a trip,
 //! decisions are handed back to be awaited, and everything else is answered as before.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tollgate::throttle_key;
 use super::ask;
 use super::reply::{self, Version};
 use super::throttle::{Limits, Throttle};
+use crate::guesses::Listener;
 use crate::room::Room;
 use crate::store::AnyStore;
 use crate::telemetry::counts::{Door, Outcome};
@@ -24,6 +26,8 @@ use crate::telemetry::refusals::{Refusal, cut};
 pub(super) struct Session {
     /// A number of its own.
     pub(super) id: u64,
+    /// Where it is, if that can be told.
+    peer: Option<SocketAddr>,
     version: Version,
     name: Vec<u8>,
     known: bool,
@@ -64,10 +68,10 @@ const MAX_NAME: usize = 256;
 
 impl Session {
     /// A client that has just connected.
-    pub(super) fn new(id: u64, room: &Room, local: bool) -> Self {
+    pub(super) fn new(id: u64, peer: Option<SocketAddr>, room: &Room, local: bool) -> Self {
         let known = room.settings.api_token.is_none();
         let trusted = local || room.settings.api_token.is_some();
-        Self { id, version: Version::Resp2, name: Vec::new(), known, trusted }
+        Self { id, peer, version: Version::Resp2, name: Vec::new(), known, trusted }
     }
 
     /// Answers one command.
@@ -111,7 +115,7 @@ impl Session {
             b"HELLO" => self.hello(words, room, out),
             b"AUTH" => self.auth(words, room, out),
             b"RESET" => {
-                *self = Self { id: self.id, ..Self::new(self.id, room, self.trusted) };
+                *self = Self::new(self.id, self.peer, room, self.trusted);
                 reply::simple("RESET", out);
             }
             _ if !self.known => reply::error("NOAUTH Authentication required.", out),
@@ -231,6 +235,9 @@ impl Session {
 
     fn log_in(&mut self, password: &[u8], room: &Room) -> bool {
         let right = room.settings.api_token.as_ref().is_none_or(|token| token.is(password));
+        if !right {
+            room.guesses.wrong(Listener::Resp, self.peer, None);
+        }
         self.known |= right;
         right
     }

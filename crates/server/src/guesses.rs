@@ -1,0 +1,172 @@
+//! Wrong tokens: counted for each listener, and told in the log, within bounds.
+//!
+//! At the admin listener an address that says too many waits. At the doors nobody does: clients behind
+//! one proxy have one address, and an old token of one of them must not shut out the others. So the two
+//! are counted apart, too, or whoever floods a door could keep an admin out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::EmbeddedStore;
+use tollgate::core::algorithm::TokenBucket;
+use tollgate::core::{Charge, Key, Limit, Op, Quota};
+
+/// How many wrong tokens an address may say in a minute: at the admin listener before it waits, at
+/// the doors before no more of them are logged.
+const GUESSES: u64 = 10;
+
+/// How many wrong tokens at the doors are logged in a minute, whoever says them.
+const LOGGED: u64 = 100;
+
+/// Addresses that are counted; beyond them all share one count.
+const MAX_ADDRESSES: usize = 10_000;
+
+/// The key of all addresses together, which is none of them.
+const EVERYBODY: &str = "everybody";
+
+/// Where a token was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listener {
+    /// HTTP.
+    Http,
+    /// The Redis protocol.
+    Resp,
+    /// The admin API.
+    Admin,
+    /// Envoy's rate limit service.
+    Grpc,
+}
+
+impl Listener {
+    /// All of them, in the order of their places.
+    pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Admin, Self::Grpc];
+
+    /// Its name in metrics and logs.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+            Self::Grpc => "grpc",
+        }
+    }
+
+    const fn place(self) -> usize {
+        match self {
+            Self::Http => 0,
+            Self::Resp => 1,
+            Self::Admin => 2,
+            Self::Grpc => 3,
+        }
+    }
+}
+
+/// What is kept of wrong tokens.
+#[derive(Debug)]
+pub(crate) struct Guesses {
+    counts: [AtomicU64; 4],
+    admin: EmbeddedStore,
+    doors: EmbeddedStore,
+    /// Of one address.
+    each: Option<Limit>,
+    /// Of all addresses at the doors.
+    all: Option<Limit>,
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        let store = || EmbeddedStore::builder().max_keys(MAX_ADDRESSES).build();
+        let limit = |count: u64| {
+            let quota = Quota::new(count, Duration::from_secs(60)).ok()?;
+            Limit::new(TokenBucket, quota).ok()
+        };
+        Self {
+            counts: Default::default(),
+            admin: store(),
+            doors: store(),
+            each: limit(GUESSES),
+            all: limit(LOGGED),
+        }
+    }
+}
+
+impl Guesses {
+    /// Notes a wrong token, or none where one is needed. `request` is what the request is called, if
+    /// it has a name. The token itself is not asked for, so that nothing can show it.
+    pub(crate) fn wrong(
+        &self,
+        listener: Listener,
+        peer: Option<SocketAddr>,
+        request: Option<&str>,
+    ) {
+        if let Some(count) = self.counts.get(listener.place()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let address = peer.map(|peer| peer.ip());
+        let logged = if listener == Listener::Admin {
+            self.each(&self.admin, address, Op::Take(1))
+        } else {
+            self.each(&self.doors, address, Op::Take(1))
+                && charge(&self.doors, self.all.as_ref(), EVERYBODY, Op::Take(1))
+        };
+        if logged {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                audit = true,
+                listener = listener.name(),
+                peer,
+                request,
+                "a wrong token"
+            );
+        }
+    }
+
+    /// Whether an address may still guess at the admin listener.
+    pub(crate) fn may_guess(&self, address: IpAddr) -> bool {
+        self.each(&self.admin, Some(address), Op::Peek(1))
+    }
+
+    /// How many there were at a listener.
+    pub(crate) fn count(&self, listener: Listener) -> u64 {
+        self.counts.get(listener.place()).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    fn each(&self, store: &EmbeddedStore, address: Option<IpAddr>, op: Op) -> bool {
+        let address =
+            address.map_or_else(|| "?".to_owned(), |address| address.to_canonical().to_string());
+        charge(store, self.each.as_ref(), &address, op)
+    }
+}
+
+/// Whether this much is left of a limit.
+fn charge(store: &EmbeddedStore, limit: Option<&Limit>, key: &str, op: Op) -> bool {
+    let (Some(limit), Ok(key)) = (limit, Key::new(key)) else { return false };
+    Charge::new(key, limit, op).is_ok_and(|charge| store.charge_one(&charge).passes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u32) -> SocketAddr {
+        SocketAddr::from((std::net::Ipv4Addr::from_bits(0x0a00_0000 | number), 7))
+    }
+
+    #[test]
+    fn guesses_at_a_door_keep_no_admin_out_and_are_all_counted() {
+        let guesses = Guesses::default();
+        for number in 0..20_000 {
+            guesses.wrong(Listener::Http, Some(peer(number)), None);
+        }
+        assert_eq!(guesses.count(Listener::Http), 20_000);
+        assert!(guesses.may_guess(peer(1).ip()));
+
+        for _ in 0..GUESSES {
+            guesses.wrong(Listener::Admin, Some(peer(1)), None);
+        }
+        assert!(!guesses.may_guess(peer(1).ip()));
+        assert!(guesses.may_guess(peer(2).ip()), "another address");
+        assert_eq!(guesses.count(Listener::Admin), GUESSES);
+    }
+}
