@@ -25,4 +25,4 @@ pub mod tls;
 
 pub use room::{Connections, Readiness, Room};
 pub use server::{Addresses, Server, StartError};
-pub use store::AnyStore;
+pub use store::{AnyStore, StoreTime};

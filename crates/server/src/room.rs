@@ -145,10 +145,19 @@ impl Room {
         let ruling = admission.ruling();
         self.counts.judged(door, ruling, Outcome::of(admission), || self.limiter.rules());
         if !admission.passes() {
-            let refusal = Refusal::new(door, ask, ruling, admission.retry_after().map(millis_up));
-            self.events.refused(&refusal);
-            self.refusals.add(refusal, 1);
+            let retry = admission.retry_after().map(millis_up);
+            self.remember(Refusal::new(door, ask, ruling, retry), 1);
         }
+    }
+
+    /// Remembers a refusal that stands for `weight` of them, and tells whoever listens.
+    pub(crate) fn remember(&self, mut refusal: Refusal, weight: u64) {
+        if refusal.at_us == 0 {
+            // Whoever is blocked, or was refused a moment ago, is refused without asking the store.
+            refusal.at_us = self.limiter.store().now().as_micros();
+        }
+        self.events.refused(&refusal);
+        self.refusals.add(refusal, weight);
     }
 }
 

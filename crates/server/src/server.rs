@@ -183,7 +183,7 @@ impl Drop for Server {
 async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartError> {
     let tls = settings.tls.clone().map(Tls::open).transpose().map_err(StartError::Tls)?;
     let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
-    if let AnyStore::Redis(store) = &store {
+    if let AnyStore::Redis(store, _) = &store {
         for warning in store.warnings() {
             tracing::warn!(%warning, "about the store");
         }

@@ -3,8 +3,11 @@
 //! An enum rather than a `dyn`: a door that finds the embedded one decides without leaving its
 //! thread, and nothing is boxed for it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::time::Instant;
 use tollgate::EmbeddedStore;
-use tollgate::core::{Answer, Key, Request, Store, StoreError};
+use tollgate::core::{Answer, Key, Request, Store, StoreError, Timestamp};
 use tollgate::redis::{Config, ConnectError, RedisStore};
 
 use crate::settings::Settings;
@@ -15,8 +18,8 @@ use crate::settings::Settings;
 pub enum AnyStore {
     /// In this process.
     Embedded(EmbeddedStore),
-    /// In Redis or Valkey.
-    Redis(RedisStore),
+    /// In Redis or Valkey, and what time it is there.
+    Redis(RedisStore, StoreTime),
 }
 
 impl AnyStore {
@@ -35,14 +38,15 @@ impl AnyStore {
         if let Some(password) = &settings.store_password {
             config = config.password(password.expose());
         }
-        RedisStore::connect(config).await.map(Self::Redis)
+        let store = RedisStore::connect(config).await?;
+        Ok(Self::Redis(store, StoreTime::default()))
     }
 
     /// What it is, in a word.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Embedded(_) => "embedded",
-            Self::Redis(_) => "redis",
+            Self::Redis(..) => "redis",
         }
     }
 
@@ -50,37 +54,90 @@ impl AnyStore {
     pub fn is_up(&self) -> bool {
         match self {
             Self::Embedded(_) => true,
-            Self::Redis(store) => {
+            Self::Redis(store, _) => {
                 let stats = store.stats();
                 stats.connected > 0 && !stats.breaker_open
             }
+        }
+    }
+
+    /// What time it is by the store's clock, for what it was not asked about. Of Redis, as far as its
+    /// last answer tells; the epoch if there was none.
+    pub fn now(&self) -> Timestamp {
+        match self {
+            // A request without charges is told the time and nothing else.
+            Self::Embedded(store) => Request::new(&[])
+                .map_or(Timestamp::EPOCH, |nothing| store.charge_request(&nothing).at),
+            Self::Redis(_, time) => time.now(),
+        }
+    }
+}
+
+/// The clock of a store that is elsewhere, as its answers show it.
+#[derive(Debug)]
+pub struct StoreTime {
+    origin: Instant,
+    /// The store's microseconds at `origin`; 0 while there was no answer.
+    ahead: AtomicU64,
+}
+
+impl Default for StoreTime {
+    fn default() -> Self {
+        Self { origin: Instant::now(), ahead: AtomicU64::new(0) }
+    }
+}
+
+impl StoreTime {
+    fn since(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// An answer that was decided at this moment has just come.
+    fn learn(&self, at: Timestamp) {
+        if at > Timestamp::EPOCH {
+            self.ahead.store(at.as_micros().saturating_sub(self.since()), Ordering::Relaxed);
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        match self.ahead.load(Ordering::Relaxed) {
+            0 => Timestamp::EPOCH,
+            ahead => Timestamp::from_micros(ahead.saturating_add(self.since())),
         }
     }
 }
 
 impl Store for AnyStore {
     fn is_remote(&self) -> bool {
-        matches!(self, Self::Redis(_))
+        matches!(self, Self::Redis(..))
     }
 
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         match self {
             Self::Embedded(store) => store.charge(batch).await,
-            Self::Redis(store) => store.charge(batch).await,
+            Self::Redis(store, time) => {
+                let answers = store.charge(batch).await?;
+                if let Some(answer) = answers.last() {
+                    time.learn(answer.at);
+                }
+                Ok(answers)
+            }
         }
     }
 
     async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
         match self {
             Self::Embedded(store) => store.decide(request).await,
-            Self::Redis(store) => store.decide(request).await,
+            Self::Redis(store, time) => {
+                store.decide(request).await.inspect(|answer| time.learn(answer.at))
+            }
         }
     }
 
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Embedded(store) => store.read(name).await,
-            Self::Redis(store) => store.read(name).await,
+            Self::Redis(store, _) => store.read(name).await,
         }
     }
 
@@ -92,7 +149,7 @@ impl Store for AnyStore {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Embedded(store) => store.compare_and_set(name, expected, new).await,
-            Self::Redis(store) => store.compare_and_set(name, expected, new).await,
+            Self::Redis(store, _) => store.compare_and_set(name, expected, new).await,
         }
     }
 }

@@ -250,7 +250,7 @@ fn store(room: &Room, page: &mut Page) {
                 stats.reclaimed,
             );
         }
-        AnyStore::Redis(store) => {
+        AnyStore::Redis(store, _) => {
             let stats = store.stats();
             page.one("tollgate_redis_runs_total", "counter", "Runs of the script.", stats.runs);
             page.one(

@@ -28,7 +28,8 @@ const MAX_TEXT: usize = 128;
 /// One refusal, and why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Refusal {
-    /// When, in microseconds since 1970 by the store's clock; 0 if the store was not asked.
+    /// When, in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
+    /// was not asked, and 0 if it never answered.
     pub at_us: u64,
     /// At which door.
     pub door: &'static str,

@@ -22,6 +22,7 @@ mod nginx;
 mod program;
 mod redis;
 mod redis_py;
+mod refused_at;
 mod resp;
 mod resp_clients;
 mod resp_hostile;

@@ -69,9 +69,7 @@ pub(crate) fn record(
         room.envoy.unknown_domain.fetch_add(1, Ordering::Relaxed);
     }
     if answer.code() == Code::OverLimit {
-        let refusal = refusal(door, asked, answer);
-        room.events.refused(&refusal);
-        room.refusals.add(refusal, 1);
+        room.remember(refusal(door, asked, answer), 1);
     }
 }
 

@@ -219,9 +219,7 @@ fn refused(room: &Room, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
-    let record = Record::new(Door::Auth, &ask, ruling, retry);
-    room.events.refused(&record);
-    room.refusals.add(record, 1);
+    room.remember(Record::new(Door::Auth, &ask, ruling, retry), 1);
 }
 
 fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {

@@ -17,7 +17,7 @@ use super::session::{Words, nth, read_ask, refusal};
 use super::throttle::Throttle;
 use crate::room::{Room, millis_up};
 use crate::telemetry::counts::{Door, Outcome, UnderWay};
-use crate::telemetry::refusals::reason;
+use crate::telemetry::refusals::{Refusal, reason};
 
 /// A question to the store, with its words.
 #[derive(Debug)]
@@ -146,9 +146,8 @@ async fn throttle(room: &Room, key: &[u8], limit: &Limit, quantity: u64, out: &m
             };
             Throttle { limit, quantity }.answer(&finding.decision, out);
             if !admission.passes() {
-                let refusal = refusal(key, &finding.decision);
-                room.events.refused(&refusal);
-                room.refusals.add(refusal, 1);
+                let at_us = admission.ruling().at().as_micros();
+                room.remember(Refusal { at_us, ..refusal(key, &finding.decision) }, 1);
             }
         }
     }

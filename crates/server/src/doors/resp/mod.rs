@@ -162,7 +162,9 @@ impl Worker {
                 AnyStore::Embedded(_) => {
                     Connection::new(stream, session, Arc::clone(&room), said).serve().await
                 }
-                AnyStore::Redis(_) => remote::serve(stream, session, Arc::clone(&room), said).await,
+                AnyStore::Redis(..) => {
+                    remote::serve(stream, session, Arc::clone(&room), said).await
+                }
             };
         });
         self.watch.add(id, entry, task.abort_handle());

@@ -156,7 +156,7 @@ impl Session {
             return Next::Answered;
         }
         match ask::Question::read(command, words) {
-            Ok(question) if matches!(room.limiter.store(), AnyStore::Redis(_)) => {
+            Ok(question) if matches!(room.limiter.store(), AnyStore::Redis(..)) => {
                 Next::Ask(question)
             }
             Ok(question) => {
@@ -317,7 +317,7 @@ fn throttle(
     Next::Answered
 }
 
-/// What is remembered of a refused `CL.THROTTLE`.
+/// What is remembered of a refused `CL.THROTTLE`; when it was is asked of the store when the batch ends.
 pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusal {
     use tollgate::core::{Retry, Verdict};
     Refusal {
@@ -351,8 +351,7 @@ impl Desk {
         if self.refused > 0 {
             room.counts.add(Door::Throttle, Outcome::Refused, self.refused);
             if let Some(shown) = self.shown.take() {
-                room.events.refused(&shown);
-                room.refusals.add(*shown, self.refused);
+                room.remember(*shown, self.refused);
             }
             self.refused = 0;
         }
