@@ -11,7 +11,7 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::time::Instant;
 use tollgate::core::rule::RuleSet;
 use tollgate::envoy::{Answer, Code, EnvoyRules};
-use tollgate::{Admission, Ruling};
+use tollgate::{Admission, Reason, Ruling};
 
 use super::latency::{Latency, Seen};
 
@@ -114,6 +114,8 @@ pub struct Counts {
     doors: [Tally; 6],
     latencies: [Latency; Door::ALL.len()],
     rules: Rules,
+    /// Requests of a domain that the rules do not have.
+    pub unknown_domain: AtomicU64,
 }
 
 impl Counts {
@@ -155,6 +157,9 @@ impl Counts {
         rules: impl FnOnce() -> Arc<RuleSet>,
     ) {
         self.add(door, outcome, 1);
+        if ruling.reason() == Reason::UnknownDomain {
+            self.unknown_domain.fetch_add(1, Ordering::Relaxed);
+        }
         self.rules.count(ruling, outcome, rules);
     }
 

@@ -132,6 +132,12 @@ fn rules(room: &Room, page: &mut Page) {
         "1 if the authority's rules are not those that apply.",
         u64::from(rules.trouble().is_some()),
     );
+    page.one(
+        "tollgate_unknown_domain_total",
+        "counter",
+        "Requests of a domain that the rules do not have; they pass.",
+        room.counts.unknown_domain.load(Ordering::Relaxed),
+    );
     let envoy = &room.envoy;
     page.one(
         "tollgate_envoy_rules_version",

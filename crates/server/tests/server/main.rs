@@ -11,6 +11,7 @@
 mod accounts;
 mod admin;
 mod auth;
+mod auth_query;
 mod canary;
 mod docs;
 mod hostile_http;

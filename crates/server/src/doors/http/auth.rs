@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
@@ -44,6 +44,8 @@ pub(super) struct Doorman {
     domain: Option<String>,
     /// A layer for each domain that rules have, by the version that had it.
     layers: ArcSwap<(u64, HashMap<String, Layer>)>,
+    /// Domains without rules that were logged.
+    unknown: Mutex<Vec<String>>,
 }
 
 impl Doorman {
@@ -53,6 +55,7 @@ impl Doorman {
             attributes: room.settings.auth_attributes.clone(),
             domain: room.settings.auth_domain.clone(),
             layers: ArcSwap::default(),
+            unknown: Mutex::default(),
         }
     }
 
@@ -62,18 +65,15 @@ impl Doorman {
         if room.refuses_all() {
             return Problem::new(503, "there are no rules yet").retry_after(1).into();
         }
-        let instead = match refuses_with(&parts) {
-            Ok(instead) => instead,
-            Err(problem) => return problem.into(),
-        };
-        let layer = match self.layer(room, &parts) {
-            Ok(layer) => layer,
-            Err(problem) => return problem.into(),
-        };
         if !self.believes(call.peer.ip()) {
             let why = "only a proxy of ours may ask for others: name its network with --trust";
             return Problem::new(403, why).into();
         }
+        let said = match Said::read(parts.uri.query().unwrap_or_default()) {
+            Ok(said) => said,
+            Err(problem) => return problem.into(),
+        };
+        let layer = self.layer(room, said.domain.as_deref());
         // A proxy that adds its own line leaves the client's before it.
         let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
         if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
@@ -91,7 +91,7 @@ impl Doorman {
         // What was judged is counted by whoever saw the ruling.
         under_way.end();
         let (mut head, body) = response.into_parts();
-        if let Some(status) = instead.filter(|_| head.status == StatusCode::TOO_MANY_REQUESTS) {
+        if let Some(status) = said.refuse.filter(|_| head.status == StatusCode::TOO_MANY_REQUESTS) {
             head.status = status;
         }
         // The layer's own answers are there at once.
@@ -101,27 +101,41 @@ impl Doorman {
 
     /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
     /// say in headers, and a client must not choose whose limits it has.
-    fn layer(&self, room: &Arc<Room>, parts: &Parts) -> Result<Layer, Problem> {
+    fn layer(&self, room: &Arc<Room>, named: Option<&str>) -> Layer {
         let rules = room.limiter.rules();
-        let query = parts.uri.query().unwrap_or_default();
-        let named = query.split('&').find_map(|pair| pair.strip_prefix("domain="));
         let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
         let domain = named.or(self.domain.as_deref()).or(first).unwrap_or_default();
         let layers = self.layers.load();
         if layers.0 == rules.version()
             && let Some(layer) = layers.1.get(domain)
         {
-            return Ok(layer.clone());
+            return layer.clone();
         }
         if !rules.declaration().domains.iter().any(|known| known.name == domain) {
-            // Nothing to keep: it passes, as at every door.
-            return Ok(self.make(room, domain));
+            // Nothing to keep: it passes, as at every door. But a proxy cannot see that it does so
+            // for want of rules.
+            self.tell_unknown(domain, rules.version());
+            return self.make(room, domain);
         }
         let made = rules.declaration().domains.iter();
         let made = made.map(|domain| (domain.name.clone(), self.make(room, &domain.name)));
         let layers = Arc::new((rules.version(), made.collect::<HashMap<_, _>>()));
         self.layers.store(Arc::clone(&layers));
-        Ok(layers.1.get(domain).cloned().unwrap_or_else(|| self.make(room, domain)))
+        layers.1.get(domain).cloned().unwrap_or_else(|| self.make(room, domain))
+    }
+
+    /// Logs once that a domain has no rules.
+    fn tell_unknown(&self, domain: &str, version: u64) {
+        let mut told = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MAX_UNKNOWN || told.iter().any(|known| known == domain) {
+            return;
+        }
+        told.push(domain.to_owned());
+        tracing::warn!(
+            domain,
+            version,
+            "a proxy asks about a domain that has no rules: everybody passes there"
+        );
     }
 
     fn make(&self, room: &Arc<Room>, domain: &str) -> Layer {
@@ -157,15 +171,65 @@ impl Doorman {
 /// By which version of the rules a request was judged.
 const VERSION: &str = "x-tollgate-rules-version";
 
-/// `?refuse=403`: the status of a refusal, for nginx, which takes every other one for a failure.
-fn refuses_with(parts: &Parts) -> Result<Option<StatusCode>, Problem> {
-    let query = parts.uri.query().unwrap_or_default();
-    match query.split('&').find_map(|pair| pair.strip_prefix("refuse=")) {
-        None | Some("429") => Ok(None),
-        Some("403") => Ok(Some(StatusCode::FORBIDDEN)),
-        Some("401") => Ok(Some(StatusCode::UNAUTHORIZED)),
-        Some(_) => Err(Problem::new(400, "`refuse` is none of 401, 403 and 429")),
+/// How many domains without rules are logged: a proxy's settings name a few.
+const MAX_UNKNOWN: usize = 32;
+
+/// What the query says. Strict: a field that is misspelt would let everybody pass.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    domain: Option<String>,
+    /// The status of a refusal, for nginx, which takes every other one for a failure.
+    refuse: Option<StatusCode>,
+}
+
+impl Said {
+    fn read(query: &str) -> Result<Self, Problem> {
+        let wrong = |why: String| Problem::new(400, &why);
+        let (mut domain, mut refuse) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let place = match name {
+                "domain" => &mut domain,
+                "refuse" => &mut refuse,
+                _ => {
+                    let name = name.escape_debug();
+                    return Err(wrong(format!(
+                        "the query has a field `{name}`, which is neither `domain` nor `refuse`"
+                    )));
+                }
+            };
+            if place.replace(value).is_some() {
+                return Err(wrong(format!("the query says `{name}` twice")));
+            }
+        }
+        let domain = domain.map(|text| {
+            unescape(text).filter(|name| !name.is_empty()).ok_or_else(|| {
+                wrong("`domain` is no name: it is empty, or its escapes are no UTF-8".to_owned())
+            })
+        });
+        let refuse = match refuse {
+            None | Some("429") => None,
+            Some("403") => Some(StatusCode::FORBIDDEN),
+            Some("401") => Some(StatusCode::UNAUTHORIZED),
+            Some(_) => return Err(wrong("`refuse` is none of 401, 403 and 429".to_owned())),
+        };
+        Ok(Self { domain: domain.transpose()?, refuse })
     }
+}
+
+/// A text of a query, its `%20` read.
+fn unescape(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// The request that a proxy asks about.
@@ -251,5 +315,34 @@ impl Service<Request<()>> for Passes {
             response.headers_mut().insert(VERSION, ruling.version().into());
         }
         ready(Ok(response))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_strictly() {
+        let domain = |query: &str| Said::read(query).ok().and_then(|said| said.domain);
+        assert_eq!(Said::read("").unwrap(), Said::default());
+        assert_eq!(domain("domain=shop&refuse=401").as_deref(), Some("shop"));
+        assert_eq!(domain("refuse=429&domain=my%20sh%C3%B6p").as_deref(), Some("my shöp"));
+        for wrong in [
+            "domian=shop",
+            "domain=shop&domain=shop",
+            "refuse=401&refuse=401",
+            "refuse=500",
+            "refuse",
+            "domain",
+            "domain=",
+            "domain=%",
+            "domain=%+1",
+            "domain=%ff",
+            "Domain=shop",
+            "domain=shop&x",
+        ] {
+            assert!(Said::read(wrong).is_err(), "{wrong}");
+        }
     }
 }
