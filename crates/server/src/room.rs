@@ -111,6 +111,11 @@ impl Room {
         }
     }
 
+    /// Why the last good rules cannot be kept in the directory that was named for them.
+    pub fn state_trouble(&self) -> Option<String> {
+        self.rules.state_trouble().or_else(|| self.envoy.state_trouble())
+    }
+
     /// No more requests are wanted.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);

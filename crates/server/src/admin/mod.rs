@@ -111,6 +111,7 @@ fn status(room: &Room) -> Response<Body> {
             "envoy_rules": room.limiter.envoy_rules().rules().len(),
             "envoy_files": room.envoy.files(),
             "envoy_trouble": room.envoy.trouble(),
+            "state_trouble": room.state_trouble(),
             "readiness": format!("{:?}", room.readiness()),
         }),
     )

@@ -20,7 +20,7 @@ use tollgate::Limiter;
 use tollgate::core::rule::RuleSet;
 use tollgate::envoy::EnvoyRules;
 
-use crate::rules::Keeper;
+use crate::rules::{Keeper, LastGood};
 use crate::settings::Settings;
 use crate::settings::envoy::Domains;
 use crate::store::AnyStore;
@@ -33,7 +33,7 @@ pub(crate) use watch::{follow, look};
 pub struct EnvoyKeeper {
     paths: Vec<PathBuf>,
     domains: Domains,
-    last_good: Option<PathBuf>,
+    last_good: LastGood,
     state: Mutex<State>,
     missing: AtomicBool,
     /// How often other rules came to apply.
@@ -62,7 +62,7 @@ impl EnvoyKeeper {
         Self {
             paths: settings.envoy.rules.clone(),
             domains: settings.envoy.domains,
-            last_good: dir.map(|dir| dir.join("envoy.last-good.json")),
+            last_good: LastGood::new(dir, "envoy.last-good.json"),
             state: Mutex::default(),
             missing: AtomicBool::new(!settings.envoy.rules.is_empty()),
             applied: AtomicU64::new(0),
@@ -96,9 +96,9 @@ impl EnvoyKeeper {
         if self.paths.is_empty() {
             return;
         }
+        let kept = self.last_good.read();
         let Err(error) = self.refresh(limiter, beside) else { return };
         tracing::error!(error, "Envoy's rules cannot be used");
-        let kept = self.last_good.as_ref().and_then(|path| std::fs::read(path).ok());
         let Some(kept) = kept else {
             tracing::warn!("there are no rules for Envoy: not ready until there are");
             return;
@@ -106,7 +106,7 @@ impl EnvoyKeeper {
         let files = serde_json::from_slice::<Vec<EnvoyFile>>(&kept).map_err(|it| it.to_string());
         match files.and_then(|files| self.apply(&mut self.state(), limiter, beside, &files)) {
             Ok(()) => tracing::info!("the last good rules for Envoy apply"),
-            Err(error) => tracing::warn!(error, "the last good rules for Envoy cannot be used"),
+            Err(error) => self.last_good.ignored(&error),
         }
         self.state().trouble = Some(error);
     }
@@ -127,6 +127,13 @@ impl EnvoyKeeper {
         // What was refused for the sake of other rules is looked at again when those change.
         let seen = hash(&(texts, limiter.rules().version()));
         if state.seen == Some(seen) {
+            // Whoever mends the directory does not edit the rules for it.
+            if state.applies == Some(texts)
+                && self.last_good.trouble().is_some()
+                && let Ok(files) = &read
+            {
+                self.keep(files);
+            }
             return Ok(false);
         }
         state.seen = Some(seen);
@@ -177,13 +184,14 @@ impl EnvoyKeeper {
         Ok(())
     }
 
-    /// A full disk must not keep rules from applying.
+    /// Why the last good rules cannot be kept, if they should be.
+    pub fn state_trouble(&self) -> Option<String> {
+        self.last_good.trouble()
+    }
+
     fn keep(&self, files: &[EnvoyFile]) {
-        let (Some(path), Ok(text)) = (&self.last_good, serde_json::to_string(files)) else {
-            return;
-        };
-        if let Err(error) = crate::rules::replace_file(path, &text) {
-            tracing::warn!(%error, "the last good rules for Envoy cannot be kept");
+        if let Ok(text) = serde_json::to_string(files) {
+            self.last_good.keep(&text);
         }
     }
 

@@ -10,12 +10,14 @@
 //! | `file`, `watch` | a file: reads and writes, notices |
 //! | `stored`, `edition` | a set in Redis, and what can be wrong with it |
 //! | `hashes` | rules that others keep as hashes |
+//! | `kept` | the last good rules, in a directory |
 //! | `line`, `hints` | the connection to Redis, and messages over another |
 
 mod edition;
 mod file;
 pub(crate) mod hashes;
 mod hints;
+mod kept;
 mod line;
 mod stored;
 mod watch;
@@ -36,9 +38,9 @@ use crate::settings::Settings;
 use crate::settings::rules_from::Form;
 use crate::store::AnyStore;
 use hashes::Hashes;
+pub(crate) use kept::LastGood;
 use stored::Stored;
 
-pub(crate) use file::replace as replace_file;
 pub use watch::follow;
 pub(crate) use watch::{follow_dirs, look, start};
 
@@ -46,7 +48,7 @@ pub(crate) use watch::{follow_dirs, look, start};
 #[derive(Debug)]
 pub struct Keeper {
     authority: Authority,
-    last_good: Option<PathBuf>,
+    last_good: LastGood,
     /// What was read last, so that the same bytes are not judged twice.
     seen: Mutex<Option<u64>>,
     /// What is wrong with what the authority says now.
@@ -143,7 +145,7 @@ impl Keeper {
             }
             (None, None) => Authority::Memory,
         };
-        let last_good = settings.state_dir.as_ref().map(|dir| dir.join("rules.last-good.yaml"));
+        let last_good = LastGood::new(settings.state_dir.as_ref(), "rules.last-good.yaml");
         let missing = !matches!(authority, Authority::Memory);
         Ok(Self {
             authority,
@@ -190,15 +192,29 @@ impl Keeper {
     /// Applies the rules that applied when a server last ran here. First of all, as versions only
     /// rise: an older file must not undo them.
     pub(crate) fn recall(&self, limiter: &Limiter<AnyStore>) {
-        if let Some(path) = &self.last_good
-            && let Ok(text) = file::read(path)
-        {
-            let loaded = rules::load(&text, Format::Yaml).map_err(RulesError::Invalid);
-            match loaded.and_then(|set| self.apply(limiter, set)) {
-                Ok(applied) => tracing::info!(version = applied.to, "the last good rules apply"),
-                Err(error) => tracing::warn!(%error, "the last good rules cannot be used"),
-            }
+        let Some(bytes) = self.last_good.read() else { return };
+        let loaded = rules::decode(&bytes).and_then(|text| rules::load(text, Format::Yaml));
+        let applied = loaded.map_err(RulesError::Invalid).and_then(|set| self.apply(limiter, set));
+        match applied {
+            Ok(applied) => tracing::info!(version = applied.to, "the last good rules apply"),
+            Err(error) => self.last_good.ignored(&error),
         }
+    }
+
+    /// Why the last good rules cannot be kept, if they should be.
+    pub fn state_trouble(&self) -> Option<String> {
+        self.last_good.trouble()
+    }
+
+    /// Tries again to keep the rules that apply, if that went wrong.
+    pub(crate) fn keep_again(&self, limiter: &Limiter<AnyStore>) {
+        if self.last_good.trouble().is_some() && limiter.rules().version() > 0 {
+            self.keep(limiter);
+        }
+    }
+
+    fn keep(&self, limiter: &Limiter<AnyStore>) {
+        self.last_good.keep(&rules::write(limiter.rules().declaration(), Format::Yaml));
     }
 
     /// Looks at the file, if there is one, and applies what it says if that is new and right. `None`
@@ -346,16 +362,7 @@ impl Keeper {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.missing.store(false, Ordering::Relaxed);
-        if let Some(path) = &self.last_good {
-            let text = rules::write(limiter.rules().declaration(), Format::Yaml);
-            if file::read(path).is_ok_and(|kept| kept == text) {
-                return;
-            }
-            // A full disk must not keep rules from applying.
-            if let Err(error) = file::replace(path, &text) {
-                tracing::warn!(%error, "the last good rules cannot be kept");
-            }
-        }
+        self.keep(limiter);
     }
 }
 

@@ -93,6 +93,14 @@ pub(super) async fn look_how(room: &Arc<Room>, how: Look) {
         Authority::Memory => Ok(None),
     };
     tell(room, looked);
+    if room.rules.state_trouble().is_some() {
+        // Whoever mends the directory does not edit the rules for it.
+        let _ = super::stored::blocking(room, |room| {
+            room.rules.keep_again(&room.limiter);
+            Ok(())
+        })
+        .await;
+    }
 }
 
 /// Follows a message.

@@ -138,6 +138,22 @@ fn rules(room: &Room, page: &mut Page) {
         "Requests of a domain that the rules do not have; they pass.",
         room.counts.unknown_domain.load(Ordering::Relaxed),
     );
+    page.one(
+        "tollgate_state_trouble",
+        "gauge",
+        "1 if the last good rules cannot be kept in --state-dir.",
+        u64::from(room.state_trouble().is_some()),
+    );
+    envoy_rules(room, page);
+    page.one(
+        "tollgate_ready",
+        "gauge",
+        "1 if requests are wanted.",
+        u64::from(room.readiness() == Readiness::Ready),
+    );
+}
+
+fn envoy_rules(room: &Room, page: &mut Page) {
     let envoy = &room.envoy;
     page.one(
         "tollgate_envoy_rules_version",
@@ -162,12 +178,6 @@ fn rules(room: &Room, page: &mut Page) {
         "counter",
         "Calls of a domain that no file is for; they pass.",
         envoy.unknown_domain.load(Ordering::Relaxed),
-    );
-    page.one(
-        "tollgate_ready",
-        "gauge",
-        "1 if requests are wanted.",
-        u64::from(room.readiness() == Readiness::Ready),
     );
 }
 

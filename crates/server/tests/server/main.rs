@@ -32,6 +32,7 @@ mod rules_hashes;
 mod rules_poison;
 mod rules_redis;
 mod rules_soon;
+mod state;
 mod support;
 mod tls;
 mod tokens;
