@@ -128,7 +128,7 @@ fn format(headers: &HeaderMap) -> Result<Format, Problem> {
 fn problem(error: &RulesError) -> Problem {
     match error {
         RulesError::Invalid(problems) => invalid(problems),
-        RulesError::Conflict { present } => {
+        RulesError::Conflict { present } | RulesError::Damaged { present, .. } => {
             Problem::new(409, &error.to_string()).with("present", *present)
         }
         RulesError::Stale(stale) => {

@@ -89,6 +89,13 @@ pub enum RulesError {
         /// The version that applies.
         present: u64,
     },
+    /// Others are kept than the caller thought, and those are of no use.
+    Damaged {
+        /// The version that is kept.
+        present: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// They cannot be written to where they are kept.
     Unwritable(String),
     /// A domain of theirs is in a file for Envoy; with both places.
@@ -115,6 +122,12 @@ impl fmt::Display for RulesError {
             Self::Conflict { present } => {
                 write!(f, "version {present} of the rules applies: read them again")
             }
+            Self::Damaged { present, why } => write!(
+                f,
+                "version {present} is kept and damaged, and does not apply ({why}): replace it by a \
+                 version above {present}, with If-Match: \"{present}\", as `tollgate rules put \
+                 --expect {present}` does"
+            ),
         }
     }
 }

@@ -158,7 +158,7 @@ impl Stored {
         let shown = String::from_utf8(words.next().unwrap_or_default()).unwrap_or_default();
         match (word.as_slice(), shown.parse::<u64>()) {
             (b"put", Ok(_)) => state.known = format!("{version} {sum}").into_bytes(),
-            (b"other", Ok(present)) => return Err(RulesError::Conflict { present }),
+            (b"other", Ok(present)) => return Err(self.conflict(&mut state, present).await),
             (b"stale", Ok(present)) => {
                 return Err(RulesError::Stale(StaleRules { present, offered: version }));
             }
@@ -167,6 +167,30 @@ impl Stored {
         let from = room.limiter.rules().version();
         let taken = blocking(room, move |room| room.rules.take(&room.limiter, set)).await?;
         Ok(taken.unwrap_or(Applied { from, to: version }))
+    }
+}
+
+impl Stored {
+    /// Why version `present`, which the writer does not know, is in the way. A set that is damaged
+    /// applies nowhere, so reading the rules again would not tell its version.
+    async fn conflict(&self, state: &mut State, present: u64) -> RulesError {
+        let found = match self.words(state, &self.key, b"").await {
+            Ok(words) => edition::read(&self.key, words),
+            Err(_) => return RulesError::Conflict { present },
+        };
+        let wrong = match found {
+            Ok(Found::Edition(edition)) => {
+                let key = self.key.clone();
+                let loading = tokio::task::spawn_blocking(move || edition::load(&key, &edition));
+                loading.await.ok().and_then(Result::err)
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        match wrong {
+            Some(wrong) => RulesError::Damaged { present, why: wrong.to_string() },
+            None => RulesError::Conflict { present },
+        }
     }
 }
 

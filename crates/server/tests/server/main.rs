@@ -28,6 +28,7 @@ mod resp;
 mod resp_clients;
 mod resp_hostile;
 mod rules;
+mod rules_damaged;
 mod rules_hashes;
 mod rules_poison;
 mod rules_redis;
