@@ -21,6 +21,7 @@ mod lock;
 mod locks;
 mod nginx;
 mod program;
+mod ranges;
 mod redis;
 mod redis_py;
 mod refused_at;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use serde_json::json as object;
-use tollgate::Admission;
 use tollgate::core::Store as _;
+use tollgate::{Admission, MAX_LIFETIME};
 
 use super::wire::{self, Answer, Batch, Check};
 use super::write;
@@ -59,7 +59,7 @@ type Answered = Result<Response<Body>, Problem>;
 async fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let ask = check.ask()?;
-    let patience = Duration::from_millis(check.patience_ms).min(MAX_PATIENCE);
+    let patience = at_most("patience_ms", check.patience_ms, MAX_PATIENCE)?;
     let admission = match at_once(room, || room.limiter.admit_within(&ask, patience)) {
         Some(admission) => admission,
         None => Box::pin(room.limiter.admit_within(&ask, patience)).await,
@@ -87,6 +87,16 @@ fn written(admission: &Admission) -> Response<Body> {
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response
+}
+
+/// So many milliseconds, unless they are more than is granted: whoever was given less would not know.
+fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem> {
+    let said = Duration::from_millis(millis);
+    if said > most {
+        let most = most.as_millis();
+        return Err(Problem::new(400, &format!("`{name}` is {millis}, and {most} at most")));
+    }
+    Ok(said)
 }
 
 async fn peek(room: &Room, bytes: &[u8]) -> Answered {
@@ -126,7 +136,10 @@ async fn batch(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> An
 async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let ask = check.ask()?;
-    let lifetime = check.lifetime_ms.map_or(LIFETIME, Duration::from_millis);
+    let lifetime = match check.lifetime_ms {
+        Some(millis) => at_most("lifetime_ms", millis, MAX_LIFETIME)?,
+        None => LIFETIME,
+    };
     let reserved = room.limiter.reserve(&ask, lifetime).await;
     under_way.map(UnderWay::end);
     match reserved {
