@@ -406,6 +406,13 @@ impl Settings {
     }
 
     fn checked(self) -> Result<Self, SettingsError> {
+        if [self.http, self.grpc, self.resp, self.admin] == [Listen::Off; 4] {
+            return Err(SettingsError(
+                "every door is off, so nobody could ask: give one of --http, --grpc, --resp and \
+                 --admin an address, such as --http 127.0.0.1:8080"
+                    .into(),
+            ));
+        }
         if let Listen::At(address) = self.admin
             && !address.ip().is_loopback()
             && self.admin_token.is_none()

@@ -159,6 +159,10 @@ fn what_makes_no_sense_is_told_before_anything_listens() {
         (&["serve", "--admin-token-file", "/nowhere/at/all"], "cannot be used"),
         (&["serve", "--trust", "10.0.0.1/8"], "trust"),
         (&["serve", "--drain-timeout", "soon"], "not a duration"),
+        (
+            &["serve", "--http=off", "--grpc=off", "--resp=off", "--admin=off"],
+            "every door is off, so nobody could ask: give one of --http, --grpc, --resp and --admin",
+        ),
         (&["serve", "--tls-cert", "a.pem"], "tls-cert is set without tls-key"),
         (&["serve", "--tls-key", "a.pem"], "tls-key is set without tls-cert"),
     ] {
