@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::Client;
 use super::{Answer, Failure, say, wait};
+use crate::settings::secret;
 use crate::settings::value::Secret;
 
 /// What is asked, and whom.
@@ -41,15 +42,7 @@ pub(super) fn token(
     said: Option<&Secret>,
     file: Option<&PathBuf>,
 ) -> Result<Option<Secret>, Failure> {
-    match (said, file) {
-        (Some(said), _) => Ok(Some(said.clone())),
-        (None, None) => Ok(None),
-        (None, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            Ok(Some(text.parse()?))
-        }
-    }
+    Ok(secret("token", said.cloned(), file.cloned())?)
 }
 
 impl Check {

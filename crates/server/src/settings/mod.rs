@@ -195,9 +195,21 @@ impl Options {
         })
     }
 
-    /// The same, with what `under` says where this says nothing.
+    /// The same, with what `under` says where this says nothing. A secret and its file are one
+    /// setting: whichever is said here goes before both.
     #[must_use]
-    pub fn over(self, under: Self) -> Self {
+    pub fn over(self, mut under: Self) -> Self {
+        macro_rules! pairs {
+            ($($said:ident $file:ident),+ $(,)?) => {$(
+                if self.$said.is_some() || self.$file.is_some() {
+                    (under.$said, under.$file) = (None, None);
+                }
+            )+};
+        }
+        pairs! {
+            store store_file, store_password store_password_file, secret secret_file,
+            rules_from rules_from_file, api_token api_token_file, admin_token admin_token_file,
+        }
         macro_rules! over {
             ($($field:ident),+ $(,)?) => { Self { $($field: self.$field.or(under.$field)),+ } };
         }
@@ -455,13 +467,21 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<tls::Files>
     }
 }
 
-/// A secret by itself or by its file.
+/// A secret by itself or by its file, and not by both: one of them would be passed over.
 pub(crate) fn secret(
     name: &str,
     said: Option<Secret>,
     file: Option<PathBuf>,
 ) -> Result<Option<Secret>, SettingsError> {
-    let (None, Some(path)) = (&said, file) else { return Ok(said) };
+    let path = match (said, file) {
+        (said, None) => return Ok(said),
+        (None, Some(path)) => path,
+        (Some(_), Some(_)) => {
+            return Err(SettingsError(format!(
+                "both {name} and {name}-file are said, by flags or variables: say one of them"
+            )));
+        }
+    };
     let wrong = |why: &dyn fmt::Display| {
         SettingsError(format!("{name}-file {} cannot be used: {why}", path.display()))
     };

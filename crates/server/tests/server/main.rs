@@ -13,6 +13,7 @@ mod admin;
 mod auth;
 mod auth_query;
 mod canary;
+mod conflicts;
 mod docs;
 mod hostile_http;
 mod http;
