@@ -24,7 +24,7 @@ use tollgate::rules::{self as files, Format};
 use crate::settings::Options;
 use crate::settings::value::Secret;
 
-/// Limits for a fleet of services, by one set of rules.
+/// Limits for a fleet of services over HTTP, gRPC and the Redis protocol, by one set of rules; and locks.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, about, disable_help_subcommand = true)]
 struct Cli {
