@@ -13,6 +13,9 @@ use crate::settings::value::Secret;
 
 /// What is asked, and whom.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Exit status: 0 if it may pass, 1 if it may not, 2 if that could not be found out."
+)]
 pub(super) struct Check {
     /// Where the HTTP door is
     #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]

@@ -15,6 +15,7 @@ mod auth_query;
 mod canary;
 mod conflicts;
 mod docs;
+mod help;
 mod hostile_http;
 mod http;
 mod kills;

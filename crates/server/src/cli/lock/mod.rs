@@ -5,11 +5,12 @@
 //! | the command's own | it ran under the lock from its beginning to its end |
 //! | 128 + n | it, or the wait for the lock, was ended by signal n |
 //! | 1, or `-E` | somebody else had the lock for longer than was to be waited; it did not run |
+//! | 2 | the command line makes no sense; nothing was asked for, and it did not run |
 //! | 124 | the lock was lost; the command was stopped, or had ended when that was found out |
 //! | 125 | the lock could not be asked for; it did not run |
 //! | 126, 127 | it cannot be run; there is none of that name |
 //!
-//! `docs/locks.md` says this too.
+//! `docs/locks.md` and the help say this too.
 
 mod command;
 mod signals;
@@ -63,8 +64,22 @@ impl FromStr for Spread {
     }
 }
 
+/// The exit status, for the help.
+const STATUSES: &str = "\
+Exit status:
+  the command's  it ran under the lock from its beginning to its end
+  128 + n        it, or the wait for the lock, was ended by signal n
+  1, or -E       somebody else had the lock; it did not run
+  2              the command line makes no sense; it did not run
+  124            the lock was lost, whatever the command's status is
+  125            the lock could not be asked for; it did not run
+  126, 127       it cannot be run; there is none of that name
+
+A command may end with any of these itself: choose another -E to tell a conflict apart.";
+
 /// Which lock, which command, and how.
 #[derive(Args, Debug)]
+#[command(after_help = STATUSES)]
 pub(super) struct Lock {
     #[command(flatten)]
     store: LockStore,
