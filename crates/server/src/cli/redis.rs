@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tollgate::LockError;
+use tollgate::core::{StoreError, StoreErrorKind};
 use tollgate::redis::{Config, RedisStore, Warning};
 
 use super::{Failure, complain};
@@ -72,16 +74,38 @@ impl LockStore {
     }
 }
 
-/// An error and what led to it, in one line.
+/// An error of locks and what led to it, in one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
+    let mut text = words(error);
     let mut source = error.source();
     while let Some(cause) = source {
         // Writing into a string does not fail.
-        let _ = write!(text, ": {cause}");
+        let _ = write!(text, ": {}", words(cause));
         source = cause.source();
     }
     text
+}
+
+/// One error in words that fit a lock: a store speaks of charges, and a library of its types.
+fn words(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref() {
+        Some(LockError::Foreign(name)) => {
+            let name = plain(name.as_str());
+            return format!(
+                "what is kept as {name:?} is no lock of this kind: choose another name"
+            );
+        }
+        Some(LockError::TooDeep(name)) => {
+            let name = plain(name.as_str());
+            return format!("the owner holds {name:?} 256 times: is there a release for each?");
+        }
+        _ => {}
+    }
+    match error.downcast_ref().map(StoreError::kind) {
+        Some(StoreErrorKind::Timeout) => "there was no answer in time".to_owned(),
+        Some(StoreErrorKind::Unavailable) => "it cannot be reached, or refuses".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// Who runs this, for those who look at locks and at the log.

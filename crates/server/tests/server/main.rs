@@ -20,6 +20,7 @@ mod hostile_http;
 mod http;
 mod kills;
 mod lock;
+mod lock_words;
 mod locks;
 mod nginx;
 mod program;
