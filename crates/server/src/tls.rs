@@ -12,7 +12,7 @@ use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct Tls {
     seen: Mutex<u64>,
     hasher: RandomState,
     trouble: Mutex<Option<String>>,
+    /// Whether the key was open to others when it was looked at last.
+    open_to_others: AtomicBool,
     /// How often another pair came to be used.
     pub loaded: AtomicU64,
     /// How often the files had no good pair.
@@ -105,14 +107,9 @@ impl Tls {
         let hasher = RandomState::new();
         let seen = Mutex::new(hasher.hash_one(&read));
         let pair = read?.pair(&files)?;
-        if is_open_to_others(&files.key) {
-            tracing::warn!(
-                file = %files.key.display(),
-                "everybody on this machine can read or change the key: chmod it to 600"
-            );
-        }
-        Ok(Self {
+        let tls = Self {
             seen,
+            open_to_others: AtomicBool::new(false),
             hasher,
             files,
             present: ArcSwap::from_pointee(pair),
@@ -121,7 +118,21 @@ impl Tls {
             rejected: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
-        })
+        };
+        tls.look_at_key();
+        Ok(tls)
+    }
+
+    /// Warns when the key has come to be open to others.
+    fn look_at_key(&self) {
+        let open = is_open_to_others(&self.files.key);
+        let before = self.open_to_others.swap(open, Ordering::Relaxed);
+        if open && !before {
+            tracing::warn!(
+                file = %self.files.key.display(),
+                "everybody on this machine can read or change the key: chmod it to 600"
+            );
+        }
     }
 
     /// What is wrong with what the files have now, if that is not what is used.
@@ -132,6 +143,8 @@ impl Tls {
     /// Looks at the files, and uses their pair from now on if it is another and good. Blocks.
     pub fn look(&self) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who may read it can change while its bytes stay.
+        self.look_at_key();
         let read = self.files.read();
         let hash = self.hasher.hash_one(&read);
         if *seen == hash {

@@ -45,7 +45,7 @@ fn addresses(said: &[String]) -> Vec<SocketAddr> {
 }
 
 impl Program {
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }

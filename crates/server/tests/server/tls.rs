@@ -191,6 +191,30 @@ async fn a_broken_pair_changes_nothing_and_is_told() {
     assert_eq!(trouble(&second), 0);
 }
 
+/// Its bytes stay, and only who may read them changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_comes_to_be_open_to_others_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
+    let files = first.write(dir.path());
+    let mode = |mode: u32| {
+        std::fs::set_permissions(&files.key, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o600);
+    let (cert, key) = (files.cert.to_str().unwrap(), files.key.to_str().unwrap());
+    let program = super::program::serve(&["--tls-cert", cert, "--tls-key", key], &[]);
+
+    mode(0o644);
+    program.signal("HUP");
+    second.write(dir.path());
+    let shown = || second.connect(program.at[0], b"http/1.1").is_ok();
+    until("the files were looked at since", shown).await;
+
+    let (_, log) = program.end();
+    let told = log.matches("everybody on this machine can read or change the key").count();
+    assert_eq!(told, 1, "{log}");
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_speak_tls_as_told_does_not_start() {
     let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
