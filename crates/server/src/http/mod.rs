@@ -38,6 +38,9 @@ const MAX_HEAD: usize = 16 * 1024;
 /// The longest target of a request.
 const MAX_TARGET: usize = 8 * 1024;
 
+/// What a connection too many is told, before there is a request to answer.
+const TOO_MANY: &str = r#"{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"as many connections are open as may be (--max-connections): try again later"}"#;
+
 /// Which listener a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -112,8 +115,11 @@ fn turn_away(stream: TcpStream, room: &Room) {
     if room.tls.is_none()
         && let Ok(mut stream) = stream.into_std()
     {
-        let _ = stream.write_all(
-            b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+        let length = TOO_MANY.len();
+        let _ = write!(
+            stream,
+            "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+             content-type: application/problem+json\r\ncontent-length: {length}\r\n\r\n{TOO_MANY}",
         );
     }
 }
