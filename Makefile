@@ -55,8 +55,8 @@ faults: cargo-is-here redis-is-here ## What needs real time or a latency bound
 		$(CARGO) test --locked --release -p tollgate --all-features --test locks \
 		-- processes losses --nocapture --test-threads 1
 	RUSTFLAGS="--cfg faults" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/faults" \
-		$(CARGO) test --locked --release -p tollgate-server --all-features --test server rules_soon \
-		-- --nocapture --test-threads 1
+		$(CARGO) test --locked --release -p tollgate-server --all-features --test server \
+		-- rules_soon lock_time --nocapture --test-threads 1
 
 interop: cargo-is-here redis-is-here java-is-here ## Hold and wake a real Redisson client's locks, and the other way round
 	mvn -q -B -f interop/redisson/pom.xml package

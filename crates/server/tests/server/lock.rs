@@ -61,7 +61,7 @@ impl Holding {
         line.trim_end().to_owned()
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
@@ -108,7 +108,7 @@ pub(crate) fn until_waiting(redis: &RedisServer, name: &str, count: i64) {
 }
 
 /// Whether a process is there and no zombie.
-fn lives(id: &str) -> bool {
+pub(crate) fn lives(id: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z"))
 }

@@ -20,6 +20,8 @@ mod hostile_http;
 mod http;
 mod kills;
 mod lock;
+mod lock_stopped;
+mod lock_time;
 mod lock_words;
 mod locks;
 mod nginx;

@@ -258,11 +258,8 @@ impl Lock {
         let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
         complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
         running.signal(self.signal.0);
-        // A loss is told a tenth of the lease before its end, a second at most: half of that is left for
-        // the killing.
-        let lease = self.lease.0;
-        let grace = lease.checked_div(20).unwrap_or_default().min(Duration::from_millis(500));
-        let kill = tokio::time::sleep(self.kill_after.map_or(grace, |it| it.0));
+        let kill_after = self.kill_after.map_or_else(|| grace(self.lease.0), |it| it.0);
+        let kill = tokio::time::sleep(kill_after);
         tokio::pin!(kill);
         loop {
             tokio::select! {
@@ -287,9 +284,35 @@ impl Lock {
     }
 }
 
+/// How long a command has between the signal and KILL. A loss is told a tenth of the lease before its
+/// end, a second at most: half of that is left for the killing.
+fn grace(lease: Duration) -> Duration {
+    lease.checked_div(20).unwrap_or_default().min(Duration::from_millis(500))
+}
+
 /// What became of the command.
 enum Ran {
     Ended(u8),
     /// The lock was lost before.
     Stopped,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_a_twentieth_of_the_lease_and_half_a_second_at_most() {
+        for (lease_ms, grace_us) in [
+            (10, 500),
+            (1_000, 50_000),
+            (9_999, 499_950),
+            (10_000, 500_000),
+            (30_000, 500_000),
+            (365 * 24 * 3_600_000, 500_000),
+        ] {
+            let lease = Duration::from_millis(lease_ms);
+            assert_eq!(grace(lease), Duration::from_micros(grace_us), "{lease:?}");
+        }
+    }
 }
