@@ -18,6 +18,7 @@ mod docs;
 mod help;
 mod hostile_http;
 mod http;
+mod json_latency;
 mod kills;
 mod lock;
 mod lock_stopped;
