@@ -10,6 +10,7 @@
 
 mod answers;
 mod broken;
+mod canary;
 mod hostile;
 mod json;
 mod listener;
