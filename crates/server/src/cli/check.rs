@@ -17,9 +17,12 @@ use crate::settings::value::Secret;
     after_help = "Exit status: 0 if it may pass, 1 if it may not, 2 if that could not be found out."
 )]
 pub(super) struct Check {
-    /// Where the HTTP door is
+    /// Where the HTTP door is, http:// or https://
     #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     server: String,
+    /// Whom to believe over https, as PEM [default: whom the system believes]
+    #[arg(long, env = "TOLLGATE_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// A file that holds its token
     #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -51,7 +54,7 @@ pub(super) fn token(
 impl Check {
     pub(super) fn run(&self) -> Result<Answer, Failure> {
         let token = token(self.token.as_ref(), self.token_file.as_ref())?;
-        let client = Client::new(&self.server, token)?;
+        let client = Client::new(&self.server, token, self.ca_file.as_deref())?;
         let mut attributes = Map::new();
         for pair in &self.attributes {
             let (name, value) = pair

@@ -1,15 +1,20 @@
-//! A small HTTP client for the commands that ask a running server.
+//! A small HTTP client for the commands that ask a running server, in the clear or over TLS.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::Failure;
+use super::{Failure, trust};
 use crate::settings::value::Secret;
 
 /// The longest answer that is taken: as much as rules may have.
@@ -19,10 +24,11 @@ const MAX_ANSWER: usize = 32 * 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server and what it is told by way of introduction.
-#[derive(Clone, Debug)]
 pub(super) struct Client {
     base: Uri,
     token: Option<Secret>,
+    /// How to shake hands, if the URL says `https`.
+    tls: Option<TlsConnector>,
 }
 
 /// A whole answer.
@@ -47,12 +53,19 @@ impl Reply {
 }
 
 impl Client {
-    pub(super) fn new(url: &str, token: Option<Secret>) -> Result<Self, Failure> {
+    /// Asks the server at a URL, over TLS if it says so; `ca_file` is whom to believe then.
+    pub(super) fn new(
+        url: &str,
+        token: Option<Secret>,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let base: Uri = url.parse().map_err(|_| format!("{url:?} is no URL"))?;
-        if base.scheme_str() != Some("http") || base.authority().is_none() {
-            return Err(format!("{url:?} is not http://host:port").into());
-        }
-        Ok(Self { base, token })
+        let tls = match base.scheme_str() {
+            Some("http") if base.authority().is_some() => None,
+            Some("https") if base.authority().is_some() => Some(trust::connector(ca_file)?),
+            _ => return Err(format!("{url:?} is not http://host:port or https://host:port").into()),
+        };
+        Ok(Self { base, token, tls })
     }
 
     /// Asks, and waits for the whole answer.
@@ -69,6 +82,24 @@ impl Client {
         Ok(Reply { status: head.status, headers: head.headers, body })
     }
 
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
+        let host = self.base.host().unwrap_or_default().trim_matches(['[', ']']);
+        let usual = if self.tls.is_some() { 443 } else { 80 };
+        let address = (host, self.base.port_u16().unwrap_or(usual));
+        let connected = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await;
+        let stream = connected
+            .map_err(|_| format!("{} does not answer", self.base))?
+            .map_err(|error| format!("{} cannot be reached: {error}", self.base))?;
+        let Some(tls) = &self.tls else { return speak(stream).await };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| format!("{host:?} is no name that a certificate can be for"))?;
+        let shaken = tokio::time::timeout(PATIENCE, tls.connect(name, stream)).await;
+        let stream = shaken
+            .map_err(|_| format!("{} does not answer", self.base))?
+            .map_err(|error| format!("{} is not believed: {error}", self.base))?;
+        speak(stream).await
+    }
+
     /// Asks, and hands over the answer as it comes.
     pub(super) async fn send(
         &self,
@@ -77,15 +108,7 @@ impl Client {
         headers: &[(&str, &str)],
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Failure> {
-        let host = self.base.host().unwrap_or_default().trim_matches(['[', ']']);
-        let address = (host, self.base.port_u16().unwrap_or(80));
-        let connected = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await;
-        let stream = connected
-            .map_err(|_| format!("{} does not answer", self.base))?
-            .map_err(|error| format!("{} cannot be reached: {error}", self.base))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
+        let mut sender = self.connect().await?;
         let authority = self.base.authority().map_or("", http::uri::Authority::as_str);
         let mut request = Request::builder().method(method).uri(path).header("host", authority);
         for (name, value) in headers {
@@ -100,4 +123,14 @@ impl Client {
             .map_err(|_| format!("{} does not answer", self.base))?
             .map_err(Into::into)
     }
+}
+
+/// HTTP/1.1 over a connection.
+async fn speak<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }

@@ -12,6 +12,7 @@ mod locks;
 mod redis;
 mod rules;
 mod serve;
+mod trust;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -93,7 +94,7 @@ struct Serve {
 /// Which admin listener is asked.
 #[derive(Args, Debug)]
 struct AdminServer {
-    /// Where the admin API is
+    /// Where the admin API is, http:// or https://
     #[arg(
         long,
         global = true,
@@ -102,6 +103,9 @@ struct AdminServer {
         value_name = "URL"
     )]
     admin: String,
+    /// Whom to believe over https, as PEM [default: whom the system believes]
+    #[arg(long, global = true, env = "TOLLGATE_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
     /// A file that holds its token
     #[arg(long, global = true, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,

@@ -75,7 +75,7 @@ impl Import {
 
 pub(super) fn run(server: &AdminServer, command: &Command) -> Result<Answer, Failure> {
     let token = token(server.token.as_ref(), server.token_file.as_ref())?;
-    let client = Client::new(&server.admin, token)?;
+    let client = Client::new(&server.admin, token, server.ca_file.as_deref())?;
     wait(async {
         match command {
             Command::Get { format } => {

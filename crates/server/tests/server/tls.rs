@@ -215,6 +215,43 @@ async fn a_key_that_comes_to_be_open_to_others_is_warned_about() {
     assert_eq!(told, 1, "{log}");
 }
 
+/// The commands ask over TLS, and believe only whom they are told to.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_speak_tls_to_whom_they_believe() {
+    let (dir, other, pair) = (TempDir::new(), TempDir::new(), Pair::new());
+    let files = pair.write(dir.path());
+    let running = start(files.clone()).await;
+    let stranger = Pair::new().write(other.path()).cert;
+    let (good, stranger) = (files.cert.to_str().unwrap(), stranger.to_str().unwrap());
+    let door = format!("https://localhost:{}", running.http.port());
+    let admin = format!("https://localhost:{}", running.admin.port());
+    let run = |args: &[&str]| {
+        let output = super::program::run(args);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+
+    let (code, told) = run(&["check", "--server", &door, "--ca-file", good, "shop", "user=u"]);
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = run(&["rules", "--admin", &admin, "--ca-file", good, "get"]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.starts_with("version: 1\ndomain: shop\n"), "{told}");
+    for (args, why) in [
+        (&["check", "--server", &door, "--ca-file", stranger, "shop"][..], "is not believed: "),
+        (&["check", "--server", &door, "shop"], "certificate"),
+        (&["check", "--server", &door, "--ca-file", "/none.pem", "shop"], "/none.pem is no file"),
+        (
+            &["check", "--server", &door, "--ca-file", files.key.to_str().unwrap(), "shop"],
+            "holds no PEM certificate",
+        ),
+        (&["check", "--server", "ftp://a", "shop"], "is not http://host:port or https://host:port"),
+    ] {
+        let (code, told) = run(args);
+        assert_eq!(code, Some(2), "{args:?}: {told}");
+        assert!(told.contains(why), "{args:?}: {told}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_speak_tls_as_told_does_not_start() {
     let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
