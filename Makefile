@@ -66,7 +66,7 @@ bench-redis: cargo-is-here redis-is-here ## Time the Redis store beside its peer
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-redis
 
 bench-locks: cargo-is-here redis-is-here ## Time locks beside their peers: alone, handed over, held by the thousand
-	TOLLGATE_BENCH_PYTHON="$$(.ci/redis-py "$${CARGO_TARGET_DIR:-target}/bench-python")" \
+	TOLLGATE_BENCH_PYTHON="$$(.ci/redis-py)" \
 		$(CARGO) run --locked --release -p tollgate-bench --bin bench-locks
 
 bench-library: cargo-is-here ## Time a request through all of the library, and through its HTTP layer, beside a peer

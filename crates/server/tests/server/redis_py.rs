@@ -19,10 +19,10 @@ async fn redis_py_speaks_both_protocols() {
         .args([script, &host, &port, "said-by-redis-py"])
         .output()
         .unwrap_or_else(|error| {
-            panic!("{} does not run ({error}): see .ci/clients-are-here", python.display())
+            panic!("{} does not run ({error}): see .ci/redis-py", python.display())
         });
 
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && printed.starts_with("redis-py 7."), "{printed}{wrong}");
+    assert!(output.status.success() && printed.starts_with("redis-py "), "{printed}{wrong}");
 }
