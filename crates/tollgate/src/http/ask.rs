@@ -19,6 +19,7 @@ use super::attributes::Found;
 use super::layer::Config;
 use super::policies::{Policies, Written};
 use super::refusal::{Malformed, RefusalKind};
+use super::segments;
 use crate::Ruling;
 use crate::seen::Seen;
 
@@ -64,7 +65,7 @@ impl Want {
             }
             Self::Method => Some(Cow::Borrowed(parts.method.as_str().as_bytes())),
             Self::Host => named_host(parts)?.map(|host| Cow::Borrowed(host.as_bytes())),
-            Self::Path => Some(Cow::Borrowed(original_uri(parts).path().as_bytes())),
+            Self::Path => Some(Cow::Borrowed(path(parts)?.as_bytes())),
             Self::Route => route(parts).map(|route| Cow::Borrowed(route.as_bytes())),
             Self::Header(name) => header(&parts.headers, name),
             Self::Ip => return Ok(client(config, parts)?.map(Seen::Address)),
@@ -178,6 +179,15 @@ fn header<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<Cow<'r, [u8]>
         joined.extend_from_slice(line.as_bytes());
     }
     Some(value)
+}
+
+/// The path as the client sent it, if rules and routers count its segments alike.
+fn path(parts: &Parts) -> Result<&str, RefusalKind> {
+    let path = original_uri(parts).path();
+    if segments::are_kept(path.as_bytes()) {
+        return Ok(path);
+    }
+    Err(RefusalKind::Malformed(Malformed::Segments))
 }
 
 /// The target as the client sent it. Routers within routers take a prefix off, by which no rule

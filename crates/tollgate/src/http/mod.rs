@@ -76,6 +76,7 @@ mod refusal;
 mod refused;
 #[cfg(feature = "macros")]
 mod scope;
+mod segments;
 mod served;
 mod service;
 mod told;

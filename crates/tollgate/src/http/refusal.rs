@@ -65,6 +65,9 @@ impl RefusalKind {
 pub enum Malformed {
     /// An attribute has no canonical form, or is too long.
     Attribute(AskError),
+    /// Its path has a segment that rules would leave out and a router would not: an empty one,
+    /// `.`, `..`, or only `;parameters`.
+    Segments,
     /// It names two hosts.
     TwoHosts,
     /// It came over more hops than there can be.
@@ -77,6 +80,9 @@ impl fmt::Display for Malformed {
             Self::Attribute(AskError::Path(error)) => error.fmt(f),
             Self::Attribute(AskError::Host(error)) => error.fmt(f),
             Self::Attribute(error) => error.fmt(f),
+            Self::Segments => {
+                f.write_str("the path has a segment that is empty, `.`, `..` or only parameters")
+            }
             Self::TwoHosts => f.write_str("the request names two hosts"),
             Self::Hops(error) => error.fmt(f),
         }
