@@ -4,10 +4,10 @@
 //! attribute. Permits are a local of the body: they are dropped when the function ends, by a return,
 //! a panic or a cancel.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, ItemFn, LitStr, ReturnType};
+use syn::{AttrStyle, Attribute, Block, Expr, ItemFn, LitStr, ReturnType};
 
 use crate::arguments::{Arguments, Counts};
 use crate::by::By;
@@ -16,6 +16,8 @@ use crate::function::Limits;
 /// The function under its limits.
 pub(crate) fn expand(limits: &Limits, function: &ItemFn) -> TokenStream {
     let ItemFn { attrs, vis, sig, block, .. } = function;
+    let (outer, inner) = by_place(attrs);
+    let block = body(block);
     let root = quote!(::tollgate::__private);
     let gates = limits.attributes.iter().map(|attribute| gate(attribute, &root));
     let values = limits.attributes.iter().flat_map(values);
@@ -38,10 +40,11 @@ pub(crate) fn expand(limits: &Limits, function: &ItemFn) -> TokenStream {
     let refuse = refuse(limits, function);
     let call = quote_spanned!(Span::mixed_site()=> call);
     quote_spanned! {Span::mixed_site()=>
-        #(#attrs)*
+        #(#outer)*
         #vis #sig {
+            #(#inner)*
             let _permits = {
-                fn __tollgate_path() -> &'static str {
+                fn __tollgate_path() -> &'static ::core::primitive::str {
                     #path
                 }
                 static __TOLLGATE_SITE: #root::Site =
@@ -58,6 +61,20 @@ pub(crate) fn expand(limits: &Limits, function: &ItemFn) -> TokenStream {
             #block
         }
     }
+}
+
+/// The attributes before a function, and those that stand within its body.
+pub(crate) fn by_place(attributes: &[Attribute]) -> (Vec<&Attribute>, Vec<&Attribute>) {
+    attributes.iter().partition(|attribute| matches!(attribute.style, AttrStyle::Outer))
+}
+
+/// The body of a function, for the end of another. Its braces are this macro's, or a body on one
+/// line is told that it has braces it does not need.
+pub(crate) fn body(block: &Block) -> Group {
+    let statements = &block.stmts;
+    let mut body = Group::new(Delimiter::Brace, quote!(#(#statements)*));
+    body.set_span(block.brace_token.span.join().resolved_at(Span::mixed_site()));
+    body
 }
 
 /// Whom to ask.

@@ -13,11 +13,13 @@ use syn::{GenericArgument, ItemFn, PathArguments, ReturnType, Type};
 
 use super::arguments::{Arguments, Wait};
 use super::template::Piece;
-use crate::expand::{here, optional};
+use crate::expand::{body, by_place, here, optional};
 
 /// The function under its lock.
 pub(super) fn expand(arguments: &Arguments, function: &ItemFn) -> TokenStream {
     let ItemFn { attrs, vis, sig, block, .. } = function;
+    let (outer, inner) = by_place(attrs);
+    let block = body(block);
     let root = quote!(::tollgate::__private);
     let wait = match arguments.wait {
         Wait::Forever => quote!(#root::LockWait::Forever),
@@ -40,10 +42,11 @@ pub(super) fn expand(arguments: &Arguments, function: &ItemFn) -> TokenStream {
         arguments.guard.as_ref().map(|name| quote!(let #name: &::tollgate::LockGuard = #held;));
     let call = quote_spanned!(Span::mixed_site()=> call);
     quote_spanned! {Span::mixed_site()=>
-        #(#attrs)*
+        #(#outer)*
         #vis #sig {
+            #(#inner)*
             let lock = {
-                fn __tollgate_path() -> &'static str {
+                fn __tollgate_path() -> &'static ::core::primitive::str {
                     #root::path(&__tollgate_path)
                 }
                 let mut #call = #root::LockCall::new(__tollgate_path, #wait, #lease);

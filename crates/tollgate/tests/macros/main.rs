@@ -18,6 +18,7 @@ mod wire;
 mod atomic;
 mod functions;
 mod http;
+mod lints;
 mod once;
 mod permits;
 mod redis;
