@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 use tollgate_core::Cost;
 use tollgate_core::rule::declaration::Mode;
-use tollgate_core::rule::{Ask, Charges, Judgement, KeySecret, NamedError, RuleSet};
+use tollgate_core::rule::{Ask, Attribute, Charges, Judgement, KeySecret, NamedError, RuleSet};
 
 use super::call::Call;
 use super::site::{By, Gate, Inline};
@@ -123,6 +123,9 @@ impl<'s> Scale<'s> {
             wrong(if known { NamedError::Rule } else { NamedError::Domain })
         })?;
         let values = given.map(|given| given.values(call)).transpose()?;
+        // Where these are what the rule counts by, it is to count as it does without them: `/A` may
+        // be `/a`.
+        let values = values.filter(|_| !given.is_some_and(|given| given.are(active.by())));
         let mut attributes = Attributes::new();
         if let Some(scope) = scope {
             for name in self.rules.wants(domain) {
@@ -163,6 +166,12 @@ struct Given {
 }
 
 impl Given {
+    /// Whether these are the request's own attributes of these names.
+    fn are(self, names: &[String]) -> bool {
+        let is = |(by, name): (&By, &String)| matches!(by, By::Attribute(own) if own == name);
+        self.by.len() == names.len() && self.by.iter().zip(names).all(is)
+    }
+
     fn values(self, call: &Call) -> Result<SmallVec<[super::call::Text; 2]>, Refused> {
         let mut values = call.values.iter().skip(self.first_value);
         let mut given = SmallVec::new();
@@ -170,7 +179,7 @@ impl Given {
             let text = match by {
                 By::Value => values.next().cloned().unwrap_or_default(),
                 By::Attribute(name) => match needed(call, name)? {
-                    Some(Seen::Text(text)) => text.as_ref().into(),
+                    Some(Seen::Text(text)) => spelt(call, name, text.as_ref())?,
                     Some(Seen::Address(address)) => address.to_string().into_bytes().into(),
                     None => {
                         return Err(call.site.malformed(format!("the request has no `{name}`")));
@@ -181,6 +190,19 @@ impl Given {
         }
         Ok(given)
     }
+}
+
+/// A value of the request in its one spelling, by which nobody has two counters.
+fn spelt(call: &Call, name: &str, text: &[u8]) -> Result<super::call::Text, Refused> {
+    if !matches!(name, "path" | "host" | "method") {
+        return Ok(text.into());
+    }
+    let mut ask = Ask::new("");
+    ask.push(name, text).map_err(|error| call.site.malformed(error.to_string()))?;
+    Ok(match ask.attribute(name) {
+        Some(Attribute::Text(text)) => text.into(),
+        _ => text.into(),
+    })
 }
 
 /// Whether a layer's ruling has charged this rule for the request, in shadow or not.

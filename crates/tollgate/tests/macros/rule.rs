@@ -69,6 +69,36 @@ async fn without_values_they_are_the_requests() {
     assert!(refused.to_string().contains("nobody tells the request's `user`"), "{refused}");
 }
 
+#[limit(rule = "place", by = attribute("path"))]
+fn by_path() -> Result<(), Refused> {
+    Ok(())
+}
+
+#[limit(rule = "place and kind", by = (attribute("host"), kind))]
+fn by_host(kind: u8) -> Result<(), Refused> {
+    Ok(())
+}
+
+/// They were counted as the client spelt them, and whoever spelt them otherwise began anew.
+#[test]
+fn paths_and_hosts_that_are_given_are_counted_in_their_one_spelling() {
+    let place = rule("place", &["path"], &["1 per 1h"]);
+    let both = rule("place and kind", &["host", "kind"], &["1 per 1h"]);
+    let limiter = limiter(rules(1, [place, both]));
+    let scope = || Scope::new(&limiter).domain("shop").attribute("path", "/");
+
+    for (at, path) in ["/a", "/%61", "/x/../a", "/A", "/a/"].into_iter().enumerate() {
+        assert_eq!(scope().attribute("path", path).call(by_path).is_ok(), at == 0, "{path}");
+    }
+    for (at, host) in ["a.com", "A.com", "a.com:80", "a.com."].into_iter().enumerate() {
+        let passed = scope().attribute("host", host).call(|| by_host(1)).is_ok();
+        assert_eq!(passed, at == 0, "{host}");
+    }
+    assert!(scope().attribute("host", "a.com").call(|| by_host(2)).is_ok());
+    let malformed = scope().attribute("path", "/a%2fb").call(by_path).unwrap_err();
+    assert_eq!(malformed.kind(), RefusedKind::Malformed);
+}
+
 #[tokio::test]
 async fn a_rule_or_domain_that_is_not_there_refuses_and_says_so() {
     let limiter = limiter(rules(1, [rule("logn", &["user"], &["2 per 1h"])]));
