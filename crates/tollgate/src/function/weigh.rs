@@ -145,14 +145,19 @@ impl<'s> Scale<'s> {
             }
         }
         let ask = ask(call, domain, &attributes, call.cost_at(gate))?;
-        let charged = |ruling: &Ruling| charged(ruling, &ask, domain, rule, self.secret);
-        if scope.is_some_and(|scope| scope.judged(self.limiter, domain, charged)) {
-            return Ok(None);
-        }
         let slices: Option<SmallVec<[&[u8]; 2]>> =
             values.as_ref().map(|values| values.iter().map(|value| value.as_slice()).collect());
         let judged = self.rules.judge_named(&ask, rule, slices.as_deref(), self.secret);
         let judgement = judged.map_err(wrong)?;
+        let charged = |ruling: &Ruling| charged(ruling, &ask, domain, rule, self.secret);
+        if scope.is_some_and(|scope| scope.judged(self.limiter, domain, charged)) {
+            // The layer has charged what it knows of; the function may know of somebody else.
+            let by_layer = slices.map(|_| self.rules.judge_named(&ask, rule, None, self.secret));
+            let by_layer = by_layer.transpose().map_err(wrong)?;
+            if by_layer.is_none_or(|by_layer| count_alike(&by_layer, &judgement)) {
+                return Ok(None);
+            }
+        }
         Ok(Some(Part { judgement, of: Of::Rules, gate: Some(gate) }))
     }
 }
@@ -221,6 +226,13 @@ fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &Ke
         Judgement::Charges(charges) => charges.shadow().iter().any(|due| due.rule.name() == rule),
         _ => false,
     }
+}
+
+/// Whether both are charges on the same counters.
+fn count_alike(one: &Judgement<'_>, other: &Judgement<'_>) -> bool {
+    let (Judgement::Charges(one), Judgement::Charges(other)) = (one, other) else { return false };
+    let ours = one.enforced().iter().chain(one.shadow()).map(|due| one.key(due));
+    ours.eq(other.enforced().iter().chain(other.shadow()).map(|due| other.key(due)))
 }
 
 fn ask<'a>(

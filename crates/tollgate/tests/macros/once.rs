@@ -81,6 +81,35 @@ async fn what_the_layer_has_not_charged_is() {
     assert_eq!(server.statuses(4, &[]).await, [200, 200, 200, 429], "the rule matches no request");
 }
 
+#[limit(rule = "account", by = account)]
+async fn open(account: String) -> Result<&'static str, Refused> {
+    Ok("open")
+}
+
+/// The layer charged whom it knew, and so nobody was charged for the account that the function
+/// meant: whoever had many names could try one account as often as they liked.
+#[tokio::test]
+async fn a_rule_is_charged_again_for_somebody_else() {
+    let limiter = limiter(rules(1, [rule("account", &["user"], &["2 per 1h"])]));
+    let layer = LimitLayer::new(limiter.clone(), "shop")
+        .attribute("user", |request| Some(request.headers.get("x-user")?.as_bytes().into()));
+    let app = Router::new()
+        .route("/{account}", get(|axum::extract::Path(account)| open(account)))
+        .layer(layer.with_scope());
+    let server = serve_app(app).await;
+    let mut statuses = Vec::new();
+    for user in ["X-User: a", "X-User: b", "X-User: c"] {
+        statuses.push(server.ask("GET", "/victim", &[user]).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 429]);
+
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        statuses.push(server.ask("GET", "/d", &["X-User: d"]).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 429], "the same is charged once");
+}
+
 #[tokio::test]
 async fn another_limiters_ruling_says_nothing() {
     let (outer, inner) = (limiter(rules(1, [all()])), limiter(rules(1, [all()])));
