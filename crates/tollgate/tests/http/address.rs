@@ -2,6 +2,8 @@
 //!
 //! The peer of every connection here is 127.0.0.1. Two may pass per address.
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tollgate::core::testing::Rng;
 use tollgate::http::{LimitLayer, Trust};
 
@@ -203,6 +205,35 @@ async fn all_addresses_of_one_network_of_64_bits_land_in_one_bucket() {
         ],
     )
     .await;
+}
+
+/// C9, as far as a layer goes: nothing reads the PROXY protocol, so to HTTP it is a mistake, and
+/// the connection ends.
+#[tokio::test]
+async fn the_proxy_protocol_is_no_http_and_names_nobody() {
+    let server = behind_a_proxy().await;
+    let request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n";
+    let v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11";
+    let address = [0, 12, 6, 6, 6, 6, 7, 7, 7, 7, 0, 1, 0, 2];
+    let large = [&v2[..], &[0xff; 2], &[0; 0xffff]].concat();
+    let hellos = [
+        &b"PROXY TCP4 6.6.6.6 7.7.7.7 1 2\r\n"[..],
+        b"PROXY UNKNOWN\r\n",
+        &[&v2[..], &address].concat(),
+        v2,
+        &large,
+    ];
+
+    for hello in hellos {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        // Whoever is hung up on may not come to the end of what it says, nor hear why.
+        let _ = stream.write_all(&[hello, request].concat()).await;
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply).await;
+        let reply = String::from_utf8(reply).unwrap();
+        assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 400 "), "{reply}");
+    }
+    assert_eq!(server.statuses(3, &[]).await, [200, 200, 429], "nothing was counted");
 }
 
 /// E40; thousands more of these, without sockets, in `src/http/client.rs`.

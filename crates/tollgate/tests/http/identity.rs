@@ -1,9 +1,13 @@
-//! C11, C12: keys of what users call themselves.
+//! C10 to C12: keys of who users are, and of what they call themselves.
 
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::routing::get;
+use axum::{Router, response::Response};
 use tollgate::http::LimitLayer;
 
-use crate::common::{rule, rules};
-use crate::wire::{Server, limiter, serve};
+use crate::common::{on, rule, rules};
+use crate::wire::{Server, limiter, serve, serve_app};
 
 /// One may pass for each pair of tenant and user, which come as hexadecimal digits, and may be
 /// repeated, so that headers can carry any bytes.
@@ -29,6 +33,48 @@ impl Server {
         let tenant = format!("X-Tenant: {}", hex(tenant));
         let user = format!("X-User: {}*{times}", hex(user));
         self.get(&[&tenant, &user]).await.status
+    }
+}
+
+/// Who has shown the one token that there is.
+#[derive(Clone)]
+struct Verified(&'static str);
+
+async fn verify(mut request: Request, next: Next) -> Response {
+    let shown = request.headers().get("authorization").and_then(|shown| shown.to_str().ok());
+    let mut words = shown.unwrap_or_default().split_whitespace();
+    let scheme = words.next().unwrap_or_default();
+    let token = (scheme.eq_ignore_ascii_case("bearer"), words.next(), words.next());
+    if token == (true, Some("k"), None) {
+        request.extensions_mut().insert(Verified("alice"));
+    }
+    next.run(request).await
+}
+
+/// C10
+#[tokio::test]
+async fn only_who_is_verified_has_a_counter_and_others_have_their_addresses() {
+    let of_user = on(rule("per-user", &["user"], &["3 per 1h"]), "known", "yes");
+    let of_address = on(rule("per-ip", &["ip"], &["2 per 1h"]), "known", "no");
+    let layer = LimitLayer::new(limiter(rules(1, [of_user, of_address])), "shop")
+        .attribute("user", |request| Some(request.extensions.get::<Verified>()?.0.into()))
+        .attribute("known", |request| {
+            let known = request.extensions.get::<Verified>().is_some();
+            Some(if known { "yes" } else { "no" }.into())
+        });
+    let app = Router::new().route("/", get(|| async { "ok" })).layer(layer).layer(from_fn(verify));
+    let server = serve_app(app).await;
+
+    let verified = ["Bearer k", "bearer   k", "BEARER\tk ", "Bearer k"];
+    for (at, shown) in verified.into_iter().enumerate() {
+        let reply = server.get(&[&format!("Authorization: {shown}")]).await;
+        assert_eq!(reply.status, if at < 3 { 200 } else { 429 }, "{shown}");
+    }
+    let others = ["n1 Bearer k", "Bearer n2", "Bearer k n3", "Basic k", "", "Bearer"];
+    for (at, shown) in others.into_iter().enumerate() {
+        let reply = server.get(&[&format!("Authorization: {shown}")]).await;
+        assert_eq!(reply.status, if at < 2 { 200 } else { 429 }, "{shown}");
+        assert_eq!(reply.field("ratelimit-policy"), Some("\"per-ip\";q=2;w=3600"), "{shown}");
     }
 }
 

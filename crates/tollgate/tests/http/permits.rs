@@ -157,7 +157,8 @@ async fn the_same_holds_on_a_store_that_takes_a_trip() {
     let limiter = Limiter::builder(Way::to(&backend())).rules(one_at_once()).build();
     let (server, stage) = server(&limiter).await;
 
-    drop(open(&server, "/panic").await);
+    let mut panics = open(&server, "/panic").await;
+    assert_eq!(panics.read(&mut [0; 16]).await.unwrap(), 0, "it has run, and is closed");
     until(|| is_free(&limiter)).await;
     let stream = open(&server, "/hang").await;
     stage.entered.notified().await;
