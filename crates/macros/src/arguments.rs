@@ -72,10 +72,10 @@ impl Written {
         let text = name.to_string();
         match text.as_str() {
             "by" => once(&mut self.by, &name, by::read(input.parse()?)?),
-            "rule" => once(&mut self.rule, &name, literal(&text, input)?),
-            "domain" => once(&mut self.domain, &name, literal(&text, input)?),
+            "rule" => once(&mut self.rule, &name, called(&text, input)?),
+            "domain" => once(&mut self.domain, &name, called(&text, input)?),
             "message" => once(&mut self.message, &name, literal(&text, input)?),
-            "name" => once(&mut self.name, &name, literal(&text, input)?),
+            "name" => once(&mut self.name, &name, called(&text, input)?),
             "algorithm" => once(&mut self.algorithm, &name, algorithm(input)?),
             "cost" => once(&mut self.cost, &name, input.parse()?),
             "limiter" => once(&mut self.limiter, &name, input.parse()?),
@@ -161,6 +161,21 @@ fn literal(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
         Error::new(error.span(), message)
     };
     input.parse().map_err(wrong)
+}
+
+/// A text that something is called by.
+fn called(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
+    let text = literal(name, input)?;
+    let value = text.value();
+    let wrong = if value.is_empty() {
+        "is empty"
+    } else if value.chars().any(char::is_control) {
+        "has a control character"
+    } else {
+        return Ok(text);
+    };
+    let message = format!("`{name}` {wrong}: write `{name} = {}`", example(name));
+    Err(Error::new_spanned(text, message))
 }
 
 /// An algorithm's name: as words with hyphens, or as a text.

@@ -3,6 +3,8 @@
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Signature};
+use tollgate_core::rule::declaration::Rule;
+use tollgate_core::rule::{RuleError, RuleSet};
 
 /// One thing that counters are told apart by.
 pub(crate) enum By {
@@ -32,6 +34,9 @@ fn one(expr: Expr) -> syn::Result<By> {
     if word(&expr).is_some_and(|word| word == "ip") {
         return Ok(By::Ip(expr));
     }
+    if let Some(text) = literal(&expr) {
+        return Err(Error::new_spanned(text, constant(&text.value())));
+    }
     let Expr::Call(call) = &expr else { return Ok(By::Value(expr)) };
     let Some(word) = word(&call.func) else { return Ok(By::Value(expr)) };
     if !["header", "attribute"].contains(&word.as_str()) {
@@ -43,15 +48,38 @@ fn one(expr: Expr) -> syn::Result<By> {
         let message = format!("`{word}` takes a name: write `{word}(\"{example}\")`");
         return Err(Error::new_spanned(&expr, message));
     };
-    let name = text.value();
-    if name.is_empty() || name.starts_with("path.") {
-        let message = "a function has no captures of a path: take the value from its arguments";
-        return Err(Error::new_spanned(text, message));
+    let name = match word.as_str() {
+        "header" => format!("header.{}", text.value().to_ascii_lowercase()),
+        _ => text.value(),
+    };
+    check(&name).map_err(|message| Error::new_spanned(text, message))?;
+    Ok(By::Attribute(name))
+}
+
+/// Whether a request can have an attribute of this name.
+fn check(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("the name is empty: write `attribute(\"user\")`".to_owned());
     }
-    Ok(By::Attribute(match word.as_str() {
-        "header" => format!("header.{}", name.to_ascii_lowercase()),
-        _ => name,
-    }))
+    if name.starts_with("path.") {
+        let message = "a function has no captures of a path: take the value from its arguments";
+        return Err(message.to_owned());
+    }
+    let mut rule = Rule::new("any");
+    rule.by = vec![name.to_owned()];
+    let checked = RuleSet::in_code("any", vec![rule]);
+    let in_by = |error: &&RuleError| error.place().field == Some("by");
+    let errors = checked.err().unwrap_or_default();
+    match errors.iter().find(in_by) {
+        Some(error) => Err(error.message().to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with a text as a value.
+fn constant(text: &str) -> String {
+    let meant = if text == "ip" { "ip".to_owned() } else { format!("attribute({text:?})") };
+    format!("a text is one counter for everybody: write `by = {meant}` for the request's")
 }
 
 impl By {

@@ -106,4 +106,34 @@ fn sixty_five_limits() -> Result<(), Refused> {
     Ok(())
 }
 
+#[limit("5 per 1m", by = "ip")]
+fn text_for_the_address() -> Result<(), Refused> {
+    Ok(())
+}
+
+#[limit("5 per 1m", by = (ip, "user"))]
+fn text_for_an_attribute() -> Result<(), Refused> {
+    Ok(())
+}
+
+#[limit("5 per 1m", by = header("x api key"))]
+fn no_header() -> Result<(), Refused> {
+    Ok(())
+}
+
+#[limit("5 per 1m", by = attribute(""))]
+fn no_attribute() -> Result<(), Refused> {
+    Ok(())
+}
+
+#[limit("5 per 1m", name = "")]
+fn empty_name() -> Result<(), Refused> {
+    Ok(())
+}
+
+#[limit(rule = "log\nin")]
+fn name_of_two_lines() -> Result<(), Refused> {
+    Ok(())
+}
+
 fn main() {}
