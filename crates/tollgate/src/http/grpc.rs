@@ -9,7 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Response};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -38,8 +39,9 @@ impl Code {
 }
 
 /// Whether a request speaks gRPC; also the kind for browsers, to which trailers are headers here.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    content_type(headers).is_some()
+/// All of it is posted: the status 200 of a refusal is not for what a cache may keep.
+pub(super) fn is_grpc(request: &Parts) -> bool {
+    request.method == Method::POST && content_type(&request.headers).is_some()
 }
 
 fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {

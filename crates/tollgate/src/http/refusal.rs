@@ -167,7 +167,7 @@ impl<'a> Refusal<'a> {
 
     /// The layer's own answer, for an application that only wants to look on, or to add to it.
     pub fn respond(&self) -> Response<Bytes> {
-        if grpc::is_grpc(&self.request.headers) {
+        if grpc::is_grpc(self.request) {
             return self.told.status_response(&self.request.headers);
         }
         self.told.problem_response()

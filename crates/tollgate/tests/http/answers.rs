@@ -35,6 +35,22 @@ async fn a_refusal_is_a_problem_that_names_the_violated_policy() {
     );
 }
 
+/// A refusal of gRPC has the status 200. Told to whoever writes its content type into a request for
+/// a page, a cache would keep it, empty, as the page.
+#[tokio::test]
+async fn only_what_can_be_grpc_is_answered_as_grpc() {
+    let server =
+        serve(LimitLayer::new(limiter(rules(1, [rule("all", &[], &["1 per 1h"])])), "shop")).await;
+    let grpc = ["Content-Type: application/grpc"];
+    assert_eq!(server.get(&grpc).await.status, 200);
+
+    for method in ["GET", "HEAD", "PUT"] {
+        assert_eq!(server.ask(method, "/", &grpc).await.status, 429, "{method}");
+    }
+    let posted = server.ask("POST", "/", &grpc).await;
+    assert_eq!((posted.status, posted.field("grpc-status")), (200, Some("8")));
+}
+
 #[tokio::test]
 async fn the_application_may_answer_itself_and_the_fields_are_added() {
     let limiter = limiter(rules(1, [rule("per-ip", &["ip"], &["1 per 1h"])]));
