@@ -25,6 +25,7 @@ mod outbound;
 mod outbound_rules;
 mod patience;
 mod permits;
+mod ready;
 #[cfg(feature = "redis")]
 mod redis;
 mod wire;

@@ -181,3 +181,33 @@ async fn a_response_without_a_body_holds_nothing() {
     assert_eq!(server.ask("HEAD", "/", &[]).await.status, 200);
     until(|| is_free(&limiter)).await;
 }
+
+/// What comes after the upgrade is no response any more.
+#[tokio::test]
+async fn an_upgrade_gives_its_permit_back() {
+    let limiter = limiter(one_at_once());
+    let upgrade = async |mut request: axum::extract::Request| {
+        let upgraded = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut echo = hyper_util::rt::TokioIo::new(upgraded.await.unwrap());
+            let mut bytes = [0; 4];
+            while echo.read_exact(&mut bytes).await.is_ok() {
+                echo.write_all(&bytes).await.unwrap();
+            }
+        });
+        let reply = http::Response::builder().status(101).header("upgrade", "echo");
+        reply.header("connection", "upgrade").body(Body::empty()).unwrap()
+    };
+    let app = Router::new().route("/", get(upgrade));
+    let server = serve_app(app.layer(LimitLayer::new(limiter.clone(), "shop"))).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let head = read_until(&mut stream, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    assert!(head.contains("ratelimit: \"one\";r=0\r\n"), "it was counted: {head}");
+
+    until(|| is_free(&limiter)).await;
+    stream.write_all(b"ping").await.unwrap();
+    read_until(&mut stream, "ping").await;
+}
