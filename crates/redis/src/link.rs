@@ -4,11 +4,12 @@
 //! Not here: what the script does, and how calls are batched. The script's side of the bargain:
 //!
 //! - `ARGV[1]` is the server's time in microseconds after which it must do nothing and return the
-//!   status `late` in an array of one; `0` means never.
+//!   status `late` in an array of one; `0` means never. (`script.rs` says which steps on locks are sent
+//!   less than these two.)
 //! - `ARGV[2]` is an id under which it keeps its reply until then, and answers with that reply when
 //!   it meets the id again; the empty string means that it will not.
 //! - It returns an array: the server's time in microseconds as a decimal string, then strings or
-//!   nil.
+//!   nil. Steps on locks that are sent less may return the time alone, or 0 for none.
 //! - Once it has written, it does not fail.
 //!
 //! | Part | Does |
@@ -252,7 +253,8 @@ impl Shared {
             trail.wire = Some(Arc::clone(&lane));
             trail.uncertain = true;
             let command = call.pack(self.script(call.which), form, &preamble);
-            let answer = wire.ask(command).await.map_or(Answer::Foreign, Answer::read);
+            let answer = wire.ask(command).await;
+            let answer = answer.map_or(Answer::Foreign, |value| Answer::to(call.which, value));
             // What was sent first may have been executed, whatever becomes of the second.
             trail.uncertain = resent;
             match answer {
@@ -307,13 +309,25 @@ impl Shared {
     }
 
     const fn script(&self, which: Which) -> &Script {
-        let [acquire, renew, release, inspect, force, list, guarded] = &self.locks;
+        let [
+            acquire,
+            acquire_simple,
+            renew,
+            release,
+            release_simple,
+            inspect,
+            force,
+            list,
+            guarded,
+        ] = &self.locks;
         match which {
             Which::Batch => &self.script,
             Which::Values => &self.values,
             Which::Lock(Step::Acquire) => acquire,
+            Which::Lock(Step::AcquireSimple) => acquire_simple,
             Which::Lock(Step::Renew) => renew,
             Which::Lock(Step::Release) => release,
+            Which::Lock(Step::ReleaseSimple) => release_simple,
             Which::Lock(Step::Inspect) => inspect,
             Which::Lock(Step::Force) => force,
             Which::Lock(Step::List) => list,

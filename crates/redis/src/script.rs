@@ -1,5 +1,7 @@
 //! The scripts, put together from their files when this crate is compiled.
 
+use tollgate_core::lock::Kind;
+
 /// Reads a value, or sets it if it is what the caller knows.
 pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 
@@ -29,47 +31,112 @@ pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/batch.lua"),
 );
 
-/// The steps on locks. Each is a script of its own, as each is sent alone.
+/// The steps on locks. Each is a script of its own, as each is sent alone. What is done all the time has
+/// one for each kind of lock: an argument less is a hundredth of what Redis does for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Acquire,
+    AcquireSimple,
     Renew,
     Release,
+    ReleaseSimple,
     Inspect,
     Force,
     List,
     Guarded,
 }
 
+/// What the link puts before the arguments of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// Until when it is worth running, and an id.
+    Whole,
+    /// Until when it is worth running.
+    Time,
+    /// Nothing: it does no harm whenever it is run, and has ids of its own.
+    None,
+}
+
 impl Step {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Acquire,
+        Self::AcquireSimple,
         Self::Renew,
         Self::Release,
+        Self::ReleaseSimple,
         Self::Inspect,
         Self::Force,
         Self::List,
         Self::Guarded,
     ];
 
+    pub(crate) const fn acquire(kind: Kind) -> Self {
+        match kind {
+            Kind::Reentrant => Self::Acquire,
+            Kind::Simple => Self::AcquireSimple,
+        }
+    }
+
+    pub(crate) const fn release(kind: Kind) -> Self {
+        match kind {
+            Kind::Reentrant => Self::Release,
+            Kind::Simple => Self::ReleaseSimple,
+        }
+    }
+
+    pub(crate) const fn opening(self) -> Opening {
+        match self {
+            Self::Acquire | Self::AcquireSimple => Opening::Time,
+            Self::Release | Self::ReleaseSimple => Opening::None,
+            _ => Opening::Whole,
+        }
+    }
+
+    /// Whether it may answer with a time alone.
+    pub(crate) const fn is_terse(self) -> bool {
+        !matches!(self.opening(), Opening::Whole)
+    }
+
     pub(crate) const fn text(self) -> &'static str {
         macro_rules! script {
-            ($($file:literal),+) => {
-                concat!(
-                    include_str!("../lua/lock/head.lua"),
-                    $(include_str!(concat!("../lua/lock/", $file, ".lua"))),+
-                )
+            ($kind:literal, $($file:literal),+) => {
+                concat!($kind, $(include_str!(concat!("../lua/lock/", $file, ".lua"))),+)
             };
         }
         match self {
-            Self::Acquire => script!("acquire_short", "common", "acquire"),
-            Self::Renew => script!("common", "renew"),
-            Self::Release => script!("release_short", "common", "release"),
-            Self::Inspect => script!("common", "describe", "inspect"),
-            Self::Force => script!("common", "describe", "force"),
-            Self::List => script!("list"),
-            Self::Guarded => script!("guarded"),
+            Self::Acquire => {
+                script!("local kind = 'r'\n", "clock", "acquire_short", "common", "acquire")
+            }
+            Self::AcquireSimple => {
+                script!("local kind = 's'\n", "clock", "acquire_short", "common", "acquire")
+            }
+            Self::Release => {
+                script!("local kind = 'r'\n", "release_short", "clock", "common", "release")
+            }
+            Self::ReleaseSimple => {
+                script!("local kind = 's'\n", "release_short", "clock", "common", "release")
+            }
+            Self::Renew => script!("", "clock", "head", "common", "renew"),
+            Self::Inspect => script!("", "clock", "head", "common", "describe", "inspect"),
+            Self::Force => script!("", "clock", "head", "common", "describe", "force"),
+            Self::List => script!("", "clock", "head", "list"),
+            Self::Guarded => script!("", "clock", "head", "guarded"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::lock::LATCH;
+
+    use super::*;
+
+    #[test]
+    fn the_latch_lives_as_long_as_core_says() {
+        for step in [Step::Release, Step::ReleaseSimple] {
+            let set = format!("'PX', '{}')", LATCH.as_millis());
+            assert_eq!(step.text().matches(&set).count(), 2, "the short cut, and the long way");
         }
     }
 }

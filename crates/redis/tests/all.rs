@@ -7,6 +7,7 @@ mod faults;
 mod large;
 mod latency;
 mod lock_rights;
+mod lock_short_cuts;
 mod locks;
 mod once;
 mod overload;

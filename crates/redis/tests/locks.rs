@@ -23,15 +23,16 @@ use tollgate_redis::core::lock::{
 use tollgate_redis::core::{StoreErrorKind, Timestamp};
 use tollgate_redis::{Guarded, RedisStore};
 
-struct Redis {
+/// A store of locks under the suite, on a server whose clock stands still.
+pub(crate) struct Redis {
     store: RedisStore,
     runtime: Runtime,
     clock: ServerClock,
-    server: RedisServer,
+    pub(crate) server: RedisServer,
 }
 
 impl Redis {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (server, clock) = clockwork();
         let runtime = Runtime::new().unwrap();
         let store = runtime.block_on(connect(patient(&server.url())));

@@ -1,17 +1,7 @@
 -- Takes a lock, or once more for its owner.
 --
--- KEYS[1]  the lock
--- KEYS[2]  its sidecar
--- KEYS[3]  the latch of this hold
--- ARGV[3]  'r' for a re-entrant lock, 's' for a simple one
--- ARGV[4]  the owner
--- ARGV[5]  the hold: the id of this acquisition
--- ARGV[6]  the lease in milliseconds
--- ARGV[7]  the lock-delay in milliseconds
--- ARGV[8]  what the holder says of itself
--- ARGV[9]  the lease and the day by which a sidecar outlives it, in milliseconds
---
--- Comes after `acquire_short.lua`, which has read `beside` and `ttl`.
+-- Comes after `acquire_short.lua`, which says what the arguments are and has looked at the latch, `ttl`
+-- and perhaps the sidecar.
 --
 -- Returns now_us and
 --   'granted', the fence, how often it is held
@@ -22,13 +12,17 @@
 -- As Redisson's, but for two things: a lease never becomes shorter, so that no hold of one owner can
 -- cut another's short; and a hold that is sent again counts once.
 
-local kind, owner, hold = ARGV[3], ARGV[4], ARGV[5]
-local lease, delay = tonumber(ARGV[6]), tonumber(ARGV[7])
+local lease = tonumber(ARGV[3])
+local delay, hold, label = match(ARGV[4], '^ 0 (%d+) %S+ (%S+) (.*)$')
+delay = tonumber(delay)
 
-local side, found = read(beside[1]), false
+-- What is no string counts as absent, which `MGET` says of it too.
+local written = type(beside) == 'string'
+local side, found = read(written and beside or call('MGET', KEYS[2])[1]), false
 local free = ttl == -2
 if free then
   if side and side.barred >= now_ms and side.barred > 0 then
+    if written then call('SET', KEYS[2], beside, 'PX', fmt('%.0f', side.barred - now_ms + DAY)) end
     return { stamp, 'busy', fmt('%.0f', side.barred - now_ms) }
   end
 else
@@ -56,13 +50,13 @@ if not known then
     if side and side.fence >= fence then fence = side.fence + 1 end
     if fence > MAX_FENCE then fence = MAX_FENCE end
     side = {
-      fence = fence, since = stamp, barred = 0, delay = delay, owner = owner, holds = hold, label = ARGV[8],
+      fence = fence, since = stamp, barred = 0, delay = delay, owner = owner, holds = hold, label = label,
     }
   end
   if kind == 'r' then
     depth = call('HINCRBY', KEYS[1], owner, 1)
   else
-    call('SET', KEYS[1], owner, 'PX', ARGV[6])
+    call('SET', KEYS[1], owner, 'PX', ARGV[3])
     depth, ttl, free = 1, lease, false
   end
 end

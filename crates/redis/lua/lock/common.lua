@@ -1,5 +1,6 @@
--- What the steps on locks share, beyond `head.lua`.
+-- What the steps on locks share, beyond `clock.lua`.
 
+local fmt, concat, match = string.format, table.concat, string.match
 local now_ms = math.floor(now / 1000)
 
 -- A sidecar outlives its lock by this: as long as a fence is remembered that the clock, should it step

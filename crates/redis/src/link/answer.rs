@@ -2,10 +2,12 @@
 
 use tollgate_core::StoreError;
 
+use super::command::Which;
 use super::resp::{Error, Value};
 use crate::error::Cause;
 
-/// What the script returned: the server's time, then a bulk string or nil per value.
+/// What the script returned: the server's time, or 0 if it did not look, then a bulk string or nil per
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) now: u64,
@@ -28,7 +30,19 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn read(value: Value) -> Self {
+    /// What was answered to a run of this script.
+    pub(super) fn to(which: Which, value: Value) -> Self {
+        match value {
+            Value::String(digits) if matches!(which, Which::Lock(step) if step.is_terse()) => {
+                let now = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
+                let reply = |now| Self::Reply(Reply { now, values: Vec::new() });
+                now.map_or(Self::Foreign, reply)
+            }
+            value => Self::read(value),
+        }
+    }
+
+    fn read(value: Value) -> Self {
         let items = match value {
             Value::Array(items) => items,
             Value::Error(error) if error.code == "NOSCRIPT" => return Self::NoScript,
@@ -114,6 +128,7 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::script::Step;
 
     fn bulk(text: &str) -> Value {
         Value::String(text.into())
@@ -124,6 +139,17 @@ mod tests {
         let value = Value::Array(vec![bulk("1700000000000001"), bulk("x"), Value::Nil]);
         let reply = Reply { now: 1_700_000_000_000_001, values: vec![Some(b"x".into()), None] };
         assert_eq!(Answer::read(value), Answer::Reply(reply));
+    }
+
+    #[test]
+    fn a_time_alone_is_a_reply_of_steps_that_may_be_terse() {
+        let acquire = Which::Lock(Step::Acquire);
+        let reply = Reply { now: 7, values: vec![] };
+        assert_eq!(Answer::to(acquire, bulk("7")), Answer::Reply(reply));
+        assert_eq!(Answer::to(acquire, bulk("x")), Answer::Foreign);
+        for which in [Which::Batch, Which::Values, Which::Lock(Step::Renew)] {
+            assert_eq!(Answer::to(which, bulk("7")), Answer::Foreign, "{which:?}");
+        }
     }
 
     #[test]

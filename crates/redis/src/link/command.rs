@@ -2,7 +2,7 @@
 
 use super::resp::{self, MAX_FRAME, write_length, write_string};
 
-use crate::script::Step;
+use crate::script::{Opening, Step};
 
 /// A script and the name Redis knows it by.
 #[derive(Debug)]
@@ -30,7 +30,16 @@ pub(crate) enum Which {
     Lock(Step),
 }
 
-/// One run of a script: `KEYS` and, from `ARGV[3]` on, `ARGV`.
+impl Which {
+    const fn opening(self) -> Opening {
+        match self {
+            Self::Batch | Self::Values => Opening::Whole,
+            Self::Lock(step) => step.opening(),
+        }
+    }
+}
+
+/// One run of a script: `KEYS` and, after what the link puts before them, `ARGV`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call<'a> {
     pub(crate) which: Which,
@@ -126,6 +135,9 @@ pub(super) struct Preamble {
     pub(super) id: String,
 }
 
+/// Later than any time that a script can count, for one that does not look whether it is known.
+const NEVER: u64 = 1 << 53;
+
 /// How the script is named in a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
@@ -144,18 +156,32 @@ impl Call<'_> {
         let framed =
             |sum: usize, arg: &Vec<u8>| sum.saturating_add(arg.len()).saturating_add(MAX_FRAME);
         let size = self.args.iter().fold(keys.saturating_add(body.len()), framed);
-        let count = self.keys.len().saturating_add(self.args.len()).saturating_add(5);
+        let opening = match self.which.opening() {
+            Opening::Whole => 2,
+            Opening::Time => 1,
+            Opening::None => 0_usize,
+        };
+        let count = self.keys.len().saturating_add(self.args.len()).saturating_add(opening);
         let mut out = Vec::with_capacity(size.saturating_add(256));
 
-        write_length(b'*', count, &mut out);
+        write_length(b'*', count.saturating_add(3), &mut out);
         write_string(command.as_bytes(), &mut out);
         write_string(body.as_bytes(), &mut out);
         write_string(self.keys.len().to_string().as_bytes(), &mut out);
         for part in parts {
             out.extend_from_slice(&part.bytes);
         }
-        write_string(preamble.not_after.to_string().as_bytes(), &mut out);
-        write_string(preamble.id.as_bytes(), &mut out);
+        match self.which.opening() {
+            Opening::Whole => {
+                write_string(preamble.not_after.to_string().as_bytes(), &mut out);
+                write_string(preamble.id.as_bytes(), &mut out);
+            }
+            Opening::Time => {
+                let known = if preamble.not_after == 0 { NEVER } else { preamble.not_after };
+                write_string(known.to_string().as_bytes(), &mut out);
+            }
+            Opening::None => {}
+        }
         for arg in &self.args {
             write_string(arg, &mut out);
         }
@@ -180,6 +206,24 @@ mod tests {
             e0e1f9fabfc9d4800c877a703b823ac0578ff8db\r\n$1\r\n2\r\n$1\r\na\r\n$0\r\n\r\n\
             $20\r\n18446744073709551615\r\n$1\r\ni\r\n$3\r\n\xff\r\n\r\n";
         assert_eq!(packed, expected, "{}", packed.escape_ascii());
+    }
+
+    #[test]
+    fn steps_on_locks_are_sent_only_what_they_look_at() {
+        let script = Script::new("return 1");
+        let packed = |step, not_after| {
+            let preamble = Preamble { not_after, id: "i".to_owned() };
+            let call = Call { which: Which::Lock(step), ..Call::default() };
+            let packed = call.pack(&script, Form::ByText, &preamble);
+            String::from_utf8(packed).unwrap()
+        };
+        let before =
+            |words: usize| format!("*{words}\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n");
+
+        assert_eq!(packed(Step::Release, 7), before(3));
+        assert_eq!(packed(Step::Acquire, 7), before(4) + "$1\r\n7\r\n");
+        assert_eq!(packed(Step::AcquireSimple, 0), before(4) + "$16\r\n9007199254740992\r\n");
+        assert_eq!(packed(Step::Renew, 0), before(5) + "$1\r\n0\r\n$1\r\ni\r\n");
     }
 
     #[test]

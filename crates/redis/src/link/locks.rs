@@ -81,7 +81,8 @@ impl Shared {
         let mut form = Form::BySha;
         loop {
             let command = call.pack(self.script(call.which), form, &preamble);
-            match wire.ask(command).await.map_or(Answer::Foreign, Answer::read) {
+            let answer = wire.ask(command).await;
+            match answer.map_or(Answer::Foreign, |value| Answer::to(call.which, value)) {
                 Answer::Reply(reply) => {
                     self.time.learn(reply.now, clock::now());
                     return Ok(reply);

@@ -19,8 +19,12 @@ struct Sighting {
 }
 
 impl ServerTime {
-    /// The server said that it was `micros` after the epoch, in an answer that arrived at `at`.
+    /// The server said that it was `micros` after the epoch, in an answer that arrived at `at`. Zero is
+    /// no time, but what is said by who did not look.
     pub(crate) fn learn(&self, micros: u64, at: Instant) {
+        if micros == 0 {
+            return;
+        }
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sighting { micros, at });
     }
 

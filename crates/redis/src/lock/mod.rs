@@ -26,8 +26,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 use tollgate_core::lock::{
-    Acquire, Acquired, Attempt, Bell, Holder, Kind, LATCH, LockName, LockStore, MAX_LABEL, Page,
-    Release, Released, Renew, Renewed,
+    Acquire, Acquired, Attempt, Bell, Holder, Kind, LockName, LockStore, MAX_LABEL, Page, Release,
+    Released, Renew, Renewed,
 };
 use tollgate_core::{StoreError, StoreErrorKind};
 
@@ -104,19 +104,38 @@ fn label(text: &str) -> String {
         .collect()
 }
 
+/// `lua/lock/acquire_short.lua` says what the arguments are.
 fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
-    let (sidecar, latch) = (names::sidecar(ask.name), names::latch(ask.name, ask.hold));
-    let delay = ask.delay.as_millis();
+    let Acquire { name, owner, hold, .. } = *ask;
+    let (sidecar, latch) = (names::sidecar(name), names::latch(name, hold));
+    let delay = u64::try_from(ask.delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MS);
+    let lease = ask.lease.millis();
     let args = [
-        letter(ask.kind),
-        ask.owner.as_str().to_owned(),
-        ask.hold.to_string(),
-        ask.lease.millis().to_string(),
-        u64::try_from(delay).unwrap_or(u64::MAX).min(MAX_DELAY_MS).to_string(),
-        label(ask.label),
-        ask.lease.millis().saturating_add(SIDECAR_MS).to_string(),
+        owner.as_str().to_owned(),
+        lease.to_string(),
+        format!(" 0 {delay} {owner} {hold} {}", label(ask.label)),
+        lease.saturating_add(SIDECAR_MS).to_string(),
     ];
-    call(Step::Acquire, [ask.name.as_str(), &sidecar, &latch], args)
+    call(Step::acquire(ask.kind), [name.as_str(), &sidecar, &latch], args)
+}
+
+/// The run that ends a hold, and the latch that it leaves. `lua/lock/release_short.lua` says what the
+/// arguments are.
+fn ending(ask: &Release<'_>) -> (Call<'static>, String) {
+    let Release { name, owner, hold, .. } = *ask;
+    let (sidecar, latch) = (names::sidecar(name), names::latch(name, hold));
+    let channel = names::channel(name);
+    let before = match ask.attempt {
+        Attempt::Sole => " 0 0 ",
+        Attempt::Again => "again ",
+    };
+    let args = [
+        format!("{before}{owner} {hold} "),
+        owner.as_str().to_owned(),
+        ask.lease.millis().to_string(),
+    ];
+    let keys = [name.as_str(), &sidecar, &latch, &channel];
+    (call(Step::release(ask.kind), keys, args), latch)
 }
 
 /// By how much a sidecar outlives its lock: a day, as `lua/lock/common.lua` has it too.
@@ -189,17 +208,7 @@ impl LockStore for RedisStore {
     }
 
     async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
-        let (sidecar, latch) = (names::sidecar(ask.name), names::latch(ask.name, ask.hold));
-        let channel = names::channel(ask.name);
-        let args = [
-            letter(ask.kind),
-            ask.owner.as_str().to_owned(),
-            ask.hold.to_string(),
-            ask.lease.millis().to_string(),
-            LATCH.as_millis().to_string(),
-            PUBLISH.to_owned(),
-        ];
-        let call = call(Step::Release, [ask.name.as_str(), &sidecar, &latch, &channel], args);
+        let (call, latch) = ending(ask);
         let (attempt, latches) = (ask.attempt, Arc::clone(&self.locks.latches));
         let reply = self
             .step_then(call, move |link, _| {

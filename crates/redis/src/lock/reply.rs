@@ -31,6 +31,10 @@ fn left(millis: i64) -> Option<Duration> {
 }
 
 pub(super) fn acquired(reply: &Reply) -> Option<Acquired> {
+    if reply.values.is_empty() {
+        // The time alone: that is the fence.
+        return Some(Acquired::Granted { fence: Fence::new(reply.now)?, depth: 1, copies: 0 });
+    }
     Some(match text(reply, 0)? {
         "granted" => Acquired::Granted {
             fence: Fence::new(number(reply, 1)?)?,
@@ -56,6 +60,9 @@ pub(super) fn renewed(reply: &Reply, asked: usize) -> Option<Vec<Renewed>> {
 }
 
 pub(super) fn released(reply: &Reply) -> Option<Released> {
+    if reply.values.is_empty() {
+        return Some(Released::Freed);
+    }
     match text(reply, 0)? {
         "1" => Some(Released::Freed),
         "0" => Some(Released::StillHeld),
