@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `dial` | opens a socket, logs in, waits for a sign of life |
 //! | `keeper` | one task per connection: connects, probes, connects again |
-//! | `wire`, `talk` | an established connection, and the task behind it |
+//! | `wire`, `talk`, `desk` | an established connection, the task behind it, and what both share |
 //! | `resp` | Redis's protocol |
 //! | `command`, `answer` | what is sent, what comes back |
 //! | `server_time` | what time it is at the server |
@@ -26,6 +26,7 @@
 mod answer;
 mod aside;
 mod command;
+mod desk;
 mod dial;
 mod keeper;
 mod locks;
@@ -46,7 +47,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 
-use self::answer::Answer;
+use self::answer::{Answer, Refusal};
 use self::command::{Form, Preamble};
 use self::dial::Dialer;
 use self::server_time::ServerTime;
@@ -281,20 +282,12 @@ impl Shared {
                     preamble.not_after = self.not_after(worth);
                 }
                 Answer::Refusal(refusal) => {
-                    if refusal.is_indisposed() {
-                        self.failed(&lane);
-                    } else {
-                        self.breaker.succeed();
-                    }
+                    self.refused(&lane, &refusal);
                     let cause = resent.then(|| refusal.clone().into_cause());
                     return Err(cause.map_or_else(|| refusal.into_error(), Cause::timeout));
                 }
                 Answer::Foreign => {
-                    // Its keeper notices by itself, but the next caller may be faster.
-                    lane.retract(&wire);
-                    wire.hang_up();
-                    self.counters.lost.fetch_add(1, Relaxed);
-                    self.failed(&lane);
+                    self.lost(&lane, &wire);
                     trail.uncertain = true;
                     if resent || preamble.id.is_empty() {
                         return Err(Cause::Lost.timeout());
@@ -341,6 +334,24 @@ impl Shared {
         }
         self.counters.timeouts.fetch_add(1, Relaxed);
         if trail.uncertain { Cause::NoReply.timeout() } else { Cause::NoReply.unavailable() }
+    }
+
+    /// Redis would not, now or ever.
+    fn refused(&self, lane: &Lane, refusal: &Refusal) {
+        if refusal.is_indisposed() {
+            self.failed(lane);
+        } else {
+            self.breaker.succeed();
+        }
+    }
+
+    /// The connection ended, or cannot be trusted any more.
+    fn lost(&self, lane: &Lane, wire: &Wire) {
+        // Its keeper notices by itself, but the next caller may be faster.
+        lane.retract(wire);
+        wire.hang_up();
+        self.counters.lost.fetch_add(1, Relaxed);
+        self.failed(lane);
     }
 
     /// Until when, by the server's clock, a call sent now is worth executing.

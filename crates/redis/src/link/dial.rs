@@ -6,7 +6,9 @@
 mod tls;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -15,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::answer::Refusal;
+use super::desk::{Desk, Socket};
 use super::resp::{self, Value};
 use super::talk::{Hear, Talk};
 use super::wire::{Gone, Pulse, Wire};
@@ -94,10 +97,14 @@ impl Dialer {
         };
         match &self.config.address {
             Address::Unix(path) => {
-                Ok(self.talk(UnixStream::connect(path).await.map_err(cannot)?, hear))
+                let stream = UnixStream::connect(path).await.map_err(cannot)?;
+                let socket = stream.as_fd().try_clone_to_owned().map_err(cannot)?;
+                Ok(self.talk(stream, Some(Socket::Unix(socket.into())), hear))
             }
             Address::Tcp { host, port } => {
-                Ok(self.talk(self.tcp(host, *port).await.map_err(cannot)?, hear))
+                let stream = self.tcp(host, *port).await.map_err(cannot)?;
+                let socket = stream.as_fd().try_clone_to_owned().map_err(cannot)?;
+                Ok(self.talk(stream, Some(Socket::Tcp(socket.into())), hear))
             }
             #[cfg(feature = "tls")]
             Address::Tls { host, port } => {
@@ -114,7 +121,8 @@ impl Dialer {
                         cannot(error)
                     }
                 })?;
-                Ok(self.talk(stream, hear))
+                // What is written must be encrypted by who reads.
+                Ok(self.talk(stream, None, hear))
             }
             #[cfg(not(feature = "tls"))]
             Address::Tls { .. } => {
@@ -144,13 +152,16 @@ impl Dialer {
         Err(last)
     }
 
-    fn talk<S>(&self, stream: S, hear: Option<Hear>) -> (Wire, Driver)
+    fn talk<S>(&self, stream: S, socket: Option<Socket>, hear: Option<Hear>) -> (Wire, Driver)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // All calls that may be in flight, and a few PINGs, find room without waiting.
-        let (ask, asked) = mpsc::channel(self.config.max_in_flight.saturating_add(8));
-        (Wire::new(ask), Box::pin(Talk::new(stream, asked, hear).at_most(self.most)))
+        let room = self.config.max_in_flight.saturating_add(8);
+        let (ask, asked) = mpsc::channel(room);
+        let desk = Arc::new(Desk::new(socket.filter(|_| hear.is_none()), room));
+        let talk = Talk::new(stream, asked, Arc::clone(&desk), hear).at_most(self.most);
+        (Wire::new(ask, desk), Box::pin(talk))
     }
 
     /// Logs in, and waits for a sign of life: a stopped server accepts connections too.

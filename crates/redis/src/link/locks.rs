@@ -1,7 +1,8 @@
-//! What only locks ask of a link: grants that are copied, and releases that are heard.
+//! What only locks ask of a link: steps that their caller sends itself, grants that are copied, and
+//! releases that are heard.
 //!
-//! Not here: the steps themselves, which are calls like others (`Link::run`), and which channels are
-//! subscribed and when (`lock/bells.rs`).
+//! Not here: a step of which anything is unusual, which is a call like others (`Link::run`), and which
+//! channels are subscribed and when (`lock/bells.rs`).
 
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
@@ -10,15 +11,63 @@ use tollgate_core::lock::Replicas;
 
 use super::answer::{Answer, Reply};
 use super::command::{Call, Form, Preamble};
+use super::desk::WATCH;
 use super::dial::Dialled;
 use super::resp::{self, Value};
 use super::talk::Hear;
 use super::wire::{Gone, Wire};
-use super::{Link, Shared};
+use super::{Link, Shared, Trail};
 use crate::clock::{self, Instant};
 use crate::error::{Cause, ConnectError};
 
 impl Link {
+    /// Runs the script without the help of the store's thread, which only tells the answer, or that there
+    /// was none by the deadline. `None` if it was not run, and must be by [`Link::run`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::run`].
+    pub(crate) async fn run_here(
+        &self,
+        call: &Call<'_>,
+        deadline: Instant,
+    ) -> Option<Result<Reply, StoreError>> {
+        let shared = &*self.shared;
+        let _room = shared.room.try_acquire().ok()?;
+        let left = deadline.saturating_duration_since(clock::now());
+        if shared.breaker.is_open() || left < WATCH {
+            return None;
+        }
+        let (lane, wire) = shared.pick()?;
+        let not_after = shared.not_after(left.max(shared.config.deadline).saturating_mul(2));
+        let preamble = Preamble { not_after, id: String::new() };
+        let command = call.pack(shared.script(call.which), Form::BySha, &preamble);
+        let Ok(answer) = wire.post(command, deadline)?.await else {
+            shared.lost(&lane, &wire);
+            return Some(Err(Cause::Lost.timeout()));
+        };
+        let Some(value) = answer else {
+            let trail = Trail { wire: Some(lane), uncertain: true };
+            return Some(Err(shared.timed_out(&trail, true)));
+        };
+        match Answer::to(call.which, value) {
+            Answer::Reply(reply) => {
+                shared.time.learn(reply.now, clock::now());
+                shared.breaker.succeed();
+                Some(Ok(reply))
+            }
+            Answer::NoScript | Answer::Late => None,
+            Answer::Refusal(refusal) => {
+                shared.refused(&lane, &refusal);
+                Some(Err(refusal.into_error()))
+            }
+            Answer::Foreign => {
+                shared.lost(&lane, &wire);
+                Some(Err(Cause::Lost.timeout()))
+            }
+        }
+    }
+
     /// Runs the script, and on the same connection waits until a majority of the replicas has what it
     /// wrote; how many have. Sent once.
     ///
@@ -50,7 +99,8 @@ impl Link {
         timeout_at(deadline, run).await.unwrap_or_else(|_| Err(Cause::NoReply.timeout()))
     }
 
-    /// Sends a command if there is a connection, and waits for no answer.
+    /// Sends a command if there is a connection, and waits for no answer. To be called on the thread of
+    /// the store.
     pub(crate) fn dispatch(&self, command: Vec<u8>) {
         if let Some((_, wire)) = self.shared.pick() {
             tokio::spawn(async move { wire.ask(command).await });

@@ -6,20 +6,23 @@
 //! On a connection for messages somebody hears those, which answer no question. Nothing is kept of them,
 //! so there is no queue that could grow.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep_until};
 
+use super::desk::{Desk, Tell};
 use super::resp::{self, Value};
+use crate::clock;
 
 /// A command, and where its answer goes.
 pub(super) struct Question {
     pub(super) command: Vec<u8>,
-    pub(super) tell: oneshot::Sender<Value>,
+    pub(super) tell: Tell,
 }
 
 /// Who is told the channel and the content of each message. Called on the thread of the connection.
@@ -28,21 +31,17 @@ pub(crate) type Hear = Box<dyn FnMut(&[u8], &[u8]) + Send>;
 /// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
 const ROOM: usize = 32 << 10;
 
-/// Commands written with one call to the system: those that are asked at the same time are few.
-const AT_ONCE: usize = 64;
-
 pub(super) struct Talk<S> {
     stream: S,
     questions: mpsc::Receiver<Question>,
     /// Who hears messages, on a connection for them.
     hear: Option<Hear>,
-    /// What is to be written, and how much of the first has been.
-    outgoing: VecDeque<Vec<u8>>,
-    written: usize,
+    /// What is to be written, and who waits for an answer.
+    desk: Arc<Desk>,
+    /// When to look after those who wrote their question themselves, while there are any.
+    look: Option<Pin<Box<Sleep>>>,
     /// Whether something was written that may still be held back.
     unflushed: bool,
-    /// Who waits for an answer, in order.
-    waiting: VecDeque<oneshot::Sender<Value>>,
     /// What was read, of which so much is unread; the rest is room for more.
     incoming: Vec<u8>,
     filled: usize,
@@ -54,15 +53,19 @@ pub(super) struct Talk<S> {
 struct Over;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
-    pub(super) fn new(stream: S, questions: mpsc::Receiver<Question>, hear: Option<Hear>) -> Self {
+    pub(super) fn new(
+        stream: S,
+        questions: mpsc::Receiver<Question>,
+        desk: Arc<Desk>,
+        hear: Option<Hear>,
+    ) -> Self {
         Self {
             stream,
             questions,
             hear,
-            outgoing: VecDeque::new(),
-            written: 0,
+            desk,
+            look: None,
             unflushed: false,
-            waiting: VecDeque::new(),
             incoming: vec![0; ROOM],
             filled: 0,
             most: resp::MAX_BYTES,
@@ -78,27 +81,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     fn listen(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
         while let Poll::Ready(question) = self.questions.poll_recv(context) {
             let Question { command, tell } = question.ok_or(Over)?;
-            self.outgoing.push_back(command);
-            self.waiting.push_back(tell);
+            self.desk.put(command, tell);
         }
         Ok(())
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
-        while !self.outgoing.is_empty() {
-            let mut slices = [IoSlice::new(&[]); AT_ONCE];
-            let mut begun = self.written;
-            for (slice, command) in slices.iter_mut().zip(&self.outgoing) {
-                *slice = IoSlice::new(command.get(std::mem::take(&mut begun)..).unwrap_or(&[]));
-            }
-            let filled = slices.get(..self.outgoing.len()).unwrap_or(&slices);
-            match Pin::new(&mut self.stream).poll_write_vectored(context, filled) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Err(_) | Ok(0)) => return Err(Over),
-                Poll::Ready(Ok(bytes)) => self.wrote(bytes),
-            }
-            self.unflushed = true;
-        }
+        let stream = &mut self.stream;
+        let wrote = self.desk.write(|slices: &[IoSlice<'_>]| {
+            Pin::new(&mut *stream).poll_write_vectored(context, slices)
+        });
+        self.unflushed |= wrote.map_err(|_| Over)?;
         if self.unflushed
             && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context)
         {
@@ -106,17 +99,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
             self.unflushed = false;
         }
         Ok(())
-    }
-
-    /// So many bytes more of what is outgoing were written.
-    fn wrote(&mut self, bytes: usize) {
-        self.written = self.written.saturating_add(bytes);
-        while let Some(first) = self.outgoing.front()
-            && self.written >= first.len()
-        {
-            self.written = self.written.saturating_sub(first.len());
-            self.outgoing.pop_front();
-        }
     }
 
     /// Reads once, and hands out the answers that are whole then.
@@ -152,12 +134,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
                 hear(channel, content);
                 continue;
             }
-            let tell = self.waiting.pop_front().ok_or(Over)?;
+            let tell = self.desk.next().ok_or(Over)?;
             // Whoever has given up does not miss it.
-            let _ = tell.send(answer);
+            let _ = tell.send(Some(answer));
         }
         // Nobody asked for what begins here.
-        if self.waiting.is_empty() && !unread.is_empty() && self.hear.is_none() {
+        if !unread.is_empty() && self.hear.is_none() && self.desk.is_empty() {
             return Err(Over);
         }
         let start = self.filled.saturating_sub(unread.len());
@@ -173,14 +155,40 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     }
 
     fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
+        self.desk.attend(context);
         loop {
             self.listen(context)?;
             self.write(context)?;
             match self.read(context) {
                 Poll::Ready(read) => read?,
-                Poll::Pending => return Ok(()),
+                Poll::Pending => break,
             }
         }
+        // After the answers, so that none is late because this was.
+        self.look_after(context);
+        Ok(())
+    }
+
+    /// Tells those who wrote their question themselves when its time has passed.
+    fn look_after(&mut self, context: &mut Context<'_>) {
+        if self.look.is_none() && !self.desk.is_watched() {
+            return;
+        }
+        while self.look.as_mut().is_none_or(|look| look.as_mut().poll(context).is_ready()) {
+            match self.desk.look(clock::now()) {
+                Some(at) => self.look = Some(Box::pin(sleep_until(at))),
+                None => {
+                    self.look = None;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl<S> Drop for Talk<S> {
+    fn drop(&mut self) {
+        self.desk.close();
     }
 }
 
@@ -210,15 +218,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Talk<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::oneshot;
 
     use super::*;
 
     const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n";
 
-    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Value> {
+    fn talk(
+        stream: DuplexStream,
+        questions: mpsc::Receiver<Question>,
+        hear: Option<Hear>,
+    ) -> Talk<DuplexStream> {
+        Talk::new(stream, questions, Arc::new(Desk::new(None, 1)), hear)
+    }
+
+    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Option<Value>> {
         let (tell, told) = oneshot::channel();
         questions.try_send(Question { command: b"?".into(), tell }).ok().unwrap();
         told
@@ -233,7 +250,7 @@ mod tests {
         let hear: Hear = Box::new(move |channel, content| {
             hear.lock().unwrap().push([channel, content].concat());
         });
-        let talk = tokio::spawn(Talk::new(ours, asked, Some(hear)));
+        let talking = tokio::spawn(talk(ours, asked, Some(hear)));
         // Cut anywhere, as a network may.
         for byte in MESSAGE {
             theirs.write_all(&[*byte]).await.unwrap();
@@ -246,10 +263,13 @@ mod tests {
         theirs.write_all(MESSAGE).await.unwrap();
         theirs.write_all(b":2\r\n").await.unwrap();
 
-        assert_eq!((first.await, second.await), (Ok(Value::Number(1)), Ok(Value::Number(2))));
+        assert_eq!(
+            (first.await, second.await),
+            (Ok(Some(Value::Number(1))), Ok(Some(Value::Number(2))))
+        );
         theirs.write_all(MESSAGE).await.unwrap();
         drop(theirs);
-        talk.await.unwrap();
+        talking.await.unwrap();
         assert_eq!(*heard.lock().unwrap(), [b"c0", b"c0", b"c0"]);
     }
 
@@ -257,24 +277,25 @@ mod tests {
     async fn commands_arrive_whole_and_in_order_however_little_is_taken_at_a_time() {
         for room in [1, 7, 1 << 16] {
             let (ours, mut theirs) = duplex(room);
-            let (questions, asked) = mpsc::channel(3 * AT_ONCE);
+            const MANY: usize = 200;
+            let (questions, asked) = mpsc::channel(MANY);
             let mut expected = Vec::new();
             let mut answers = Vec::new();
-            for i in 0..3 * AT_ONCE {
+            for i in 0..MANY {
                 let command = vec![b"abcdefghij"[i % 10]; 1 + i % 11];
                 expected.extend_from_slice(&command);
                 let (tell, told) = oneshot::channel();
                 questions.try_send(Question { command, tell }).ok().unwrap();
                 answers.push(told);
             }
-            let talk = tokio::spawn(Talk::new(ours, asked, None));
+            let talking = tokio::spawn(talk(ours, asked, None));
 
             let mut written = vec![0; expected.len()];
             theirs.read_exact(&mut written).await.unwrap();
 
             assert_eq!(written, expected, "{room} bytes at a time");
             drop(theirs);
-            talk.await.unwrap();
+            talking.await.unwrap();
         }
     }
 
@@ -287,7 +308,7 @@ mod tests {
 
             theirs.write_all(unasked).await.unwrap();
 
-            Talk::new(ours, asked, hear).await;
+            talk(ours, asked, hear).await;
         }
     }
 
@@ -296,14 +317,14 @@ mod tests {
         for (length, ends) in [(93, false), (94, true)] {
             let (ours, mut theirs) = duplex(1024);
             let (questions, asked) = mpsc::channel(1);
-            let talk = tokio::spawn(Talk::new(ours, asked, None).at_most(100));
+            let talking = tokio::spawn(talk(ours, asked, None).at_most(100));
             let answer = ask(&questions);
             let promised = format!("${length}\r\n{}", "x".repeat(length));
             theirs.write_all(format!("{promised}\r\n").as_bytes()).await.unwrap();
 
             assert_eq!(answer.await.is_err(), ends, "{length}");
             drop(theirs);
-            talk.await.unwrap();
+            talking.await.unwrap();
         }
     }
 }

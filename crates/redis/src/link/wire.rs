@@ -6,23 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::answer::Refusal;
+use super::desk::Desk;
 use super::resp::{self, Value};
 use super::talk::Question;
+use crate::clock::Instant;
 use crate::error::Cause;
 
 /// One established connection. Clones share it; what is sent on it is answered in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     questions: mpsc::Sender<Question>,
+    desk: Arc<Desk>,
     hang_up: Arc<Notify>,
     serial: u64,
 }
 
 impl Wire {
-    pub(super) fn new(questions: mpsc::Sender<Question>) -> Self {
+    pub(super) fn new(questions: mpsc::Sender<Question>, desk: Arc<Desk>) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Relaxed);
-        Self { questions, hang_up: Arc::new(Notify::new()), serial }
+        Self { questions, desk, hang_up: Arc::new(Notify::new()), serial }
     }
 
     /// The answer to a command, be it an error that Redis reports.
@@ -36,7 +39,17 @@ impl Wire {
     pub(crate) async fn ask(&self, command: Vec<u8>) -> Result<Value, Gone> {
         let (tell, told) = oneshot::channel();
         self.questions.send(Question { command, tell }).await.map_err(|_| Gone)?;
-        told.await.map_err(|_| Gone)
+        told.await.ok().flatten().ok_or(Gone)
+    }
+
+    /// Writes a command here and now, or has it written with others; where its answer comes, or by then
+    /// that it did not. `None` if it must be asked.
+    pub(super) fn post(
+        &self,
+        command: Vec<u8>,
+        until: Instant,
+    ) -> Option<oneshot::Receiver<Option<Value>>> {
+        self.desk.post(command, until)
     }
 
     /// The answers to these commands, in order. They are sent without waiting for each other's.
@@ -56,7 +69,7 @@ impl Wire {
         }
         let mut answers = Vec::with_capacity(asked.len());
         for told in asked {
-            answers.push(told.await.map_err(|_| Gone)?);
+            answers.push(told.await.ok().flatten().ok_or(Gone)?);
         }
         Ok(answers)
     }

@@ -49,19 +49,26 @@ impl Latches {
         std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has it removed soon. To be called on the thread of the store.
-    pub(super) fn remove(self: &Arc<Self>, link: &Arc<Link>, latch: String) {
-        match self.gather(latch) {
-            Then::Nothing => {}
-            Then::Now(latches) => send_for(link, &latches),
-            Then::Soon => {
-                let (latches, link) = (Arc::clone(self), Arc::clone(link));
-                tokio::spawn(async move {
-                    sleep(GATHERED).await;
-                    send_for(&link, &latches.all());
-                });
+    /// Has it removed, with others. What is returned is to be run on the thread of the store.
+    pub(super) fn remove(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        latch: String,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let enough = match self.gather(latch) {
+            Then::Nothing => return None,
+            Then::Now(latches) => latches,
+            Then::Soon => Vec::new(),
+        };
+        let (latches, link) = (Arc::clone(self), Arc::clone(link));
+        Some(async move {
+            if enough.is_empty() {
+                sleep(GATHERED).await;
+                send_for(&link, &latches.all());
+            } else {
+                send_for(&link, &enough);
             }
-        }
+        })
     }
 }
 

@@ -8,7 +8,7 @@
 //! | `latches` | removes latches that are of no use any more |
 //!
 //! A step is sent alone, at once, on the connections of the store: whoever waits for a lock waits for
-//! nobody else's batch. It has a longer deadline than a decision, since there is no answer without
+//! nobody else's batch. Its caller writes it, and the thread of the store reads the answer. It has a longer deadline than a decision, since there is no answer without
 //! Redis. Nothing is sent again here: that is for whoever asks, under the same ids.
 //!
 //! Not here: waiting, renewing, deadlines of leases (`tollgate::Locks`).
@@ -33,7 +33,7 @@ use tollgate_core::{StoreError, StoreErrorKind};
 
 use crate::config::Config;
 use crate::error::Cause;
-use crate::link::{Call, Link, Reply, Which};
+use crate::link::{Call, Reply, Which};
 use crate::script::Step;
 use crate::{RedisStore, clock};
 
@@ -147,25 +147,21 @@ const MAX_DELAY_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
 impl RedisStore {
     /// Runs a step and returns by its deadline.
     pub(crate) async fn step(&self, call: Call<'static>) -> Result<Reply, StoreError> {
-        self.step_then(call, |_, _| {}).await
-    }
-
-    /// Runs a step, and something more on the thread of the store if it was answered.
-    async fn step_then(
-        &self,
-        call: Call<'static>,
-        then: impl FnOnce(&Arc<Link>, &Reply) + Send + 'static,
-    ) -> Result<Reply, StoreError> {
         let now = clock::now();
         let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
+        // Whoever asks sends it itself, if there is room and nothing unusual about it: to wake the thread
+        // of the store for it takes longer than all of that.
+        if let Ok(_room) = self.locks.room.try_acquire()
+            && let Some(answered) = self.link.run_here(&call, deadline).await
+        {
+            return answered;
+        }
         let (link, room) = (Arc::clone(&self.link), Arc::clone(&self.locks.room));
         let work = async move {
             let Ok(Ok(_room)) = timeout_at(deadline, room.acquire_owned()).await else {
                 return Err(Cause::TooManyInFlight.unavailable());
             };
-            let reply = link.run(call, deadline).await?;
-            then(&link, &reply);
-            Ok(reply)
+            link.run(call, deadline).await
         };
         let ran = self.driver.run(work).await;
         // The thread of the store has ended with what was under way.
@@ -209,15 +205,13 @@ impl LockStore for RedisStore {
 
     async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
         let (call, latch) = ending(ask);
-        let (attempt, latches) = (ask.attempt, Arc::clone(&self.locks.latches));
-        let reply = self
-            .step_then(call, move |link, _| {
-                // Nothing of this hold is under way any more, so nobody will ask the latch.
-                if attempt == Attempt::Sole {
-                    latches.remove(link, latch);
-                }
-            })
-            .await?;
+        let reply = self.step(call).await?;
+        // Nothing of this hold is under way any more, so nobody will ask the latch.
+        if ask.attempt == Attempt::Sole
+            && let Some(sweep) = self.locks.latches.remove(&self.link, latch)
+        {
+            self.driver.start_beside(sweep);
+        }
         reply::released(&reply).ok_or_else(reply::garbled)
     }
 
