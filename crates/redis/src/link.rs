@@ -62,6 +62,7 @@ pub use self::aside::{Aside, Said};
 
 pub(crate) use self::answer::Reply;
 pub(crate) use self::command::{Call, Keys, Script, Strings, Which};
+pub(crate) use self::desk::WATCH;
 pub(crate) use self::locks::Hearing;
 pub(crate) use self::resp::{Value, command};
 pub(crate) use self::wire::{Gone, Wire};

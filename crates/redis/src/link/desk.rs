@@ -26,8 +26,8 @@ use crate::clock::Instant;
 pub(super) type Tell = oneshot::Sender<Option<Value>>;
 
 /// How long the task goes on looking when there was nothing to look after. No question that is posted has
-/// less time than this, so that a look comes before its end.
-pub(super) const WATCH: Duration = Duration::from_millis(250);
+/// less time than this, so that a look comes before its end. Steps on locks have more.
+pub(crate) const WATCH: Duration = Duration::from_millis(200);
 
 /// Questions under way up to which one more is written by who posts it: a few tasks do not wait for each
 /// other's answers, and many share what they take to write.

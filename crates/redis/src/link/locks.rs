@@ -11,12 +11,11 @@ use tollgate_core::lock::Replicas;
 
 use super::answer::{Answer, Reply};
 use super::command::{Call, Form, Preamble};
-use super::desk::WATCH;
 use super::dial::Dialled;
 use super::resp::{self, Value};
 use super::talk::Hear;
 use super::wire::{Gone, Wire};
-use super::{Link, Shared, Trail};
+use super::{Link, Shared, Trail, WATCH};
 use crate::clock::{self, Instant};
 use crate::error::{Cause, ConnectError};
 

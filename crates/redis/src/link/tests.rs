@@ -7,6 +7,7 @@
 mod calls;
 mod connect;
 mod faults;
+mod here;
 mod impostor;
 #[cfg(faults)]
 mod latency;

@@ -33,7 +33,7 @@ use tollgate_core::{StoreError, StoreErrorKind};
 
 use crate::config::Config;
 use crate::error::Cause;
-use crate::link::{Call, Reply, Which};
+use crate::link::{Call, Reply, WATCH, Which};
 use crate::script::Step;
 use crate::{RedisStore, clock};
 
@@ -43,6 +43,9 @@ pub use self::guarded::Guarded;
 /// How long one step may take, unless decisions have even longer: far above a round trip, and short
 /// enough that a lost reply is noticed and the step sent again well within the shortest usual lease.
 const PATIENCE: Duration = Duration::from_millis(250);
+
+// With less time than that, nobody may write a step itself; and some passes until it is written.
+const _: () = assert!(WATCH.as_millis() + 50 <= PATIENCE.as_millis(), "no step would be posted");
 
 /// Locks renewed with one call: less than a millisecond of Redis's time.
 const RENEWED_AT_ONCE: usize = 128;
