@@ -4,6 +4,13 @@
 //! peer's, tower_governor, which checks one key, without and with its headers. All know the client
 //! by the peer of the connection. What is printed is what each adds to the bare handler; `ratio` is
 //! the peer's over ours.
+//!
+//! Time on a busy machine says little; instructions can be counted again and get the same. So there is
+//! a mode that sends requests to one contender, after as many of them that are not counted:
+//!
+//! ```text
+//! valgrind --tool=callgrind --toggle-collect='*counted*' bench-library count one-rule 20000
+//! ```
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,7 +38,12 @@ use super::rule;
 const OPERATIONS: u64 = 200_000;
 const ADDRESSES: u64 = 10_000;
 
-pub(super) fn run() {
+/// Where instructions are counted, which takes so long that of many keys most would be idle, and be
+/// dropped, before they come again.
+const FEW_ADDRESSES: u64 = 400;
+
+/// The handlers, by name: the bare one first.
+fn contenders() -> [(&'static str, Router); 6] {
     let bare = || Router::new().route("/", get(|| async { "ok" }));
     let one = [rule("per-ip", &["ip"])];
     let three = [rule("all", &[]), rule("per-ip", &["ip"]), rule("per-path", &["path", "ip"])];
@@ -42,19 +54,37 @@ pub(super) fn run() {
     };
     let plain = Arc::new(config().finish().expect("valid"));
     let told = Arc::new(config().use_headers().finish().expect("valid"));
-    let contenders = [
+    [
         ("bare", bare()),
         ("one-rule", bare().layer(layer(&one))),
         ("one-rule-quiet", bare().layer(layer(&one).tell(Tell::Refused))),
         ("three-rules", bare().layer(layer(&three))),
         ("tower_governor", bare().layer(GovernorLayer::new(plain))),
         ("tower_governor-headers", bare().layer(GovernorLayer::new(told))),
-    ];
+    ]
+}
+
+/// Sends so many requests to one of the handlers, twice: the second time they are counted.
+pub(super) fn count(case: &str, requests: u64) {
+    let found = contenders().into_iter().find(|(name, _)| *name == case);
+    let (_, app) = found.expect("a case, such as one-rule");
+    call(app.clone(), requests, FEW_ADDRESSES, 1);
+    counted(app, requests);
+}
+
+/// What callgrind is told to count.
+#[inline(never)]
+fn counted(app: Router, requests: u64) {
+    call(app, requests, FEW_ADDRESSES, 2);
+}
+
+pub(super) fn run() {
+    let contenders = contenders();
     let mut rounds: [Rounds; 6] = Default::default();
     // One round uncounted.
     for round in 0..=ROUNDS as u64 {
         for ((_, app), rounds) in contenders.iter().zip(&mut rounds) {
-            let nanos = time(1, OPERATIONS, |_| call(app.clone(), round));
+            let nanos = time(1, OPERATIONS, |_| call(app.clone(), OPERATIONS, ADDRESSES, round));
             if round > 0 {
                 rounds.add(nanos);
             }
@@ -85,11 +115,11 @@ fn layer(rules: &[tollgate::core::rule::declaration::Rule]) -> LimitLayer<Embedd
 }
 
 /// The handler is ready at once, so one poll is the whole request.
-fn call(mut app: Router, round: u64) {
+fn call(mut app: Router, requests: u64, addresses: u64, round: u64) {
     let mut random = Random::new(round);
     let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..OPERATIONS {
-        let ip = Ipv4Addr::from_bits(0x0a00_0000 | random.below(ADDRESSES) as u32);
+    for _ in 0..requests {
+        let ip = Ipv4Addr::from_bits(0x0a00_0000 | random.below(addresses) as u32);
         let peer = ConnectInfo(SocketAddr::from((ip, 4711)));
         let mut request = Request::new(Body::empty());
         request.extensions_mut().insert(peer);

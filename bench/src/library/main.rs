@@ -3,7 +3,8 @@
 //! The limiter judges by a set of rules, of which three match (one for all, one per address, one
 //! per user), and charges the three counters as one atomic decision, on the embedded store. The
 //! peer, governor, checks one key. Same users, same clock, one process; rounds interleaved.
-//! `ratio` is the peer's time over ours. `layer.rs` does the same for the layers of HTTP.
+//! `ratio` is the peer's time over ours. `layer.rs` does the same for the layers of HTTP, and
+//! `bench-library count CASE REQUESTS` is for counting the instructions of one of them.
 #![allow(
     missing_docs,
     clippy::as_conversions,
@@ -41,6 +42,12 @@ const USERS: u64 = 1_000_000;
 const OPERATIONS: u64 = 300_000;
 
 fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, case, requests] = args.as_slice()
+        && mode == "count"
+    {
+        return layer::count(case, requests.parse().expect("a number of requests"));
+    }
     layer::run();
     let limiters = [100, 10_000].map(|rules| (rules, limiter(rules)));
     let peer = peer();
