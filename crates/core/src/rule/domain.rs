@@ -117,11 +117,13 @@ impl List {
         Self { entries, index }
     }
 
-    /// The first entry that the ask falls under.
+    /// The first entry that the ask falls under. Most lists are empty.
+    #[inline(always)]
     pub(super) fn find(&self, view: &View<'_>) -> Option<&Subject> {
-        if self.entries.is_empty() {
-            return None;
-        }
+        if self.entries.is_empty() { None } else { self.look_up(view) }
+    }
+
+    fn look_up(&self, view: &View<'_>) -> Option<&Subject> {
         let mut first: Option<u32> = None;
         self.index.candidates(view, |number| {
             let holds = || {

@@ -14,24 +14,28 @@ use super::matching::{AllApplied, Applied, Match, find_applied, replacers};
 use super::view::View;
 use crate::Request;
 
-/// What the rules of a domain say about an ask.
+/// What the rules of a domain say about an ask. Said where the caller wants it, as charges are too
+/// large to be moved about for every ask.
 pub(super) fn judge<'s>(
     domain: &'s ActiveDomain,
     ask: &Ask<'_>,
     secret: &KeySecret,
-) -> Judgement<'s> {
+    judgement: &mut Judgement<'s>,
+) {
     let mut view = View::of_cost(ask.own_cost());
     view.read(domain, ask);
     if let Some(subject) = domain.block.find(&view) {
-        return Judgement::Blocked(BlockedBy::List(subject));
+        *judgement = Judgement::Blocked(BlockedBy::List(subject));
+        return;
     }
     if let Some(subject) = domain.exempt.find(&view) {
-        return Judgement::Exempt(subject);
+        *judgement = Judgement::Exempt(subject);
+        return;
     }
     let mut applied = AllApplied::new();
     find_applied(domain, &view, &mut applied);
-    let replacers = replacers(&applied);
-    if !replacers.is_empty() {
+    if applied.iter().any(|(found, _)| !found.rule.replaces.is_empty()) {
+        let replacers = replacers(&applied);
         applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
     }
     let (mut shadow_block, mut enforced) = (None, 0_usize);
@@ -39,42 +43,44 @@ pub(super) fn judge<'s>(
         let shadow = found.rule.mode() == Mode::Shadow;
         match found.block(*missing) {
             Some(block) if shadow => shadow_block = shadow_block.or(Some(block)),
-            Some(block) => return Judgement::Blocked(block),
+            Some(block) => {
+                *judgement = Judgement::Blocked(block);
+                return;
+            }
             None if !shadow => enforced = enforced.saturating_add(found.rule.dues()),
             None => {}
         }
     }
     if enforced > Request::MAX_CHARGES {
-        return Judgement::TooMany { charges: enforced };
+        *judgement = Judgement::TooMany { charges: enforced };
+        return;
     }
-    charged(domain, &view, secret, &applied, shadow_block)
+    *judgement = Judgement::Charges(Charges::none());
+    if let Judgement::Charges(charges) = judgement {
+        charges.shadow_block = shadow_block;
+        charge(&mut Writer { domain, view: &view, secret, charges }, &applied);
+    }
 }
 
-/// The charges of the rules that apply. A function of its own, so that they are filled where they
-/// are returned: they are too large to be moved about for every ask.
-fn charged<'s>(
-    domain: &'s ActiveDomain,
-    view: &View<'_>,
-    secret: &KeySecret,
-    applied: &[Applied<'s>],
-    shadow_block: Option<BlockedBy<'s>>,
-) -> Judgement<'s> {
-    let mut judgement = Judgement::Charges(Charges::none());
-    let Judgement::Charges(charges) = &mut judgement else { return judgement };
-    charges.shadow_block = shadow_block;
-    let mut writer = Writer { domain, view, secret, charges };
-    for mode in [Mode::Enforce, Mode::Shadow] {
+/// Writes the charges of the rules that apply.
+fn charge<'s>(writer: &mut Writer<'_, '_, 's>, applied: &[Applied<'s>]) {
+    let mut shadow = false;
+    for (found, missing) in applied {
+        match found.rule.mode() {
+            Mode::Enforce if found.block(*missing).is_none() => writer.charge(found),
+            Mode::Enforce | Mode::Off => {}
+            Mode::Shadow => shadow = true,
+        }
+    }
+    writer.charges.enforced = writer.charges.dues.len();
+    if shadow {
         for (found, missing) in applied {
-            if found.rule.mode() == mode && found.block(*missing).is_none() {
+            if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
                 writer.charge(found);
             }
         }
-        if mode == Mode::Enforce {
-            writer.charges.enforced = writer.charges.dues.len();
-        }
     }
     writer.partition();
-    judgement
 }
 
 /// Writes dues and their keys.

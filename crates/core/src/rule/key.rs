@@ -129,8 +129,8 @@ impl Scribe<'_> {
     pub(super) fn address(&self, buffer: &mut Buffer, address: IpAddr) {
         match address {
             IpAddr::V4(v4) => {
-                buffer.push(b'4');
-                buffer.extend_from_slice(&v4.octets());
+                let [a, b, c, d] = v4.octets();
+                buffer.extend_from_slice(&[b'4', a, b, c, d]);
             }
             IpAddr::V6(_) => {
                 if let IpAddr::V6(v6) = masked(address, self.ipv6_prefix) {

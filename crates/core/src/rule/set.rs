@@ -168,9 +168,22 @@ impl RuleSet {
     /// The domain's `block` list comes first, then `exempt`, then its rules, whose order does not
     /// matter. Allocates nothing for up to 8 charges with up to 512 bytes of keys.
     pub fn judge<'s>(&'s self, ask: &Ask<'_>, secret: &KeySecret) -> Judgement<'s> {
+        let mut judgement = Judgement::UnknownDomain;
+        self.judge_into(ask, secret, &mut judgement);
+        judgement
+    }
+
+    /// The same, said where the caller keeps it: a judgement has room for many charges, and is better
+    /// not moved for every ask. What was there before is forgotten.
+    pub fn judge_into<'s>(
+        &'s self,
+        ask: &Ask<'_>,
+        secret: &KeySecret,
+        judgement: &mut Judgement<'s>,
+    ) {
         match self.domain(ask.domain()) {
-            Some((domain, _)) => judge::judge(domain, ask, secret),
-            None => Judgement::UnknownDomain,
+            Some((domain, _)) => judge::judge(domain, ask, secret, judgement),
+            None => *judgement = Judgement::UnknownDomain,
         }
     }
 
