@@ -119,6 +119,7 @@ impl<'a> Charge<'a> {
     /// When the operation does not fit the limit's algorithm (holders and leases belong to
     /// concurrency limits, costs to all others), or the lease is zero or above the limit's
     /// longest.
+    #[inline]
     pub fn new(key: Key<'a>, limit: &'a Limit, op: Op) -> Result<Self, ChargeError> {
         let concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));
         match op {

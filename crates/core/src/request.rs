@@ -32,18 +32,10 @@ impl<'a> Request<'a> {
     /// When there are more than [`Request::MAX_CHARGES`]; when more than one has patience, as
     /// two places in the future cannot be promised for the same moment; or when two charge one
     /// counter under different limits.
+    #[inline]
     pub fn new(charges: &'a [Charge<'a>]) -> Result<Self, RequestError> {
-        if charges.len() > Self::MAX_CHARGES {
-            return Err(RequestError::TooMany { charges: charges.len() });
-        }
-        let waiting = charges.iter().filter(|charge| !charge.patience().is_zero()).count();
-        if waiting > 1 {
-            return Err(RequestError::SeveralWait { charges: waiting });
-        }
-        for (i, later) in charges.iter().enumerate() {
-            if charges.iter().take(i).any(|earlier| conflict(earlier, later)) {
-                return Err(RequestError::TwoLimits { charge: i });
-            }
+        if charges.len() > 1 {
+            check(charges)?;
         }
         Ok(Self { charges, partition: None })
     }
@@ -183,6 +175,23 @@ impl Seat {
             Self::Fixed(_) => None,
         }
     }
+}
+
+/// Whether several charges can be one request.
+fn check(charges: &[Charge<'_>]) -> Result<(), RequestError> {
+    if charges.len() > Request::MAX_CHARGES {
+        return Err(RequestError::TooMany { charges: charges.len() });
+    }
+    let waiting = charges.iter().filter(|charge| !charge.patience().is_zero()).count();
+    if waiting > 1 {
+        return Err(RequestError::SeveralWait { charges: waiting });
+    }
+    for (i, later) in charges.iter().enumerate() {
+        if charges.iter().take(i).any(|earlier| conflict(earlier, later)) {
+            return Err(RequestError::TwoLimits { charge: i });
+        }
+    }
+    Ok(())
 }
 
 /// Whether two charges meet on one counter and disagree about its limit.

@@ -47,6 +47,13 @@ pub trait Store: Send + Sync {
         }
     }
 
+    /// Says what [`Store::decide`] would, of a store that answers without a future: one in this
+    /// process. False, and nothing was charged, of all others.
+    fn decide_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
+        let _ = (request, answer);
+        false
+    }
+
     /// The value that is kept under a name. Values say how to count, such as a rate that several
     /// processes share; no value is a counter, whatever its name.
     ///
@@ -90,6 +97,10 @@ impl<S: Store> Store for Arc<S> {
 
     async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
         S::decide(self, request).await
+    }
+
+    fn decide_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
+        S::decide_at_once(self, request, answer)
     }
 
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 use tollgate_core::algorithm::bucket::Plain;
 use tollgate_core::{
-    Answer, Basis, Charge, Clock, Counter, Decision, Limit, Need, Op, Request, Seat, Timestamp,
+    Answer, Basis, Charge, Clock, Counter, Limit, Need, Op, Request, Seat, Timestamp, Verdict,
 };
 
 use crate::EmbeddedStore;
@@ -40,7 +40,6 @@ fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> Option<(usize, &'g mut 
 struct Take {
     /// Which of the guards.
     at: usize,
-    print: Fingerprint,
     planned: Planned,
     plain: Plain,
 }
@@ -65,7 +64,10 @@ enum Home {
 
 impl<'s, C: Clock> Several<'s, C> {
     pub(crate) fn new(store: &'s EmbeddedStore<C>, request: &Request<'_>) -> Self {
-        let prints = request.charges().iter().map(|charge| store.fingerprint(charge)).collect();
+        let mut prints = SmallVec::new();
+        for charge in request.charges() {
+            prints.push(store.fingerprint(charge));
+        }
         Self {
             store,
             prints,
@@ -77,13 +79,14 @@ impl<'s, C: Clock> Several<'s, C> {
         }
     }
 
-    pub(crate) fn charge(mut self, request: &Request<'_>) -> Answer {
+    /// Decides the request and makes its charges, all or none, into an answer without decisions.
+    pub(crate) fn charge(mut self, request: &Request<'_>, answer: &mut Answer) {
         let early = self.store.early();
         self.lock_shards();
         self.call_back();
-        let now = self.store.moment(early, self.shards.iter_mut().map(|(_, shard)| &mut **shard));
-        if let Some(answer) = self.charge_plainly(request, now) {
-            return answer;
+        let now = self.moment(early);
+        if self.charge_plainly(request, now, answer) {
+            return;
         }
         self.end_reservations();
         for (i, charge) in request.charges().iter().enumerate() {
@@ -92,7 +95,7 @@ impl<'s, C: Clock> Several<'s, C> {
             }
         }
         let now = self.agree_with_overflow(now);
-        let mut answer = request.judge(&mut self.counters, &self.seats, now);
+        *answer = request.judge(&mut self.counters, &self.seats, now);
         for (decision, seat) in answer.decisions.iter_mut().zip(&self.seats) {
             if let Seat::Counter(i) = seat
                 && let Some(Home::Overflow(_)) = self.homes.get(*i)
@@ -101,59 +104,100 @@ impl<'s, C: Clock> Several<'s, C> {
             }
         }
         self.put_back();
-        answer
     }
 
-    /// The way nearly every request goes: plain takes from different buckets. `None`, and
-    /// nothing done, if any of them is not that.
-    fn charge_plainly(&mut self, request: &Request<'_>, now: Timestamp) -> Option<Answer> {
+    /// The moment of the decision: never before the last one made in these shards, unless the clock
+    /// itself may step back.
+    fn moment(&mut self, early: Option<Timestamp>) -> Timestamp {
+        let Some(early) = early else { return self.store.clock.now() };
+        let now = self.shards.iter().fold(early, |now, (_, shard)| now.max(shard.latest()));
+        for (_, shard) in &mut self.shards {
+            shard.set_latest(now);
+        }
+        now
+    }
+
+    /// The way nearly every request goes: plain takes from different buckets. False, and nothing
+    /// done, if any of them is not that.
+    fn charge_plainly(
+        &mut self,
+        request: &Request<'_>,
+        now: Timestamp,
+        answer: &mut Answer,
+    ) -> bool {
         let charges = request.charges();
-        if !self.make_room(charges, now) {
-            return None;
-        }
         let mut takes: SmallVec<[Take; 4]> = SmallVec::new();
-        for (charge, print) in charges.iter().zip(&self.prints) {
-            let (at, shard) = find(&mut self.shards, self.store.index(*print))?;
-            let (plain, planned) = shard.plan_plainly(*print, charge, now)?;
-            takes.push(Take { at, print: *print, planned, plain });
+        if !self.are_apart(charges) || !self.plan(charges, now, &mut takes) {
+            return false;
         }
-        let passes = takes.iter().all(|take| matches!(take.plain, Plain::Pass(_)));
-        for (take, charge) in takes.iter().zip(charges).filter(|_| passes) {
-            if let Some((_, shard)) = self.shards.get_mut(take.at) {
-                shard.make_planned(take.print, charge.limit(), take.planned);
-            }
-        }
-        self.unlock();
-        let answer = |(charge, take): (&Charge<'_>, &Take)| {
-            let (plan, cost) = (charge.limit().bucket_plan()?, charge.plain_cost()?);
-            Some(if passes {
-                plan.answer_plainly(take.plain, cost)
-            } else {
-                plan.peek_plainly(take.plain, cost)
-            })
-        };
-        let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
-        for take in charges.iter().zip(&takes) {
-            if let Some(decision) = answer(take) {
-                decisions.push(decision);
-            }
-        }
-        let (verdict, refused_by) = request.rule(&decisions);
-        Some(Answer { verdict, at: now, refused_by, decisions })
-    }
-
-    /// Makes room for the keys of plain takes that have no slot; false if there is none, or if
-    /// the charges are not all plain takes from different buckets. Keys that are found here may
-    /// be dropped by that if they are idle, and need room themselves then.
-    fn make_room(&mut self, charges: &[Charge<'_>], now: Timestamp) -> bool {
-        for (i, (charge, print)) in charges.iter().zip(&self.prints).enumerate() {
-            let plain = charge.plain_cost().is_some()
-                && charge.limit().bucket_plan().is_some()
-                && charge.need() == Need::Must;
-            if !plain || self.prints.iter().take(i).any(|other| other == print) {
+        if takes.iter().any(|take| matches!(take.planned, Planned::Insert(..))) {
+            takes.clear();
+            if !self.make_room(charges, now) || !self.plan(charges, now, &mut takes) {
                 return false;
             }
         }
+        let passes = takes.iter().all(|take| matches!(take.plain, Plain::Pass(_)));
+        if passes {
+            for ((take, charge), print) in takes.iter().zip(charges).zip(&self.prints) {
+                if let Some((_, shard)) = self.shards.get_mut(take.at) {
+                    shard.make_planned(*print, charge.limit(), take.planned);
+                }
+            }
+        }
+        self.unlock();
+        for (charge, take) in charges.iter().zip(&takes) {
+            if let (Some(plan), Some(cost)) = (charge.limit().bucket_plan(), charge.plain_cost()) {
+                answer.decisions.push(if passes {
+                    plan.answer_plainly(take.plain, cost)
+                } else {
+                    plan.peek_plainly(take.plain, cost)
+                });
+            }
+        }
+        answer.at = now;
+        (answer.verdict, answer.refused_by) = if passes {
+            // All of them must, and do.
+            (Verdict::Allow, None)
+        } else {
+            request.rule(&answer.decisions)
+        };
+        true
+    }
+
+    /// Whether all of these must pass, and no two are of one counter.
+    fn are_apart(&self, charges: &[Charge<'_>]) -> bool {
+        let mut rest = self.prints.as_slice();
+        while let [print, others @ ..] = rest {
+            if others.contains(print) {
+                return false;
+            }
+            rest = others;
+        }
+        charges.iter().all(|charge| charge.need() == Need::Must)
+    }
+
+    /// Plans plain takes; false if one of them is not that simple.
+    fn plan(
+        &mut self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        takes: &mut SmallVec<[Take; 4]>,
+    ) -> bool {
+        for (charge, print) in charges.iter().zip(&self.prints) {
+            let Some((at, shard)) = find(&mut self.shards, self.store.index(*print)) else {
+                return false;
+            };
+            let Some((plain, planned)) = shard.plan_plainly(*print, charge, now) else {
+                return false;
+            };
+            takes.push(Take { at, planned, plain });
+        }
+        true
+    }
+
+    /// Makes room for the keys of plain takes that have no slot; false if there is none. Keys that
+    /// are found here may be dropped by that if they are idle, and need room themselves then.
+    fn make_room(&mut self, charges: &[Charge<'_>], now: Timestamp) -> bool {
         let mut absent = 0;
         // Once more if making room dropped an idle key of this very request.
         for _ in 0..2 {
@@ -203,19 +247,23 @@ impl<'s, C: Clock> Several<'s, C> {
 
     /// Locks every shard that is touched, once, in ascending order.
     fn lock_shards(&mut self) {
-        let mut indices: SmallVec<[usize; 4]> =
-            self.prints.iter().map(|print| self.store.index(*print)).collect();
+        let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
+        for print in &self.prints {
+            indices.push(self.store.index(*print));
+        }
         indices.sort_unstable();
-        for index in &indices {
-            if self.shards.last().is_none_or(|(locked, _)| locked != index) {
-                self.shards.push((*index, self.store.lock(*index)));
-            }
+        indices.dedup();
+        for index in indices {
+            self.shards.push((index, self.store.lock(index)));
         }
     }
 
     /// Calls back the slots that are at booths: those of this request, and where room may be
     /// short, all.
     fn call_back(&mut self) {
+        if self.shards.iter().all(|(_, shard)| !shard.lends()) {
+            return;
+        }
         let keys = self.prints.len();
         let short: SmallVec<[usize; 4]> = self
             .shards

@@ -160,6 +160,7 @@ impl Shard {
     /// A plain take, not yet made, for a request that makes several or none: what would become
     /// of it, and how the slot would then be. A key without a slot is planned for as full.
     /// `None` if it is not that simple.
+    #[inline]
     pub(crate) fn plan_plainly(
         &self,
         fingerprint: Fingerprint,
@@ -179,6 +180,7 @@ impl Shard {
 
     /// Makes what [`Shard::plan_plainly`] planned. Between the two, nothing but other such
     /// plans may be made, and there must be room for every insert.
+    #[inline]
     pub(crate) fn make_planned(&mut self, fingerprint: Fingerprint, limit: &Limit, plan: Planned) {
         match plan {
             Planned::Set(place, slot) => self.table.set(place, slot),
@@ -212,6 +214,11 @@ impl Shard {
             self.lent = self.lent.saturating_sub(1);
         }
         self.latest = self.latest.max(latest);
+    }
+
+    /// Whether any slot is at a booth.
+    pub(crate) const fn lends(&self) -> bool {
+        self.lent > 0
     }
 
     pub(crate) fn has_lent(&self, fingerprint: Fingerprint) -> bool {

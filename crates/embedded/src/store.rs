@@ -241,14 +241,24 @@ impl<C: Clock> EmbeddedStore<C> {
 
     /// Decides a request and makes its charges, all or none.
     pub fn charge_request(&self, request: &Request<'_>) -> Answer {
+        let (verdict, at) = (Verdict::Allow, Timestamp::EPOCH);
+        let mut answer = Answer { verdict, at, refused_by: None, decisions: SmallVec::new() };
+        self.charge_into(request, &mut answer);
+        answer
+    }
+
+    /// The same, said where the caller keeps it: an answer is too large to be moved about for every
+    /// request.
+    fn charge_into(&self, request: &Request<'_>, answer: &mut Answer) {
+        answer.decisions.clear();
         match request.charges() {
             [charge] => {
                 let (decision, at) = self.decide_one(charge);
-                let refused_by = (!decision.passes()).then_some(0);
-                let decisions = SmallVec::from_slice(&[decision]);
-                Answer { verdict: decision.verdict, at, refused_by, decisions }
+                (answer.verdict, answer.at) = (decision.verdict, at);
+                answer.refused_by = (!decision.passes()).then_some(0);
+                answer.decisions.push(decision);
             }
-            _ => Several::new(self, request).charge(request),
+            _ => Several::new(self, request).charge(request, answer),
         }
     }
 
@@ -310,23 +320,6 @@ impl<C: Clock> EmbeddedStore<C> {
             None => self.clock.now(),
         }
     }
-
-    /// The moment of a decision on locked shards: never before the last one made there, unless
-    /// the clock itself may step back.
-    #[inline]
-    pub(crate) fn moment<'g>(
-        &self,
-        early: Option<Timestamp>,
-        shards: impl IntoIterator<Item = &'g mut Shard>,
-    ) -> Timestamp {
-        let Some(early) = early else { return self.clock.now() };
-        let mut shards: SmallVec<[&mut Shard; 4]> = shards.into_iter().collect();
-        let now = shards.iter().fold(early, |now, shard| now.max(shard.latest()));
-        for shard in &mut shards {
-            shard.set_latest(now);
-        }
-        now
-    }
 }
 
 /// The counter's limit counts like the charge's, so either gives the answer.
@@ -347,6 +340,11 @@ impl<C: Clock> Store for EmbeddedStore<C> {
 
     async fn decide(&self, request: &Request<'_>) -> Result<Answer, StoreError> {
         Ok(self.charge_request(request))
+    }
+
+    fn decide_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
+        self.charge_into(request, answer);
+        true
     }
 
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
