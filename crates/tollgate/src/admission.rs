@@ -72,14 +72,6 @@ pub struct Outage {
 }
 
 impl Admission {
-    #[inline(always)]
-    pub(crate) fn new(ruling: Ruling, permits: Permits, outage: Option<Outage>) -> Self {
-        match outage {
-            None => Self::Decided { ruling, permits },
-            Some(outage) => Self::Degraded { ruling, permits, outage },
-        }
-    }
-
     /// Whether the request may pass, now or after [`Admission::wait`]. In an outage as well.
     pub fn passes(&self) -> bool {
         self.verdict().passes()
@@ -132,13 +124,59 @@ impl Admission {
     }
 }
 
-#[cfg(feature = "tower")]
-impl Admission {
-    /// The ruling, for several to look at, and what is held.
-    pub(crate) fn into_shared(self) -> (Arc<Ruling>, Permits) {
+/// What is made of a ruling. It is made first, and filled where it is then: with its findings a ruling
+/// is too large to be moved about for every request.
+pub(crate) trait Made {
+    fn new(ruling: Ruling, permits: Permits, outage: Option<Outage>) -> Self;
+
+    fn ruling_mut(&mut self) -> &mut Ruling;
+}
+
+impl Made for Admission {
+    #[inline(always)]
+    fn new(ruling: Ruling, permits: Permits, outage: Option<Outage>) -> Self {
+        match outage {
+            None => Self::Decided { ruling, permits },
+            Some(outage) => Self::Degraded { ruling, permits, outage },
+        }
+    }
+
+    #[inline(always)]
+    fn ruling_mut(&mut self) -> &mut Ruling {
         match self {
-            Self::Decided { ruling, permits } | Self::Degraded { ruling, permits, .. } => {
-                (Arc::new(ruling), permits)
+            Self::Decided { ruling, .. } | Self::Degraded { ruling, .. } => ruling,
+        }
+    }
+}
+
+/// An admission whose ruling several may look at.
+#[cfg(feature = "tower")]
+pub(crate) struct Ruled {
+    pub(crate) ruling: Arc<Ruling>,
+    pub(crate) permits: Permits,
+    pub(crate) outage: Option<Outage>,
+}
+
+#[cfg(feature = "tower")]
+impl Made for Ruled {
+    #[inline(always)]
+    fn new(ruling: Ruling, permits: Permits, outage: Option<Outage>) -> Self {
+        Self { ruling: Arc::new(ruling), permits, outage }
+    }
+
+    #[inline(always)]
+    fn ruling_mut(&mut self) -> &mut Ruling {
+        Arc::make_mut(&mut self.ruling)
+    }
+}
+
+#[cfg(feature = "tower")]
+impl From<Admission> for Ruled {
+    fn from(admission: Admission) -> Self {
+        match admission {
+            Admission::Decided { ruling, permits } => Self::new(ruling, permits, None),
+            Admission::Degraded { ruling, permits, outage } => {
+                Self::new(ruling, permits, Some(outage))
             }
         }
     }

@@ -51,7 +51,8 @@ impl<S: Store + 'static> Limiter<S> {
             for (found, decision) in found.iter_mut().zip(&outcome.answer.decisions) {
                 found.decision = *decision;
             }
-            shared.tell_shadow(&ruling(Reason::Limits, &outcome, found, rules));
+            let ruling = ruling(Reason::Limits, &outcome, rules);
+            shared.tell_shadow(&Ruling { findings: found, ..ruling });
         });
         if self.store().is_remote() {
             self.shared.keeper.ask(Chore::Shadow { tolls: owned, told });

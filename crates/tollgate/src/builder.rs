@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
 use tollgate_core::Store;
@@ -129,6 +130,7 @@ impl<S: Store + 'static> Builder<S> {
             keeper: Keeper::start(&engine),
             engine,
             rules: ArcSwap::from_pointee(self.rules),
+            edition: AtomicU64::new(1),
             envoy: ArcSwap::from_pointee(self.envoy),
             secret: KeySecret::new(secret),
             mac: secret,

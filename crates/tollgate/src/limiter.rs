@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,7 +18,7 @@ use tollgate_core::{
 };
 use tollgate_embedded::EmbeddedStore;
 
-use crate::admission::{Admission, Blocked, Found, Of, Outage, Reason, Ruling};
+use crate::admission::{Admission, Blocked, Found, Made, Of, Outage, Reason, Ruling};
 use crate::builder::Builder;
 use crate::engine::{Engine, Keeper, Outcome, OwnedToll, Source, Toll, keys};
 use crate::envoy::EnvoyRules;
@@ -63,6 +64,9 @@ pub(crate) struct Shared<S> {
     pub(crate) engine: Arc<Engine<S>>,
     pub(crate) keeper: Keeper,
     pub(crate) rules: ArcSwap<RuleSet>,
+    /// Rises after the rules have changed, so that whoever keeps something of them need only look
+    /// here. Begins at 1.
+    pub(crate) edition: AtomicU64,
     pub(crate) envoy: ArcSwap<EnvoyRules>,
     pub(crate) secret: KeySecret,
     pub(crate) mac: [u8; 16],
@@ -271,6 +275,7 @@ impl<S: Store + 'static> Limiter<S> {
         if let Some(present) = stale {
             return Err(StaleRules { present, offered: to });
         }
+        self.shared.edition.fetch_add(1, Ordering::Release);
         let from = before.version();
         self.shared.observers.tell(|| Event::RulesChanged { from, to });
         Ok(())
@@ -293,14 +298,26 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Judges an ask under given rules. What is charged is noted, with its partition.
-    pub(crate) async fn rule_on(
+    pub(crate) fn rule_on(
+        &self,
+        ask: &Ask<'_>,
+        manner: Manner,
+        rules: Arc<RuleSet>,
+        note: impl FnMut(&Toll<'_>, Option<&[u8]>) + Send,
+    ) -> impl Future<Output = Admission> + Send {
+        self.rule_with(ask, manner, rules, note)
+    }
+
+    /// The same, and makes of the ruling what the caller wants.
+    pub(crate) async fn rule_with<R: Made>(
         &self,
         ask: &Ask<'_>,
         manner: Manner,
         rules: Arc<RuleSet>,
         mut note: impl FnMut(&Toll<'_>, Option<&[u8]>),
-    ) -> Admission {
-        let judgement = rules.judge(ask, &self.shared.secret);
+    ) -> R {
+        let mut judgement = Judgement::UnknownDomain;
+        rules.judge_into(ask, &self.shared.secret, &mut judgement);
         let charges = match &judgement {
             Judgement::Charges(charges) => charges,
             other => {
@@ -331,7 +348,10 @@ impl<S: Store + 'static> Limiter<S> {
             be_patient(&mut tolls, patience);
         }
         let mut permits = self.permits(&tolls, charges.partition());
-        let decided = self.shared.engine.decide(&tolls, charges.partition()).await;
+        let (engine, mut decided) = (&self.shared.engine, Outcome::none());
+        if !engine.decide_at_once(&tolls, charges.partition(), &mut decided.answer) {
+            decided = engine.decide(&tolls, charges.partition()).await;
+        }
         if manner != Manner::Peek {
             if decided.answer.passes() {
                 permits.granted();
@@ -345,30 +365,39 @@ impl<S: Store + 'static> Limiter<S> {
             }
         }
         let outage = outage(&decided, &tolls);
-        let findings = found(charges.enforced(), &decided);
+        let mut places: SmallVec<[(usize, usize); 4]> = SmallVec::new();
+        for due in charges.enforced() {
+            places.push((due.rule.index(), limit_at(due)));
+        }
         drop(tolls);
         drop(judgement);
-        let ruling = ruling(Reason::Limits, &decided, findings, rules);
-        self.conclude(ruling, permits, outage, manner)
+        let mut made = R::new(ruling(Reason::Limits, &decided, rules), permits, outage);
+        let ruling = made.ruling_mut();
+        for ((rule, limit), decision) in places.into_iter().zip(&decided.answer.decisions) {
+            ruling.findings.push(Found { of: Of::Rules, rule, limit, decision: *decision });
+        }
+        self.count(ruling, outage, manner);
+        made
     }
 
     /// Counts, tells, and answers. What is only asked about is not counted. Inlined, as a ruling is
     /// too large to be moved about for every request.
     #[inline(always)]
-    pub(crate) fn conclude(
+    pub(crate) fn conclude<R: Made>(
         &self,
         ruling: Ruling,
         permits: Permits,
         outage: Option<Outage>,
         manner: Manner,
-    ) -> Admission {
-        if manner != Manner::Peek {
-            self.count(&ruling, outage);
-        }
-        Admission::new(ruling, permits, outage)
+    ) -> R {
+        self.count(&ruling, outage, manner);
+        R::new(ruling, permits, outage)
     }
 
-    fn count(&self, ruling: &Ruling, outage: Option<Outage>) {
+    fn count(&self, ruling: &Ruling, outage: Option<Outage>, manner: Manner) {
+        if manner == Manner::Peek {
+            return;
+        }
         self.shared.counts.add(ruling, outage);
         self.shared.observers.tell_request(|| {
             let ruling = ruling.clone();
@@ -414,12 +443,7 @@ pub(crate) fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
 }
 
 #[inline(always)]
-pub(crate) fn ruling(
-    reason: Reason,
-    outcome: &Outcome,
-    findings: SmallVec<[Found; 4]>,
-    rules: Arc<RuleSet>,
-) -> Ruling {
+pub(crate) fn ruling(reason: Reason, outcome: &Outcome, rules: Arc<RuleSet>) -> Ruling {
     Ruling {
         verdict: outcome.answer.verdict,
         reason,
@@ -429,7 +453,7 @@ pub(crate) fn ruling(
         beside: None,
         envoy: None,
         refused_by: outcome.answer.refused_by,
-        findings,
+        findings: SmallVec::new(),
         blocked_by: None,
     }
 }
@@ -495,15 +519,19 @@ pub(crate) fn toll<'c, 's: 'c>(
     toll
 }
 
-/// Where a due stands in its rules; what it says comes later.
-pub(crate) fn place(due: &Due<'_>) -> Found {
+/// Where the limit of a due stands in its rule; behind all of them for a ban.
+fn limit_at(due: &Due<'_>) -> usize {
     let limits = due.rule.limits().iter();
-    let limit = limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count();
-    let decision = tollgate_core::Decision::overflow(Verdict::Allow);
-    Found { of: Of::Rules, rule: due.rule.index(), limit, decision }
+    limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count()
 }
 
-#[inline(always)]
+/// Where a due stands in its rules; what it says comes later.
+pub(crate) fn place(due: &Due<'_>) -> Found {
+    let decision = tollgate_core::Decision::overflow(Verdict::Allow);
+    Found { of: Of::Rules, rule: due.rule.index(), limit: limit_at(due), decision }
+}
+
+#[cfg(feature = "macros")]
 pub(crate) fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
     let mut findings = SmallVec::new();
     for (due, decision) in dues.iter().zip(&outcome.answer.decisions) {

@@ -5,7 +5,7 @@
 
 use tollgate_core::{Algorithm, Cost, Key, KeyError, Limit, Op, Store};
 
-use crate::admission::{Admission, Found, Of, Reason};
+use crate::admission::{Admission, Found, Of, Reason, Ruling};
 use crate::engine::{Toll, keys};
 use crate::limiter::{Limiter, Manner, outage, ruling};
 use crate::permits::Permits;
@@ -55,7 +55,7 @@ impl<S: Store + 'static> Limiter<S> {
         let found = |decision| Found { of: Of::Rules, rule: none, limit: none, decision };
         let findings = outcome.answer.decisions.iter().copied().map(found).collect();
         let outage = outage(&outcome, &tolls);
-        let ruling = ruling(Reason::Limits, &outcome, findings, self.rules());
+        let ruling = Ruling { findings, ..ruling(Reason::Limits, &outcome, self.rules()) };
         Ok(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE))
     }
 }

@@ -86,6 +86,16 @@ pub(crate) struct Outcome {
     pub(crate) source: Source,
 }
 
+impl Outcome {
+    /// Nothing yet.
+    #[inline(always)]
+    pub(crate) fn none() -> Self {
+        let (verdict, at) = (Verdict::Allow, Timestamp::EPOCH);
+        let answer = Answer { verdict, at, refused_by: None, decisions: SmallVec::new() };
+        Self { answer, source: Source::Store }
+    }
+}
+
 /// What was counted since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
@@ -128,6 +138,26 @@ impl<S> Engine<S> {
 }
 
 impl<S: Store> Engine<S> {
+    /// What [`Engine::decide`] says, where a store answers without a future and nothing stands before
+    /// it. False, and nothing was charged, otherwise.
+    pub(crate) fn decide_at_once(
+        &self,
+        tolls: &[Toll<'_>],
+        partition: Option<&[u8]>,
+        answer: &mut Answer,
+    ) -> bool {
+        let guarded = || tolls.iter().any(|toll| toll.guard.is_some());
+        if self.store.is_remote() || guarded() || !self.ladder.debts.is_empty() {
+            return false;
+        }
+        let mut charges = SmallVec::new();
+        fill(&mut charges, tolls);
+        match request(&charges, tolls.len(), partition) {
+            Some(request) => self.store.decide_at_once(&request, answer),
+            None => false,
+        }
+    }
+
     /// Executes the tolls, all or none.
     pub(crate) async fn decide(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Outcome {
         // A store that costs no trip is neither spared nor learnt from.
@@ -320,15 +350,11 @@ impl<S: Store> Engine<S> {
         prints: &[Print],
         partition: Option<&[u8]>,
     ) -> Result<Answer, StoreError> {
-        let charges: SmallVec<[Charge<'_>; 4]> = tolls.iter().filter_map(Toll::charge).collect();
-        let request = match Request::new(&charges) {
-            Ok(request) if charges.len() == tolls.len() => request,
+        let mut charges = SmallVec::new();
+        fill(&mut charges, tolls);
+        let Some(request) = request(&charges, tolls.len(), partition) else {
             // Nothing that this crate builds; refused rather than charged in part.
-            _ => return Ok(never(tolls.len())),
-        };
-        let request = match partition {
-            Some(partition) => request.within(partition),
-            None => request,
+            return Ok(never(tolls.len()));
         };
         if self.ladder.debts.is_empty() {
             return self.store.decide(&request).await;
@@ -443,6 +469,27 @@ impl<S: Store> Engine<S> {
         let of = if self.store.is_remote() { tolls } else { &[] };
         of.iter().map(|toll| self.printer.print(toll.key, toll.limit)).collect()
     }
+}
+
+/// Adds the charges of tolls; fewer, if one does not fit its limit.
+#[inline]
+fn fill<'t>(charges: &mut SmallVec<[Charge<'t>; 4]>, tolls: &[Toll<'t>]) {
+    for toll in tolls {
+        if let Some(charge) = toll.charge() {
+            charges.push(charge);
+        }
+    }
+}
+
+/// The request that so many tolls make, if these are all their charges.
+#[inline]
+fn request<'c>(
+    charges: &'c [Charge<'c>],
+    tolls: usize,
+    partition: Option<&'c [u8]>,
+) -> Option<Request<'c>> {
+    let request = Request::new(charges).ok().filter(|_| charges.len() == tolls)?;
+    Some(partition.map_or(request, |partition| request.within(partition)))
 }
 
 /// The charges of a request, and its partition.

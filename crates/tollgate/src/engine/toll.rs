@@ -47,6 +47,7 @@ impl<'a> Toll<'a> {
     }
 
     /// The charge for a store; `None` if the operation does not fit the limit.
+    #[inline]
     pub(crate) fn charge(&self) -> Option<Charge<'a>> {
         let charge = Charge::new(self.key, self.limit, self.op).ok()?;
         let charge = if self.need == Need::AnyOf { charge.any_of() } else { charge };

@@ -17,7 +17,7 @@ use super::call::{Call, CallError, Charge, Conduct};
 use super::plan::{Due, Plan};
 use super::rule::Mode;
 use super::{EnvoyRules, Rule};
-use crate::admission::{Blocked, Found, Of, Outage, Reason, Ruling};
+use crate::admission::{Admission, Blocked, Found, Of, Outage, Reason, Ruling};
 use crate::engine::{Outcome, Source, Toll};
 use crate::limiter::{Limiter, Manner, StaleRules, outage};
 use crate::observer::Event;
@@ -50,7 +50,7 @@ impl<S: Store + 'static> Limiter<S> {
         let Judged { statuses, ruling, outage } = judged;
         let code = if ruling.verdict.passes() { Code::Ok } else { Code::OverLimit };
         let at = ruling.at;
-        drop(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE));
+        drop(self.conclude::<Admission>(ruling, Permits::none(), outage, Manner::CHARGE));
         match outage {
             Some(outage) if outage.unavailable => Err(CallError::Unavailable(outage.cause)),
             _ => Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage, at }),

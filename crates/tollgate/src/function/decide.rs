@@ -11,7 +11,7 @@ use tollgate_embedded::EmbeddedStore;
 use super::call::Call;
 use super::site::Inline;
 use super::weigh::{Part, Scale};
-use crate::admission::{Found, Of, Reason, Ruling};
+use crate::admission::{Admission, Found, Of, Reason, Ruling};
 use crate::engine::{Outcome, Toll, at_once};
 use crate::limiter::{Manner, found, outage, reason, ruling, toll, uncounted};
 use crate::{Limiter, Permits, Refused};
@@ -63,7 +63,8 @@ impl<S: Store + 'static> Limiter<S> {
             let (reason, blocked_by) = reason(&part.judgement);
             if let Reason::Blocked | Reason::TooManyLimits = reason {
                 let ruling = Ruling { blocked_by, ..uncounted(reason, Arc::clone(&rules)) };
-                let admission = self.conclude(ruling, Permits::none(), None, Manner::CHARGE);
+                let admission: Admission =
+                    self.conclude(ruling, Permits::none(), None, Manner::CHARGE);
                 let message = part.gate(0, inline).and_then(|gate| call.message(gate));
                 return Err(call.refused(message, admission.ruling().clone(), None));
             }
@@ -105,7 +106,8 @@ impl<S: Store + 'static> Limiter<S> {
             // Nothing is counted where a layer has counted.
             let Some(part) = parts.first() else { return Ok(permits) };
             let ruling = uncounted(reason(&part.judgement).0, Arc::clone(&sets.rules));
-            return Ok(self.conclude(ruling, permits, None, Manner::CHARGE).into_permits());
+            let admission: Admission = self.conclude(ruling, permits, None, Manner::CHARGE);
+            return Ok(admission.into_permits());
         }
         if tolls.len() > Request::MAX_CHARGES {
             let ruling = uncounted(Reason::TooManyLimits, Arc::clone(&sets.rules));
@@ -134,9 +136,9 @@ impl<S: Store + 'static> Limiter<S> {
             permits.refused();
         }
         let by = decided.answer.refused_by.and_then(|by| gates.get(by).copied().flatten());
-        let ruling = ruling(Reason::Limits, &decided, findings, Arc::clone(&sets.rules));
-        let ruling = Ruling { beside: sets.beside.clone(), ..ruling };
-        let admission = self.conclude(ruling, permits, outage, Manner::CHARGE);
+        let ruling = ruling(Reason::Limits, &decided, Arc::clone(&sets.rules));
+        let ruling = Ruling { beside: sets.beside.clone(), findings, ..ruling };
+        let admission: Admission = self.conclude(ruling, permits, outage, Manner::CHARGE);
         if admission.passes() {
             return Ok(admission.into_permits());
         }

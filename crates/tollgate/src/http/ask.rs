@@ -8,16 +8,14 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use arc_swap::Guard;
-use http::HeaderMap;
-use http::Uri;
 use http::header::{COOKIE, HOST, HeaderName};
 use http::request::Parts;
+use http::{Extensions, HeaderMap, Method, Request, Uri};
 use tollgate_core::rule::{Ask, AskError, RuleSet, host};
 
 use super::attributes::Found;
 use super::layer::Config;
-use super::policies::{Policies, Written};
+use super::policies::{Listed, Policies, Written};
 use super::refusal::{Malformed, RefusalKind};
 use super::segments;
 use crate::Ruling;
@@ -27,9 +25,48 @@ use crate::seen::Seen;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) rules: Arc<RuleSet>,
+    /// Of which edition the rules are at least; 0 before the first request.
+    pub(super) edition: u64,
+    /// Whether the application looks at requests, which it does in [`Parts`].
+    pub(super) wants_parts: bool,
     wants: Vec<(String, Want)>,
     /// What clients were told of their limits.
     written: Written,
+}
+
+/// What a request says of itself. Borrowed, as a request is too large to be taken apart and put
+/// together again for nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Head<'r> {
+    method: &'r Method,
+    uri: &'r Uri,
+    headers: &'r HeaderMap,
+    extensions: &'r Extensions,
+    /// For the application; there if the plan wants them.
+    parts: Option<&'r Parts>,
+}
+
+impl<'r> Head<'r> {
+    /// For a plan that wants no parts.
+    pub(super) fn of<Q>(request: &'r Request<Q>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+            parts: None,
+        }
+    }
+
+    pub(super) const fn of_parts(parts: &'r Parts) -> Self {
+        Self {
+            method: &parts.method,
+            uri: &parts.uri,
+            headers: &parts.headers,
+            extensions: &parts.extensions,
+            parts: Some(parts),
+        }
+    }
 }
 
 /// Where the value of an attribute is.
@@ -56,19 +93,20 @@ impl Want {
     pub(super) fn find<'r, S>(
         &self,
         config: &Config<S>,
-        parts: &'r Parts,
+        head: Head<'r>,
     ) -> Result<Option<Seen<'r>>, RefusalKind> {
         let value = match self {
             Self::Application(at) => {
-                let extract = config.attributes.get(*at).map(|(_, extract)| extract);
-                extract.and_then(|extract| extract(parts)).map(|value| value.0)
+                let extract =
+                    config.attributes.get(*at).map(|(_, extract)| extract).zip(head.parts);
+                extract.and_then(|(extract, parts)| extract(parts)).map(|value| value.0)
             }
-            Self::Method => Some(Cow::Borrowed(parts.method.as_str().as_bytes())),
-            Self::Host => named_host(parts)?.map(|host| Cow::Borrowed(host.as_bytes())),
-            Self::Path => Some(Cow::Borrowed(path(parts)?.as_bytes())),
-            Self::Route => route(parts).map(|route| Cow::Borrowed(route.as_bytes())),
-            Self::Header(name) => header(&parts.headers, name),
-            Self::Ip => return Ok(client(config, parts)?.map(Seen::Address)),
+            Self::Method => Some(Cow::Borrowed(head.method.as_str().as_bytes())),
+            Self::Host => named_host(head)?.map(|host| Cow::Borrowed(host.as_bytes())),
+            Self::Path => Some(Cow::Borrowed(path(head)?.as_bytes())),
+            Self::Route => route(head).map(|route| Cow::Borrowed(route.as_bytes())),
+            Self::Header(name) => header(head.headers, name),
+            Self::Ip => return Ok(client(config, head)?.map(Seen::Address)),
         };
         Ok(value.map(Seen::Text))
     }
@@ -77,25 +115,33 @@ impl Want {
 impl Plan {
     /// What there is before the first request: no rules that any limiter has.
     pub(super) fn none() -> Self {
-        Self { rules: Arc::new(RuleSet::empty()), wants: Vec::new(), written: Written::new() }
+        Self {
+            rules: Arc::new(RuleSet::empty()),
+            edition: 0,
+            wants_parts: false,
+            wants: Vec::new(),
+            written: Written::new(),
+        }
     }
 
-    pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>) -> Self {
+    pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>, edition: u64) -> Self {
         let wants = rules.wants(&config.domain).iter().filter_map(|name| {
             let want = Want::of(config, name)?;
             Some((name.clone(), want))
         });
-        let wants = wants.collect();
-        Self { rules, wants, written: Written::new() }
+        let wants: Vec<(String, Want)> = wants.collect();
+        let by_application = wants.iter().any(|(_, want)| matches!(want, Want::Application(_)));
+        let wants_parts = by_application || config.cost.is_some();
+        Self { rules, edition, wants_parts, wants, written: Written::new() }
     }
 
     /// What clients are told of the limits that a ruling looked at, if there are any. Who has waited
     /// may have been judged by earlier rules.
-    pub(super) fn policies(&self, ruling: &Ruling) -> Guard<Option<Arc<Policies>>> {
+    pub(super) fn policies(&self, ruling: &Ruling) -> Option<Listed<'_>> {
         if Arc::ptr_eq(&self.rules, &ruling.rules) {
             return self.written.of(ruling);
         }
-        Guard::from_inner(Some(Arc::new(Policies::of(ruling))))
+        Some(Listed::Now(Box::new(Policies::of(ruling))))
     }
 
     /// Adds to an ask what rules want to know of a request. It is filled where it is: an ask is
@@ -103,11 +149,11 @@ impl Plan {
     pub(super) fn fill<'r, S>(
         &'r self,
         config: &Config<S>,
-        parts: &'r Parts,
+        head: Head<'r>,
         ask: &mut Ask<'r>,
     ) -> Result<(), RefusalKind> {
         for (name, want) in &self.wants {
-            match want.find(config, parts)? {
+            match want.find(config, head)? {
                 Some(Seen::Text(value)) => {
                     let pushed = ask.push(name, value);
                     pushed.map_err(|error| RefusalKind::Malformed(error.into()))?;
@@ -116,7 +162,7 @@ impl Plan {
                 None => {}
             }
         }
-        if let Some(cost) = &config.cost {
+        if let (Some(cost), Some(parts)) = (&config.cost, head.parts) {
             ask.set_cost(cost(parts));
         }
         Ok(())
@@ -134,26 +180,26 @@ fn built_in(name: &str) -> Option<Want> {
     }
 }
 
-fn client<S>(config: &Config<S>, parts: &Parts) -> Result<Option<IpAddr>, RefusalKind> {
-    let peer = match config.peer.find(&parts.extensions) {
+fn client<S>(config: &Config<S>, head: Head<'_>) -> Result<Option<IpAddr>, RefusalKind> {
+    let peer = match config.peer.find(head.extensions) {
         Found::Address(peer) => peer,
         Found::None => return Ok(None),
         Found::Nowhere => return Err(RefusalKind::NoPeer),
     };
-    let client = config.trust.client(peer, &parts.headers);
+    let client = config.trust.client(peer, head.headers);
     client.map(Some).map_err(|error| RefusalKind::Malformed(error.into()))
 }
 
 /// The host that a request names. It may do so twice, in its target and in a header, if both say
 /// the same.
-fn named_host(parts: &Parts) -> Result<Option<&str>, RefusalKind> {
+fn named_host(head: Head<'_>) -> Result<Option<&str>, RefusalKind> {
     let malformed = |malformed| Err(RefusalKind::Malformed(malformed));
-    let mut lines = parts.headers.get_all(HOST).iter();
+    let mut lines = head.headers.get_all(HOST).iter();
     let (header, second) = (lines.next(), lines.next());
     if second.is_some() {
         return malformed(Malformed::TwoHosts);
     }
-    let target = parts.uri.authority().map(http::uri::Authority::as_str);
+    let target = head.uri.authority().map(http::uri::Authority::as_str);
     let Some(header) = header else { return Ok(target) };
     let Ok(header) = std::str::from_utf8(header.as_bytes()) else {
         return malformed(AskError::Host(host::HostError::Malformed).into());
@@ -182,8 +228,8 @@ fn header<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<Cow<'r, [u8]>
 }
 
 /// The path as the client sent it, if rules and routers count its segments alike.
-fn path(parts: &Parts) -> Result<&str, RefusalKind> {
-    let path = original_uri(parts).path();
+fn path(head: Head<'_>) -> Result<&str, RefusalKind> {
+    let path = original_uri(head).path();
     if segments::are_kept(path.as_bytes()) {
         return Ok(path);
     }
@@ -193,23 +239,23 @@ fn path(parts: &Parts) -> Result<&str, RefusalKind> {
 /// The target as the client sent it. Routers within routers take a prefix off, by which no rule
 /// should be escaped.
 #[cfg(feature = "axum")]
-fn original_uri(parts: &Parts) -> &Uri {
-    let original = parts.extensions.get::<axum::extract::OriginalUri>();
-    original.map_or(&parts.uri, |original| &original.0)
+fn original_uri(head: Head<'_>) -> &Uri {
+    let original = head.extensions.get::<axum::extract::OriginalUri>();
+    original.map_or(head.uri, |original| &original.0)
 }
 
 #[cfg(not(feature = "axum"))]
-const fn original_uri(parts: &Parts) -> &Uri {
-    &parts.uri
+const fn original_uri(head: Head<'_>) -> &Uri {
+    head.uri
 }
 
 /// The template of the route that axum found.
 #[cfg(feature = "axum")]
-fn route(parts: &Parts) -> Option<&str> {
-    parts.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str)
+fn route(head: Head<'_>) -> Option<&str> {
+    head.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str)
 }
 
 #[cfg(not(feature = "axum"))]
-const fn route(_: &Parts) -> Option<&str> {
+const fn route(_: Head<'_>) -> Option<&str> {
     None
 }

@@ -55,8 +55,63 @@ pub enum Legacy {
     Epoch,
 }
 
-/// Room for what three limits say, before it is a value.
-const ROOM: usize = 160;
+/// Text before it is a value: on the stack, if it is no more than what three limits say.
+pub(super) struct Text {
+    room: [u8; Self::ROOM],
+    used: usize,
+    /// All of it, once it is longer.
+    long: Vec<u8>,
+}
+
+impl Text {
+    const ROOM: usize = 160;
+
+    pub(super) const fn new() -> Self {
+        Self { room: [0; Self::ROOM], used: 0, long: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let end = self.used.saturating_add(bytes.len());
+        match self.room.get_mut(self.used..end) {
+            Some(room) if self.long.is_empty() => {
+                room.copy_from_slice(bytes);
+                self.used = end;
+            }
+            _ => self.put_long(bytes),
+        }
+    }
+
+    #[cold]
+    fn put_long(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(self.room.get(..self.used).unwrap_or_default());
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        if self.long.is_empty() {
+            return self.room.get(..self.used).unwrap_or_default();
+        }
+        &self.long
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0 && self.long.is_empty()
+    }
+
+    #[inline(always)]
+    pub(super) fn parameter<const N: usize>(&mut self, name: &[u8; N], number: u64) {
+        self.put(name);
+        self.put(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+    }
+
+    /// The value of a field, unless it would be empty.
+    pub(super) fn value(&self) -> Option<HeaderValue> {
+        if self.is_empty() { None } else { HeaderValue::from_bytes(self.bytes()).ok() }
+    }
+}
 
 /// Fields of one ruling, ready to be added to a response.
 #[derive(Clone, Debug, Default)]
@@ -81,14 +136,14 @@ impl Fields {
             Verdict::Deny(Retry::Never) => Some(0),
             Verdict::Allow | Verdict::Wait(_) => None,
         };
-        let mut limit = Vec::with_capacity(ROOM);
+        let mut limit = Text::new();
         for (policy, found) in policies.each().zip(&ruling.findings) {
             if let Some(policy) = policy.filter(|_| is_known(&found.decision)) {
                 write_limit(policy, &found.decision, most, later, &mut limit);
             }
         }
         Self {
-            limit: value(&limit),
+            limit: limit.value(),
             policy: policies.value.clone(),
             legacy: legacy.and_then(|legacy| legacy_values(ruling, legacy, later)).map(Box::new),
         }
@@ -141,13 +196,13 @@ fn write_limit(
     decision: &Decision,
     most: Option<u64>,
     later: Duration,
-    out: &mut Vec<u8>,
+    out: &mut Text,
 ) {
     if !out.is_empty() {
-        out.extend_from_slice(b", ");
+        out.put(b", ");
     }
-    out.extend_from_slice(&policy.name);
-    parameter(b";r=", decision.remaining, out);
+    out.put(&policy.name);
+    out.parameter(b";r=", decision.remaining);
     let t = match decision.verdict {
         Verdict::Deny(Retry::After(retry)) => refusal_seconds(retry.saturating_add(later)),
         Verdict::Deny(Retry::Never) => 0,
@@ -156,17 +211,8 @@ fn write_limit(
     };
     // A permit comes back when its holder is done, which nobody knows either.
     if t > 0 && most.is_none_or(|most| t <= most) && !policy.is_concurrency {
-        parameter(b";t=", t, out);
+        out.parameter(b";t=", t);
     }
-}
-
-pub(super) fn parameter(name: &[u8], number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
-}
-
-pub(super) fn value(text: &[u8]) -> Option<HeaderValue> {
-    if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
 }
 
 /// The values of the one limit that matters most: the one that refuses, else the one with the
@@ -199,4 +245,24 @@ fn legacy_values(
     };
     let limit = quota.count().get();
     Some([Some(limit.into()), Some(finding.decision.remaining.into()), reset.map(Into::into)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_whole_on_either_side_of_its_room() {
+        for len in [0, 1, Text::ROOM - 1, Text::ROOM, Text::ROOM + 1, 5 * Text::ROOM] {
+            for piece in [1, 7, len.max(1)] {
+                let whole: Vec<u8> = (b'a'..=b'z').cycle().take(len).collect();
+                let mut text = Text::new();
+
+                whole.chunks(piece).for_each(|bytes| text.put(bytes));
+
+                assert_eq!(text.bytes(), whole, "{len} bytes, {piece} at a time");
+                assert_eq!(text.is_empty(), len == 0);
+            }
+        }
+    }
 }

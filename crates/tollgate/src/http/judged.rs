@@ -62,14 +62,7 @@ impl Judged {
         ruling: Arc<Ruling>,
     ) {
         let entry = Entry { limiter, domain: Arc::clone(domain), ruling };
-        match extensions.get_mut::<Self>() {
-            Some(judged) => judged.0.push(entry),
-            None => {
-                let mut entries = SmallVec::new();
-                entries.push(entry);
-                extensions.insert(Self(entries));
-            }
-        }
+        extensions.get_or_insert_with(Self::default).0.push(entry);
     }
 
     pub(super) fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {

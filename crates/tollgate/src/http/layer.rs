@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tollgate_core::{Cost, Store};
 use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 
-use super::ask::Plan;
+use super::ask::{Head, Plan};
 use super::attributes::{Costs, Extract, PeerFrom, Value};
 use super::client::Trust;
 use super::crowd::{Crowd, Waiting};
@@ -26,13 +27,14 @@ use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
-use super::served::{RequestScope, note};
+use super::served::note;
 use super::service::LimitService;
+use crate::admission::Ruled;
 #[cfg(feature = "macros")]
 use crate::function::AnyLimiter;
 use crate::limiter::Manner;
 use crate::wait::Booking;
-use crate::{Admission, Limiter, Permits};
+use crate::{Admission, Limiter, Permits, Ruling};
 
 /// Limits what comes in by the rules of a domain. Clones share everything.
 ///
@@ -263,44 +265,38 @@ impl Answered {
     }
 
     /// Waits for that place. Dropping the future gives it back.
-    pub(super) async fn wait(self) -> Admission {
+    pub(super) async fn wait(self) -> Ruled {
         let _here = self.here;
         self.booking.wait().await;
-        self.admission
+        self.admission.into()
     }
 }
 
 /// What is known of a request without waiting for anything.
-#[expect(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 pub(super) enum Early {
-    Decided(Conclusion),
-    /// It has a place in the future.
-    Granted(Answered),
+    Ruled(Ruled),
+    Unjudged(RefusalKind),
+    /// It has a place in the future. Boxed, as most have none.
+    Granted(Box<Answered>),
     Unknown,
-}
-
-/// What becomes of a request.
-pub(super) enum Conclusion {
-    Pass(Passing),
-    Refuse(Response<Bytes>),
 }
 
 /// What goes along with a request that passes.
 pub(super) struct Passing {
     pub(super) fields: Fields,
     pub(super) permits: Permits,
-    pub(super) scope: RequestScope,
 }
 
 impl<S: Store + 'static> Config<S> {
     /// What to look for, under the rules that apply now.
     pub(super) fn plan(&self) -> Guard<Arc<Plan>> {
+        // Before the rules: they may be of a later edition than is said of them, never of an earlier.
+        let edition = self.limiter.shared.edition.load(Ordering::Acquire);
         let plan = self.plan.load();
-        let rules = self.limiter.shared.rules.load();
-        if Arc::ptr_eq(&plan.rules, &rules) {
+        if plan.edition == edition {
             return plan;
         }
-        let plan = Arc::new(Plan::new(self, Arc::clone(&rules)));
+        let plan = Arc::new(Plan::new(self, self.limiter.rules(), edition));
         self.plan.store(Arc::clone(&plan));
         Guard::from_inner(plan)
     }
@@ -311,41 +307,38 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// Asks the limiter about a request, if it can be asked.
-    pub(super) async fn judge(&self, plan: &Plan, parts: &Parts) -> Result<Answered, RefusalKind> {
+    pub(super) async fn judge(&self, plan: &Plan, head: Head<'_>) -> Result<Answered, RefusalKind> {
         let mut ask = Ask::new(&self.domain);
-        plan.fill(self, parts, &mut ask)?;
+        plan.fill(self, head, &mut ask)?;
         let (here, patience) = self.join();
         let rules = Arc::clone(&plan.rules);
         let (admission, booking) = self.limiter.admit_and_book(&ask, patience, rules).await;
         Ok(Answered { admission, booking, here })
     }
 
-    /// The same of a store that answers at once, and what becomes of the request. Polled where it
-    /// is made, as a future that is thousands of bytes large takes longer to move than to run.
-    pub(super) fn decide_at_once(self: &Arc<Self>, parts: &mut Parts) -> Early {
-        let plan = self.plan();
+    /// The same of a store that answers at once. Polled where it is made, as a future that is
+    /// thousands of bytes large takes longer to move than to run.
+    pub(super) fn judge_at_once(&self, plan: &Plan, head: Head<'_>) -> Early {
+        if self.limiter.store().is_remote() {
+            return Early::Unknown;
+        }
         if !self.patience.is_zero() {
-            let judged = poll_once(pin!(self.judge(&plan, parts)));
-            return match judged {
-                Poll::Ready(Ok(answered)) if answered.waits() => Early::Granted(answered),
-                Poll::Ready(Ok(Answered { admission, .. })) => {
-                    Early::Decided(self.conclude(admission, &plan, parts))
-                }
-                Poll::Ready(Err(kind)) => Early::Decided(self.unjudged(kind, parts)),
+            return match poll_once(pin!(self.judge(plan, head))) {
+                Poll::Ready(Ok(answered)) if answered.waits() => Early::Granted(Box::new(answered)),
+                Poll::Ready(Ok(answered)) => Early::Ruled(answered.admission.into()),
+                Poll::Ready(Err(kind)) => Early::Unjudged(kind),
                 Poll::Pending => Early::Unknown,
             };
         }
-        let ruled = {
-            let mut ask = Ask::new(&self.domain);
-            if let Err(kind) = plan.fill(self, parts, &mut ask) {
-                return Early::Decided(self.unjudged(kind, parts));
-            }
-            let rules = Arc::clone(&plan.rules);
-            // Without patience nothing is booked, and a future within another is moved once more.
-            poll_once(pin!(self.limiter.rule_on(&ask, Manner::CHARGE, rules, |_, _| {})))
-        };
-        match ruled {
-            Poll::Ready(admission) => Early::Decided(self.conclude(admission, &plan, parts)),
+        let mut ask = Ask::new(&self.domain);
+        if let Err(kind) = plan.fill(self, head, &mut ask) {
+            return Early::Unjudged(kind);
+        }
+        // Without patience nothing is booked, and a future within another is moved once more.
+        let (limiter, rules) = (&self.limiter, Arc::clone(&plan.rules));
+        let ruled = limiter.rule_with::<Ruled>(&ask, Manner::CHARGE, rules, |_, _| {});
+        match poll_once(pin!(ruled)) {
+            Poll::Ready(ruled) => Early::Ruled(ruled),
             Poll::Pending => Early::Unknown,
         }
     }
@@ -360,38 +353,38 @@ impl<S: Store + 'static> Config<S> {
         (here, patience)
     }
 
-    /// Turns an answer into what goes along with the request, or into the response to it.
-    pub(super) fn conclude(
-        self: &Arc<Self>,
-        admission: Admission,
-        plan: &Plan,
-        parts: &mut Parts,
-    ) -> Conclusion {
-        let (ruling, later) = (admission.ruling(), self.jitter.draw());
-        let mut fields = Fields::default();
-        if self.tell.tells(ruling.verdict())
-            && let Some(policies) = &*plan.policies(ruling)
-        {
-            fields = Fields::new(ruling, policies, self.legacy, later);
-        }
-        if !ruling.verdict().passes() {
-            let refusal = Refusal::judged(ruling, admission.outage(), later, parts);
-            return Conclusion::Refuse(self.refuse(&refusal, fields));
-        }
-        let (ruling, permits) = admission.into_shared();
+    /// What goes along with a request that passes.
+    pub(super) fn pass(&self, ruled: Ruled, plan: &Plan, extensions: &mut Extensions) -> Passing {
+        let fields = self.fields(&ruled.ruling, plan, self.jitter.draw());
         let limiter = self.limiter.identity();
-        note(limiter, &self.domain, &ruling);
-        Judged::leave(&mut parts.extensions, limiter, &self.domain, ruling);
-        Conclusion::Pass(Passing { fields, permits, scope: self.scope(parts) })
+        note(limiter, &self.domain, &ruled.ruling);
+        Judged::leave(extensions, limiter, &self.domain, ruled.ruling);
+        Passing { fields, permits: ruled.permits }
     }
 
-    /// What becomes of a request that the limiter could not be asked about.
-    pub(super) fn unjudged(&self, kind: RefusalKind, parts: &Parts) -> Conclusion {
-        let refusal = Refusal::unjudged(kind, parts);
-        Conclusion::Refuse(self.refuse(&refusal, Fields::default()))
+    /// The response to a request that does not pass.
+    pub(super) fn refuse(&self, ruled: &Ruled, plan: &Plan, parts: &Parts) -> Response<Bytes> {
+        let (ruling, later) = (&*ruled.ruling, self.jitter.draw());
+        let refusal = Refusal::judged(ruling, ruled.outage, later, parts);
+        self.respond(&refusal, self.fields(ruling, plan, later))
     }
 
-    fn refuse(&self, refusal: &Refusal<'_>, fields: Fields) -> Response<Bytes> {
+    /// The response to a request that the limiter could not be asked about.
+    pub(super) fn unjudged(&self, kind: RefusalKind, parts: &Parts) -> Response<Bytes> {
+        self.respond(&Refusal::unjudged(kind, parts), Fields::default())
+    }
+
+    /// What a client is told, with every time so much later than it is.
+    fn fields(&self, ruling: &Ruling, plan: &Plan, later: Duration) -> Fields {
+        if self.tell.tells(ruling.verdict())
+            && let Some(policies) = plan.policies(ruling)
+        {
+            return Fields::new(ruling, &policies, self.legacy, later);
+        }
+        Fields::default()
+    }
+
+    fn respond(&self, refusal: &Refusal<'_>, fields: Fields) -> Response<Bytes> {
         let mut response = match &self.respond {
             Some(respond) => respond(refusal),
             None => refusal.respond(),

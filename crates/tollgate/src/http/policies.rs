@@ -4,20 +4,23 @@
 //! with the rules. So [`Written`] keeps what was written of them; `fields.rs` adds what each of them
 //! said. Its places belong to one set of rules: a `Plan` makes a new one for each version.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::OnceLock;
 
-use arc_swap::{ArcSwapOption, Guard};
 use http::header::HeaderValue;
 use smallvec::SmallVec;
 use tollgate_core::Algorithm;
 
-use super::fields::{parameter, value};
+use super::fields::Text;
 use crate::admission::{Found, Place};
 use crate::{Finding, Ruling};
 
-/// How many lists of limits are kept: more than the routes of most services are limited by. Two
-/// that fall on one place are written anew by turns.
-const KEPT: usize = 64;
+/// How many lists of limits are kept: more than the routes of most services are limited by. A list
+/// that finds its places taken is written anew for every ruling.
+const KEPT: usize = 256;
+
+/// How many places a list may be kept at.
+const PLACES: usize = 8;
 
 /// Policies of limits that are looked at together.
 #[derive(Debug, Default)]
@@ -39,12 +42,12 @@ pub(super) struct Policy {
 impl Policies {
     /// Those of a ruling's findings.
     pub(super) fn of(ruling: &Ruling) -> Self {
-        let mut text = Vec::new();
+        let mut text = Text::new();
         let mut limits = SmallVec::new();
         for (found, finding) in ruling.findings.iter().zip(ruling.findings()) {
             limits.push((found.place(), write_policy(&finding, &mut text)));
         }
-        Self { limits, value: value(&text) }
+        Self { limits, value: text.value() }
     }
 
     /// The policy of each finding; none of a ban, which clients are not told of.
@@ -58,32 +61,52 @@ impl Policies {
     }
 }
 
-/// Policies that were written before, under one version of the rules.
+/// Policies that were written before, under one version of the rules. Once they are there they stay,
+/// so that looking them up takes neither a lock nor a count.
 #[derive(Debug)]
-pub(super) struct Written(Box<[ArcSwapOption<Policies>]>);
+pub(super) struct Written(Box<[OnceLock<Box<Policies>>]>);
+
+/// Policies that were written before, or for one ruling.
+#[derive(Debug)]
+pub(super) enum Listed<'w> {
+    Before(&'w Policies),
+    Now(Box<Policies>),
+}
+
+impl Deref for Listed<'_> {
+    type Target = Policies;
+
+    fn deref(&self) -> &Policies {
+        match self {
+            Self::Before(policies) => policies,
+            Self::Now(policies) => policies,
+        }
+    }
+}
 
 impl Written {
     pub(super) fn new() -> Self {
-        Self((0..KEPT).map(|_| ArcSwapOption::empty()).collect())
+        Self((0..KEPT).map(|_| OnceLock::new()).collect())
     }
 
     /// The policies of a ruling by these rules; `None` if it has no findings.
-    pub(super) fn of(&self, ruling: &Ruling) -> Guard<Option<Arc<Policies>>> {
+    pub(super) fn of(&self, ruling: &Ruling) -> Option<Listed<'_>> {
         let findings = ruling.findings.as_slice();
+        if findings.is_empty() {
+            return None;
+        }
         let mix = |sum: usize, found: &Found| {
             sum.wrapping_mul(31).wrapping_add(found.rule).wrapping_mul(31).wrapping_add(found.limit)
         };
-        let at = findings.iter().fold(0, mix) % KEPT;
-        let Some(kept) = self.0.get(at).filter(|_| !findings.is_empty()) else {
-            return Guard::from_inner(None);
-        };
-        let policies = kept.load();
-        if policies.as_ref().is_some_and(|policies| policies.are_of(findings)) {
-            return policies;
+        let first = findings.iter().fold(0, mix) % KEPT;
+        let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
+        for kept in from.iter().chain(before).take(PLACES) {
+            let policies = kept.get_or_init(|| Box::new(Policies::of(ruling)));
+            if policies.are_of(findings) {
+                return Some(Listed::Before(policies));
+            }
         }
-        let policies = Some(Arc::new(Policies::of(ruling)));
-        kept.store(policies.clone());
-        Guard::from_inner(policies)
+        Some(Listed::Now(Box::new(Policies::of(ruling))))
     }
 }
 
@@ -132,20 +155,20 @@ fn quoted(name: &str) -> Box<[u8]> {
 }
 
 /// Adds a policy to the list of them.
-fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<Policy> {
+fn write_policy(finding: &Finding<'_>, out: &mut Text) -> Option<Policy> {
     let limit = finding.limit?.limit();
     let name = quoted(&policy_name(finding)?);
     let is_concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));
     let quota = limit.quota();
     if !out.is_empty() {
-        out.extend_from_slice(b", ");
+        out.put(b", ");
     }
-    out.extend_from_slice(&name);
-    parameter(b";q=", quota.count().get(), out);
+    out.put(&name);
+    out.parameter(b";q=", quota.count().get());
     if is_concurrency {
-        out.extend_from_slice(b";qu=\"concurrent-requests\"");
+        out.put(b";qu=\"concurrent-requests\"");
     } else if quota.period().subsec_nanos() == 0 {
-        parameter(b";w=", quota.period().as_secs(), out);
+        out.parameter(b";w=", quota.period().as_secs());
     }
     Some(Policy { name, is_concurrency })
 }

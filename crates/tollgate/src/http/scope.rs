@@ -14,7 +14,7 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::ask::Want;
+use super::ask::{Head, Want};
 use super::judged::Judged;
 use super::layer::Config;
 use super::refusal::RefusalKind;
@@ -38,7 +38,7 @@ impl<S> Facts<S> {
 impl<S: Store + 'static> scope::Facts for Facts<S> {
     fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
         let want = Want::of(&self.config, name).ok_or(Unseen::NotTold)?;
-        want.find(&self.config, &self.parts).map_err(|kind| match kind {
+        want.find(&self.config, Head::of_parts(&self.parts)).map_err(|kind| match kind {
             RefusalKind::Malformed(problem) => Unseen::Malformed(problem.to_string()),
             _ => Unseen::NoPeer,
         })
@@ -118,7 +118,7 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let scope = self.config.scope(&parts);
+        let scope = self.config.scope(|| parts.clone());
         serve(&mut self.inner, Request::from_parts(parts, body), scope)
     }
 }

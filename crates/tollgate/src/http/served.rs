@@ -45,9 +45,12 @@ mod with {
 
     impl<S: Store + 'static> Config<S> {
         /// The scope of a request, if functions are to have one.
-        pub(in super::super) fn scope(self: &Arc<Self>, parts: &Parts) -> RequestScope {
+        pub(in super::super) fn scope(
+            self: &Arc<Self>,
+            copy: impl FnOnce() -> Parts,
+        ) -> RequestScope {
             let limiter = Arc::clone(self.provides.as_ref()?);
-            let facts = Facts::new(Arc::clone(self), parts.clone());
+            let facts = Facts::new(Arc::clone(self), copy());
             Some(Scope::of_request(limiter, &self.domain, Arc::new(facts)))
         }
     }
@@ -81,7 +84,7 @@ mod without {
     pub(in super::super) const fn note(_: u128, _: &Arc<str>, _: &Arc<Ruling>) {}
 
     impl<S: Store + 'static> Config<S> {
-        pub(in super::super) const fn scope(self: &Arc<Self>, _: &Parts) -> RequestScope {
+        pub(in super::super) fn scope(self: &Arc<Self>, _: impl FnOnce() -> Parts) -> RequestScope {
             RequestScope
         }
     }

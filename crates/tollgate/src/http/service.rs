@@ -21,9 +21,10 @@ use tollgate_core::Store;
 use tollgate_embedded::EmbeddedStore;
 use tower_service::Service;
 
+use super::ask::Head;
 use super::body::LimitedBody;
-use super::layer::{Answered, Conclusion, Config, Early, Passing};
-use super::served::{Served, serve};
+use super::layer::{Answered, Config, Early, Passing};
+use super::served::{RequestScope, Served, serve};
 use crate::Permits;
 
 /// Judges requests before the inner service sees them.
@@ -51,27 +52,38 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let (mut parts, body) = request.into_parts();
-        if self.config.has_judged(&parts.extensions) {
-            let scope = self.config.scope(&parts);
-            let future = serve(&mut self.inner, Request::from_parts(parts, body), scope);
-            return LimitFuture { phase: Phase::Serving { future, passing: None } };
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let config = &self.config;
+        if config.has_judged(request.extensions()) {
+            let scope = config.scope(|| copied(&request));
+            return LimitFuture::serve(&mut self.inner, request, None, scope);
         }
-        let mut early = Early::Unknown;
-        if !self.config.limiter.store().is_remote() {
-            early = self.config.decide_at_once(&mut parts);
+        let plan = config.plan();
+        let early;
+        if plan.wants_parts {
+            let (parts, body) = request.into_parts();
+            early = config.judge_at_once(&plan, Head::of_parts(&parts));
+            request = Request::from_parts(parts, body);
+        } else {
+            early = config.judge_at_once(&plan, Head::of(&request));
         }
         let granted = match early {
-            Early::Decided(Conclusion::Pass(passing)) => {
-                let request = Request::from_parts(parts, body);
-                return LimitFuture::serve(&mut self.inner, request, passing);
+            Early::Ruled(ruled) if ruled.ruling.verdict().passes() => {
+                let passing = config.pass(ruled, &plan, request.extensions_mut());
+                let scope = config.scope(|| copied(&request));
+                return LimitFuture::serve(&mut self.inner, request, Some(passing), scope);
             }
-            Early::Decided(Conclusion::Refuse(response)) => return LimitFuture::refused(response),
+            Early::Ruled(ruled) => {
+                return LimitFuture::refused(config.refuse(&ruled, &plan, &request.into_parts().0));
+            }
+            Early::Unjudged(kind) => {
+                return LimitFuture::refused(config.unjudged(kind, &request.into_parts().0));
+            }
             Early::Granted(answered) => Some(answered),
             Early::Unknown => None,
         };
-        let decision = Box::pin(decide(Arc::clone(&self.config), granted, parts));
+        let (parts, body) = request.into_parts();
+        let decision = Box::pin(decide(Arc::clone(config), granted, parts));
         // The service that was found ready is this request's.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
@@ -79,22 +91,47 @@ where
     }
 }
 
+/// The head of a request, copied.
+fn copied<Q>(request: &Request<Q>) -> Parts {
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = request.method().clone();
+    parts.uri = request.uri().clone();
+    parts.version = request.version();
+    parts.headers = request.headers().clone();
+    parts.extensions = request.extensions().clone();
+    parts
+}
+
 type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
+
+/// What becomes of a request.
+enum Conclusion {
+    Pass(Passing, RequestScope),
+    Refuse(Response<Bytes>),
+}
 
 /// Asks unless the answer is there, and waits for a place in the future if one was granted.
 async fn decide<S: Store + 'static>(
     config: Arc<Config<S>>,
-    granted: Option<Answered>,
+    granted: Option<Box<Answered>>,
     mut parts: Parts,
 ) -> (Parts, Conclusion) {
     let plan = Guard::into_inner(config.plan());
     let answered = match granted {
-        Some(answered) => Ok(answered),
-        None => config.judge(&plan, &parts).await,
+        Some(answered) => Ok(*answered),
+        None => config.judge(&plan, Head::of_parts(&parts)).await,
     };
     let concluded = match answered {
-        Ok(answered) => config.conclude(answered.wait().await, &plan, &mut parts),
-        Err(kind) => config.unjudged(kind, &parts),
+        Ok(answered) => {
+            let ruled = answered.wait().await;
+            if ruled.ruling.verdict().passes() {
+                let passing = config.pass(ruled, &plan, &mut parts.extensions);
+                Conclusion::Pass(passing, config.scope(|| parts.clone()))
+            } else {
+                Conclusion::Refuse(config.refuse(&ruled, &plan, &parts))
+            }
+        }
+        Err(kind) => Conclusion::Refuse(config.unjudged(kind, &parts)),
     };
     (parts, concluded)
 }
@@ -121,9 +158,13 @@ pin_project! {
 }
 
 impl<Svc: Service<Request<Q>>, Q> LimitFuture<Svc, Q> {
-    fn serve(inner: &mut Svc, request: Request<Q>, mut passing: Passing) -> Self {
-        let future = serve(inner, request, std::mem::take(&mut passing.scope));
-        Self { phase: Phase::Serving { future, passing: Some(passing) } }
+    fn serve(
+        inner: &mut Svc,
+        request: Request<Q>,
+        passing: Option<Passing>,
+        scope: RequestScope,
+    ) -> Self {
+        Self { phase: Phase::Serving { future: serve(inner, request, scope), passing } }
     }
 
     const fn refused(response: Response<Bytes>) -> Self {
@@ -151,15 +192,15 @@ where
                 }
                 Projected::Deciding { decision, inner, body } => {
                     match (ready!(decision.as_mut().poll(context)), body.take()) {
-                        ((parts, Conclusion::Pass(passing)), Some(body)) => {
+                        ((parts, Conclusion::Pass(passing, scope)), Some(body)) => {
                             let request = Request::from_parts(parts, body);
-                            Self::serve(inner, request, passing).phase
+                            Self::serve(inner, request, Some(passing), scope).phase
                         }
                         ((_, Conclusion::Refuse(response)), _) => {
                             Phase::Refused { response: Some(response) }
                         }
                         // Only after the first answer is there no body any more.
-                        ((_, Conclusion::Pass(_)), None) => Phase::Refused { response: None },
+                        ((_, Conclusion::Pass(..)), None) => Phase::Refused { response: None },
                     }
                 }
             };
@@ -170,7 +211,7 @@ where
 
 /// The response with its fields, whose body holds the permits.
 fn served<R>(mut response: Response<R>, passing: Option<Passing>) -> Response<LimitedBody<R>> {
-    let Some(Passing { fields, permits, .. }) = passing else {
+    let Some(Passing { fields, permits }) = passing else {
         return response.map(|body| LimitedBody::served(body, Permits::default()));
     };
     fields.add_to(response.headers_mut());
