@@ -134,6 +134,13 @@ impl Store for AnyStore {
         }
     }
 
+    fn decide_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
+        match self {
+            Self::Embedded(store) => store.decide_at_once(request, answer),
+            Self::Redis(..) => false,
+        }
+    }
+
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Embedded(store) => store.read(name).await,
