@@ -2,8 +2,8 @@
 //!
 //! The bare handler, the handler behind our layer with one rule and with three, and behind the
 //! peer's, tower_governor, which checks one key, without and with its headers. All know the client
-//! by the peer of the connection. What is printed is what each adds to the bare handler; `ratio` is
-//! the peer's over ours.
+//! by the peer of the connection. Beside them the least that a layer does, see `by_hand.rs`. What is printed
+//! is what each adds to the bare handler; `ratio` is the peer's over ours.
 //!
 //! Time on a busy machine says little; instructions can be counted again and get the same. So there is
 //! a mode that sends requests to one contender, after as many of them that are not counted:
@@ -33,6 +33,7 @@ use tower::Service;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
+use super::by_hand::ByHand;
 use super::rule;
 
 const OPERATIONS: u64 = 200_000;
@@ -43,7 +44,7 @@ const ADDRESSES: u64 = 10_000;
 const FEW_ADDRESSES: u64 = 400;
 
 /// The handlers, by name: the bare one first.
-fn contenders() -> [(&'static str, Router); 6] {
+fn contenders() -> [(&'static str, Router); 7] {
     let bare = || Router::new().route("/", get(|| async { "ok" }));
     let one = [rule("per-ip", &["ip"])];
     let three = [rule("all", &[]), rule("per-ip", &["ip"]), rule("per-path", &["path", "ip"])];
@@ -61,6 +62,7 @@ fn contenders() -> [(&'static str, Router); 6] {
         ("three-rules", bare().layer(layer(&three))),
         ("tower_governor", bare().layer(GovernorLayer::new(plain))),
         ("tower_governor-headers", bare().layer(GovernorLayer::new(told))),
+        ("by-hand", bare().layer(ByHand::new())),
     ]
 }
 
@@ -80,7 +82,7 @@ fn counted(app: Router, requests: u64) {
 
 pub(super) fn run() {
     let contenders = contenders();
-    let mut rounds: [Rounds; 6] = Default::default();
+    let mut rounds: [Rounds; 7] = Default::default();
     // One round uncounted.
     for round in 0..=ROUNDS as u64 {
         for ((_, app), rounds) in contenders.iter().zip(&mut rounds) {
@@ -93,7 +95,7 @@ pub(super) fn run() {
     let bare = rounds[0].median();
     println!("case=layer/bare-handler each={bare:.0} spread={}", rounds[0].spread());
     let added = |at: usize| rounds[at].median() - bare;
-    for (ours, peer) in [(1, 5), (2, 4), (3, 5)] {
+    for (ours, peer) in [(1, 5), (1, 6), (2, 4), (3, 5)] {
         let (name, peer_name) = (contenders[ours].0, contenders[peer].0);
         println!(
             "case=layer/{name} adds={:.0} peer={peer_name}:{:.0} ratio={:.2} spread={} peer-spread={}",

@@ -14,6 +14,7 @@
     reason = "a bench"
 )]
 
+mod by_hand;
 mod layer;
 
 use std::alloc::System;

@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -85,6 +86,31 @@ impl Scripted {
         });
         let now = values.next().flatten().unwrap();
         Reply { now: String::from_utf8(now).unwrap().parse().unwrap(), values: values.collect() }
+    }
+}
+
+impl Scripted {
+    /// Has the batch executed here and by the model, and compares every answer and what is stored then.
+    /// How many pass, and how many are refused.
+    fn answers_as(
+        &self,
+        model: &mut Model,
+        batch: &[Request<'_>],
+        now: Timestamp,
+        context: impl fmt::Display,
+    ) -> [usize; 2] {
+        self.set_time(now);
+
+        let answers = self.charge(batch);
+
+        let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
+        assert_eq!(answers, expected, "{batch:?} at {now}, {context}");
+        let charged = batch.iter().flat_map(|request| request.charges());
+        let counters: Vec<_> =
+            charged.map(|charge| (charge.key(), model.counter(charge).unwrap())).collect();
+        self.holds(&counters, now);
+        let passed = answers.iter().filter(|answer| answer.passes()).count();
+        [passed, answers.len() - passed]
     }
 }
 
@@ -236,12 +262,7 @@ fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
         let now = Timestamp::from_micros(start + after);
         let charges = [Charge::new(Key::new("k").unwrap(), &limit, op).unwrap()];
         let request = Request::new(&charges).unwrap();
-        scripted.set_time(now);
-
-        let answers = scripted.charge(&[request]);
-
-        assert_eq!(answers, [model.charge(&request, now)], "after {after} µs");
-        scripted.holds(&[(charges[0].key(), model.counter(&charges[0]).unwrap())], now);
+        scripted.answers_as(&mut model, &[request], now, format_args!("after {after} µs"));
     }
 }
 
@@ -275,10 +296,7 @@ fn a_long_log_is_carried_over_as_core_does() {
                 let now = Timestamp::from_micros(at);
                 let charges = [Charge::new(Key::new(&key).unwrap(), limit, op).unwrap()];
                 let request = Request::new(&charges).unwrap();
-                scripted.set_time(now);
-                let context = format!("{limit} {op:?} at {at}");
-                assert_eq!(scripted.charge(&[request]), [model.charge(&request, now)], "{context}");
-                scripted.holds(&[(charges[0].key(), model.counter(&charges[0]).unwrap())], now);
+                scripted.answers_as(&mut model, &[request], now, limit);
             };
             for _ in 0..700 {
                 at += rng.within(1, 8_000);
@@ -323,16 +341,8 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
             let batch: Vec<Vec<Charge<'_>>> =
                 [1, 2, 4].map(|n| (0..n).map(|_| any_charge()).collect()).into();
             let batch: Vec<_> = batch.iter().map(|one| Request::new(one).unwrap()).collect();
-            scripted.set_time(now);
-
-            let answers = scripted.charge(&batch);
-
-            let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
-            assert_eq!(answers, expected, "{limit}, {batch:?} at {at}");
-            let first = &batch[0].charges()[0];
-            scripted.holds(&[(key, model.counter(first).unwrap())], now);
-            passed += answers.iter().filter(|answer| answer.passes()).count();
-            refused += answers.iter().filter(|answer| !answer.passes()).count();
+            let [some, others] = scripted.answers_as(&mut model, &batch, now, limit);
+            (passed, refused) = (passed + some, refused + others);
         }
     }
     assert!(passed > 4_000 && refused > 4_000, "{passed} passed, {refused} were refused");
@@ -379,18 +389,9 @@ fn equal_takes_are_answered_as_in_core() {
                 })
                 .collect();
             let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();
-            scripted.set_time(now);
-
-            let answers = scripted.charge(&batch);
-
-            let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
-            assert_eq!(answers, expected, "{limit}, {batch:?} at {at}, {step}");
-            let charged = charges.iter().flatten();
-            let counters: Vec<_> =
-                charged.map(|charge| (charge.key(), model.counter(charge).unwrap())).collect();
-            scripted.holds(&counters, now);
-            passed += answers.iter().filter(|answer| answer.passes()).count();
-            refused += answers.iter().filter(|answer| !answer.passes()).count();
+            let [some, others] =
+                scripted.answers_as(&mut model, &batch, now, format_args!("{limit}, {step}"));
+            (passed, refused) = (passed + some, refused + others);
         }
     }
     assert!(passed > 10_000 && refused > 5_000, "{passed} passed, {refused} were refused");
@@ -450,18 +451,8 @@ fn takes_are_answered_as_in_core(limits: [Limit; 4]) {
                 })
                 .collect();
             let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();
-            scripted.set_time(now);
-
-            let answers = scripted.charge(&batch);
-
-            let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
-            assert_eq!(answers, expected, "{batch:?} at {at}");
-            let charged = charges.iter().flatten();
-            let counters: Vec<_> =
-                charged.map(|charge| (charge.key(), model.counter(charge).unwrap())).collect();
-            scripted.holds(&counters, now);
-            passed += answers.iter().filter(|answer| answer.passes()).count();
-            refused += answers.iter().filter(|answer| !answer.passes()).count();
+            let [some, others] = scripted.answers_as(&mut model, &batch, now, round);
+            (passed, refused) = (passed + some, refused + others);
         }
     }
     assert!(passed > 5_000 && refused > 5_000, "{passed} passed, {refused} were refused");
