@@ -91,9 +91,7 @@ impl Doorman {
         // What was judged is counted by whoever saw the ruling.
         under_way.end();
         let (mut head, body) = response.into_parts();
-        if let Some(status) = said.refuse.filter(|_| head.status == StatusCode::TOO_MANY_REQUESTS) {
-            head.status = status;
-        }
+        head.status = said.status(head.status);
         // The layer's own answers are there at once.
         let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         Response::from_parts(head, bytes.into())
@@ -183,6 +181,16 @@ struct Said {
 }
 
 impl Said {
+    /// The status in the words of whoever asks.
+    fn status(&self, status: StatusCode) -> StatusCode {
+        match (self.refuse, status) {
+            (Some(refuse), StatusCode::TOO_MANY_REQUESTS) => refuse,
+            // What is malformed is the client's doing, and no failure of the proxy.
+            (Some(_), StatusCode::BAD_REQUEST) => StatusCode::FORBIDDEN,
+            (_, status) => status,
+        }
+    }
+
     fn read(query: &str) -> Result<Self, Problem> {
         let wrong = |why: String| Problem::new(400, &why);
         let (mut domain, mut refuse) = (None, None);
