@@ -18,7 +18,10 @@
 if now > ARGV[1] + 0 then return { 'late' } end
 -- An acquisition that was slower than its own release. It does not even look at the lock, which may
 -- have ended by that.
-if type(redis.pcall('GET', KEYS[3])) == 'string' then return { stamp, 'over' } end
+local over = redis.pcall('GET', KEYS[3])
+if type(over) == 'string' then return { stamp, 'over' } end
+-- What is no string is none of ours; that it may not be read is not to be overlooked.
+if over and not string.find(over.err, 'WRONGTYPE', 1, true) then return over end
 
 local owner = ARGV[2]
 local ttl = call('PTTL', KEYS[1])
