@@ -3,8 +3,8 @@
 //!
 //! A question usually goes to that task, which writes it. Whoever *posts* one writes it itself, if nothing
 //! else is to be written, as to wake another thread takes longer than to write. If as many are under way
-//! as is good, it is left for the task, which the next answer wakes anyway: so what is asked meanwhile is
-//! written at once.
+//! as is good, it is left for the task, which is woken for the first of those: so what is asked meanwhile
+//! is written at once.
 //!
 //! Somebody must tell who posted that no answer came. The task does, by its own clock: while there are
 //! such questions it looks at them, and for a while after the last, so that the next need not wake it.
@@ -22,8 +22,11 @@ use tokio::sync::oneshot;
 use super::resp::Value;
 use crate::clock::Instant;
 
+/// An answer, and when it arrived: whoever waits for it may look much later.
+pub(super) type Heard = (Value, Instant);
+
 /// Where an answer goes: `None` if there was none in time.
-pub(super) type Tell = oneshot::Sender<Option<Value>>;
+pub(super) type Tell = oneshot::Sender<Option<Heard>>;
 
 /// How long the task goes on looking when there was nothing to look after. No question that is posted has
 /// less time than this, so that a look comes before its end. Steps on locks have more.
@@ -97,7 +100,7 @@ impl Desk {
         &self,
         command: Vec<u8>,
         until: Instant,
-    ) -> Option<oneshot::Receiver<Option<Value>>> {
+    ) -> Option<oneshot::Receiver<Option<Heard>>> {
         let (tell, told) = oneshot::channel();
         let mut papers = self.lock();
         let socket = papers.socket.as_ref()?;
@@ -118,6 +121,8 @@ impl Desk {
                 wake = true;
             }
         } else {
+            // The next answer may be far; those who come after this one need not wake it again.
+            wake = papers.outgoing.is_empty();
             papers.outgoing.push_back(command);
         }
         papers.waiting.push_back(Waiting { tell: Some(tell), until: Some(until) });
@@ -281,6 +286,14 @@ mod tests {
         bytes
     }
 
+    fn heard(value: Value) -> Option<Heard> {
+        Some((value, clock::now()))
+    }
+
+    fn value(told: &mut oneshot::Receiver<Option<Heard>>) -> Option<Value> {
+        told.try_recv().unwrap().map(|(value, _)| value)
+    }
+
     fn soon() -> Instant {
         clock::now() + WATCH
     }
@@ -293,7 +306,7 @@ mod tests {
 
         assert!(told.iter().all(Option::is_some));
         assert_eq!(written(&mut theirs), b"abcd");
-        assert_eq!(alarm.rang(), 1, "for the first, so that it is looked after");
+        assert_eq!(alarm.rang(), 2, "to look after the first, and to write the fifth");
         let mut rest = Vec::new();
         let write = |slices: &[IoSlice<'_>]| {
             let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
@@ -315,11 +328,11 @@ mod tests {
         assert_eq!(written(&mut theirs), b"1");
 
         for number in 1..=3 {
-            desk.next().unwrap().send(Some(Value::Number(number))).unwrap();
+            desk.next().unwrap().send(heard(Value::Number(number))).unwrap();
         }
 
-        let heard = [&mut first, &mut put, &mut third].map(|told| told.try_recv().unwrap());
-        assert_eq!(heard, [1, 2, 3].map(|number| Some(Value::Number(number))));
+        let answers = [&mut first, &mut put, &mut third].map(value);
+        assert_eq!(answers, [1, 2, 3].map(|number| Some(Value::Number(number))));
         assert!(desk.next().is_none() && desk.is_empty());
     }
 
@@ -362,9 +375,9 @@ mod tests {
         assert_eq!(desk.look(now + WATCH), Some(now + 2 * WATCH));
         assert_eq!(early.try_recv(), Ok(None));
 
-        assert!(desk.next().unwrap().send(Some(Value::Nil)).is_err(), "nobody hears it");
-        desk.next().unwrap().send(Some(Value::Nil)).unwrap();
-        assert_eq!(later.try_recv(), Ok(Some(Value::Nil)), "the next hears its own");
+        assert!(desk.next().unwrap().send(heard(Value::Nil)).is_err(), "nobody hears it");
+        desk.next().unwrap().send(heard(Value::Nil)).unwrap();
+        assert_eq!(value(&mut later), Some(Value::Nil), "the next hears its own");
         assert_eq!(desk.look(now + 2 * WATCH), None, "there is nobody left to look after");
         alarm.rang();
         desk.post(b"3".into(), now + 4 * WATCH).unwrap();
@@ -377,7 +390,7 @@ mod tests {
         let now = clock::now();
         let posted = desk.post(b"1".into(), now + WATCH).unwrap();
         assert_eq!(desk.look(now), Some(now + WATCH));
-        desk.next().unwrap().send(Some(Value::Nil)).unwrap();
+        desk.next().unwrap().send(heard(Value::Nil)).unwrap();
         drop(posted);
         alarm.rang();
 

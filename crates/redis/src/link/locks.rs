@@ -45,13 +45,13 @@ impl Link {
             shared.lost(&lane, &wire);
             return Some(Err(Cause::Lost.timeout()));
         };
-        let Some(value) = answer else {
+        let Some((value, arrived)) = answer else {
             let trail = Trail { wire: Some(lane), uncertain: true };
             return Some(Err(shared.timed_out(&trail, true)));
         };
         match Answer::to(call.which, value) {
             Answer::Reply(reply) => {
-                shared.time.learn(reply.now, clock::now());
+                shared.time.learn(reply.now, arrived);
                 shared.breaker.succeed();
                 Some(Ok(reply))
             }

@@ -120,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     }
 
     fn hand_out(&mut self) -> Result<(), Over> {
-        let mut unread = self.incoming.get(..self.filled).unwrap_or(&[]);
+        let (mut unread, now) = (self.incoming.get(..self.filled).unwrap_or(&[]), clock::now());
         while let Some(end) = resp::measure(unread).map_err(|_| Over)? {
             if end > self.most {
                 return Err(Over);
@@ -136,7 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
             }
             let tell = self.desk.next().ok_or(Over)?;
             // Whoever has given up does not miss it.
-            let _ = tell.send(Some(answer));
+            let _ = tell.send(Some((answer, now)));
         }
         // Nobody asked for what begins here.
         if !unread.is_empty() && self.hear.is_none() && self.desk.is_empty() {
@@ -223,6 +223,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::sync::oneshot;
 
+    use super::super::desk::Heard;
     use super::*;
 
     const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n";
@@ -235,7 +236,7 @@ mod tests {
         Talk::new(stream, questions, Arc::new(Desk::new(None, 1)), hear)
     }
 
-    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Option<Value>> {
+    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Option<Heard>> {
         let (tell, told) = oneshot::channel();
         questions.try_send(Question { command: b"?".into(), tell }).ok().unwrap();
         told
@@ -263,10 +264,8 @@ mod tests {
         theirs.write_all(MESSAGE).await.unwrap();
         theirs.write_all(b":2\r\n").await.unwrap();
 
-        assert_eq!(
-            (first.await, second.await),
-            (Ok(Some(Value::Number(1))), Ok(Some(Value::Number(2))))
-        );
+        let answers = [first.await, second.await].map(|told| told.unwrap().unwrap().0);
+        assert_eq!(answers, [Value::Number(1), Value::Number(2)]);
         theirs.write_all(MESSAGE).await.unwrap();
         drop(theirs);
         talking.await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::answer::Refusal;
-use super::desk::Desk;
+use super::desk::{Desk, Heard};
 use super::resp::{self, Value};
 use super::talk::Question;
 use crate::clock::Instant;
@@ -39,7 +39,7 @@ impl Wire {
     pub(crate) async fn ask(&self, command: Vec<u8>) -> Result<Value, Gone> {
         let (tell, told) = oneshot::channel();
         self.questions.send(Question { command, tell }).await.map_err(|_| Gone)?;
-        told.await.ok().flatten().ok_or(Gone)
+        told.await.ok().flatten().map(|(value, _)| value).ok_or(Gone)
     }
 
     /// Writes a command here and now, or has it written with others; where its answer comes, or by then
@@ -48,7 +48,7 @@ impl Wire {
         &self,
         command: Vec<u8>,
         until: Instant,
-    ) -> Option<oneshot::Receiver<Option<Value>>> {
+    ) -> Option<oneshot::Receiver<Option<Heard>>> {
         self.desk.post(command, until)
     }
 
@@ -69,7 +69,7 @@ impl Wire {
         }
         let mut answers = Vec::with_capacity(asked.len());
         for told in asked {
-            answers.push(told.await.ok().flatten().ok_or(Gone)?);
+            answers.push(told.await.ok().flatten().map(|(value, _)| value).ok_or(Gone)?);
         }
         Ok(answers)
     }
