@@ -69,7 +69,10 @@ fn kill_9_under_load_neither_admits_too_much_nor_leaves_a_key_for_ever() {
         let clients: Vec<_> = (0..CLIENTS)
             .flat_map(|_| [scope.spawn(|| load.http()), scope.spawn(|| load.resp())])
             .collect();
-        for _ in 0..kills {
+        for kill in 0..kills {
+            if kill % 100 == 99 {
+                eprintln!("{kill} of {kills} kills");
+            }
             let before = load.answered.load(Ordering::Relaxed);
             while load.answered.load(Ordering::Relaxed) < before + 2 * KEYS {
                 std::thread::yield_now();
