@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod alarm;
 mod batch;
 mod breaker;
 mod chance;

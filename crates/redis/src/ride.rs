@@ -239,25 +239,14 @@ impl Drop for Pilot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
     use std::time::Duration;
 
     use tollgate_core::algorithm::bucket::Plain;
     use tollgate_core::{Span, Timestamp};
 
     use super::*;
+    use crate::alarm::Alarm;
     use crate::clock;
-
-    /// Counts how often somebody is woken.
-    #[derive(Default)]
-    struct Alarm(AtomicUsize);
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     fn told(places: &[u64]) -> Vec<Told> {
         let passed = |place: &u64| match place {
@@ -288,7 +277,7 @@ mod tests {
 
         pilot.tell(&mut told(&[1, 2, 3, 4, 5, 6]));
 
-        assert_eq!(alarm.0.load(Ordering::Relaxed), 3);
+        assert_eq!(alarm.rang(), 3);
         assert_eq!(hear(&mut two), Some(Ok(vec![5, 6])));
         assert_eq!(hear(&mut one), Some(Ok(vec![1])));
         assert_eq!(hear(&mut three), Some(Ok(vec![2, 3, 4])));

@@ -125,6 +125,29 @@ async fn missing_rights_for_locks_are_named_where_locks_are_used() {
     assert_eq!((commands, keys, channels), (vec![], false, true));
 }
 
+/// Whether a release has gone before cannot be seen then, and nobody may take it for a no.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_right_to_read_latches_nothing_is_granted() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(as_alice(&server, "~* &* +@all -get")).await;
+    let (name, owner) = (LockName::new("order:1").unwrap(), Owner::new(1, 1));
+    for (kind, id) in [(Kind::Simple, 1), (Kind::Reentrant, 2)] {
+        let ask = Acquire {
+            name: &name,
+            kind,
+            owner: &owner,
+            hold: HoldId::new(id),
+            lease: Lease::DEFAULT,
+            delay: Duration::ZERO,
+            label: "",
+            durability: Durability::Plain,
+        };
+        let told = store.acquire(&ask).await;
+        assert!(told.is_err(), "{told:?}");
+    }
+    assert_eq!(run(&server, &[b"DBSIZE"]), tollgate_harness::Reply::Integer(0));
+}
+
 /// Looking at a lock that is held, by its whole name, must not touch it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_check_leaves_locks_alone_and_nothing_behind() {

@@ -247,27 +247,10 @@ fn nobody() -> Tell {
 mod tests {
     use std::io::Read;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
 
     use super::*;
+    use crate::alarm::Alarm;
     use crate::clock;
-
-    #[derive(Default)]
-    struct Alarm(AtomicUsize);
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    impl Alarm {
-        /// How often it rang since this was asked last.
-        fn rang(&self) -> usize {
-            self.0.swap(0, Ordering::Relaxed)
-        }
-    }
 
     /// A desk at which a task attends, and what is written on its socket.
     fn desk(most: usize) -> (Desk, UnixStream, Arc<Alarm>) {

@@ -17,6 +17,7 @@ use super::talk::Hear;
 use super::wire::{Gone, Wire};
 use super::{Link, Shared, Trail, WATCH};
 use crate::clock::{self, Instant};
+use crate::config::Address;
 use crate::error::{Cause, ConnectError};
 
 impl Link {
@@ -34,7 +35,9 @@ impl Link {
         let shared = &*self.shared;
         let _room = shared.room.try_acquire().ok()?;
         let left = deadline.saturating_duration_since(clock::now());
-        if shared.breaker.is_open() || left < WATCH {
+        // What is encrypted nobody but the task can write; to pick a connection would pass it over.
+        let is_tls = matches!(shared.config.address, Address::Tls { .. });
+        if is_tls || shared.breaker.is_open() || left < WATCH {
             return None;
         }
         let (lane, wire) = shared.pick()?;

@@ -1,5 +1,7 @@
 //! Calls that their caller writes itself: answered as others are, or not run at all.
 
+use std::task::{Context, Waker};
+
 use tollgate_harness::{Direction, Fault, FaultProxy};
 
 use super::*;
@@ -65,6 +67,26 @@ async fn many_at_once_are_each_told_their_own() {
 
     told.sort_unstable();
     assert_eq!(told, (first + 1..=first + 100).collect::<Vec<_>>());
+}
+
+/// Who asked may be busy when the answer comes, and must not take it for news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_the_server_is_that_when_its_answer_came() {
+    let server = RedisServer::start().unwrap();
+    let link = link(patient(&server.url())).await;
+    recovered(&link).await;
+    let mut step = std::pin::pin!(here(&link, AGES));
+    assert!(
+        step.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+        "it was written just now"
+    );
+    // Answers come in order: the one to the step is there before this one.
+    count(&link).await;
+    let later = clock::now();
+
+    let reply = step.await.expect("it was sent").unwrap();
+
+    assert!(link.shared.time.ahead(later, Duration::ZERO) > reply.now);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,21 @@
+//! For tests: counts how often somebody is woken.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+#[derive(Default)]
+pub(crate) struct Alarm(AtomicUsize);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Alarm {
+    /// How often it rang since this was asked last.
+    pub(crate) fn rang(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
