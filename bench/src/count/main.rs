@@ -1,4 +1,4 @@
-//! `count-redis CASE DECISIONS [URL]`: so many decisions through Redis and nothing else, for tools that count.
+//! `count-redis CASE DECISIONS [URL [TASKS]]`: so many decisions through Redis and nothing else, for tools that count.
 //!
 //! Wall time on a busy machine says little; instructions and system calls can be counted again and get
 //! the same. Run it twice with different numbers of decisions: the difference is theirs alone, and what
@@ -8,6 +8,7 @@
 //! valgrind --tool=callgrind count-redis random 20000     client instructions
 //! strace -f -c count-redis hot 200000                    its system calls
 //! count-redis random 20000 redis://127.0.0.1:7777        those of a server that runs under callgrind
+//! count-redis envoy 2000 redis://127.0.0.1:7777 1        the same for runs of one request each
 //! ```
 //!
 //! Not here: rates and latencies, which are `bench-redis`'s.
@@ -27,13 +28,13 @@ use tollgate_core::{Charge, Key, Limit, Quota, Request, Store};
 use tollgate_harness::RedisServer;
 use tollgate_redis::{Config, RedisStore};
 
-/// Tasks that ask at the same time, as in `bench-redis`.
+/// Tasks that ask at the same time unless told otherwise, as in `bench-redis`.
 const TASKS: u64 = 1024;
 
 /// Decisions that one task asks for at once, in the case `batches`.
 const BATCH: usize = 64;
 
-const USAGE: &str = "usage: count-redis random|hot|three|envoy|batches DECISIONS [URL]";
+const USAGE: &str = "usage: count-redis random|hot|three|envoy|batches DECISIONS [URL [TASKS]]";
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -61,11 +62,12 @@ fn main() {
             (server.url(), Some(server))
         }
     };
+    let tasks = args.next().map(|tasks| tasks.parse().expect(USAGE));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).enable_all().build().unwrap().block_on(async {
         let config = Config::new(&url).unwrap().deadline(Duration::from_secs(60));
         let store = Arc::new(RedisStore::connect(config).await.unwrap());
-        let tasks = if at_once == 1 { TASKS } else { 64 };
+        let tasks = tasks.unwrap_or(if at_once == 1 { TASKS } else { 64 });
         let each = decisions / tasks / u64::try_from(at_once).unwrap();
         let asking: Vec<_> = (0..tasks)
             .map(|task| {
