@@ -3,7 +3,8 @@
 -- KEYS     the counters: strings first, then logs
 -- ARGV[1]  not_after: microseconds of server time from which nothing is to be charged; 0 if unknown
 -- ARGV[2]  the batch's id; empty if it is never sent again
--- ARGV[3]  `<I1` what plain.lua may try: 0 nothing, 2 takes, 1 equal takes, and what is needed for those
+-- ARGV[3]  `<I1` what may be tried first: 0 nothing, 3 takes from windows (windows.lua), 2 takes from
+--          buckets (plain.lua), 1 equal ones of those, and what is needed for them
 --          (`I2` number of keys, `I1` length and bytes of tag, format of a value, format of one among
 --          others, `dd` full burst, span of the cost); `I2I2I2` numbers of string keys, limits and
 --          terms; the limits (`I1I1` code and length of tag, tag, plan); the terms (`I2I1` limit and
@@ -19,15 +20,15 @@
 --          and what that means under another limit (of a log: how it is carried over, see
 --          `log.convert`); nothing if it means nothing
 --
--- Returns the time; one letter for each request (p passes, d is refused, u undecided: a key was
--- counted under another limit); how many foreign values were found; what is seen of logs, in order:
--- a view of three `I8` for each charge, or where several share one, `I4` length and a dump or, if
--- 2147483648 was added to the length, a sketch; the lengths of what follows, `I4` each, 4294967295 for
--- nothing, or one that all have; and in one string what each key held before: a string, or for a log of
--- another limit `I1` length of tag, tag and `I8` its newest moment, and nothing for one that is under
--- the limit of its charge; an empty string if the counter from which a charge borrows its limit is
--- gone. After equal takes, where all have one length, what was absent is told as a bucket that has been
--- full since the epoch.
+-- Returns one string: `<I8` the time, `I4` how many foreign values were found, and `I4I4I4` the lengths of
+-- the first three of four parts that follow. One letter for each request (p passes, d is refused, u
+-- undecided: a key was counted under another limit); what is seen of logs, in order: a view of three `I8`
+-- for each charge, or where several share one, `I4` length and a dump or, if 2147483648 was added to the
+-- length, a sketch; the lengths of what follows, `I4` each, 4294967295 for nothing, or one that all have;
+-- and what each key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8`
+-- its newest moment, and nothing for one that is under the limit of its charge; an empty string if the
+-- counter from which a charge borrows its limit is gone. After equal takes, where all have one length,
+-- what was absent is told as a bucket that has been full since the epoch.
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
 -- exception is a conversion, which replaces what was read by what it means under another limit.
@@ -79,7 +80,6 @@ local fresh, idle_at = {}, {}
 
 -- Logs' keys under which there is something that is of no use: foreign, idle, or emptied.
 local remains = {}
-local poisoned = 0
 
 if string_keys > 0 then
   prior = call('MGET', unpack(KEYS, 1, string_keys))
@@ -387,14 +387,7 @@ while at <= length do
 end
 
 local function store(i, value, idle)
-  local key, px = KEYS[i], ttl(idle, now)
-  if prior[i] then
-    call('SET', key, value, 'PX', px)
-  elseif not call('SET', key, value, 'PX', px, 'NX') then
-    -- There is something, and it is not a string.
-    poisoned = poisoned + 1
-    call('SET', key, value, 'PX', px)
-  end
+  put(i, value, ttl(idle, now), prior[i])
 end
 
 -- What Redis may refuse for want of memory comes first; once a script has written, it may go on.
@@ -428,9 +421,5 @@ for i = 1, #KEYS do
     lengths[i] = #prior[i]
   end
 end
-local reply = {
-  fmt('%s%06d', time[1], time[2]), concat(letters), fmt('%d', poisoned), concat(views),
-  pack('<' .. rep('I4', #KEYS), unpack(lengths)), concat(prior),
-}
-if keep then keep(reply) end
-return reply
+lengths = pack('<' .. rep('I4', #KEYS), unpack(lengths))
+return answer(concat(letters), poisoned, concat(views), lengths, concat(prior))

@@ -11,18 +11,20 @@ local reply_key
 if ARGV[2] ~= '' then
   reply_key = string.match(KEYS[1], '^tg:{[^}]*}:') .. 'reply:' .. ARGV[2]
   local known = call('GET', reply_key)
-  if known then return cmsgpack.unpack(known) end
+  if known then return known end
 end
 local not_after = tonumber(ARGV[1])
 if not_after > 0 and now > not_after then return { 'late' } end
 
--- Keeps the reply of a batch that may be sent again: whoever does that does so before not_after.
-local keep
-if reply_key then
-  keep = function(reply)
+-- The reply, which is kept if the batch may be sent again: whoever does that does so before not_after.
+local function answer(letters, poisoned, views, lengths, values)
+  local reply = pack('<I8I4I4I4I4', now, poisoned, #letters, #views, #lengths)
+    .. letters .. views .. lengths .. values
+  if reply_key then
     local life = (not_after > 0 and not_after or now) + 1000000 - now
-    call('SET', reply_key, cmsgpack.pack(reply), 'PX', fmt('%d', life / 1000 + 1))
+    call('SET', reply_key, reply, 'PX', fmt('%d', life / 1000 + 1))
   end
+  return reply
 end
 
 -- The same take, once from each key, under a limit whose permits take whole microseconds. Left by
@@ -84,12 +86,31 @@ while byte(packed) == 1 do
   else
     letters = rep('p', keys)
   end
-  local reply = {
-    fmt('%s%06d', time[1], time[2]), letters, poisoned > 0 and fmt('%d', poisoned) or '0', '',
-    pack('<I4', length), values,
-  }
-  if keep then keep(reply) end
-  return reply
+  return answer(letters, poisoned, '', pack('<I4', length), values)
+end
+
+local poisoned = 0
+
+-- Stores what a key is to hold, and for how long, given what it held before.
+local function put(key, value, px, before)
+  if before then
+    call('SET', KEYS[key], value, 'PX', px)
+  elseif not call('SET', KEYS[key], value, 'PX', px, 'NX') then
+    -- There is something, and it is not a string.
+    poisoned = poisoned + 1
+    call('SET', KEYS[key], value, 'PX', px)
+  end
+end
+
+-- The reply, where every key is a string.
+local function answer_strings(letters, prior, keys)
+  local lengths = {}
+  for key = 1, keys do
+    local value = prior[key]
+    if value then lengths[key] = #value else lengths[key], prior[key] = 4294967295, '' end
+  end
+  lengths = pack('<' .. rep('I4', keys), unpack(lengths))
+  return answer(concat(letters), poisoned, '', lengths, concat(prior))
 end
 
 -- Any other takes: one counter at a time. Left by `break`, with nothing written.
@@ -217,29 +238,14 @@ while byte(packed) == 2 do
   end
   if strange then break end
 
-  local lengths, poisoned = {}, 0
   for key = 1, keys do
-    local limit, value = under[key], prior[key]
+    local limit = under[key]
     if limit then
       local w, p = ahead_w[key], ahead_p[key]
-      local new, idle, px = pack(limit[3], limit[1], now + w, p), p > 0 and w + 1 or w, limit[8]
-      if idle ~= limit[7] then
-        px = fmt('%d', idle / 1000 + 1)
-        limit[7], limit[8] = idle, px
-      end
-      if value then
-        call('SET', KEYS[key], new, 'PX', px)
-      elseif not call('SET', KEYS[key], new, 'PX', px, 'NX') then
-        poisoned = poisoned + 1
-        call('SET', KEYS[key], new, 'PX', px)
-      end
+      local idle = p > 0 and w + 1 or w
+      if idle ~= limit[7] then limit[7], limit[8] = idle, fmt('%d', idle / 1000 + 1) end
+      put(key, pack(limit[3], limit[1], now + w, p), limit[8], prior[key])
     end
-    if value then lengths[key] = #value else lengths[key], prior[key] = 4294967295, '' end
   end
-  local reply = {
-    fmt('%s%06d', time[1], time[2]), concat(letters), poisoned > 0 and fmt('%d', poisoned) or '0', '',
-    pack('<' .. rep('I4', keys), unpack(lengths)), concat(prior),
-  }
-  if keep then keep(reply) end
-  return reply
+  return answer_strings(letters, prior, keys)
 end

@@ -78,14 +78,9 @@ impl Scripted {
         parts.extend([&b"0"[..], b""]);
         parts.extend(call.args.iter().map(Vec::as_slice));
         let raw = self.client.borrow_mut().command(&parts).unwrap();
-        let Raw::Array(parts) = raw else { panic!("{raw:?}") };
-        let mut values = parts.into_iter().map(|part| match part {
-            Raw::Bulk(bytes) => Some(bytes),
-            Raw::Nil => None,
-            other => panic!("{other:?}"),
-        });
-        let now = values.next().flatten().unwrap();
-        Reply { now: String::from_utf8(now).unwrap().parse().unwrap(), values: values.collect() }
+        let Raw::Bulk(bytes) = raw else { panic!("{raw:?}") };
+        let (now, rest) = bytes.split_first_chunk().unwrap();
+        Reply { now: u64::from_le_bytes(*now), values: vec![Some(rest.to_vec())] }
     }
 }
 
@@ -405,10 +400,22 @@ fn takes_from_several_buckets_are_answered_as_in_core() {
     );
 }
 
+fn window(anchor: Anchor, quota: &str) -> Limit {
+    Limit::new(FixedWindow { anchor }, quota.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn takes_from_several_windows_are_answered_as_in_core() {
+    takes_are_answered_as_in_core([
+        window(Anchor::Epoch, "40 per 1s"),
+        window(Anchor::FirstHit, "7 per 1s"),
+        window(Anchor::Epoch, "11 per 1ms"),
+        window(Anchor::FirstHit, "300 per 1m"),
+    ]);
+}
+
 #[test]
 fn takes_from_windows_and_buckets_are_answered_as_in_core() {
-    let window =
-        |anchor, quota: &str| Limit::new(FixedWindow { anchor }, quota.parse().unwrap()).unwrap();
     takes_are_answered_as_in_core([
         window(Anchor::Epoch, "40 per 1s"),
         window(Anchor::FirstHit, "7 per 1s"),

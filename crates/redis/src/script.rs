@@ -13,6 +13,7 @@ pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/prelude.lua"),
     include_str!("../lua/plain.lua"),
+    include_str!("../lua/windows.lua"),
     include_str!("../lua/steps.lua"),
     "local function make(code)\nif code == 0 then\n",
     include_str!("../lua/fixed_window.lua"),

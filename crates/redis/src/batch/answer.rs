@@ -59,12 +59,20 @@ impl Batch {
     /// Answers what the script decided, at the place of each request; the rest stays in the batch, to
     /// be sent again.
     pub(crate) fn answer(&mut self, reply: &Reply, told: &mut [Told]) -> Result<Tally, Garbled> {
-        let part = |i: usize| reply.values.get(i).and_then(Option::as_deref).ok_or(Garbled);
-        let (letters, poisoned, views) = (part(0)?, part(1)?, part(2)?);
+        let [Some(said)] = reply.values.as_slice() else { return Err(Garbled) };
+        let (counts, mut rest) = said.split_first_chunk::<16>().ok_or(Garbled)?;
+        let [poisoned, letters, views, lengths] = counts.as_chunks().0 else { return Err(Garbled) };
+        let mut next = |length: &[u8; 4]| {
+            let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Garbled)?;
+            let (part, others) = rest.split_at_checked(length).ok_or(Garbled)?;
+            rest = others;
+            Ok(part)
+        };
+        let (letters, views, lengths) = (next(letters)?, next(views)?, next(lengths)?);
         let keys = self.cargo.strings.len().saturating_add(self.cargo.logs.len());
-        let prior = Prior::read(part(3)?, part(4)?, keys)?;
-        let poisoned = std::str::from_utf8(poisoned).ok().and_then(|n| n.parse().ok());
-        let mut tally = Tally { poisoned: poisoned.ok_or(Garbled)?, ..Tally::default() };
+        let prior = Prior::read(lengths, rest, keys)?;
+        let poisoned = u64::from(u32::from_le_bytes(*poisoned));
+        let mut tally = Tally { poisoned, ..Tally::default() };
         if letters.len() != self.cargo.len() {
             return Err(Garbled);
         }

@@ -26,6 +26,9 @@ const EQUAL: u8 = 1;
 /// The first byte of a batch of takes from buckets.
 const PLAIN: u8 = 2;
 
+/// The first byte of a batch of takes from fixed windows.
+const WINDOWED: u8 = 3;
+
 /// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
 const MAX_AT_ONCE: usize = 1024;
 
@@ -87,7 +90,8 @@ pub(super) fn write(cargo: &Cargo, conversions: &[Conversion]) -> (Vec<Vec<u8>>,
             continue;
         }
         let end = request.saturating_add(count_alike(cargo, request));
-        if cargo.items(request).len() > 1 {
+        // What is left to `lua/windows.lua` has one form for all.
+        if cargo.items(request).len() > 1 || cargo.windowed {
             write_requests(cargo, request..end, &mut program);
         } else {
             write_runs(cargo, request..end, &mut program);
@@ -95,13 +99,15 @@ pub(super) fn write(cargo: &Cargo, conversions: &[Conversion]) -> (Vec<Vec<u8>>,
         request = end;
     }
     let mut header = Vec::with_capacity(512);
-    let plain = cargo.plain && cargo.len() > 0 && conversions.is_empty();
+    let alone = cargo.len() > 0 && conversions.is_empty();
+    let plain = cargo.plain && alone;
     match equal(cargo) {
         Some((limit, cost)) if plain => {
             header.push(EQUAL);
             layout::pack_equal(limit, cost, cargo.strings.len(), &mut header);
         }
         _ if plain => header.push(PLAIN),
+        _ if cargo.windowed && alone => header.push(WINDOWED),
         _ => header.push(0),
     }
     let tags = write_header(cargo, &mut header);
@@ -126,9 +132,10 @@ fn one_run(cargo: &Cargo) -> Option<Run> {
     Some(Run { first: 1, term: 1, keys, times })
 }
 
-/// How many requests from this one on are equal, if they are of several charges and share no log.
+/// How many requests from this one on are equal, if they are not told as runs and share no log.
 fn count_equal(cargo: &Cargo, first: usize) -> usize {
-    if cargo.single || cargo.items(first).len() < 2 || cargo.shares_a_log(first) {
+    let runs = cargo.single || cargo.items(first).len() < 2;
+    if (runs && !cargo.windowed) || cargo.shares_a_log(first) {
         return 1;
     }
     let equal = |request: &usize| cargo.items(*request) == cargo.items(first);
@@ -141,7 +148,7 @@ fn count_alike(cargo: &Cargo, first: usize) -> usize {
     let charges = cargo.items(first).len();
     let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
     let left = cargo.len().saturating_sub(first);
-    if cargo.single {
+    if cargo.single && !cargo.windowed {
         return left.min(most).max(1);
     }
     let dumps = cargo.shares_a_log(first);
@@ -149,7 +156,8 @@ fn count_alike(cargo: &Cargo, first: usize) -> usize {
         let (items, next) = (cargo.items(*request), cargo.items(request.saturating_add(1)));
         let differ = *request == first || dumps || items != next;
         items.len() == charges
-            && (charges == 1 || (cargo.shares_a_log(*request) == dumps && differ))
+            && ((charges == 1 && !cargo.windowed)
+                || (cargo.shares_a_log(*request) == dumps && differ))
     };
     (first..cargo.len()).take(most).take_while(alike).count().max(1)
 }

@@ -34,6 +34,8 @@ pub(crate) struct Cargo {
     pub(super) single: bool,
     /// Whether all may be decided by `lua/plain.lua`.
     pub(super) plain: bool,
+    /// Whether all may be decided by `lua/windows.lua`.
+    pub(super) windowed: bool,
 }
 
 /// A limit, and which of `kinds` it counts like, from 1 on.
@@ -113,6 +115,7 @@ impl Default for Cargo {
             ends: Vec::new(),
             single: true,
             plain: true,
+            windowed: true,
         }
     }
 }
@@ -130,7 +133,7 @@ impl Cargo {
         self.term_numbers.clear();
         self.items.clear();
         self.ends.clear();
-        (self.single, self.plain) = (true, true);
+        (self.single, self.plain, self.windowed) = (true, true, true);
     }
 
     /// How many requests there are.
@@ -164,13 +167,15 @@ impl Cargo {
     /// Adds a charge to the request that comes next.
     pub(super) fn add(&mut self, lot: Lot<'_>) {
         let key = if lot.is_log() {
-            self.plain = false;
+            (self.plain, self.windowed) = (false, false);
             self.logs.number(lot.label)
         } else {
             self.strings.number(lot.label)
         };
         let (limit, term) = self.term(&lot);
-        self.plain &= lot.need == Need::Must;
+        if lot.need != Need::Must {
+            (self.plain, self.windowed) = (false, false);
+        }
         self.items.push(Item { key, term, limit, need: lot.need });
     }
 
@@ -208,7 +213,8 @@ impl Cargo {
         let term = *self.term_numbers.entry(terms).or_insert(next);
         if term == next {
             self.terms.push(terms);
-            self.plain &= lot.is_plain();
+            self.plain &= lot.takes_from(layout::is_plain);
+            self.windowed &= lot.takes_from(layout::is_windowed);
         }
         (limit, term)
     }
@@ -322,12 +328,10 @@ impl<'c> Lot<'c> {
         Self { judge: judge.unwrap_or(self.limit), borrowed: judge.is_some(), ..self }
     }
 
-    /// Whether `lua/plain.lua` may decide it, as far as its terms go.
-    fn is_plain(&self) -> bool {
+    /// Whether it is a take without more ado, at a cost that is this under its limit.
+    fn takes_from(&self, is: impl Fn(&Limit, u64) -> bool) -> bool {
         match self.op {
-            Op::Take(cost) => {
-                self.patience_us == 0 && !self.borrowed && layout::is_plain(self.limit, cost)
-            }
+            Op::Take(cost) => self.patience_us == 0 && !self.borrowed && is(self.limit, cost),
             _ => false,
         }
     }

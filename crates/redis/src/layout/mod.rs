@@ -77,6 +77,14 @@ pub(crate) fn is_plain(limit: &Limit, cost: u64) -> bool {
     }
 }
 
+/// Whether takes of this cost can be decided by `lua/windows.lua`.
+pub(crate) fn is_windowed(limit: &Limit, cost: u64) -> bool {
+    match limit.plan() {
+        Plan::FixedWindow(plan) => cost > 0 && cost <= plan.capacity,
+        _ => false,
+    }
+}
+
 /// The arrival time of a bucket that holds nothing else, if these bytes are that.
 pub(crate) fn read_plain(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
     bucket::read_plain(plan, bytes)

@@ -7,7 +7,7 @@ use super::resp::{Error, Value};
 use crate::error::Cause;
 
 /// What the script returned: the server's time, or 0 if it did not look, then a bulk string or nil per
-/// value.
+/// value. A batch returns one string, which begins with the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) now: u64,
@@ -38,8 +38,27 @@ impl Answer {
                 let reply = |now| Self::Reply(Reply { now, values: Vec::new() });
                 now.map_or(Self::Foreign, reply)
             }
+            Value::String(bytes) if which == Which::Batch => {
+                Self::read_batch(bytes).map_or(Self::Foreign, Self::Reply)
+            }
             value => Self::read(value),
         }
+    }
+
+    /// A time, a count, three lengths, and as much as those say.
+    fn read_batch(mut bytes: Vec<u8>) -> Option<Reply> {
+        let (now, rest) = bytes.split_first_chunk()?;
+        let now = u64::from_le_bytes(*now);
+        let ([_, lengths @ ..], _) = rest.split_first_chunk::<16>()?.0.as_chunks() else {
+            return None;
+        };
+        let least =
+            lengths.iter().map(|length| u64::from(u32::from_le_bytes(*length))).sum::<u64>();
+        if u64::try_from(bytes.len()).ok()? < least.checked_add(24)? {
+            return None;
+        }
+        bytes.drain(..8);
+        Some(Reply { now, values: vec![Some(bytes)] })
     }
 
     fn read(value: Value) -> Self {
@@ -150,6 +169,23 @@ mod tests {
         for which in [Which::Batch, Which::Values, Which::Lock(Step::Renew)] {
             assert_eq!(Answer::to(which, bulk("7")), Answer::Foreign, "{which:?}");
         }
+    }
+
+    #[test]
+    fn a_batch_says_all_in_one_string_of_the_length_that_it_tells() {
+        let said = |lengths: [u32; 3], rest: &[u8]| {
+            let lengths = lengths.iter().flat_map(|length| length.to_le_bytes());
+            let head = 7_u64.to_le_bytes().into_iter().chain([0; 4]).chain(lengths);
+            head.chain(rest.iter().copied()).collect::<Vec<u8>>()
+        };
+        let whole = said([1, 0, 4], b"pLLLLvalue");
+        let reply = Reply { now: 7, values: vec![Some(whole[8..].to_vec())] };
+        assert_eq!(Answer::to(Which::Batch, Value::String(whole)), Answer::Reply(reply));
+        for cut in [said([1, 0, 4], b"pLLL"), said([0; 3], b"")[..23].to_vec()] {
+            assert_eq!(Answer::to(Which::Batch, Value::String(cut)), Answer::Foreign);
+        }
+        let huge = Value::String(said([u32::MAX; 3], b"p"));
+        assert_eq!(Answer::to(Which::Batch, huge), Answer::Foreign);
     }
 
     #[test]
