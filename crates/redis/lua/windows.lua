@@ -32,6 +32,8 @@ while byte(packed) == 3 do
     if count == 127 then
       times, many, count, at = many, 1, byte(program, at), at + 1
     end
+    -- Nobody asks for nothing; should one all the same, Redis would not come out of the loop below.
+    if count == 0 then strange = true break end
     local flat = { unpack_('<' .. rep('I2I2', count * many), program, at) }
     at = at + 4 * count * many
     for first = 1, 2 * count * many, 2 * count do

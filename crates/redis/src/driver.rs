@@ -179,11 +179,6 @@ impl Driver {
         self.runtime.spawn(work);
     }
 
-    /// Whether the thread sleeps until somebody asks.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.queue.is_asleep()
-    }
-
     /// Puts what one caller asks into the queue.
     pub(crate) fn submit(
         &self,

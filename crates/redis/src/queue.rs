@@ -84,11 +84,6 @@ impl<L: Load> Queue<L> {
         self.patience.checked_div(4).unwrap_or_default()
     }
 
-    /// Whether the driver sleeps, so that whoever joins now has to wake it.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.lock().asleep
-    }
-
     /// Has one caller put itself into the last load.
     pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut L) -> T) -> Result<T, TurnedAway> {
         let mut line = self.lock();

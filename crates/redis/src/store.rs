@@ -135,9 +135,6 @@ impl RedisStore {
         requests: &[Request<'_>],
         take: impl Fn(&mut [Told]) -> T,
     ) -> Result<T, StoreError> {
-        if self.driver.is_asleep() {
-            give_way().await;
-        }
         let mut ticket: Option<Ticket> = None;
         let told = poll_fn(|context| {
             if let Some(ticket) = &mut ticket {
@@ -273,21 +270,6 @@ fn answers(requests: &[Request<'_>], told: Vec<Told>) -> Result<Vec<Answer>, Sto
         answers.push(told.answer(request).ok_or_else(unsaid)?);
     }
     Ok(answers)
-}
-
-/// Has other tasks of this thread polled first. To wake the store's thread costs more than to ask, and
-/// tasks are woken in droves: when the first of them asks, the others are about to, and fly with it.
-/// Nobody depends on it: what has not been asked yet is not waited for, and has its whole time.
-async fn give_way() {
-    let mut given = false;
-    poll_fn(|context| {
-        if mem::replace(&mut given, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// A request without charges passes, and concerns no counter.

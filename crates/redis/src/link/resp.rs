@@ -7,7 +7,7 @@
 /// The most bytes of one value: what Redis itself allows for a string.
 pub(super) const MAX_BYTES: usize = 512 << 20;
 
-/// The most values in an array. A script of ours returns six, the check of permissions some thirty; a
+/// The most values in an array. A step on a lock returns a few, the check of permissions some thirty; a
 /// `SCAN` of five hundred places may find several keys in each.
 const MAX_VALUES: usize = 1 << 14;
 

@@ -13,6 +13,7 @@ use tollgate::{Admission, MAX_LIFETIME};
 
 use super::wire::{self, Answer, Batch, Check};
 use super::write;
+use crate::doors::give_way;
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
@@ -62,7 +63,10 @@ async fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> An
     let patience = at_most("patience_ms", check.patience_ms, MAX_PATIENCE)?;
     let admission = match at_once(room, || room.limiter.admit_within(&ask, patience)) {
         Some(admission) => admission,
-        None => Box::pin(room.limiter.admit_within(&ask, patience)).await,
+        None => {
+            give_way(room.limiter.store()).await;
+            Box::pin(room.limiter.admit_within(&ask, patience)).await
+        }
     };
     under_way.map(UnderWay::end);
     room.record(Door::Http, &ask, &admission);
