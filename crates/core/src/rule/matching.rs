@@ -57,7 +57,7 @@ impl<'s> Match<'s> {
         };
         // Those of the rule itself come first, and of these the ones that a function gives.
         let (given, own) = (view.given.len(), self.rule.by().len());
-        let at = self.rule.by.iter().take(own).skip(given).position(lacks)?.saturating_add(given);
+        let at = self.rule.by.get(given..own)?.iter().position(lacks)?.saturating_add(given);
         self.rule.by().get(at).map(String::as_str)
     }
 
@@ -100,6 +100,15 @@ impl<'s> Match<'s> {
 }
 
 impl Test {
+    /// How many things a value is compared with one by one, at most.
+    pub(super) fn compares(&self) -> usize {
+        match self {
+            Self::Text { prefixes, .. } => prefixes.len(),
+            Self::Networks(networks) => networks.len(),
+            Self::Templates(_) | Self::Present | Self::Absent => 1,
+        }
+    }
+
     pub(super) fn holds(&self, view: &View<'_>, slot: Slot) -> bool {
         match self {
             Self::Text { texts, prefixes } => view.text(slot).is_some_and(|value| {

@@ -190,6 +190,51 @@ fn the_index_finds_what_looking_at_every_rule_finds() {
     assert!(blocked > 5_000 && exempt > 500 && charged > 50_000, "{blocked} {exempt} {charged}");
 }
 
+/// Rules that do nothing but charge, as many as are judged without the index and one more.
+#[test]
+fn few_rules_that_only_charge_are_those_that_every_rule_tells() {
+    let (mut rng, mut charged) = (Rng::new(8), [0; 10]);
+    for _ in 0..1_000 {
+        let mut domain = Domain::new("shop");
+        for i in 0..rng.within(1, 9) {
+            let mut rule = random_rule(&format!("r{i}"), &mut rng);
+            if rule.block || rule.on_missing == OnMissing::Refuse {
+                continue;
+            }
+            rule.mode = rng.pick(&[Mode::Enforce, Mode::Enforce, Mode::Off]);
+            domain.rules.push(rule);
+        }
+        let set = compile(&domain);
+        // A rule that replaces nobody who is there takes the other way.
+        let mut other = domain.clone();
+        let mut replaces = rule("replaces");
+        replaces.matches.push(("user".to_owned(), Pattern::Any(vec![Value::Text("?".to_owned())])));
+        replaces.replaces = domain.rules.iter().map(|rule| rule.name.clone()).collect();
+        other.rules.push(replaces);
+        let other = compile(&other);
+        for _ in 0..20 {
+            let facts = random_facts(&mut rng);
+            let path = facts.path.as_ref().map(|segments| spelled(segments, &mut rng));
+            let ask = asked(&facts, path.as_deref());
+            let keys = |set: &RuleSet| match set.judge(&ask, &SECRET) {
+                Judgement::Charges(charges) => {
+                    let keys =
+                        charges.enforced().iter().map(|due| charges.key(due).as_bytes().to_vec());
+                    keys.collect::<Vec<_>>()
+                }
+                other => panic!("{other:?}"),
+            };
+
+            let found = actual(&set, &ask);
+
+            assert_eq!(found, judge(&domain, &facts), "{facts:?} as {path:?} by {domain:#?}");
+            assert_eq!(keys(&set), keys(&other), "in the same order, under the same keys");
+            charged[domain.rules.len()] += keys(&set).len();
+        }
+    }
+    assert!(charged.iter().skip(1).all(|charges| *charges > 100), "{charged:?}");
+}
+
 /// E25: neither the answer nor the order of the charges depends on the order of declaration.
 #[test]
 fn the_order_of_rules_does_not_matter() {
