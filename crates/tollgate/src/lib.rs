@@ -55,6 +55,8 @@ mod limiter;
 pub mod locks;
 mod observer;
 mod permits;
+#[cfg(feature = "tower")]
+mod plain;
 mod rate_limiter;
 #[cfg(feature = "macros")]
 mod refused;

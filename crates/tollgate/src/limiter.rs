@@ -394,7 +394,7 @@ impl<S: Store + 'static> Limiter<S> {
         R::new(ruling, permits, outage)
     }
 
-    fn count(&self, ruling: &Ruling, outage: Option<Outage>, manner: Manner) {
+    pub(crate) fn count(&self, ruling: &Ruling, outage: Option<Outage>, manner: Manner) {
         if manner == Manner::Peek {
             return;
         }
@@ -526,6 +526,7 @@ fn limit_at(due: &Due<'_>) -> usize {
 }
 
 /// Where a due stands in its rules; what it says comes later.
+#[inline]
 pub(crate) fn place(due: &Due<'_>) -> Found {
     let decision = tollgate_core::Decision::overflow(Verdict::Allow);
     Found { of: Of::Rules, rule: due.rule.index(), limit: limit_at(due), decision }

@@ -158,6 +158,13 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// The same of a request that needs nothing but the store.
+    #[cfg(feature = "tower")]
+    pub(crate) fn take_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
+        let ready = !self.store.is_remote() && self.ladder.debts.is_empty();
+        ready && self.store.decide_at_once(request, answer)
+    }
+
     /// Executes the tolls, all or none.
     pub(crate) async fn decide(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Outcome {
         // A store that costs no trip is neither spared nor learnt from.

@@ -19,6 +19,7 @@ use super::policies::{Listed, Policies, Written};
 use super::refusal::{Malformed, RefusalKind};
 use super::segments;
 use crate::Ruling;
+use crate::plain::only_takes;
 use crate::seen::Seen;
 
 /// What to look for in a request, under one version of the rules.
@@ -29,6 +30,8 @@ pub(super) struct Plan {
     pub(super) edition: u64,
     /// Whether the application looks at requests, which it does in [`Parts`].
     pub(super) wants_parts: bool,
+    /// Whether all that the rules do to a request is to take from counters.
+    pub(super) only_takes: bool,
     wants: Vec<(String, Want)>,
     /// What clients were told of their limits.
     written: Written,
@@ -119,6 +122,7 @@ impl Plan {
             rules: Arc::new(RuleSet::empty()),
             edition: 0,
             wants_parts: false,
+            only_takes: true,
             wants: Vec::new(),
             written: Written::new(),
         }
@@ -132,7 +136,8 @@ impl Plan {
         let wants: Vec<(String, Want)> = wants.collect();
         let by_application = wants.iter().any(|(_, want)| matches!(want, Want::Application(_)));
         let wants_parts = by_application || config.cost.is_some();
-        Self { rules, edition, wants_parts, wants, written: Written::new() }
+        let only_takes = only_takes(&rules, &config.domain);
+        Self { rules, edition, wants_parts, only_takes, wants, written: Written::new() }
     }
 
     /// What clients are told of the limits that a ruling looked at, if there are any. Who has waited

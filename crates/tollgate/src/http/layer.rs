@@ -334,6 +334,11 @@ impl<S: Store + 'static> Config<S> {
         if let Err(kind) = plan.fill(self, head, &mut ask) {
             return Early::Unjudged(kind);
         }
+        if plan.only_takes
+            && let Some(ruled) = self.limiter.take_plainly(&ask, &plan.rules)
+        {
+            return Early::Ruled(ruled);
+        }
         // Without patience nothing is booked, and a future within another is moved once more.
         let (limiter, rules) = (&self.limiter, Arc::clone(&plan.rules));
         let ruled = limiter.rule_with::<Ruled>(&ask, Manner::CHARGE, rules, |_, _| {});

@@ -25,6 +25,7 @@ mod outbound;
 mod outbound_rules;
 mod patience;
 mod permits;
+mod plain;
 mod ready;
 #[cfg(feature = "redis")]
 mod redis;
