@@ -17,6 +17,7 @@
 mod booth;
 mod builder;
 mod clock;
+mod few;
 mod fingerprint;
 mod interned;
 mod locks;

@@ -7,10 +7,11 @@
 use smallvec::SmallVec;
 use tollgate_core::algorithm::bucket::Plain;
 use tollgate_core::{
-    Answer, Basis, Charge, Clock, Counter, Limit, Need, Op, Request, Seat, Timestamp, Verdict,
+    Answer, Basis, Charge, Clock, Counter, Limit, Need, Op, Request, Seat, Timestamp,
 };
 
 use crate::EmbeddedStore;
+use crate::few::{answer_plainly, are_apart};
 use crate::fingerprint::Fingerprint;
 use crate::overflow::{Overflow, Shared};
 use crate::shard::{Planned, Shard};
@@ -117,8 +118,8 @@ impl<'s, C: Clock> Several<'s, C> {
         now
     }
 
-    /// The way nearly every request goes: plain takes from different buckets. False, and nothing
-    /// done, if any of them is not that.
+    /// Plain takes from different buckets, more than a few or from new ones. False, and nothing done, if
+    /// any of them is not that.
     fn charge_plainly(
         &mut self,
         request: &Request<'_>,
@@ -145,35 +146,13 @@ impl<'s, C: Clock> Several<'s, C> {
             }
         }
         self.unlock();
-        for (charge, take) in charges.iter().zip(&takes) {
-            if let (Some(plan), Some(cost)) = (charge.limit().bucket_plan(), charge.plain_cost()) {
-                answer.decisions.push(if passes {
-                    plan.answer_plainly(take.plain, cost)
-                } else {
-                    plan.peek_plainly(take.plain, cost)
-                });
-            }
-        }
-        answer.at = now;
-        (answer.verdict, answer.refused_by) = if passes {
-            // All of them must, and do.
-            (Verdict::Allow, None)
-        } else {
-            request.rule(&answer.decisions)
-        };
+        answer_plainly(request, takes.iter().map(|take| take.plain), passes, now, answer);
         true
     }
 
     /// Whether all of these must pass, and no two are of one counter.
     fn are_apart(&self, charges: &[Charge<'_>]) -> bool {
-        let mut rest = self.prints.as_slice();
-        while let [print, others @ ..] = rest {
-            if others.contains(print) {
-                return false;
-            }
-            rest = others;
-        }
-        charges.iter().all(|charge| charge.need() == Need::Must)
+        are_apart(&self.prints) && charges.iter().all(|charge| charge.need() == Need::Must)
     }
 
     /// Plans plain takes; false if one of them is not that simple.

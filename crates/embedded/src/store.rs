@@ -14,6 +14,7 @@ use tollgate_core::{
 use crate::MonotonicClock;
 use crate::booth::{Booths, Locked};
 use crate::builder::{Builder, Sizes};
+use crate::few;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::locks::Locks;
 use crate::overflow::Overflow;
@@ -258,6 +259,7 @@ impl<C: Clock> EmbeddedStore<C> {
                 answer.refused_by = (!decision.passes()).then_some(0);
                 answer.decisions.push(decision);
             }
+            _ if few::charge(self, request, answer) => {}
             _ => Several::new(self, request).charge(request, answer),
         }
     }
