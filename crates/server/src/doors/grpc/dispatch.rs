@@ -54,18 +54,26 @@ impl Dispatch {
         request: Request<Incoming>,
         vitals: Arc<Vitals>,
     ) -> Response<Leaving> {
-        match request.uri().path() {
-            SHOULD_RATE_LIMIT => self.limit(request, vitals).await,
-            path => {
-                let lasts = path == WATCH || path.starts_with("/grpc.reflection.");
-                let request = request.map(|body| {
-                    let patience = Patience::Silence(SILENCE);
-                    tonic::body::Body::new(Arriving::new(body, Arc::clone(&vitals), patience))
-                });
-                let Ok(response) = self.others.call(request).await;
-                response.map(|body| Leaving::new(body, (!lasts).then_some(vitals)))
-            }
+        if request.uri().path() == SHOULD_RATE_LIMIT {
+            return self.limit(request, vitals).await;
         }
+        // In a box, as whoever asks for a limit would have to find room for it.
+        Box::pin(self.pass_on(request, vitals)).await
+    }
+
+    async fn pass_on(
+        &mut self,
+        request: Request<Incoming>,
+        vitals: Arc<Vitals>,
+    ) -> Response<Leaving> {
+        let path = request.uri().path();
+        let lasts = path == WATCH || path.starts_with("/grpc.reflection.");
+        let request = request.map(|body| {
+            let patience = Patience::Silence(SILENCE);
+            tonic::body::Body::new(Arriving::new(body, Arc::clone(&vitals), patience))
+        });
+        let Ok(response) = self.others.call(request).await;
+        response.map(|body| Leaving::new(body, (!lasts).then_some(vitals)))
     }
 
     async fn limit(

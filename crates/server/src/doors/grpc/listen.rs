@@ -194,7 +194,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let io = TokioIo::new(Metered::new(stream, Arc::clone(&vitals)));
     let at = Arc::clone(&vitals);
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let answer = dispatch.clone().answer(request, Arc::clone(&at));
+        // In a box: hyper and tokio move what they are given several times before it has its place.
+        let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));
         async { Ok::<_, Infallible>(answer.await) }
     });
     let connection = bounded().serve_connection(io, service);
