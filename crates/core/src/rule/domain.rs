@@ -53,10 +53,8 @@ impl ActiveDomain {
             Index::new(rules.map(|(rule, implied)| {
                 at_work(rule).then(|| rule.conditions.iter().chain(implied))
             }));
-        let mut plain: Vec<usize> = Vec::new();
-        for (at, _) in self.rules.iter().enumerate().filter(|(_, rule)| at_work(rule)) {
-            plain.push(at);
-        }
+        let working = self.rules.iter().enumerate().filter(|(_, rule)| at_work(rule));
+        let mut plain: Vec<usize> = working.map(|(at, _)| at).collect();
         plain.sort_unstable_by_key(|at| self.rules.get(*at).map(|rule| rule.rank));
         let dues = self.rules.iter().map(ActiveRule::dues).fold(0, usize::saturating_add);
         let quick = |rule: &ActiveRule| rule.conditions.iter().all(|it| it.test.compares() <= FEW);
