@@ -4,6 +4,7 @@
 //! (hyper, below); frames that ask for nothing (`metered`); bodies and time (`vitals`, `bodies`).
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use super::calls::{Arrivals, Calls};
 use super::dispatch::Dispatch;
 use super::metered::Metered;
 use super::vitals::{TICK, Verdict, Vitals, Watchdog};
@@ -198,7 +200,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));
         async { Ok::<_, Infallible>(answer.await) }
     });
-    let connection = bounded().serve_connection(io, service);
+    let mut calls = Calls::default();
+    let connection = bounded(calls.arrivals()).serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
     let mut watchdog = Watchdog::default();
     let mut ticks = tokio::time::interval(TICK);
@@ -207,7 +210,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     let mut ending = false;
     loop {
         tokio::select! {
-            _ = connection.as_mut() => return,
+            _ = poll_fn(|context| calls.poll(connection.as_mut(), context)) => return,
             () = stopped(&mut stop), if !ending => {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
@@ -225,8 +228,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 }
 
 /// HTTP/2 in bounds.
-fn bounded() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+fn bounded(arrivals: Arrivals) -> http2::Builder<Arrivals> {
+    let mut builder = http2::Builder::new(arrivals);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)

@@ -8,13 +8,14 @@
 //! | File | Holds |
 //! |---|---|
 //! | `service`, `wire`, `json`, `proto` | from a request to a response |
-//! | `listen`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
+//! | `listen`, `calls`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
 //! | `vitals`, `metered`, `bodies` | what a client may hold, and for how long |
 //!
 //! [`routes`] are the same services for whoever has a listener of his own.
 
 mod account;
 mod bodies;
+mod calls;
 mod dispatch;
 pub mod json;
 mod listen;
