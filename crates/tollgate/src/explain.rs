@@ -157,7 +157,7 @@ impl<S: Store + 'static> Limiter<S> {
             ExplainedCounter {
                 rule: due.rule.name().to_owned(),
                 limit: due.limit.name().to_owned(),
-                allows: due.limit.limit().to_string(),
+                allows: due.limit.text().to_owned(),
                 is_ban: due.limit.kind() == LimitKind::Ban,
                 cost: due.cost,
                 key: shown(charges.key(due)),

@@ -156,7 +156,7 @@ impl fmt::Display for Refused {
             }
         }
         if let Some(limit) = self.refused_by().and_then(|finding| finding.limit) {
-            write!(f, " of {}", limit.limit())?;
+            write!(f, " of {}", limit.text())?;
         }
         match self.retry_after() {
             Some(retry) => write!(f, ": call again after {retry:?}"),

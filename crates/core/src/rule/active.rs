@@ -150,6 +150,8 @@ pub enum LimitKind {
 pub struct ActiveLimit {
     pub(super) name: String,
     pub(super) limit: Limit,
+    /// The limit as it is displayed, which each answer of a server says.
+    pub(super) text: Box<str>,
     pub(super) kind: LimitKind,
     pub(super) guard: Option<Limit>,
     pub(super) since: Revision,
@@ -165,6 +167,11 @@ impl ActiveLimit {
     /// What is allowed. Its revision is the version of the set.
     pub const fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    /// The same as text, such as `5 per 1m (token-bucket)`.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// What was charged under this revision or a later one is counted as it was charged. Before it,

@@ -251,7 +251,8 @@ impl Compiler {
             OnChange::Keep => Revision::default(),
             OnChange::Scale | OnChange::Reset => limit.revision(),
         };
-        ActiveLimit { name, limit, kind, guard: None, since, head }
+        let text = limit.to_string().into();
+        ActiveLimit { name, limit, text, kind, guard: None, since, head }
     }
 
     fn ban(&self, rule: &Rule, ban: Ban, place: Place, report: &mut Report) -> Option<ActiveBan> {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{self, Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use tollgate::core::rule::{Ask, AskError};
 use tollgate::{Admission, Blocked, Finding, Source};
 
@@ -157,8 +157,7 @@ pub(crate) struct RefusedBy<'r> {
 pub(crate) struct Limit<'r> {
     pub(super) rule: &'r str,
     pub(super) limit: &'r str,
-    #[serde(serialize_with = "printed")]
-    pub(super) allows: &'r tollgate::core::Limit,
+    pub(super) allows: &'r str,
     pub(super) allowed: bool,
     pub(super) remaining: u64,
     pub(super) reset_after_ms: u64,
@@ -211,16 +210,12 @@ impl<'r> Limit<'r> {
         Some(Self {
             rule: rule.name(),
             limit: limit.name(),
-            allows: limit.limit(),
+            allows: limit.text(),
             allowed: finding.decision.passes(),
             remaining: finding.decision.remaining,
             reset_after_ms: millis_up(finding.decision.reset_after),
         })
     }
-}
-
-fn printed<S: Serializer>(limit: &tollgate::core::Limit, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(limit)
 }
 
 const fn source(source: Source) -> &'static str {

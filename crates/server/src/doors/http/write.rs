@@ -2,8 +2,6 @@
 //!
 //! Byte for byte what serde makes of [`Answer`]; a test compares the two, and both change together.
 
-use std::io::Write as _;
-
 use super::wire::{Answer, Limit, RefusedBy};
 
 /// What the answer to a check of usual rules has, so that it is written without growing.
@@ -71,10 +69,9 @@ fn limit(limit: &Limit<'_>, out: &mut Vec<u8>) {
     text(limit.rule, out);
     out.extend_from_slice(b",\"limit\":");
     text(limit.limit, out);
-    // A limit is printed in digits, letters and signs that JSON leaves as they are.
-    out.extend_from_slice(b",\"allows\":\"");
-    let _ = write!(out, "{}", limit.allows);
-    out.extend_from_slice(b"\",\"allowed\":");
+    out.extend_from_slice(b",\"allows\":");
+    text(limit.allows, out);
+    out.extend_from_slice(b",\"allowed\":");
     boolean(limit.allowed, out);
     out.extend_from_slice(b",\"remaining\":");
     number(limit.remaining, out);
