@@ -1,6 +1,7 @@
 //! Bodies: those that are read, bounded in size and time, and those that are sent.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::problem::Problem;
 
@@ -21,7 +23,14 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
     if said > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large());
     }
-    match tokio::time::timeout(PATIENCE, Limited::new(body, most).collect()).await {
+    let mut whole = pin!(Limited::new(body, most).collect());
+    // Most bodies come with their heads, and need no timer.
+    let at_once = poll_fn(|context| Poll::Ready(whole.as_mut().poll(context))).await;
+    let read = match at_once {
+        Poll::Ready(read) => Ok(read),
+        Poll::Pending => Box::pin(timeout(PATIENCE, whole)).await,
+    };
+    match read {
         Err(_) => Err(Problem::new(408, "the body took longer than 10 s").close()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Problem::new(400, "the body cannot be read").close()),

@@ -165,9 +165,16 @@ impl Connection {
         let (room, local, at) = (Arc::clone(&self.room), self.local, Arc::clone(&phase));
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             at.serving();
-            let (room, at, handle) = (Arc::clone(&room), Arc::clone(&at), handle.clone());
+            let (id, answer) = begin(&room, request, peer, local, &handle);
+            let at = Arc::clone(&at);
             async move {
-                let mut response = answer(room, request, peer, local, handle).await;
+                let mut response = match answer {
+                    Ok(answer) => answer.await,
+                    Err(problem) => problem.close().into(),
+                };
+                if let Some(id) = id {
+                    response.headers_mut().insert(X_REQUEST_ID, id);
+                }
                 if matches!(response.body(), Body::Stream(_)) {
                     // A stream is served until it ends, however silent it is, and ends with its
                     // connection.
@@ -210,31 +217,26 @@ impl Drop for Open {
     }
 }
 
-/// Answers one request: what no handler should see is refused here, and every answer has an id.
-async fn answer<H, F>(
-    room: Arc<Room>,
+/// Begins to answer one request: what no handler should see is refused here, and every answer has an
+/// id. Not a future, which would keep the request a second time: what hyper is given is copied for each
+/// request, so it is short.
+fn begin<H, F>(
+    room: &Arc<Room>,
     request: Request<Incoming>,
     peer: SocketAddr,
     local: bool,
-    handle: H,
-) -> Response<Body>
+    handle: &H,
+) -> (Option<HeaderValue>, Result<F, Problem>)
 where
     H: Fn(Arc<Room>, Call) -> F,
-    F: Future<Output = Response<Body>>,
 {
     let id = harmless_id(request.headers()).unwrap_or_else(|| room.request_id());
     let value = HeaderValue::from_str(&id).ok();
-    let mut response = match refused(&request) {
-        Some(problem) => problem.close().into(),
-        None => {
-            tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
-            handle(room, Call { request, peer, local, id }).await
-        }
-    };
-    if let Some(value) = value {
-        response.headers_mut().insert(X_REQUEST_ID, value);
+    if let Some(problem) = refused(&request) {
+        return (value, Err(problem));
     }
-    response
+    tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
+    (value, Ok(handle(Arc::clone(room), Call { request, peer, local, id })))
 }
 
 /// The id that a client gave a request, if it is harmless.

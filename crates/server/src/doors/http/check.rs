@@ -1,20 +1,21 @@
 //! Checks, peeks, batches and reservations.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
+use hyper::body::Incoming;
 use serde_json::json as object;
 use tollgate::core::Store as _;
+use tollgate::core::rule::Ask;
 use tollgate::{Admission, MAX_LIFETIME};
 
 use super::wire::{self, Answer, Batch, Check};
 use super::write;
 use crate::doors::give_way;
-use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::room::Room;
@@ -32,13 +33,31 @@ const MAX_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a reservation waits to be settled unless it says so.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-pub(super) async fn answer(room: &Arc<Room>, call: Call) -> Response<Body> {
-    let (parts, incoming) = call.request.into_parts();
-    let path = parts.uri.path();
-    let counts = path != "/v1/peek";
+/// What is asked, by the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    Check,
+    Batch,
+    Peek,
+    Reserve,
+}
+
+impl Asks {
+    pub(super) fn at(path: &str) -> Option<Self> {
+        match path {
+            "/v1/check" => Some(Self::Check),
+            "/v1/check/batch" => Some(Self::Batch),
+            "/v1/peek" => Some(Self::Peek),
+            "/v1/reserve" => Some(Self::Reserve),
+            _ => None,
+        }
+    }
+}
+
+pub(super) async fn answer(room: Arc<Room>, body: Incoming, asks: Asks) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = counts.then(|| UnderWay::new(&room.counts, Door::Http));
-    let bytes = match body::read(incoming, MAX_BODY).await {
+    let under_way = (asks != Asks::Peek).then(|| UnderWay::new(&room.counts, Door::Http));
+    let bytes = match body::read(body, MAX_BODY).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
     };
@@ -46,41 +65,56 @@ pub(super) async fn answer(room: &Arc<Room>, call: Call) -> Response<Body> {
         return Problem::new(503, "there are no rules yet").retry_after(1).into();
     }
     // Futures that ask the store are long, and would be copied into each of those around them.
-    let answered = match path {
-        "/v1/check/batch" => Box::pin(batch(room, &bytes, under_way)).await,
-        "/v1/peek" => Box::pin(peek(room, &bytes)).await,
-        "/v1/reserve" => Box::pin(reserve(room, &bytes, under_way)).await,
-        _ => check(room, &bytes, under_way).await,
+    let answered = match asks {
+        Asks::Check if room.limiter.store().is_remote() => {
+            Box::pin(check_far(&room, &bytes, under_way)).await
+        }
+        Asks::Check => check(&room, &bytes, under_way),
+        Asks::Batch => Box::pin(batch(&room, &bytes, under_way)).await,
+        Asks::Peek => Box::pin(peek(&room, &bytes)).await,
+        Asks::Reserve => Box::pin(reserve(&room, &bytes, under_way)).await,
     };
     answered.unwrap_or_else(Into::into)
 }
 
 type Answered = Result<Response<Body>, Problem>;
 
-async fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+/// A check of the store in this process.
+fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
-    let ask = check.ask()?;
-    let patience = at_most("patience_ms", check.patience_ms, MAX_PATIENCE)?;
-    let admission = match at_once(room, || room.limiter.admit_within(&ask, patience)) {
-        Some(admission) => admission,
-        None => {
-            give_way(room.limiter.store()).await;
-            Box::pin(room.limiter.admit_within(&ask, patience)).await
-        }
-    };
-    under_way.map(UnderWay::end);
-    room.record(Door::Http, &ask, &admission);
-    Ok(written(&admission))
+    let (ask, patience) = (check.ask()?, patience(&check)?);
+    let admission = at_once(pin!(room.limiter.admit_within(&ask, patience)));
+    Ok(judged(room, &ask, &admission, under_way))
 }
 
-/// What the store in this process says, without leaving the stack: it never waits. `None` if it is
-/// another one, of which nothing was asked.
-fn at_once<F: Future>(room: &Room, ask: impl FnOnce() -> F) -> Option<F::Output> {
-    if room.limiter.store().is_remote() {
-        return None;
-    }
-    match pin!(ask()).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => Some(answer),
+/// A check of a store that is asked over a connection.
+async fn check_far(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+    let check: Check<'_> = wire::read(bytes)?;
+    let (ask, patience) = (check.ask()?, patience(&check)?);
+    give_way(room.limiter.store()).await;
+    let admission = room.limiter.admit_within(&ask, patience).await;
+    Ok(judged(room, &ask, &admission, under_way))
+}
+
+fn patience(check: &Check<'_>) -> Result<Duration, Problem> {
+    at_most("patience_ms", check.patience_ms, MAX_PATIENCE)
+}
+
+fn judged(
+    room: &Room,
+    ask: &Ask<'_>,
+    admission: &Admission,
+    under_way: Option<UnderWay<'_>>,
+) -> Response<Body> {
+    under_way.map(UnderWay::end);
+    room.record(Door::Http, ask, admission);
+    written(admission)
+}
+
+/// What the store in this process says, without leaving the stack: it never waits.
+fn at_once<T>(asked: Pin<&mut impl Future<Output = T>>) -> T {
+    match asked.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }

@@ -21,8 +21,11 @@ mod reserve;
 mod wire;
 mod write;
 
+use std::future;
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::Either;
 use http::{Method, Response};
 use tokio::sync::watch;
 
@@ -34,6 +37,7 @@ use crate::http::{self as common, Call, Side};
 use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
 use auth::Doorman;
+use check::Asks;
 pub(crate) use check::MAX_BODY;
 pub(crate) use wire::{Check, read};
 
@@ -44,16 +48,36 @@ pub(crate) async fn serve(
 ) {
     let doorman = Arc::new(Doorman::new(&room));
     let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.door.clone()));
-    let handle = move |room: Arc<Room>, call: Call| {
-        route(room, Arc::clone(&doorman), Arc::clone(&envoy), call)
-    };
+    let handle = move |room: Arc<Room>, call: Call| route(room, &doorman, &envoy, call);
     common::serve(listener, Side::Door, room, stop, handle).await;
 }
 
 /// Who answers at `/json`.
 type Envoy = RateLimits<AnyStore>;
 
-async fn route(
+/// Whoever is asked less often than checks.
+type Elsewhere = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+/// Who answers a request. hyper copies what it gets from here for every request, so it is no longer than
+/// a check needs; the others are in a box.
+fn route(
+    room: Arc<Room>,
+    doorman: &Arc<Doorman>,
+    envoy: &Arc<Envoy>,
+    call: Call,
+) -> Either<impl Future<Output = Response<Body>> + Send + use<>, Elsewhere> {
+    let posted = call.request.method() == Method::POST;
+    let Some(asks) = Asks::at(call.request.uri().path()).filter(|_| posted) else {
+        let (doorman, envoy) = (Arc::clone(doorman), Arc::clone(envoy));
+        return Either::Right(Box::pin(elsewhere(room, doorman, envoy, call)));
+    };
+    match allowed(&room, &call, Needs::Nothing) {
+        Ok(()) => Either::Left(check::answer(room, call.request.into_body(), asks)),
+        Err(problem) => Either::Right(Box::pin(future::ready(problem.into()))),
+    }
+}
+
+async fn elsewhere(
     room: Arc<Room>,
     doorman: Arc<Doorman>,
     envoy: Arc<Envoy>,
@@ -65,33 +89,28 @@ async fn route(
         (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
         (&Method::GET, "/openapi.json") => openapi::response(),
         (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
-            Ok(()) => Box::pin(doorman.answer(&room, call)).await,
+            Ok(()) => doorman.answer(&room, call).await,
             Err(problem) => problem.into(),
         },
-        (&Method::POST, "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve") => {
-            match allowed(&room, &call, Needs::Nothing) {
-                Ok(()) => check::answer(&room, call).await,
-                Err(problem) => problem.into(),
-            }
-        }
         (&Method::POST, "/json") => match allowed(&room, &call, Needs::Nothing) {
             Ok(()) => json::answer(&room, &envoy, call).await,
             Err(problem) => problem.into(),
         },
         (&Method::POST, "/v1/commit" | "/v1/refund") => {
             match allowed(&room, &call, Needs::TokenOffLoopback) {
-                Ok(()) => Box::pin(reserve::settle(&room, call)).await,
+                Ok(()) => reserve::settle(&room, call).await,
                 Err(problem) => problem.into(),
             }
         }
-        (
-            _,
-            "/v1/check" | "/v1/check/batch" | "/v1/peek" | "/v1/reserve" | "/v1/commit"
-            | "/v1/refund" | "/json",
-        ) => Problem::new(405, "this path takes POST").into(),
+        (_, "/v1/commit" | "/v1/refund" | "/json") => takes_post(),
+        (_, path) if Asks::at(path).is_some() => takes_post(),
         (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
         _ => nothing(),
     }
+}
+
+fn takes_post() -> Response<Body> {
+    Problem::new(405, "this path takes POST").into()
 }
 
 fn nothing() -> Response<Body> {
