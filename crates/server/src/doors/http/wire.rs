@@ -93,7 +93,12 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
 
 /// Reads an object, or says where it is wrong.
 pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| {
+    // Looked at once as a whole, its strings need not be one by one.
+    let read = match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(bytes),
+    };
+    read.map_err(|error| {
         let message = error.to_string();
         // The place comes as numbers, too.
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();

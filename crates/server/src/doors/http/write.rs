@@ -101,8 +101,9 @@ fn number(mut value: u64, out: &mut Vec<u8>) {
 
 /// A string; most need no escaping, and the rest is left to those who know how.
 fn text(text: &str, out: &mut Vec<u8>) {
-    let plain = |byte: &u8| *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
-    if text.as_bytes().iter().all(plain) {
+    let escapes = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    // All of it is looked at, as then several bytes are at a time.
+    if !text.as_bytes().iter().fold(false, |any, byte| any | escapes(byte)) {
         out.push(b'"');
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
