@@ -15,7 +15,6 @@ use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::Rate
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use super::settings::Settings;
 use super::{MAX_MESSAGE, json, wire};
-use crate::doors::give_way;
 
 /// Envoy's rate limit service on a limiter.
 #[derive(Debug)]
@@ -116,7 +115,6 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         if pending.is_some_and(|pending| !pending.may_give_back()) && gives_back(asked) {
             return Err(Status::permission_denied(GIVES_BACK));
         }
-        give_way(self.limiter.store()).await;
         let answered = self.decide(asked).await;
         if let Some(pending) = pending {
             pending.judged(asked, &answered);
