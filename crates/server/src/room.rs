@@ -102,13 +102,18 @@ impl Room {
 
     /// Whether requests are wanted.
     pub fn readiness(&self) -> Readiness {
-        if self.draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             Readiness::Draining
         } else if self.rules.are_missing() || self.envoy.are_missing() {
             Readiness::NoRules
         } else {
             Readiness::Ready
         }
+    }
+
+    /// Whether it is about to end.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Why the last good rules cannot be kept in the directory that was named for them.

@@ -11,6 +11,7 @@ use super::fuzz;
 use crate::doors::grpc::json;
 use crate::doors::http::{Check, read};
 use crate::doors::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
+use crate::http::framing::Framing;
 
 /// A command is within its input, its arguments are within it in order, and the same bytes one more
 /// at a time are the same command.
@@ -54,6 +55,37 @@ fn resp() {
         }
         if parsed == Ok(None) {
             assert!(input.len() < MAX_COMMAND, "nobody has to keep more than a command");
+        }
+    });
+}
+
+/// What can be read in two ways is so however it is split, and begins within its bytes.
+#[test]
+fn requests_of_http() {
+    let texts: [&[u8]; 3] = [
+        b"POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n{}\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\nT: v\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    ];
+    let words: [&[u8]; 10] = [
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"Content-Length: 1\r\n",
+        b"content-length:",
+        b"Transfer-Encoding: chunked\r\n",
+        b"ffffffffffffffff",
+        b"18446744073709551615",
+        b"0\r\n\r\n",
+        b" ",
+    ];
+    fuzz(&texts, &words, |input| {
+        let whole = Framing::default().pass(input);
+        assert!(whole.err().is_none_or(|at| at < input.len()));
+        for split in [1, 5] {
+            let mut framing = Framing::default();
+            let parts = input.chunks(split).try_for_each(|part| framing.pass(part));
+            assert_eq!(parts.is_err(), whole.is_err());
         }
     });
 }

@@ -4,6 +4,9 @@
 //! minute; a head must arrive within ten seconds of its first byte; a response must be taken within
 //! thirty. Bodies are the business of whoever reads them. One timer does for all of it, and is moved
 //! only when it would fire too early or too late.
+//!
+//! Nor does it hand on a request that can be read in two ways (`framing.rs`): what follows is replaced by
+//! something that is no request, so that it is hyper that says 400 and closes, after what came before.
 
 use std::io;
 use std::pin::Pin;
@@ -14,6 +17,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use super::framing::Framing;
+
 /// How long a connection may be silent between requests.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -22,6 +27,9 @@ const HEAD: Duration = Duration::from_secs(10);
 
 /// How long a client may take to take what it asked for.
 const WRITE: Duration = Duration::from_secs(30);
+
+/// No head, nor any part of one or of a body.
+const BROKEN: &[u8] = b"\0\r\n\r\n";
 
 /// What a connection is at.
 #[derive(Debug, Default)]
@@ -54,10 +62,15 @@ pub(crate) struct Guarded<S> {
     stream: S,
     phase: std::sync::Arc<Phase>,
     timer: Pin<Box<Sleep>>,
+    /// Whether the timer, unless it has fired, wakes the task that serves.
+    wakes: bool,
     /// Since when reading waits, and in which phase.
     reading: Option<(u8, Instant)>,
     /// Until when the client must take more.
     writing: Option<Instant>,
+    framing: Framing,
+    /// What is still to be read in place of what the client says.
+    ending: Option<&'static [u8]>,
 }
 
 impl<S> Guarded<S> {
@@ -65,7 +78,8 @@ impl<S> Guarded<S> {
         let timer = Box::pin(tokio::time::sleep(HEAD));
         // A connection that was opened means to say something.
         let reading = Some((AT_REST, after(HEAD)));
-        Self { stream, phase, timer, reading, writing: None }
+        let framing = Framing::default();
+        Self { stream, phase, timer, wakes: false, reading, writing: None, framing, ending: None }
     }
 
     /// Whether it is past `due`; else wakes the task then.
@@ -80,7 +94,18 @@ impl<S> Guarded<S> {
             }
             self.timer.as_mut().reset(due);
         }
+        self.wakes = true;
         false
+    }
+
+    /// Begins to be idle. hyper need not read before there is something to be read, if it tried while the
+    /// request was served: then nothing but this has it look at the time.
+    fn rest(&mut self, context: &mut Context<'_>) {
+        let due = after(IDLE);
+        self.reading = Some((AT_REST, due));
+        if !self.wakes || self.timer.is_elapsed() {
+            self.is_late(due, context);
+        }
     }
 }
 
@@ -100,13 +125,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if this.ending.is_some() {
+            this.end(buffer);
+            return Poll::Ready(Ok(()));
+        }
         let phase = this.phase.0.load(Ordering::Relaxed);
         let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
             Poll::Ready(read) => {
-                if phase == AT_REST && buffer.filled().len() > before {
+                let fresh = buffer.filled().get(before..).unwrap_or_default();
+                if phase == AT_REST && !fresh.is_empty() {
                     this.phase.0.store(IN_HEAD, Ordering::Relaxed);
                     this.reading = None;
+                }
+                if let Err(at) = this.framing.pass(fresh) {
+                    buffer.set_filled(before.saturating_add(at));
+                    this.ending = Some(BROKEN);
+                    this.end(buffer);
                 }
                 Poll::Ready(read)
             }
@@ -128,6 +163,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
 }
 
 impl<S> Guarded<S> {
+    /// Reads on in what ends the connection.
+    fn end(&mut self, buffer: &mut ReadBuf<'_>) {
+        if let Some(rest) = &mut self.ending {
+            let (now, later) = rest.split_at(rest.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            *rest = later;
+        }
+    }
+
     fn written<T>(
         &mut self,
         written: Poll<io::Result<T>>,
@@ -135,6 +179,9 @@ impl<S> Guarded<S> {
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.writing = None;
+            if self.phase.0.load(Ordering::Relaxed) == AT_REST {
+                self.rest(context);
+            }
             return written;
         }
         let due = *self.writing.get_or_insert_with(|| after(WRITE));
@@ -219,6 +266,53 @@ mod tests {
         assert!(phase.timed_out());
         assert_eq!(given_up(&mut dribbles).await, 10, "began a head");
         assert_eq!(given_up(&mut keeps).await, 60, "was served before");
+    }
+
+    /// C21: hyper reads ahead while a request is served, and has no reason to read again after it.
+    #[tokio::test]
+    async fn a_connection_that_was_served_is_ended_whoever_reads() {
+        let (guarded, mut client, phase) = pair().await;
+        let at = std::sync::Arc::clone(&phase);
+        let service = hyper::service::service_fn(move |_| {
+            at.serving();
+            let at = std::sync::Arc::clone(&at);
+            async move {
+                at.idle();
+                Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new()))
+            }
+        });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder.header_read_timeout(None::<Duration>);
+        // In a task, which nobody polls but whom it waits for.
+        let io = hyper_util::rt::TokioIo::new(guarded);
+        let connection = tokio::spawn(builder.serve_connection(io, service));
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        client.read_exact(&mut [0; 15]).await.unwrap();
+        tokio::time::pause();
+        let began = Instant::now();
+
+        let ended = tokio::time::timeout(Duration::from_secs(600), connection).await;
+
+        assert!(ended.is_ok() && phase.timed_out(), "{ended:?}");
+        let seconds = began.elapsed().as_secs();
+        assert!((59..=60).contains(&seconds), "{seconds} s");
+    }
+
+    #[tokio::test]
+    async fn what_can_be_read_in_two_ways_is_no_request_any_more() {
+        let (mut guarded, mut client, _) = pair().await;
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\nHost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let mut read = Vec::new();
+
+        guarded.read_to_end(&mut read).await.unwrap();
+
+        // Of a line that did not fit into one read, what came before was passed on.
+        let (first, second) = read.split_at(27);
+        assert_eq!(first, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(second.ends_with(BROKEN) && !second.contains(&b'H'), "{}", second.escape_ascii());
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! HTTP/1.1 only: what HTTP/2 floods are made of does not exist here.
 
 pub(crate) mod body;
+pub(crate) mod framing;
 pub(crate) mod guarded;
 pub(crate) mod problem;
 
@@ -166,7 +167,8 @@ impl Connection {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             at.serving();
             let (id, answer) = begin(&room, request, peer, local, &handle);
-            let at = Arc::clone(&at);
+            // Who keeps its connection would find it closed a moment later, with a request in flight.
+            let (at, last) = (Arc::clone(&at), room.is_draining());
             async move {
                 let mut response = match answer {
                     Ok(answer) => answer.await,
@@ -175,12 +177,13 @@ impl Connection {
                 if let Some(id) = id {
                     response.headers_mut().insert(X_REQUEST_ID, id);
                 }
-                if matches!(response.body(), Body::Stream(_)) {
-                    // A stream is served until it ends, however silent it is, and ends with its
-                    // connection.
+                let stream = matches!(response.body(), Body::Stream(_));
+                // A stream is served until it ends, however silent it is, and ends with its connection.
+                if stream || last {
                     let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(http::header::CONNECTION, close);
-                } else {
+                }
+                if !stream {
                     at.idle();
                 }
                 Ok::<_, std::convert::Infallible>(response)
@@ -261,8 +264,10 @@ fn refused(request: &Request<Incoming>) -> Option<Problem> {
     if !plain {
         return Some(Problem::new(400, "the body is coded in a way that can be read twice"));
     }
-    if request.headers().get_all(http::header::HOST).iter().count() > 1 {
-        return Some(Problem::new(400, "the request names two hosts"));
+    match request.headers().get_all(http::header::HOST).iter().count() {
+        1 => None,
+        0 if request.version() < http::Version::HTTP_11 => None,
+        0 => Some(Problem::new(400, "the request names no host")),
+        _ => Some(Problem::new(400, "the request names two hosts")),
     }
-    None
 }

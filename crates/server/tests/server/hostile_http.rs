@@ -1,16 +1,34 @@
 //! What nobody should send over HTTP.
 
-use super::support::{connect, metric, parse, raw, start, start_with};
+use super::support::{connect, metric, parse, raw, start, start_with, until};
 use std::io::{Read, Write};
+use std::time::Duration;
 
 const HEAD: &str = "POST /v1/check HTTP/1.1\r\nHost: a\r\n";
 
-/// C19: refused and closed, or at least answered once and closed: nothing after it is read as a
-/// request.
+/// C19: refused and closed, with bodies that pass if they are read; nothing after it is read as a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_can_be_read_in_two_ways_end_the_connection() {
     let running = start().await;
     let second = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    let check = r#"{"domain":"shop"}"#;
+    let chunked = format!("11\r\n{check}\r\n0\r\n\r\n");
+    for (framing, body) in [
+        ("Content-Length: 17\r\nContent-Length: 17\r\n\r\n", check),
+        ("Content-Length: 17\r\nTransfer-Encoding: chunked\r\n\r\n", &chunked),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 17\r\n\r\n", &chunked),
+        ("X: a\nContent-Length: 17\r\n\r\n", check),
+        ("Content-Length: 17\r\n\n", check),
+        ("Transfer-Encoding: chunked, chunked\r\n\r\n", &chunked),
+    ] {
+        for listener in [running.http, running.admin] {
+            let reply = raw(listener, format!("{HEAD}{framing}{body}{second}").as_bytes());
+            let text = String::from_utf8_lossy(&reply).into_owned();
+            assert_eq!(parse(&reply).status, 400, "{framing:?}: {text}");
+            assert_eq!(text.matches("HTTP/1.1 ").count(), 1, "{framing:?}: {text}");
+        }
+    }
+    assert_eq!(parse(&raw(running.http, b"GET /healthz HTTP/1.1\r\n\r\n")).status, 400, "no host");
     for framing in [
         "Transfer-Encoding: xchunked\r\n\r\n",
         "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
@@ -22,8 +40,6 @@ async fn requests_that_can_be_read_in_two_ways_end_the_connection() {
         "Content-Length: -1\r\n\r\n",
         "X: a\r\n folded\r\nContent-Length: 2\r\n\r\n{}",
         "Content-Length : 2\r\n\r\n{}",
-        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
         "Host: b\r\nContent-Length: 2\r\n\r\n{}",
     ] {
         let reply = raw(running.http, format!("{HEAD}{framing}{second}").as_bytes());
@@ -129,7 +145,30 @@ async fn whoever_leaves_early_leaves_nothing_behind() {
         stream.write_all(format!("{HEAD}Content-Length: 17\r\n\r\n{{\"dom").as_bytes()).unwrap();
     }
     let open = "tollgate_connections{listener=\"http\"}";
-    super::support::until("they are gone", || metric(running.admin, open) == 0).await;
+    until("they are gone", || metric(running.admin, open) == 0).await;
     let errors = "tollgate_requests_total{door=\"http\",outcome=\"error\"}";
-    super::support::until("each was an error", || metric(running.admin, errors) == 20).await;
+    until("each was an error", || metric(running.admin, errors) == 20).await;
+}
+
+/// Whoever keeps its connection is told that the server is about to end.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_answer_before_the_end_closes_its_connection() {
+    let running = start_with(|settings| settings.drain_delay = Duration::from_secs(600)).await;
+    let mut kept = connect(running.http);
+    let ask = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    kept.write_all(ask).unwrap();
+    let mut first = [0; 15];
+    kept.read_exact(&mut first).unwrap();
+    let room = std::sync::Arc::clone(running.server.room());
+    let stopping = tokio::spawn(running.server.stop());
+    until("it drains", || room.is_draining()).await;
+
+    kept.write_all(ask).unwrap();
+    let mut rest = Vec::new();
+    kept.read_to_end(&mut rest).unwrap();
+
+    let rest = String::from_utf8_lossy(&rest).into_owned();
+    let (_, second) = rest.split_once("HTTP/1.1 200 OK").unwrap();
+    assert!(second.to_ascii_lowercase().contains("connection: close"), "{second}");
+    stopping.abort();
 }

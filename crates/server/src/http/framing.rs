@@ -1,0 +1,253 @@
+//! Where requests begin and end, read strictly before hyper reads it leniently.
+//!
+//! A proxy in front of the server may read a request that can be read in two ways in the other one, and
+//! what is then its next request is not the same here (C19). hyper takes lines that end without a carriage
+//! return, the first of two equal lengths, and chunks beside a length. Here the bytes are followed from a
+//! head through its body to the next head, and such a one is found.
+//!
+//! Everything else is hyper's business: where a number or a chunk cannot be read, nothing is looked at any
+//! more, as hyper ends that connection.
+
+use std::mem;
+
+use memchr::memchr;
+
+use super::MAX_HEAD;
+
+/// Follows what arrives on a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Framing {
+    at: At,
+    /// The line that has begun, as far as it came with earlier bytes.
+    line: Vec<u8>,
+    head: Head,
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    /// A line of a head.
+    #[default]
+    Head,
+    /// A body of so many more bytes.
+    Body(u64),
+    /// The line before a chunk.
+    Size,
+    /// A chunk of so many more bytes, with the end of its line.
+    Chunk(u64),
+    /// A line after the last chunk.
+    Trailer,
+    /// Something that hyper refuses.
+    Unknown,
+}
+
+/// What is known of a head.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    begun: bool,
+    length: Option<u64>,
+    chunked: bool,
+}
+
+impl Framing {
+    /// Follows these bytes.
+    ///
+    /// # Errors
+    ///
+    /// When they can be read in two ways: with the place of the line that does it, or of what is here of it.
+    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
+        let mut rest = bytes;
+        while !rest.is_empty() && self.at != At::Unknown {
+            if let At::Body(left) | At::Chunk(left) = self.at {
+                rest = self.skip(left, rest);
+                continue;
+            }
+            let Some(end) = memchr(b'\n', rest) else {
+                self.keep(rest);
+                break;
+            };
+            let (line, later) = rest.split_at(end.saturating_add(1));
+            let clear = if self.line.is_empty() {
+                self.read(line)
+            } else {
+                self.line.extend_from_slice(line);
+                let line = mem::take(&mut self.line);
+                self.read(&line)
+            };
+            if !clear {
+                return Err(bytes.len().saturating_sub(rest.len()));
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn skip<'b>(&mut self, left: u64, bytes: &'b [u8]) -> &'b [u8] {
+        let here = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(left);
+        self.at = match (self.at, left.saturating_sub(here)) {
+            (At::Chunk(_), 0) => At::Size,
+            (At::Chunk(_), left) => At::Chunk(left),
+            (_, 0) => At::Head,
+            (_, left) => At::Body(left),
+        };
+        bytes.get(usize::try_from(here).unwrap_or(usize::MAX)..).unwrap_or_default()
+    }
+
+    fn keep(&mut self, part: &[u8]) {
+        self.line.extend_from_slice(part);
+        // hyper does not read as much without the end of a line.
+        if self.line.len() > MAX_HEAD {
+            (self.at, self.line) = (At::Unknown, Vec::new());
+        }
+    }
+
+    /// Reads a line; whether it can be read in one way only.
+    fn read(&mut self, line: &[u8]) -> bool {
+        let Some(line) = line.strip_suffix(b"\r\n") else { return false };
+        match self.at {
+            At::Head if line.is_empty() => {
+                // Empty lines before a request are nothing.
+                if self.head.begun {
+                    self.at = mem::take(&mut self.head).body();
+                }
+            }
+            At::Head if self.head.begun => return self.field(line),
+            At::Head => self.head.begun = true,
+            At::Size => self.at = chunk(line).unwrap_or(At::Unknown),
+            At::Trailer if line.is_empty() => self.at = At::Head,
+            At::Trailer | At::Body(_) | At::Chunk(_) | At::Unknown => {}
+        }
+        true
+    }
+
+    fn field(&mut self, line: &[u8]) -> bool {
+        const NAMES: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+        let Some((name, value)) = NAMES.iter().find_map(|name| {
+            let (own, value) = line.split_at_checked(name.len())?;
+            (own.eq_ignore_ascii_case(name) && value.first() == Some(&b':'))
+                .then_some((*name, value))
+        }) else {
+            return true;
+        };
+        if self.head.length.is_some() {
+            return false;
+        }
+        if name == NAMES[1] {
+            // Twice is refused where codings are looked at.
+            self.head.chunked = true;
+        } else if self.head.chunked {
+            return false;
+        } else {
+            self.head.length = number(value.get(1..).unwrap_or_default().trim_ascii(), 10);
+            if self.head.length.is_none() {
+                self.at = At::Unknown;
+            }
+        }
+        true
+    }
+}
+
+impl Head {
+    /// What follows it.
+    const fn body(self) -> At {
+        match self.length {
+            _ if self.chunked => At::Size,
+            None | Some(0) => At::Head,
+            Some(length) => At::Body(length),
+        }
+    }
+}
+
+/// What follows the line before a chunk.
+fn chunk(line: &[u8]) -> Option<At> {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    Some(match number(line.get(..digits)?, 16)? {
+        0 => At::Trailer,
+        size => At::Chunk(size.checked_add(2)?),
+    })
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<u64> {
+    // A sign is none, though Rust reads one.
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
+
+    /// Where it was found, however the bytes are split.
+    fn found(text: &str) -> Option<usize> {
+        let bytes = text.as_bytes();
+        let whole = Framing::default().pass(bytes).err();
+        for split in [1, 2, 3, 7] {
+            let mut framing = Framing::default();
+            let part = bytes.chunks(split).position(|part| framing.pass(part).is_err());
+            // Of a line that is split, what came before was passed on.
+            assert_eq!(part.is_some(), whole.is_some(), "{text:?} in parts of {split}");
+            let before = part.and_then(|part| part.checked_mul(split)).unwrap_or(usize::MAX);
+            assert!(whole.is_none_or(|whole| before.saturating_add(split) > whole), "{text:?}");
+        }
+        whole
+    }
+
+    #[test]
+    fn what_can_be_read_in_one_way_passes() {
+        for text in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\na\nb",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\na\n\r\n0\r\nT: v\r\n\r\n",
+            "POST / HTTP/1.1\r\ncontent-length:0\r\nX-Content-Length: 1\r\nContent-Lengthy: 2\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ] {
+            let twice = format!("{text}{text}");
+            assert_eq!((found(text), found(&twice)), (None, None), "{text:?}");
+        }
+    }
+
+    /// C19
+    #[test]
+    fn what_can_be_read_in_two_ways_is_found_where_it_is() {
+        for (before, line) in [
+            ("", "GET / HTTP/1.1\n"),
+            ("", "\n"),
+            (POST, "X: a\n"),
+            (POST, "\n"),
+            ("POST / HTTP/1.1\r\nContent-Length: 1\r\n", "content-LENGTH: 1\r\n"),
+            ("POST / HTTP/1.1\r\nContent-Length: 1\r\n", "Transfer-Encoding: chunked\r\n"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", "Content-Length: 1\r\n"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "1;a\n"),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", "T: v\n"),
+        ] {
+            for first in ["", "POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n\n\n"] {
+                let before = format!("{first}{before}");
+                let text = format!("{before}{line}Host: a\r\n\r\n");
+                assert_eq!(found(&text), Some(before.len()), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_hyper_refuses_is_not_looked_at_any_more() {
+        for wrong in [
+            "POST / HTTP/1.1\r\nContent-Length: +1\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 1, 1\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+        ] {
+            assert_eq!(found(&format!("{wrong}\n\n\n")), None, "{wrong:?}");
+        }
+        let mut framing = Framing::default();
+        for _ in 0..100 {
+            assert_eq!(framing.pass(&[b'a'; 1024]), Ok(()));
+        }
+        assert!(framing.line.capacity() == 0, "nothing is kept of a line without an end");
+    }
+}
