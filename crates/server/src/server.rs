@@ -174,6 +174,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.room.drain();
         self.followers.abort_all();
         let _ = self.stop.send(true);
     }

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use crate::doors::http::ready;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json};
-use crate::http::{self as common, Call, Side};
+use crate::http::{self as common, Answers, Call, Side};
 use crate::room::Room;
 use crate::telemetry::metrics;
 
@@ -37,8 +37,23 @@ pub(crate) async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     let ending = stop.clone();
-    let handle = move |room: Arc<Room>, call: Call| {
-        let ending = ending.clone();
+    common::serve(listener, Side::Admin, room, stop, Admin { ending }).await;
+}
+
+/// Who answers here.
+#[derive(Clone)]
+struct Admin {
+    /// Ends what is streamed.
+    ending: watch::Receiver<bool>,
+}
+
+impl Answers for Admin {
+    fn answer(
+        &self,
+        room: Arc<Room>,
+        call: Call,
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        let ending = self.ending.clone();
         async move {
             let mut response = route(&room, call, ending).await;
             let headers = response.headers_mut();
@@ -46,8 +61,7 @@ pub(crate) async fn serve(
             headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
             response
         }
-    };
-    common::serve(listener, Side::Admin, room, stop, handle).await;
+    }
 }
 
 async fn route(room: &Arc<Room>, call: Call, ending: watch::Receiver<bool>) -> Response<Body> {

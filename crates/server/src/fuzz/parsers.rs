@@ -1,6 +1,7 @@
 //! One test a parser: it is total, and what it says of an input holds.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, HeaderValue};
 use tollgate::envoy::EnvoyRules;
@@ -9,7 +10,7 @@ use tollgate::rules::{self, Format};
 
 use super::fuzz;
 use crate::doors::grpc::json;
-use crate::doors::http::{Check, read};
+use crate::doors::http::{Check, read, whole_length};
 use crate::doors::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
 use crate::http::framing::Framing;
 
@@ -59,11 +60,13 @@ fn resp() {
     });
 }
 
-/// What can be read in two ways is so however it is split, and begins within its bytes.
+/// What can be read in two ways is so however it is split, and begins within its bytes; what is answered
+/// without hyper ends where it is said to end.
 #[test]
 fn requests_of_http() {
-    let texts: [&[u8]; 3] = [
+    let texts: [&[u8]; 4] = [
         b"POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n{}\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nHost: a\r\nX: b\r\nContent-Length: 0\r\nAccept: c\r\n\r\nPOST /v1/check HTTP/1.1\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\nT: v\r\n\r\nGET / HTTP/1.1\r\n\r\n",
         b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
     ];
@@ -79,6 +82,7 @@ fn requests_of_http() {
         b"0\r\n\r\n",
         b" ",
     ];
+    let taken = AtomicUsize::new(0);
     fuzz(&texts, &words, |input| {
         let whole = Framing::default().pass(input);
         assert!(whole.err().is_none_or(|at| at < input.len()));
@@ -87,7 +91,14 @@ fn requests_of_http() {
             let parts = input.chunks(split).try_for_each(|part| framing.pass(part));
             assert_eq!(parts.is_err(), whole.is_err());
         }
+        if let (Ok(()), Some(length)) = (whole, whole_length(input)) {
+            let mut framing = Framing::default();
+            assert_eq!(framing.pass(&input[..length]), Ok(()));
+            assert_eq!(framing.pass(b"\n"), Err(0), "it is between two requests");
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
     });
+    assert!(taken.load(Ordering::Relaxed) > 100, "many were of that kind");
 }
 
 #[test]

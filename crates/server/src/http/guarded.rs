@@ -69,6 +69,8 @@ pub(crate) struct Guarded<S> {
     /// Until when the client must take more.
     writing: Option<Instant>,
     framing: Framing,
+    /// What was read before, and is read again.
+    ahead: Vec<u8>,
     /// What is still to be read in place of what the client says.
     ending: Option<&'static [u8]>,
 }
@@ -78,8 +80,23 @@ impl<S> Guarded<S> {
         let timer = Box::pin(tokio::time::sleep(HEAD));
         // A connection that was opened means to say something.
         let reading = Some((AT_REST, after(HEAD)));
-        let framing = Framing::default();
-        Self { stream, phase, timer, wakes: false, reading, writing: None, framing, ending: None }
+        let (framing, ahead) = (Framing::default(), Vec::new());
+        Self {
+            stream,
+            phase,
+            timer,
+            wakes: false,
+            reading,
+            writing: None,
+            framing,
+            ahead,
+            ending: None,
+        }
+    }
+
+    /// Has these bytes read again, before any others.
+    pub(crate) fn unread(&mut self, bytes: Vec<u8>) {
+        self.ahead = bytes;
     }
 
     /// Whether it is past `due`; else wakes the task then.
@@ -125,18 +142,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let phase = this.phase.0.load(Ordering::Relaxed);
+        if !this.ahead.is_empty() {
+            this.began(phase);
+            let length = this.ahead.len().min(buffer.remaining());
+            buffer.put_slice(this.ahead.get(..length).unwrap_or_default());
+            this.ahead.drain(..length);
+            return Poll::Ready(Ok(()));
+        }
         if this.ending.is_some() {
             this.end(buffer);
             return Poll::Ready(Ok(()));
         }
-        let phase = this.phase.0.load(Ordering::Relaxed);
         let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
             Poll::Ready(read) => {
                 let fresh = buffer.filled().get(before..).unwrap_or_default();
-                if phase == AT_REST && !fresh.is_empty() {
-                    this.phase.0.store(IN_HEAD, Ordering::Relaxed);
-                    this.reading = None;
+                if !fresh.is_empty() {
+                    this.began(phase);
                 }
                 if let Err(at) = this.framing.pass(fresh) {
                     buffer.set_filled(before.saturating_add(at));
@@ -163,6 +186,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
 }
 
 impl<S> Guarded<S> {
+    /// Something was read, in this phase.
+    fn began(&mut self, phase: u8) {
+        if phase == AT_REST {
+            self.phase.0.store(IN_HEAD, Ordering::Relaxed);
+            self.reading = None;
+        }
+    }
+
     /// Reads on in what ends the connection.
     fn end(&mut self, buffer: &mut ReadBuf<'_>) {
         if let Some(rest) = &mut self.ending {

@@ -8,9 +8,14 @@ pub(crate) mod framing;
 pub(crate) mod guarded;
 pub(crate) mod problem;
 
+use std::convert::Infallible;
+use std::future::{self, poll_fn};
+use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Request, Response};
@@ -60,6 +65,45 @@ impl Side {
     }
 }
 
+/// Who answers the requests of a listener.
+pub(crate) trait Answers: Clone + Send + Sync + 'static {
+    /// Answers one request. hyper copies what it gets from here for each of them, so it is short.
+    fn answer(
+        &self,
+        room: Arc<Room>,
+        call: Call,
+    ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
+
+    /// Answers what it can read by itself, and says what comes next. Usually hyper reads everything.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks or is given up.
+    fn without_hyper<S: AsyncRead + AsyncWrite + Send + Unpin>(
+        &self,
+        _connection: &mut Plain<'_, S>,
+    ) -> impl Future<Output = io::Result<Next>> + Send {
+        future::ready(Ok(Next::Hyper(Vec::new())))
+    }
+}
+
+/// A connection that hyper does not know of yet.
+pub(crate) struct Plain<'c, S> {
+    pub(crate) room: &'c Arc<Room>,
+    pub(crate) stream: &'c mut Guarded<S>,
+    pub(crate) phase: &'c Phase,
+    pub(crate) stop: &'c mut Stop,
+}
+
+/// What comes after requests that were answered without hyper.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// hyper reads these bytes, and then the rest.
+    Hyper(Vec<u8>),
+    /// Nothing.
+    End,
+}
+
 /// A request, and the two ends of its connection.
 pub(crate) struct Call {
     pub(crate) request: Request<Incoming>,
@@ -70,16 +114,13 @@ pub(crate) struct Call {
 }
 
 /// Serves until told to stop, and then until the last request is answered.
-pub(crate) async fn serve<H, F>(
+pub(crate) async fn serve(
     listener: std::net::TcpListener,
     side: Side,
     room: Arc<Room>,
     mut stop: watch::Receiver<bool>,
-    handle: H,
-) where
-    H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Body>> + Send + 'static,
-{
+    handler: impl Answers,
+) {
     let local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut tasks = JoinSet::new();
@@ -92,7 +133,7 @@ pub(crate) async fn serve<H, F>(
                     continue;
                 }
                 let connection = Connection { room: Arc::clone(&room), side, local, stop: stop.clone() };
-                tasks.spawn(connection.accept(stream, handle.clone()));
+                tasks.spawn(connection.accept(stream, handler.clone()));
             }
             () = stopped(&mut stop) => break,
             Some(_) = tasks.join_next() => {}
@@ -108,6 +149,31 @@ pub(crate) async fn serve<H, F>(
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     // If nobody can tell any more, there is nothing to serve for.
     let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+/// That the server stops, as the task of one connection looks out for it.
+///
+/// Listening takes a lock, which is much beside a decision. So it is done once, and after that only when
+/// the room drains, as it does before it stops: who listens is the same task every time.
+pub(crate) struct Stop {
+    room: Arc<Room>,
+    told: Pin<Box<dyn Future<Output = ()> + Send>>,
+    listens: bool,
+}
+
+impl Stop {
+    pub(crate) fn new(room: Arc<Room>, mut stop: watch::Receiver<bool>) -> Self {
+        Self { room, told: Box::pin(async move { stopped(&mut stop).await }), listens: false }
+    }
+
+    /// Whether it does; else wakes the task when it does. Not to be asked again then.
+    pub(crate) fn is_now(&mut self, context: &mut Context<'_>) -> bool {
+        if self.listens && !self.room.is_draining() {
+            return false;
+        }
+        self.listens = true;
+        self.told.as_mut().poll(context).is_ready()
+    }
 }
 
 /// Says why, if that can be said without shaking hands, and closes.
@@ -134,15 +200,11 @@ struct Connection {
 
 impl Connection {
     /// Shakes hands where that is asked for, and serves.
-    async fn accept<H, F>(mut self, stream: TcpStream, handle: H)
-    where
-        H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
-        F: Future<Output = Response<Body>> + Send + 'static,
-    {
+    async fn accept(mut self, stream: TcpStream, handler: impl Answers) {
         let _open = Open { room: Arc::clone(&self.room), side: self.side };
         let Ok(peer) = stream.peer_addr() else { return };
         let Some(tls) = self.room.tls.clone() else {
-            return self.serve(stream, peer, handle).await;
+            return self.serve(stream, peer, handler).await;
         };
         let shaken = tokio::select! {
             shaken = tls.accept(stream, Speaks::Http1) => shaken,
@@ -151,24 +213,58 @@ impl Connection {
         };
         // What became of a handshake that failed is counted there.
         if let Ok(stream) = shaken {
-            self.serve(stream, peer, handle).await;
+            self.serve(stream, peer, handler).await;
         }
     }
 
-    async fn serve<S, H, F>(mut self, stream: S, peer: SocketAddr, handle: H)
+    async fn serve<S>(self, stream: S, peer: SocketAddr, handler: impl Answers)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin,
+    {
+        let Self { room, side, local, stop } = self;
+        let phase = Arc::new(Phase::default());
+        let mut stream = Guarded::new(stream, Arc::clone(&phase));
+        let mut stop = Stop::new(Arc::clone(&room), stop);
+        let mut plain = Plain { room: &room, stream: &mut stream, phase: &phase, stop: &mut stop };
+        let served = match handler.without_hyper(&mut plain).await {
+            Ok(Next::Hyper(bytes)) => {
+                stream.unread(bytes);
+                let by = By { room: Arc::clone(&room), peer, local, handler };
+                by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
+            }
+            Ok(Next::End) => true,
+            Err(_) => false,
+        };
+        if !served && phase.timed_out() {
+            room.connections[side.place()].timed_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Who answers on a connection, and to whom.
+struct By<H> {
+    room: Arc<Room>,
+    peer: SocketAddr,
+    local: bool,
+    handler: H,
+}
+
+impl<H: Answers> By<H> {
+    /// Serves a connection to its end.
+    async fn hyper<S>(
+        self,
+        stream: Guarded<S>,
+        phase: Arc<Phase>,
+        mut stop: Stop,
+    ) -> hyper::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
-        H: Fn(Arc<Room>, Call) -> F + Clone + Send + 'static,
-        F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let phase = Arc::new(Phase::default());
-        let io = TokioIo::new(Guarded::new(stream, Arc::clone(&phase)));
-        let (room, local, at) = (Arc::clone(&self.room), self.local, Arc::clone(&phase));
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            at.serving();
-            let (id, answer) = begin(&room, request, peer, local, &handle);
+            phase.serving();
+            let (id, answer) = self.begin(request);
             // Who keeps its connection would find it closed a moment later, with a request in flight.
-            let (at, last) = (Arc::clone(&at), room.is_draining());
+            let (phase, last) = (Arc::clone(&phase), self.room.is_draining());
             async move {
                 let mut response = match answer {
                     Ok(answer) => answer.await,
@@ -184,28 +280,44 @@ impl Connection {
                     response.headers_mut().insert(http::header::CONNECTION, close);
                 }
                 if !stream {
-                    at.idle();
+                    phase.idle();
                 }
-                Ok::<_, std::convert::Infallible>(response)
+                Ok::<_, Infallible>(response)
             }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .header_read_timeout(None::<Duration>)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_HEAD)
-            .serve_connection(io, service);
-        let mut connection = std::pin::pin!(connection);
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = stopped(&mut self.stop) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if served.is_err() && phase.timed_out() {
-            let connections = &self.room.connections[self.side.place()];
-            connections.timed_out.fetch_add(1, Ordering::Relaxed);
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let served = poll_fn(|context| match connection.as_mut().poll(context) {
+            Poll::Ready(served) => Poll::Ready(Some(served)),
+            Poll::Pending if stop.is_now(context) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        if let Some(served) = served.await {
+            return served;
         }
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    }
+
+    /// Begins to answer one request: what no handler should see is refused here, and every answer has
+    /// an id. Not a future, which would keep the request a second time.
+    fn begin(
+        &self,
+        request: Request<Incoming>,
+    ) -> (Option<HeaderValue>, Result<impl Future<Output = Response<Body>> + Send + use<H>, Problem>)
+    {
+        let id = said_id(request.headers()).unwrap_or_else(|| self.room.request_id());
+        let value = HeaderValue::from_str(&id).ok();
+        if let Some(problem) = refused(&request) {
+            return (value, Err(problem));
+        }
+        tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
+        let call = Call { request, peer: self.peer, local: self.local, id };
+        (value, Ok(self.handler.answer(Arc::clone(&self.room), call)))
     }
 }
 
@@ -220,33 +332,16 @@ impl Drop for Open {
     }
 }
 
-/// Begins to answer one request: what no handler should see is refused here, and every answer has an
-/// id. Not a future, which would keep the request a second time: what hyper is given is copied for each
-/// request, so it is short.
-fn begin<H, F>(
-    room: &Arc<Room>,
-    request: Request<Incoming>,
-    peer: SocketAddr,
-    local: bool,
-    handle: &H,
-) -> (Option<HeaderValue>, Result<F, Problem>)
-where
-    H: Fn(Arc<Room>, Call) -> F,
-{
-    let id = harmless_id(request.headers()).unwrap_or_else(|| room.request_id());
-    let value = HeaderValue::from_str(&id).ok();
-    if let Some(problem) = refused(&request) {
-        return (value, Err(problem));
-    }
-    tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
-    (value, Ok(handle(Arc::clone(room), Call { request, peer, local, id })))
+/// The id that a client gave a request, if it is harmless.
+pub(crate) fn said_id(headers: &http::HeaderMap) -> Option<String> {
+    harmless_id(headers.get(X_REQUEST_ID)?.as_bytes()).map(str::to_owned)
 }
 
-/// The id that a client gave a request, if it is harmless.
-pub(crate) fn harmless_id(headers: &http::HeaderMap) -> Option<String> {
-    let id = headers.get(X_REQUEST_ID)?.to_str().ok()?;
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    ((1..=64).contains(&id.len()) && id.bytes().all(fits)).then(|| id.to_owned())
+/// An id that can be repeated to anybody.
+pub(crate) fn harmless_id(said: &[u8]) -> Option<&str> {
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let harmless = (1..=64).contains(&said.len()) && said.iter().all(fits);
+    std::str::from_utf8(said).ok().filter(|_| harmless)
 }
 
 /// What is wrong with a request whatever it asks for.

@@ -44,3 +44,4 @@ mod state;
 mod support;
 mod tls;
 mod tokens;
+mod whole;

@@ -14,7 +14,9 @@ use tollgate_server::telemetry::log::LevelHandle;
 use tollgate_server::tls::Files;
 use tollgate_server::{Server, StartError};
 
-use super::support::{Running, TempDir, connect, raw, settings, start_with, until};
+use super::support::{
+    Running, TempDir, connect, raw, reply, settings, start_with, until, whole_check,
+};
 
 /// A certificate that nobody signed, and its key.
 struct Pair {
@@ -63,17 +65,8 @@ type Client = StreamOwned<ClientConnection, TcpStream>;
 /// One request on a connection that stays, and its answer's status and body.
 fn get(client: &mut Client, path: &str) -> (u16, String) {
     write!(client, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        client.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-    let mut body = vec![0; length.parse().unwrap()];
-    client.read_exact(&mut body).unwrap();
-    (head[9..12].parse().unwrap(), String::from_utf8(body).unwrap())
+    let reply = reply(client);
+    (reply.status, reply.body)
 }
 
 /// A metric over TLS.
@@ -99,6 +92,12 @@ async fn the_listeners_speak_tls_and_nothing_else() {
         assert_eq!(get(&mut client, "/readyz").0, 200, "on the same connection");
         assert!(pair.connect(at, b"h2").is_err(), "HTTP/2 is not spoken here");
         assert!(Pair::new().connect(at, b"http/1.1").is_err(), "another's certificate");
+    }
+    let mut client = pair.connect(running.http, b"http/1.1").unwrap();
+    for left in [2, 1] {
+        let check = whole_check("", r#"{"domain":"shop","attributes":{"user":"u"}}"#);
+        client.write_all(check.as_bytes()).unwrap();
+        assert_eq!(reply(&mut client).json()["limits"][0]["remaining"], left);
     }
     let grpc = running.server.addresses().grpc.unwrap();
     let client = pair.connect(grpc, b"h2").unwrap();

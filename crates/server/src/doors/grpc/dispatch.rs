@@ -19,7 +19,7 @@ use super::service::RateLimits;
 use super::vitals::Vitals;
 use crate::doors::http::bearer;
 use crate::guesses::Listener;
-use crate::http::{X_REQUEST_ID, harmless_id};
+use crate::http::{X_REQUEST_ID, said_id};
 use crate::room::Room;
 use crate::store::AnyStore;
 
@@ -94,7 +94,7 @@ impl Dispatch {
 
     /// What the request is called: as its client says, or by a name of ours where that is logged.
     fn name(&self, headers: &HeaderMap) -> Option<String> {
-        let given = harmless_id(headers);
+        let given = said_id(headers);
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return given;
         }
@@ -111,7 +111,7 @@ impl Dispatch {
         if let Some(token) = &self.room.settings.api_token
             && !token.is(bearer(request.headers()).unwrap_or_default())
         {
-            let id = harmless_id(request.headers());
+            let id = said_id(request.headers());
             self.room.guesses.wrong(Listener::Grpc, self.peer, id.as_deref());
             let why = "a bearer token is needed that this server knows";
             return Err(Status::unauthenticated(why));

@@ -83,33 +83,46 @@ type Answered = Result<Response<Body>, Problem>;
 fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    let admission = at_once(pin!(room.limiter.admit_within(&ask, patience)));
-    Ok(judged(room, &ask, &admission, under_way))
+    Ok(written(&judge(room, &ask, patience, under_way)))
 }
 
 /// A check of a store that is asked over a connection.
 async fn check_far(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    // Requests arrive in droves: those that are read before one asks share its trip.
-    yield_now().await;
-    let admission = room.limiter.admit_within(&ask, patience).await;
-    Ok(judged(room, &ask, &admission, under_way))
+    Ok(written(&judge_far(room, &ask, patience, under_way).await))
 }
 
-fn patience(check: &Check<'_>) -> Result<Duration, Problem> {
+pub(super) fn patience(check: &Check<'_>) -> Result<Duration, Problem> {
     at_most("patience_ms", check.patience_ms, MAX_PATIENCE)
 }
 
-fn judged(
+/// Has the store in this process decide, and counts it.
+pub(super) fn judge(
     room: &Room,
     ask: &Ask<'_>,
-    admission: &Admission,
+    patience: Duration,
     under_way: Option<UnderWay<'_>>,
-) -> Response<Body> {
+) -> Admission {
+    let admission = at_once(pin!(room.limiter.admit_within(ask, patience)));
     under_way.map(UnderWay::end);
-    room.record(Door::Http, ask, admission);
-    written(admission)
+    room.record(Door::Http, ask, &admission);
+    admission
+}
+
+/// The same of a store that is asked over a connection.
+pub(super) async fn judge_far(
+    room: &Room,
+    ask: &Ask<'_>,
+    patience: Duration,
+    under_way: Option<UnderWay<'_>>,
+) -> Admission {
+    // Requests arrive in droves: those that are read before one asks share its trip.
+    yield_now().await;
+    let admission = room.limiter.admit_within(ask, patience).await;
+    under_way.map(UnderWay::end);
+    room.record(Door::Http, ask, &admission);
+    admission
 }
 
 /// What the store in this process says, without leaving the stack: it never waits.
@@ -122,7 +135,9 @@ fn at_once<T>(asked: Pin<&mut impl Future<Output = T>>) -> T {
 
 /// The answer, written.
 fn written(admission: &Admission) -> Response<Body> {
-    let mut response = Response::new(write::answer(&Answer::new(admission)).into());
+    let mut body = Vec::with_capacity(write::USUAL);
+    write::answer(&Answer::new(admission), &mut body);
+    let mut response = Response::new(body.into());
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response

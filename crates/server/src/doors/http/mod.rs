@@ -18,27 +18,32 @@ mod check;
 mod json;
 mod openapi;
 mod reserve;
+mod whole;
 mod wire;
 mod write;
 
 use std::future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::future::Either;
 use http::{Method, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use crate::doors::grpc::RateLimits;
 use crate::guesses::Listener;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json as object};
-use crate::http::{self as common, Call, Side};
+use crate::http::{self as common, Answers, Call, Next, Plain, Side};
 use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
 use auth::Doorman;
 use check::Asks;
 pub(crate) use check::MAX_BODY;
+#[cfg(test)]
+pub(crate) use whole::length as whole_length;
 pub(crate) use wire::{Check, read};
 
 pub(crate) async fn serve(
@@ -48,8 +53,7 @@ pub(crate) async fn serve(
 ) {
     let doorman = Arc::new(Doorman::new(&room));
     let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.door.clone()));
-    let handle = move |room: Arc<Room>, call: Call| route(room, &doorman, &envoy, call);
-    common::serve(listener, Side::Door, room, stop, handle).await;
+    common::serve(listener, Side::Door, room, stop, Desk { doorman, envoy }).await;
 }
 
 /// Who answers at `/json`.
@@ -58,54 +62,65 @@ type Envoy = RateLimits<AnyStore>;
 /// Whoever is asked less often than checks.
 type Elsewhere = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// Who answers a request. hyper copies what it gets from here for every request, so it is no longer than
-/// a check needs; the others are in a box.
-fn route(
-    room: Arc<Room>,
-    doorman: &Arc<Doorman>,
-    envoy: &Arc<Envoy>,
-    call: Call,
-) -> Either<impl Future<Output = Response<Body>> + Send + use<>, Elsewhere> {
-    let posted = call.request.method() == Method::POST;
-    let Some(asks) = Asks::at(call.request.uri().path()).filter(|_| posted) else {
-        let (doorman, envoy) = (Arc::clone(doorman), Arc::clone(envoy));
-        return Either::Right(Box::pin(elsewhere(room, doorman, envoy, call)));
-    };
-    match allowed(&room, &call, Needs::Nothing) {
-        Ok(()) => Either::Left(check::answer(room, call.request.into_body(), asks)),
-        Err(problem) => Either::Right(Box::pin(future::ready(problem.into()))),
+/// Who answers here.
+#[derive(Clone)]
+struct Desk {
+    doorman: Arc<Doorman>,
+    envoy: Arc<Envoy>,
+}
+
+impl Answers for Desk {
+    /// No longer than a check needs; the others are in a box.
+    fn answer(
+        &self,
+        room: Arc<Room>,
+        call: Call,
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        let elsewhere: fn(Elsewhere) -> Either<_, Elsewhere> = Either::Right;
+        let posted = call.request.method() == Method::POST;
+        let Some(asks) = Asks::at(call.request.uri().path()).filter(|_| posted) else {
+            return elsewhere(Box::pin(self.clone().elsewhere(room, call)));
+        };
+        match allowed(&room, &call, Needs::Nothing) {
+            Ok(()) => Either::Left(check::answer(room, call.request.into_body(), asks)),
+            Err(problem) => elsewhere(Box::pin(future::ready(problem.into()))),
+        }
+    }
+
+    async fn without_hyper<S: AsyncRead + AsyncWrite + Send + Unpin>(
+        &self,
+        connection: &mut Plain<'_, S>,
+    ) -> io::Result<Next> {
+        whole::serve(connection).await
     }
 }
 
-async fn elsewhere(
-    room: Arc<Room>,
-    doorman: Arc<Doorman>,
-    envoy: Arc<Envoy>,
-    call: Call,
-) -> Response<Body> {
-    let path = call.request.uri().path();
-    match (call.request.method(), path) {
-        (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
-        (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
-        (&Method::GET, "/openapi.json") => openapi::response(),
-        (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
-            Ok(()) => doorman.answer(&room, call).await,
-            Err(problem) => problem.into(),
-        },
-        (&Method::POST, "/json") => match allowed(&room, &call, Needs::Nothing) {
-            Ok(()) => json::answer(&room, &envoy, call).await,
-            Err(problem) => problem.into(),
-        },
-        (&Method::POST, "/v1/commit" | "/v1/refund") => {
-            match allowed(&room, &call, Needs::TokenOffLoopback) {
-                Ok(()) => reserve::settle(&room, call).await,
+impl Desk {
+    async fn elsewhere(self, room: Arc<Room>, call: Call) -> Response<Body> {
+        let path = call.request.uri().path();
+        match (call.request.method(), path) {
+            (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
+            (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
+            (&Method::GET, "/openapi.json") => openapi::response(),
+            (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
+                Ok(()) => self.doorman.answer(&room, call).await,
                 Err(problem) => problem.into(),
+            },
+            (&Method::POST, "/json") => match allowed(&room, &call, Needs::Nothing) {
+                Ok(()) => json::answer(&room, &self.envoy, call).await,
+                Err(problem) => problem.into(),
+            },
+            (&Method::POST, "/v1/commit" | "/v1/refund") => {
+                match allowed(&room, &call, Needs::TokenOffLoopback) {
+                    Ok(()) => reserve::settle(&room, call).await,
+                    Err(problem) => problem.into(),
+                }
             }
+            (_, "/v1/commit" | "/v1/refund" | "/json") => takes_post(),
+            (_, path) if Asks::at(path).is_some() => takes_post(),
+            (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
+            _ => nothing(),
         }
-        (_, "/v1/commit" | "/v1/refund" | "/json") => takes_post(),
-        (_, path) if Asks::at(path).is_some() => takes_post(),
-        (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
-        _ => nothing(),
     }
 }
 
@@ -145,7 +160,11 @@ fn allowed(room: &Room, call: &Call, needs: Needs) -> Result<(), Problem> {
 
 /// The token that a request says.
 pub(crate) fn bearer(headers: &http::HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(http::header::AUTHORIZATION)?.as_bytes();
+    token(headers.get(http::header::AUTHORIZATION)?.as_bytes())
+}
+
+/// The same, of the field alone.
+fn token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }

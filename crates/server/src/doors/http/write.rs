@@ -5,45 +5,43 @@
 use super::wire::{Answer, Limit, RefusedBy};
 
 /// What the answer to a check of usual rules has, so that it is written without growing.
-const USUAL: usize = 512;
+pub(super) const USUAL: usize = 512;
 
 /// The answer as JSON.
-pub(super) fn answer(answer: &Answer<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(USUAL);
+pub(super) fn answer(answer: &Answer<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"allowed\":");
-    boolean(answer.allowed, &mut out);
+    boolean(answer.allowed, out);
     out.extend_from_slice(b",\"reason\":");
-    text(answer.reason, &mut out);
+    text(answer.reason, out);
     out.extend_from_slice(b",\"rules_version\":");
-    number(answer.rules_version, &mut out);
+    number(answer.rules_version, out);
     out.extend_from_slice(b",\"degraded\":");
-    boolean(answer.degraded, &mut out);
+    boolean(answer.degraded, out);
     out.extend_from_slice(b",\"source\":");
-    text(answer.source, &mut out);
+    text(answer.source, out);
     if let Some(by) = &answer.refused_by {
         out.extend_from_slice(b",\"refused_by\":");
-        refused_by(by, &mut out);
+        refused_by(by, out);
     }
     if let Some(retry) = answer.retry_after_ms {
         out.extend_from_slice(b",\"retry_after_ms\":");
         match retry {
-            Some(millis) => number(millis, &mut out),
+            Some(millis) => number(millis, out),
             None => out.extend_from_slice(b"null"),
         }
     }
     if let Some(wait) = answer.wait_ms {
         out.extend_from_slice(b",\"wait_ms\":");
-        number(wait, &mut out);
+        number(wait, out);
     }
     out.extend_from_slice(b",\"limits\":[");
     for (at, each) in answer.limits.iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        limit(each, &mut out);
+        limit(each, out);
     }
     out.extend_from_slice(b"]}");
-    out
 }
 
 fn refused_by(by: &RefusedBy<'_>, out: &mut Vec<u8>) {
@@ -84,7 +82,7 @@ fn boolean(value: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
-fn number(mut value: u64, out: &mut Vec<u8>) {
+pub(super) fn number(mut value: u64, out: &mut Vec<u8>) {
     let mut digits = [0_u8; 20];
     let mut from = digits.len();
     for place in digits.iter_mut().rev() {
@@ -158,7 +156,9 @@ lists:
                 refused += u32::from(!admission.passes());
                 let said = Answer::new(&admission);
                 let expected = serde_json::to_string(&said).unwrap();
-                assert_eq!(String::from_utf8(answer(&said)).unwrap(), expected);
+                let mut out = Vec::new();
+                answer(&said, &mut out);
+                assert_eq!(String::from_utf8(out).unwrap(), expected);
             }
         }
         assert!(refused > 3);
