@@ -131,9 +131,10 @@ impl Room {
         self.settings.without_rules == WithoutRules::Refuse && self.rules.are_missing()
     }
 
-    /// Whether Envoy's calls are refused for want of rules.
+    /// Whether Envoy's calls are refused for want of rules: of its own, or of ours if there are no others.
     pub fn refuses_envoy(&self) -> bool {
-        self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
+        let ours = || self.rules.are_missing() && self.limiter.envoy_rules().version() == 0;
+        self.settings.without_rules == WithoutRules::Refuse && (self.envoy.are_missing() || ours())
     }
 
     /// A name for a request that brought none: sixteen digits that no other request of this fleet

@@ -207,6 +207,11 @@ impl RuleSet {
         named::judge(domain, ask, rule, values, secret)
     }
 
+    /// Whether there are rules for this domain.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domain(domain).is_some()
+    }
+
     /// The rule of this name in this domain.
     pub fn named(&self, domain: &str, rule: &str) -> Option<&ActiveRule> {
         let (domain, _) = self.domain(domain)?;

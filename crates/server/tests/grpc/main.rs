@@ -16,6 +16,7 @@ mod json;
 mod listener;
 mod live;
 mod outage;
+mod own;
 mod process;
 mod program;
 #[path = "../server/support.rs"]

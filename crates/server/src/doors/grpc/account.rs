@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::Instant;
 use tollgate::envoy::{Answer, CallError, Code, Status};
 
+use super::own;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use super::service::{Answered, Unanswered};
 use crate::room::{Room, millis_up};
 use crate::telemetry::counts::{Door, Outcome};
 use crate::telemetry::refusals::{Refusal, cut};
@@ -36,7 +38,7 @@ impl Pending {
     }
 
     /// It was answered so.
-    pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answer, CallError>) {
+    pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answered, Unanswered>) {
         self.ended.store(true, Ordering::Relaxed);
         record(&self.room, Door::Grpc, asked, answered);
     }
@@ -56,12 +58,18 @@ pub(crate) fn record(
     room: &Room,
     door: Door,
     asked: &RateLimitRequest,
-    answered: &Result<Answer, CallError>,
+    answered: &Result<Answered, Unanswered>,
 ) {
     let answer = match answered {
-        Ok(answer) => answer,
+        Ok(Answered::Envoy(answer)) => answer,
+        Ok(Answered::Own(own)) => match (&own.said, own::ask(asked)) {
+            (Ok(admission), Ok(ask)) => return room.record(door, &ask, admission),
+            _ => return room.counts.add(door, Outcome::Error, 1),
+        },
         // As a check that is refused for want of a store: it was answered without one.
-        Err(CallError::Unavailable(_)) => return room.counts.add(door, Outcome::Degraded, 1),
+        Err(Unanswered::Call(CallError::Unavailable(_))) => {
+            return room.counts.add(door, Outcome::Degraded, 1);
+        }
         Err(_) => return room.counts.add(door, Outcome::Error, 1),
     };
     room.counts.answered(door, answer);

@@ -8,6 +8,7 @@
 //! | File | Holds |
 //! |---|---|
 //! | `service`, `wire`, `json`, `proto` | from a request to a response |
+//! | `own` | the same for domains of our own rules |
 //! | `listen`, `calls`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
 //! | `vitals`, `metered`, `bodies` | what a client may hold, and for how long |
 //!
@@ -20,6 +21,7 @@ mod dispatch;
 pub mod json;
 mod listen;
 mod metered;
+mod own;
 pub mod proto;
 mod service;
 mod settings;

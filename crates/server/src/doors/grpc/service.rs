@@ -1,5 +1,6 @@
 //! From a request to a response.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,6 +11,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
 use super::account::Pending;
+use super::own::{self, Misuse, Own};
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -33,10 +35,12 @@ impl<S: Store + 'static> RateLimits<S> {
     ///
     /// # Errors
     ///
-    /// As [`Limiter::should_rate_limit`].
-    pub async fn answer(&self, asked: &RateLimitRequest) -> Result<RateLimitResponse, CallError> {
-        let answer = self.decide(asked).await?;
-        Ok(wire::response(asked, &answer, &self.settings))
+    /// When it says nothing that can be answered, or the store does not answer and that is not to be made
+    /// up for.
+    pub async fn answer(&self, asked: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let answered = self.decide(asked).await;
+        let response = answered.and_then(|answered| answered.response(asked, &self.settings));
+        response.map_err(|error| status(&error))
     }
 
     /// Answers one request in JSON, as the reference does at `/json`: a status of HTTP and a body.
@@ -58,29 +62,31 @@ impl<S: Store + 'static> RateLimits<S> {
     pub(crate) fn write_json(
         &self,
         asked: &RateLimitRequest,
-        answered: &Result<Answer, CallError>,
+        answered: &Result<Answered, Unanswered>,
     ) -> (u16, String) {
-        match answered {
-            Ok(answer) => {
-                let response = wire::response(asked, answer, &self.settings);
-                (json::status(&response), json::write(&response))
-            }
+        let response = answered.as_ref().map_err(|error| *error);
+        match response.and_then(|answered| answered.response(asked, &self.settings)) {
+            Ok(response) => (json::status(&response), json::write(&response)),
             // The reference says 400 to whatever goes wrong, an outage included.
             Err(error) => (400, error.to_string()),
         }
     }
 
     /// Decides a request, and charges what it costs.
-    pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
-        if asked.descriptors.len() > Call::MAX_DESCRIPTORS {
-            return Err(CallError::TooManyDescriptors { count: asked.descriptors.len() });
+    pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<Answered, Unanswered> {
+        bounded(asked).map_err(Unanswered::Call)?;
+        if own::has_domain(&self.limiter, &asked.domain) {
+            // In a box: it would lengthen every call of Envoy's own domains.
+            return Box::pin(own::decide(&self.limiter, asked)).await.map(Answered::Own);
         }
+        let answered = self.decide_by_files(asked).await;
+        answered.map(Answered::Envoy).map_err(Unanswered::Call)
+    }
+
+    async fn decide_by_files(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
         // One list of entries for all, so that a call of two descriptors allocates nothing.
         let mut entries: SmallVec<[Entry<'_>; 8]> = SmallVec::new();
-        for (descriptor, it) in asked.descriptors.iter().enumerate() {
-            if it.entries.len() > MAX_ENTRIES {
-                return Err(CallError::TooManyEntries { descriptor, count: it.entries.len() });
-            }
+        for it in &asked.descriptors {
             entries.extend(it.entries.iter().map(|it| Entry { key: &it.key, value: &it.value }));
         }
         let mut rest = &entries[..];
@@ -92,6 +98,68 @@ impl<S: Store + 'static> RateLimits<S> {
         }
         let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
         self.limiter.should_rate_limit(&call, self.settings.conduct).await
+    }
+}
+
+/// No more than a call may say, before anything is made of it.
+fn bounded(asked: &RateLimitRequest) -> Result<(), CallError> {
+    let count = asked.descriptors.len();
+    if count > Call::MAX_DESCRIPTORS {
+        return Err(CallError::TooManyDescriptors { count });
+    }
+    let mut counts = asked.descriptors.iter().map(|it| it.entries.len()).enumerate();
+    match counts.find(|(_, count)| *count > MAX_ENTRIES) {
+        Some((descriptor, count)) => Err(CallError::TooManyEntries { descriptor, count }),
+        None => Ok(()),
+    }
+}
+
+/// How a call is answered.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nothing is allocated for the usual one")]
+pub(crate) enum Answered {
+    /// By files of Envoy's.
+    Envoy(Answer),
+    /// By our own rules.
+    Own(Box<Own>),
+}
+
+impl Answered {
+    /// Which version of these or those decided.
+    pub(crate) fn version(&self) -> u64 {
+        match self {
+            Self::Envoy(answer) => answer.version(),
+            Self::Own(own) => own.version,
+        }
+    }
+
+    fn response(
+        &self,
+        asked: &RateLimitRequest,
+        settings: &Settings,
+    ) -> Result<RateLimitResponse, Unanswered> {
+        match self {
+            Self::Envoy(answer) => Ok(wire::response(asked, answer, settings)),
+            Self::Own(own) => own.response(asked, settings),
+        }
+    }
+}
+
+/// Why a call is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// As the library says.
+    Call(CallError),
+    /// It says what a domain of our rules cannot hear.
+    Misuse(Misuse),
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(error) => error.fmt(f),
+            Self::Misuse(misuse) => misuse.fmt(f),
+        }
     }
 }
 
@@ -119,15 +187,11 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         if let Some(pending) = pending {
             pending.judged(asked, &answered);
         }
-        match answered {
-            Ok(answer) => {
-                let mut response = Response::new(wire::response(asked, &answer, &self.settings));
-                let version = MetadataValue::from(answer.version());
-                response.metadata_mut().insert(RULES_VERSION, version);
-                Ok(response)
-            }
-            Err(error) => Err(status(&error)),
-        }
+        let answered = answered.map_err(|error| status(&error))?;
+        let response = answered.response(asked, &self.settings).map_err(|error| status(&error))?;
+        let mut response = Response::new(response);
+        response.metadata_mut().insert(RULES_VERSION, MetadataValue::from(answered.version()));
+        Ok(response)
     }
 }
 
@@ -145,12 +209,12 @@ pub(crate) fn gives_back(asked: &RateLimitRequest) -> bool {
 
 /// The status of an error. An outage is one, too: Envoy then does as its `failure_mode_deny` says,
 /// while it lets an unknown code pass.
-fn status(error: &CallError) -> Status {
+fn status(error: &Unanswered) -> Status {
     let code = match error {
         // As the reference, whose errors have no code.
-        CallError::EmptyDomain | CallError::NoDescriptors => Code::Unknown,
-        CallError::Unavailable(_) => Code::Unavailable,
-        _ => Code::InvalidArgument,
+        Unanswered::Call(CallError::EmptyDomain | CallError::NoDescriptors) => Code::Unknown,
+        Unanswered::Call(CallError::Unavailable(_)) => Code::Unavailable,
+        Unanswered::Call(_) | Unanswered::Misuse(_) => Code::InvalidArgument,
     };
     Status::new(code, error.to_string())
 }

@@ -32,25 +32,42 @@ pub(super) fn response(
     answer: &Answer,
     settings: &Settings,
 ) -> RateLimitResponse {
+    let tightest = answer.tightest().and_then(State::new);
+    let statuses = answer.statuses().iter().map(|status| self::status(answer, status)).collect();
+    let mut response = frame(asked, answer.code(), statuses, tightest, settings);
+    if let (Some(fields), Some(metadata)) = (&mut response.dynamic_metadata, answer.metadata()) {
+        fields.fields.insert("metadata".to_owned(), value(free_form(&metadata)));
+    }
+    response
+}
+
+/// A message with these statuses, and what else the settings want in it.
+pub(super) fn frame(
+    asked: &RateLimitRequest,
+    overall: Code,
+    statuses: Vec<response::DescriptorStatus>,
+    tightest: Option<State>,
+    settings: &Settings,
+) -> RateLimitResponse {
     let overall = match settings.enforcement {
-        Enforcement::Enforce => answer.code(),
+        Enforcement::Enforce => overall,
         Enforcement::Shadow => Code::Ok,
     };
-    let headers = settings.headers.as_ref().and_then(|names| headers(names, answer.tightest()?));
+    let headers = settings.headers.as_ref().and_then(|names| Some(tightest?.headers(names)));
     let metadata = match settings.metadata {
         Metadata::Omit => None,
-        Metadata::Include => Some(metadata(asked, answer)),
+        Metadata::Include => Some(metadata(asked)),
     };
     RateLimitResponse {
         overall_code: code(overall).into(),
-        statuses: answer.statuses().iter().map(|status| self::status(answer, status)).collect(),
+        statuses,
         response_headers_to_add: headers.map(Vec::from).unwrap_or_default(),
         dynamic_metadata: metadata,
         ..RateLimitResponse::default()
     }
 }
 
-const fn code(code: Code) -> response::Code {
+pub(super) const fn code(code: Code) -> response::Code {
     match code {
         Code::Ok => response::Code::Ok,
         Code::OverLimit => response::Code::OverLimit,
@@ -63,10 +80,6 @@ fn status(answer: &Answer, status: &Status) -> response::DescriptorStatus {
         unit: unit(limit.unit()).into(),
         name: answer.rule(status).map(|rule| rule.name().to_owned()).unwrap_or_default(),
     });
-    let seconds = |left: std::time::Duration| Duration {
-        seconds: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        nanos: 0,
-    };
     response::DescriptorStatus {
         code: code(status.code).into(),
         current_limit,
@@ -76,7 +89,12 @@ fn status(answer: &Answer, status: &Status) -> response::DescriptorStatus {
     }
 }
 
-const fn unit(unit: Unit) -> response::rate_limit::Unit {
+/// Whole seconds.
+pub(super) fn seconds(left: std::time::Duration) -> Duration {
+    Duration { seconds: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+pub(super) const fn unit(unit: Unit) -> response::rate_limit::Unit {
     match unit {
         Unit::Second => response::rate_limit::Unit::Second,
         Unit::Minute => response::rate_limit::Unit::Minute,
@@ -88,24 +106,41 @@ const fn unit(unit: Unit) -> response::rate_limit::Unit {
     }
 }
 
-/// The state of a limit in headers; `None` without a limit.
-fn headers(names: &HeaderNames, status: &Status) -> Option<[HeaderValue; 3]> {
-    let limit = status.limit?;
-    let header = |key: &str, value: u64| HeaderValue {
-        key: key.to_owned(),
-        value: value.to_string(),
-        raw_value: Vec::new(),
-    };
-    Some([
-        header(&names.limit, u64::from(limit.requests_per_unit())),
-        header(&names.remaining, u64::from(status.remaining)),
-        // Where the store was not asked, the window ends within its length.
-        header(&names.reset, status.reset_after.unwrap_or(limit.unit().period()).as_secs()),
-    ])
+/// The state of a limit, for headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) limit: u64,
+    pub(super) remaining: u64,
+    pub(super) reset_s: u64,
 }
 
-/// The call, and what the rules that passed say of themselves.
-fn metadata(asked: &RateLimitRequest, answer: &Answer) -> Struct {
+impl State {
+    fn new(status: &Status) -> Option<Self> {
+        let limit = status.limit?;
+        Some(Self {
+            limit: limit.requests_per_unit().into(),
+            remaining: status.remaining.into(),
+            // Where the store was not asked, the window ends within its length.
+            reset_s: status.reset_after.unwrap_or(limit.unit().period()).as_secs(),
+        })
+    }
+
+    fn headers(self, names: &HeaderNames) -> [HeaderValue; 3] {
+        let header = |key: &str, value: u64| HeaderValue {
+            key: key.to_owned(),
+            value: value.to_string(),
+            raw_value: Vec::new(),
+        };
+        [
+            header(&names.limit, self.limit),
+            header(&names.remaining, self.remaining),
+            header(&names.reset, self.reset_s),
+        ]
+    }
+}
+
+/// The call.
+fn metadata(asked: &RateLimitRequest) -> Struct {
     let descriptors = asked.descriptors.iter().map(descriptor).collect();
     let mut fields = vec![
         ("domain", text(&asked.domain)),
@@ -113,9 +148,6 @@ fn metadata(asked: &RateLimitRequest, answer: &Answer) -> Struct {
     ];
     if asked.hits_addend > 0 {
         fields.push(("hitsAddend", Kind::NumberValue(f64::from(asked.hits_addend))));
-    }
-    if let Some(metadata) = answer.metadata() {
-        fields.push(("metadata", free_form(&metadata)));
     }
     structure(fields)
 }
