@@ -1,11 +1,18 @@
 //! Explain: what every rule says about a request, without charging it.
+//!
+//! The request is described as at the HTTP door, by attributes, or as Envoy does, by descriptors.
 
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json as object;
+use tollgate::envoy::{Answer, Code, Mode, Rule};
 use tollgate::{Explanation, Fate};
 
+use crate::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::doors::grpc::{self, described, explain, is_own_domain};
 use crate::doors::http::{Check, MAX_BODY, read};
 use crate::http::Call;
 use crate::http::body::{self, Body};
@@ -16,11 +23,65 @@ use crate::telemetry::refusals::reason;
 pub(super) async fn answer(room: &Arc<Room>, call: Call) -> Response<Body> {
     let explained = async {
         let bytes = body::read(call.request.into_body(), MAX_BODY).await?;
+        let Kind { descriptors } = read(&bytes)?;
+        if descriptors.is_some() {
+            return answer_envoy(room, &bytes).await;
+        }
         let check: Check<'_> = read(&bytes)?;
         let explanation = room.limiter.explain(&check.ask()?).await;
         Ok::<_, Problem>(json(StatusCode::OK, &shown(&explanation)))
     };
     explained.await.unwrap_or_else(Into::into)
+}
+
+/// What tells the two kinds of question apart.
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(default)]
+    descriptors: Option<IgnoredAny>,
+}
+
+async fn answer_envoy(room: &Room, bytes: &[u8]) -> Result<Response<Body>, Problem> {
+    let malformed = |why: &dyn std::fmt::Display| Problem::new(400, &why.to_string());
+    let text = std::str::from_utf8(bytes).map_err(|_| malformed(&"the body is not UTF-8"))?;
+    let asked = grpc::json::read(text).map_err(|error| malformed(&error))?;
+    if is_own_domain(&room.limiter, &asked.domain) {
+        let ask = described(&asked).map_err(|why| malformed(&why))?;
+        return Ok(json(StatusCode::OK, &shown(&room.limiter.explain(&ask).await)));
+    }
+    let answer = explain(&room.limiter, &asked).await.map_err(|error| malformed(&error))?;
+    Ok(json(StatusCode::OK, &shown_envoy(&asked, &answer)))
+}
+
+fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
+    let each = asked.descriptors.iter().zip(answer.statuses()).map(|(descriptor, status)| {
+        let entries = descriptor.entries.iter();
+        let entries: Vec<_> = entries.map(|it| format!("{}={}", it.key, it.value)).collect();
+        let rule = answer.rule(status);
+        object!({
+            "entries": entries,
+            "rule": rule.map(Rule::path),
+            "mode": rule.map(|rule| match rule.mode() {
+                Mode::Enforce => "enforce",
+                Mode::Quota => "quota",
+                Mode::Shadow => "shadow",
+            }),
+            "allows": status.limit.map(|limit| {
+                let unit = limit.unit().name().to_ascii_lowercase();
+                format!("{} per {unit}", limit.requests_per_unit())
+            }),
+            "passes": status.code == Code::Ok,
+            "remaining": status.limit.map(|_| status.remaining),
+            "resets_after_ms": status.reset_after.map(millis_up),
+        })
+    });
+    object!({
+        "envoy_rules_version": answer.version(),
+        "knows_domain": answer.knows_domain(),
+        "allowed": answer.code() == Code::Ok,
+        "degraded": answer.outage().is_some(),
+        "descriptors": each.collect::<Vec<_>>(),
+    })
 }
 
 fn shown(explanation: &Explanation) -> serde_json::Value {

@@ -106,6 +106,54 @@ async fn refusals_keys_and_events_know_the_door() {
     assert!(refused.contains("\"door\":\"grpc\""), "{refused}");
 }
 
+/// Who asks why is told of every descriptor, and charges nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_can_be_explained() {
+    let running = start(|_| {}).await;
+    let mut client = Client::at(grpc(&running)).await;
+    let explain =
+        |body: &str| ask(running.admin, "POST /v1/explain\r\nContent-Type: application/json", body);
+    let both = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"two","value":"a"}]},{"entries":[{"key":"free","value":"a"}]},{"entries":[{"key":"none"}]}]}"#;
+    for _ in 0..2 {
+        client.ask(edge(&[d("two=a")])).await.unwrap();
+    }
+    let metrics = || {
+        let page = ask(running.admin, "GET /metrics", "").body;
+        let counts = page.lines().filter(|line| line.starts_with("tollgate_requests_total"));
+        counts.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let counted = metrics();
+
+    for _ in 0..3 {
+        let said = explain(both).json();
+        assert_eq!((&said["allowed"], &said["knows_domain"]), (&false.into(), &true.into()));
+        let of = |at: usize| said["descriptors"][at].clone();
+        assert_eq!((&of(0)["rule"], &of(0)["mode"]), (&"two".into(), &"enforce".into()));
+        assert_eq!((&of(0)["allows"], &of(0)["passes"]), (&"2 per year".into(), &false.into()));
+        assert_eq!((&of(0)["remaining"], &of(0)["entries"][0]), (&0.into(), &"two=a".into()));
+        assert!(of(0)["resets_after_ms"].as_u64().unwrap() > 0);
+        assert_eq!((&of(1)["rule"], &of(1)["allows"]), (&"free".into(), &serde_json::Value::Null));
+        assert_eq!((&of(2)["rule"], &of(2)["passes"]), (&serde_json::Value::Null, &true.into()));
+        let fresh = explain(&both.replace("\"a\"", "\"b\"")).json();
+        assert_eq!(
+            (&fresh["allowed"], &fresh["descriptors"][0]["remaining"]),
+            (&true.into(), &2.into())
+        );
+    }
+    assert_eq!(metrics(), counted, "nothing was counted");
+    assert_eq!(told(&client.ask(edge(&[d("two=b")])).await.unwrap()), "OK: OK 1", "nor charged");
+
+    // A domain of ours, in Envoy's words.
+    let own = r#"{"domain":"shop","hitsAddend":2,"descriptors":[{"entries":[{"key":"user","value":"u"}]}]}"#;
+    let said = explain(own).json();
+    assert_eq!(
+        (&said["counters"][0]["cost"], &said["counters"][0]["remaining"]),
+        (&2.into(), &3.into())
+    );
+    assert_eq!(explain(r#"{"domain":"edge","descriptors":[]}"#).status, 400);
+    assert_eq!(explain(r#"{"domain":"edge","descriptors":7}"#).status, 400);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn giving_back_needs_a_token_off_loopback() {
     let everywhere: Listen = "0.0.0.0:0".parse().unwrap();

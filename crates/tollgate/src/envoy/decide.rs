@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{Decision, Op, Retry, Store, Timestamp, Verdict};
 
-use super::answer::{Answer, Code, Status};
+use super::answer::{Answer, Code, Status, overall};
 use super::call::{Call, CallError, Charge, Conduct};
 use super::plan::{Due, Plan};
 use super::rule::Mode;
@@ -55,6 +55,29 @@ impl<S: Store + 'static> Limiter<S> {
             Some(outage) if outage.unavailable => Err(CallError::Unavailable(outage.cause)),
             _ => Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage, at }),
         }
+    }
+
+    /// What a call would be answered: nothing is charged, nor counted, nor told to observers.
+    ///
+    /// A counter that the call names twice is looked at twice, each time as it is now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limiter::should_rate_limit`], but that in an outage this process's share answers.
+    pub async fn explain_rate_limit(&self, call: &Call<'_>) -> Result<Answer, CallError> {
+        call.check()?;
+        let rules = self.envoy_rules();
+        let plan = Plan::new(call, &rules, &self.shared.secret)?.peeking();
+        let mut judged = self.uncounted(&plan, &rules);
+        let (places, tolls) = gather(&plan, |_| true, OnOutage::Local);
+        if !tolls.is_empty() {
+            let outcome = self.shared.engine.decide(&tolls, None).await;
+            judged.outage = outage(&outcome, &tolls);
+            judged.hear(&places, &outcome);
+        }
+        let Judged { statuses, ruling, outage } = judged;
+        let (code, at) = (overall(&statuses), ruling.at);
+        Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage, at })
     }
 
     /// Envoy's rules that apply now: none, of version 0, before the first.

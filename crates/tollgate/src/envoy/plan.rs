@@ -166,6 +166,20 @@ impl<'k> Plan<'k> {
         }
     }
 
+    /// The same, asking whether it would pass, and charging nothing.
+    pub(super) fn peeking(mut self) -> Self {
+        for item in &mut self.items {
+            if let Item::Due(due) = item {
+                due.op = match due.op {
+                    Op::Take(cost) => Op::Peek(cost),
+                    // Who gives back always may.
+                    _ => Op::Peek(0),
+                };
+            }
+        }
+        self
+    }
+
     /// The dues that count, by their places.
     pub(super) fn dues(&self) -> impl Iterator<Item = (usize, &Due)> {
         self.items.iter().enumerate().filter_map(|(i, item)| match item {

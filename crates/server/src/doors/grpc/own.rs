@@ -71,7 +71,7 @@ impl fmt::Display for Misuse {
 }
 
 /// Whether our rules have this domain, and Envoy's do not.
-pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
+pub(crate) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
     // In this order, as most servers have Envoy's alone, and then there is nothing to look through.
     limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)
 }
@@ -92,6 +92,12 @@ pub(super) async fn decide<S: Store + 'static>(
         }
         Err(unclear) => Own { version: limiter.rules().version(), said: Err(unclear) },
     }))
+}
+
+/// The same as an ask, for whoever does not want it decided; or what is wrong with it.
+pub(crate) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
+    let cost = cost(asked).map_err(|misuse| misuse.to_string())?;
+    ask(asked).map(|ask| ask.cost(cost)).map_err(|unclear| unclear.to_string())
 }
 
 /// The request that the descriptors describe.

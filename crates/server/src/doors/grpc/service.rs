@@ -84,21 +84,46 @@ impl<S: Store + 'static> RateLimits<S> {
     }
 
     async fn decide_by_files(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
-        // One list of entries for all, so that a call of two descriptors allocates nothing.
-        let mut entries: SmallVec<[Entry<'_>; 8]> = SmallVec::new();
-        for it in &asked.descriptors {
-            entries.extend(it.entries.iter().map(|it| Entry { key: &it.key, value: &it.value }));
-        }
-        let mut rest = &entries[..];
-        let mut descriptors: SmallVec<[Descriptor<'_>; 4]> = SmallVec::new();
-        for it in &asked.descriptors {
-            let (own, others) = rest.split_at_checked(it.entries.len()).unwrap_or((rest, &[]));
-            rest = others;
-            descriptors.push(descriptor(it, own));
-        }
+        let entries = entries(asked);
+        let descriptors = descriptors(asked, &entries);
         let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
         self.limiter.should_rate_limit(&call, self.settings.conduct).await
     }
+}
+
+/// What a call would be answered by files of Envoy's, uncharged.
+pub(crate) async fn explain<S: Store + 'static>(
+    limiter: &Limiter<S>,
+    asked: &RateLimitRequest,
+) -> Result<Answer, CallError> {
+    bounded(asked)?;
+    let entries = entries(asked);
+    let descriptors = descriptors(asked, &entries);
+    let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
+    limiter.explain_rate_limit(&call).await
+}
+
+/// The entries of all descriptors, in one list, so that a call of two descriptors allocates nothing.
+fn entries(asked: &RateLimitRequest) -> SmallVec<[Entry<'_>; 8]> {
+    let mut entries = SmallVec::new();
+    for it in &asked.descriptors {
+        entries.extend(it.entries.iter().map(|it| Entry { key: &it.key, value: &it.value }));
+    }
+    entries
+}
+
+/// The descriptors, each with its part of the entries.
+fn descriptors<'a>(
+    asked: &RateLimitRequest,
+    mut entries: &'a [Entry<'a>],
+) -> SmallVec<[Descriptor<'a>; 4]> {
+    let mut descriptors = SmallVec::new();
+    for it in &asked.descriptors {
+        let (own, others) = entries.split_at_checked(it.entries.len()).unwrap_or((entries, &[]));
+        entries = others;
+        descriptors.push(descriptor(it, own));
+    }
+    descriptors
 }
 
 /// No more than a call may say, before anything is made of it.
