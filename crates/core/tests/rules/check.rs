@@ -55,6 +55,8 @@ fn every_mistake_of_a_rule_has_its_message() {
         (rule(""), "name: the name is empty"),
         (rule(" a"), "name: ` a` begins or ends with a space"),
         (rule("a\nb"), "name: `a\u{fffd}b` has a control character"),
+        // C29
+        (rule("a\u{202e}b"), "name: `a\u{fffd}b` has a character that turns the direction of text"),
         (
             Rule::new("a"),
             "limits: the rule limits nothing (give it a limit such as `100 per 1m`, or let it block)",

@@ -1,6 +1,8 @@
 //! What nobody should send over HTTP.
 
-use super::support::{connect, metric, parse, raw, start, start_with, until};
+use super::support::{
+    ask, check, connect, metric, parse, raw, start, start_with, until, whole_check,
+};
 use std::io::{Read, Write};
 use std::time::Duration;
 
@@ -148,6 +150,83 @@ async fn whoever_leaves_early_leaves_nothing_behind() {
     until("they are gone", || metric(running.admin, open) == 0).await;
     let errors = "tollgate_requests_total{door=\"http\",outcome=\"error\"}";
     until("each was an error", || metric(running.admin, errors) == 20).await;
+}
+
+/// C24: what was admitted stays charged though nobody hears of it, and a permit that nobody holds returns.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_leaves_after_it_was_admitted_has_paid_and_holds_nothing() {
+    const RULES: &str = "
+version: 1
+domain: shop
+rules:
+  - { name: paid, by: [user], limits: [100 per 1h] }
+  - { name: at-once, by: [user], limits: [{ count: 1, algorithm: concurrency, lease: 1h }] }
+";
+    let running = start_with(|settings| {
+        std::fs::write(settings.rules.as_ref().unwrap(), RULES).unwrap();
+    })
+    .await;
+    let body = r#"{"domain":"shop","attributes":{"user":"u"}}"#;
+    for round in 0..10 {
+        let mut stream = connect(running.http);
+        // Every second one is hyper's.
+        let lines = if round % 2 == 0 { "" } else { "Connection: close\r\n" };
+        stream.write_all(whole_check(lines, body).as_bytes()).unwrap();
+    }
+    let allowed = "tollgate_requests_total{door=\"http\",outcome=\"allowed\"}";
+    let refused = "tollgate_requests_total{door=\"http\",outcome=\"refused\"}";
+    let judged = || metric(running.admin, allowed) + metric(running.admin, refused);
+    until("all were judged", || judged() == 10).await;
+
+    let next = check(running.http, body).json();
+
+    assert_eq!(next["allowed"], true, "the permit is back: {next}");
+    let paid = next["limits"].as_array().unwrap().iter().find(|it| it["rule"] == "paid").unwrap();
+    assert_eq!(paid["remaining"], 99 - metric(running.admin, allowed) + 1);
+}
+
+/// C29: names and values come out as text, whatever they look like, and a log line is one line.
+#[test]
+fn names_that_look_like_something_else_are_only_text() {
+    const NAME: &str = r#"<script>alert(1)</script>"><img src=x> \ =1+1"#;
+    for format in ["json", "text"] {
+        let dir = super::support::TempDir::new();
+        let rules = dir.path().join("rules.yaml");
+        let name = serde_json::to_string(NAME).unwrap();
+        let text = format!(
+            "version: 1\ndomain: shop\nrules:\n  - name: {name}\n    by: [user]\n    limits: [1 per 1h]\n"
+        );
+        std::fs::write(&rules, &text).unwrap();
+        let args =
+            ["--rules", rules.to_str().unwrap(), "--log-level=debug", "--log-format", format];
+        let program = super::program::serve(&args, &[]);
+        let (http, admin) = (program.at[0], program.at[2]);
+        let evil =
+            r#"{"domain":"shop","attributes":{"user":"<b>\r\n2026 ERROR forged\u001b[31m\u202e"}}"#;
+
+        check(http, evil);
+        assert_eq!(check(http, evil).json()["refused_by"]["rule"], NAME);
+        let refusals = ask(admin, "GET /v1/refusals", "");
+        assert_eq!(refusals.header("content-type"), Some("application/json"));
+        assert_eq!(refusals.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(refusals.json()["refusals"][0]["rule"], NAME);
+        assert!(!refusals.body.contains(['\r', '\n', '\u{1b}', '\u{202e}']), "{refusals:?}");
+        let label = NAME.replace('\\', "\\\\").replace('"', "\\\"");
+        let row = format!(
+            "tollgate_rule_requests_total{{domain=\"shop\",rule=\"{label}\",outcome=\"refused\"}}"
+        );
+        assert_eq!(metric(admin, &row), 1);
+        let put = "PUT /v1/rules\r\nContent-Type: application/yaml\r\nIf-Match: \"1\"\r\nX-Tollgate-Author: <b>\"\\";
+        assert_eq!(ask(admin, put, &text.replacen('1', "2", 1)).status, 200);
+        let page = ask(http, "GET /docs", "");
+        let policy = page.header("content-security-policy").unwrap();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+
+        let (_, log) = program.end();
+        assert!(log.contains("the rules were replaced") && !log.contains("forged"), "{log}");
+        let begins = |line: &str| line.starts_with("{\"timestamp\"") || line.starts_with("20");
+        assert!(log.lines().all(begins) && !log.contains(['\u{1b}', '\u{202e}']), "{log}");
+    }
 }
 
 /// Whoever keeps its connection is told that the server is about to end.

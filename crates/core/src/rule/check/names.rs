@@ -16,6 +16,8 @@ pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut Repor
         format!("`{}` has {} bytes, a name at most {longest}", shown(name), name.len())
     } else if name.chars().any(char::is_control) {
         format!("`{}` has a control character", shown(name))
+    } else if name.chars().any(turns_text) {
+        format!("`{}` has a character that turns the direction of text", shown(name))
     } else if name.trim() != name {
         format!("`{name}` begins or ends with a space")
     } else {
@@ -125,9 +127,14 @@ fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
+/// Whether it makes what follows be shown in another order: a name could pass for another one.
+const fn turns_text(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A name as a message may repeat it: its beginning, without control characters.
 pub(super) fn shown(name: &str) -> String {
-    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let clean = |c: char| if c.is_control() || turns_text(c) { '\u{fffd}' } else { c };
     let mut shown: String = name.chars().take(64).map(clean).collect();
     if name.chars().nth(64).is_some() {
         shown.push('…');

@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, UNIX_EPOCH};
 
+use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tollgate::Admission;
 use tollgate::core::{Store as _, Timestamp};
@@ -175,8 +176,8 @@ struct Answers {
 impl Answers {
     fn add(&mut self, room: &Room, request: &Request<'_>, admission: &Admission) {
         let own = room.request_digits();
-        let id = request.id.map_or(&own[..], str::as_bytes);
-        tracing::debug!(request = %id.escape_ascii(), method = "POST", "a request over HTTP");
+        let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
+        tracing::debug!(request = id, method = %Method::POST, "a request over HTTP");
         self.body.clear();
         write::answer(&Answer::new(admission), &mut self.body);
         let at = match admission.ruling().at() {
@@ -188,7 +189,7 @@ impl Answers {
         out.extend_from_slice(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: ",
         );
-        out.extend_from_slice(id);
+        out.extend_from_slice(id.as_bytes());
         out.extend_from_slice(b"\r\ncontent-length: ");
         write::number(u64::try_from(self.body.len()).unwrap_or(u64::MAX), out);
         out.extend_from_slice(b"\r\ndate: ");
