@@ -208,12 +208,22 @@ impl<S> Guarded<S> {
         written: Poll<io::Result<T>>,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if written.is_ready() && self.phase.0.load(Ordering::Relaxed) == AT_REST {
+            self.rest(context);
+        }
+        self.taken(written, context)
+    }
+
+    /// Gives up if the client has taken nothing for too long. Under TLS it is a flush or the end that waits for
+    /// it: what was written is only sealed then.
+    fn taken<T>(
+        &mut self,
+        done: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if done.is_ready() {
             self.writing = None;
-            if self.phase.0.load(Ordering::Relaxed) == AT_REST {
-                self.rest(context);
-            }
-            return written;
+            return done;
         }
         let due = *self.writing.get_or_insert_with(|| after(WRITE));
         if self.is_late(due, context) { Poll::Ready(Err(late())) } else { Poll::Pending }
@@ -244,11 +254,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.taken(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.taken(shut, context)
     }
 }
 
@@ -344,6 +356,42 @@ mod tests {
         let (first, second) = read.split_at(27);
         assert_eq!(first, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(second.ends_with(BROKEN) && !second.contains(&b'H'), "{}", second.escape_ascii());
+    }
+
+    /// A stream as TLS is to a client that takes nothing: it keeps what is written, and cannot pass it on.
+    struct Sealed;
+
+    impl AsyncWrite for Sealed {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    /// C21: neither a flush nor the end of a connection waits for ever for its client.
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_nobody_unseals_ends_the_connection() {
+        for ends in [false, true] {
+            let mut guarded = Guarded::new(Sealed, std::sync::Arc::default());
+            guarded.write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
+            let began = Instant::now();
+
+            let given_up = if ends { guarded.shutdown().await } else { guarded.flush().await };
+
+            assert_eq!(given_up.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(began.elapsed().as_secs(), 30);
+        }
     }
 
     #[tokio::test]

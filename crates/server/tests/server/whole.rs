@@ -1,6 +1,7 @@
 //! Checks that arrive whole are answered without hyper, and nobody can tell.
 
 use std::io::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -164,10 +165,7 @@ async fn a_connection_between_two_checks_ends_with_the_server() {
     assert_eq!(reply(&mut idle).status, 200);
     let mut silent = connect(running.http);
     let room = std::sync::Arc::clone(running.server.room());
-    until("both are open", || {
-        room.connections[0].open.load(std::sync::atomic::Ordering::Relaxed) == 2
-    })
-    .await;
+    until("both are open", || room.connections[0].open.load(Relaxed) == 2).await;
 
     running.server.stop().await;
 
@@ -191,5 +189,41 @@ async fn the_last_check_before_the_end_closes_its_connection() {
 
     assert_eq!(reply(&mut kept).header("connection"), Some("close"));
     assert_eq!(std::io::Read::read(&mut kept, &mut [0]).unwrap(), 0);
+    stopping.abort();
+}
+
+/// B18: a server that ends under load answers everything that it was sent, and tells each client to go elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_who_asks_on_while_it_drains_is_left_without_an_answer() {
+    let running = start_with(|settings| settings.drain_delay = Duration::from_secs(600)).await;
+    let (http, admin) = (running.http, running.admin);
+    let room = std::sync::Arc::clone(running.server.room());
+    let answered = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let answered = std::sync::Arc::clone(&answered);
+            std::thread::spawn(move || {
+                let mut stream = connect(http);
+                loop {
+                    stream.write_all(whole_check("", USER).as_bytes()).unwrap();
+                    let told = reply(&mut stream);
+                    assert_eq!(told.status, 200);
+                    answered.fetch_add(1, Relaxed);
+                    if told.header("connection") == Some("close") {
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    until("all are at it", || answered.load(Relaxed) > 1_000).await;
+
+    let stopping = tokio::spawn(running.server.stop());
+
+    until("all were told", || clients.iter().all(std::thread::JoinHandle::is_finished)).await;
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    assert!(room.is_draining());
+    let offered = metric(admin, "tollgate_requests_offered_total{door=\"http\"}");
+    assert_eq!(offered, answered.load(Relaxed));
     stopping.abort();
 }

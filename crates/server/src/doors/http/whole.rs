@@ -31,6 +31,9 @@ const INPUT: usize = 4 * 1024;
 /// Beyond this, answers are sent before the next request is looked at.
 const OUTPUT: usize = 8 * 1024;
 
+/// The longest buffer of answers that is kept while nobody asks.
+const KEPT: usize = 2 * 1024;
+
 /// The most fields of a head; hyper takes more.
 const MAX_FIELDS: usize = 24;
 
@@ -208,6 +211,8 @@ impl Answers {
             // Under TLS what was written may wait for more.
             connection.stream.flush().await?;
             self.bytes.clear();
+            self.bytes.shrink_to(KEPT);
+            self.body.shrink_to(KEPT);
         }
         Ok(())
     }
