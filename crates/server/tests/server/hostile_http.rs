@@ -53,6 +53,14 @@ async fn requests_that_can_be_read_in_two_ways_end_the_connection() {
         format!("{HEAD}Transfer-Encoding: chunked\r\n\r\n2;a\nb\r\n{{}}\r\n0\r\n\r\n{second}");
     let reply = raw(running.http, chunk.as_bytes());
     assert_eq!(parse(&reply).status, 400, "{}", String::from_utf8_lossy(&reply));
+    // A size of so many digits that nobody keeps them, and what is smuggled in behind its chunk.
+    let size = format!("{}11\r\n{check}\r\n0\r\n\r\n", "0".repeat(200_000));
+    let smuggled = format!("POST /v1/check HTTP/1.1\nHost: a\nContent-Length: 17\n\n{check}");
+    for listener in [running.http, running.admin] {
+        let text = format!("{HEAD}Transfer-Encoding: chunked\r\n\r\n{size}{smuggled}");
+        let reply = String::from_utf8_lossy(&raw(listener, text.as_bytes())).into_owned();
+        assert!(reply.matches("HTTP/1.1 ").count() <= 1 && !reply.contains("200 OK"), "{reply}");
+    }
     let first =
         raw(running.http, second.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").as_bytes());
     assert_eq!(parse(&first).status, 200);
