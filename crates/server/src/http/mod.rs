@@ -229,7 +229,8 @@ impl Connection {
         let served = match handler.without_hyper(&mut plain).await {
             Ok(Next::Hyper(bytes)) => {
                 stream.unread(bytes);
-                let by = By { room: Arc::clone(&room), peer, local, handler };
+                let half_close = side == Side::Door;
+                let by = By { room: Arc::clone(&room), peer, local, half_close, handler };
                 by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
             }
             Ok(Next::End) => true,
@@ -246,6 +247,7 @@ struct By<H> {
     room: Arc<Room>,
     peer: SocketAddr,
     local: bool,
+    half_close: bool,
     handler: H,
 }
 
@@ -260,6 +262,7 @@ impl<H: Answers> By<H> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let half_close = self.half_close;
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             phase.serving();
             let (id, answer) = self.begin(request);
@@ -287,6 +290,8 @@ impl<H: Answers> By<H> {
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .header_read_timeout(None::<Duration>)
+            // Who has asked and says no more is answered; but who listens to a stream and leaves has left.
+            .half_close(half_close)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_HEAD)
             .serve_connection(TokioIo::new(stream), service);

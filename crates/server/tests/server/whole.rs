@@ -227,3 +227,25 @@ async fn nobody_who_asks_on_while_it_drains_is_left_without_an_answer() {
     assert_eq!(offered, answered.load(Relaxed));
     stopping.abort();
 }
+
+/// Who has asked and says no more is answered, whoever reads it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_no_more_is_answered() {
+    let redis = tollgate_harness::RedisServer::start().unwrap();
+    let far = start_with(|settings| {
+        settings.store = redis.url().parse().unwrap();
+        settings.store_deadline = Duration::from_secs(10);
+    })
+    .await;
+    let here = start().await;
+    for at in [here.http, far.http] {
+        for text in [whole_check("", USER), whole_check("X: y\r\nExpect: nothing\r\n", USER)] {
+            for _ in 0..10 {
+                let mut stream = connect(at);
+                stream.write_all(text.as_bytes()).unwrap();
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                assert_eq!(reply(&mut stream).status, 200, "{text}");
+            }
+        }
+    }
+}

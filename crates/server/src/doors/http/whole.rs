@@ -12,12 +12,12 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tollgate::Admission;
-use tollgate::core::{Store as _, Timestamp};
+use tollgate::core::Store as _;
 
 use super::wire::{self, Answer, Check};
 use super::{check, token, write};
@@ -183,10 +183,6 @@ impl Answers {
         tracing::debug!(request = id, method = %Method::POST, "a request over HTTP");
         self.body.clear();
         write::answer(&Answer::new(admission), &mut self.body);
-        let at = match admission.ruling().at() {
-            Timestamp::EPOCH => room.limiter.store().now(),
-            at => at,
-        };
         let out = &mut self.bytes;
         out.reserve(self.body.len().saturating_add(256));
         out.extend_from_slice(
@@ -196,7 +192,7 @@ impl Answers {
         out.extend_from_slice(b"\r\ncontent-length: ");
         write::number(u64::try_from(self.body.len()).unwrap_or(u64::MAX), out);
         out.extend_from_slice(b"\r\ndate: ");
-        out.extend_from_slice(self.date.text(at).as_bytes());
+        out.extend_from_slice(self.date.text().as_bytes());
         out.extend_from_slice(b"\r\n\r\n");
         out.extend_from_slice(&self.body);
     }
@@ -226,14 +222,19 @@ struct Date {
 }
 
 impl Date {
-    /// The last second that can be written.
-    const MAX: u64 = 253_402_300_799;
+    /// Now. Not by the store's clock, which nobody knows before it has answered, but as hyper does.
+    #[expect(clippy::disallowed_methods, reason = "a field for caches: nothing is decided by it")]
+    fn text(&mut self) -> &str {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.at(since.as_secs())
+    }
 
-    /// By the store's clock, which decided.
-    fn text(&mut self, at: Timestamp) -> &str {
-        let second = at.as_micros().div_euclid(1_000_000).min(Self::MAX);
+    fn at(&mut self, second: u64) -> &str {
+        /// The last one that can be written.
+        const LAST: u64 = 253_402_300_799;
         if self.text.is_empty() || second != self.second {
-            let time = UNIX_EPOCH.checked_add(Duration::from_secs(second)).unwrap_or(UNIX_EPOCH);
+            let since = Duration::from_secs(second.min(LAST));
+            let time = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
             *self = Self { second, text: httpdate::fmt_http_date(time) };
         }
         &self.text
@@ -353,15 +354,16 @@ mod tests {
     }
 
     #[test]
-    fn the_date_is_the_stores_and_can_always_be_written() {
+    fn the_date_can_always_be_written() {
         let mut date = Date::default();
-        for (micros, text) in [
+        for (second, text) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
-            (1_999_999, "Thu, 01 Jan 1970 00:00:01 GMT"),
-            (1_763_424_000_000_000, "Tue, 18 Nov 2025 00:00:00 GMT"),
+            (1, "Thu, 01 Jan 1970 00:00:01 GMT"),
+            (1_763_424_000, "Tue, 18 Nov 2025 00:00:00 GMT"),
             (u64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
         ] {
-            assert_eq!(date.text(Timestamp::from_micros(micros)), text);
+            assert_eq!(date.at(second), text);
         }
+        assert!(date.text().ends_with(" GMT") && !date.text().contains("9999"));
     }
 }
