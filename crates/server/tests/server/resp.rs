@@ -139,6 +139,8 @@ async fn with_a_token_nothing_is_answered_before_it() {
     client.asks(&["AUTH", "hus"], wrong);
     client.asks(&["AUTH", "default", "hushh"], wrong);
     client.asks(&["HELLO", "3", "AUTH", "default", ""], wrong);
+    client.asks(&["AUTH", "somebody", "hush"], wrong);
+    client.asks(&["HELLO", "3", "AUTH", "somebody", "hush"], wrong);
     client.asks(&["AUTH", "default", "hush"], b"+OK\r\n");
     client.asks(&["PING"], b"+PONG\r\n");
     client.asks(&["RESET"], b"+RESET\r\n");

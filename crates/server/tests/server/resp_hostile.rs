@@ -11,7 +11,7 @@ async fn what_breaks_the_protocol_is_told_so_and_closed() {
     let running = start().await;
     let nested = b"*1\r\n".repeat(100_000);
     let endless = vec![b'x'; 1 << 20];
-    let cases: [(&[u8], &str); 12] = [
+    let cases: [(&[u8], &str); 13] = [
         (b"*9223372036854775807\r\n", "invalid multibulk length"),
         (b"*-1\r\n", "invalid multibulk length"),
         (b"*1\r\n$-2\r\n", "invalid bulk length"),
@@ -24,6 +24,7 @@ async fn what_breaks_the_protocol_is_told_so_and_closed() {
         (b"ECHO \"open\r\n", "unbalanced quotes in request"),
         (b"*1\r\n:1\r\n", "expected '$', got ':'"),
         (b"*x\r\n", "invalid multibulk length"),
+        (b"\0\0\0\r\n", "a zero byte in an inline request"),
     ];
     for (bytes, why) in cases {
         let mut stream = connect(running.resp);

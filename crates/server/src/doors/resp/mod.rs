@@ -39,6 +39,9 @@ use watch::{Entry, Watch};
 /// Connections handed to a thread that it has not looked at yet.
 const HANDED: usize = 128;
 
+/// Connections that a thread surely serves in one pause of its end.
+const A_TURN: usize = 64;
+
 /// The threads of the door.
 #[derive(Debug)]
 pub struct Threads(Vec<std::thread::JoinHandle<()>>);
@@ -174,16 +177,21 @@ impl Worker {
     async fn drain(&self) {
         let pause = Duration::from_millis(10);
         let mut left = self.room.settings.drain_timeout;
-        loop {
-            // What has arrived is served first.
+        // What has arrived is served first: until nobody was, or everybody could have been.
+        let mut served = None;
+        for _ in 0..=self.watch.count().div_ceil(A_TURN).saturating_add(1) {
             tokio::time::sleep(pause).await;
-            if self.watch.dismiss() {
-                return;
-            }
             left = left.saturating_sub(pause);
+            if served.replace(self.watch.beats()) == served {
+                break;
+            }
+        }
+        while !self.watch.dismiss() {
             if left.is_zero() {
                 return self.watch.dismiss_all();
             }
+            tokio::time::sleep(pause).await;
+            left = left.saturating_sub(pause);
         }
     }
 }

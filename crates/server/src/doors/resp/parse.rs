@@ -37,6 +37,8 @@ pub enum ProtocolError {
     Inline,
     /// A quote in an inline line is not closed, or something follows it.
     Quotes,
+    /// An inline line has a byte that nobody types.
+    Binary,
     /// The command is longer than [`MAX_COMMAND`].
     Command,
 }
@@ -52,6 +54,7 @@ impl fmt::Display for ProtocolError {
             Self::Unterminated => f.write_str("expected CR LF"),
             Self::Inline => f.write_str("too big inline request"),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
+            Self::Binary => f.write_str("a zero byte in an inline request"),
             Self::Command => f.write_str("too big request"),
         }
     }
@@ -153,6 +156,10 @@ fn inline(input: &[u8], args: &mut Args) -> Result<Option<usize>, ProtocolError>
     };
     let line = input.get(..newline).unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
+    // Nobody types it: it is another protocol.
+    if line.contains(&0) {
+        return Err(ProtocolError::Binary);
+    }
     let mut at = 0_usize;
     while let Some(byte) = line.get(at) {
         if matches!(byte, b' ' | b'\t') {

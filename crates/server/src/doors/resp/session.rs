@@ -192,7 +192,8 @@ impl Session {
         while at < words.1.len() {
             let option = nth(words, at);
             if option.eq_ignore_ascii_case(b"AUTH") && at.saturating_add(2) < words.1.len() {
-                if !self.log_in(nth(words, at.saturating_add(2)), room) {
+                let (user, password) = (at.saturating_add(1), at.saturating_add(2));
+                if !self.log_in(nth(words, user), nth(words, password), room) {
                     return reply::error(WRONG_PASSWORD, out);
                 }
                 at = at.saturating_add(3);
@@ -224,17 +225,21 @@ impl Session {
                 out,
             );
         }
-        match words.1.len() {
-            2 | 3 if self.log_in(nth(words, words.1.len().saturating_sub(1)), room) => {
-                reply::simple("OK", out);
-            }
-            2 | 3 => reply::error(WRONG_PASSWORD, out),
-            _ => arity("auth", out),
+        let right = match words.1.len() {
+            2 => self.log_in(USER, nth(words, 1), room),
+            3 => self.log_in(nth(words, 1), nth(words, 2), room),
+            _ => return arity("auth", out),
+        };
+        if right {
+            reply::simple("OK", out);
+        } else {
+            reply::error(WRONG_PASSWORD, out);
         }
     }
 
-    fn log_in(&mut self, password: &[u8], room: &Room) -> bool {
-        let right = room.settings.api_token.as_ref().is_none_or(|token| token.is(password));
+    fn log_in(&mut self, user: &[u8], password: &[u8], room: &Room) -> bool {
+        let token = room.settings.api_token.as_ref();
+        let right = token.is_none_or(|token| token.is(password) && user == USER);
         if !right {
             room.guesses.wrong(Listener::Resp, self.peer, None);
         }
@@ -263,6 +268,9 @@ impl Session {
         self.name = name.get(..name.len().min(MAX_NAME)).unwrap_or_default().to_vec();
     }
 }
+
+/// The only user there is.
+const USER: &[u8] = b"default";
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 

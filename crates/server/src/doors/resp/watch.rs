@@ -72,7 +72,7 @@ pub(super) struct Watch {
 struct Row {
     entry: Arc<Entry>,
     task: AbortHandle,
-    seen: u64,
+    seen: (u64, u8),
     quiet: u64,
 }
 
@@ -80,7 +80,7 @@ impl Watch {
     pub(super) fn add(&self, id: u64, entry: Arc<Entry>, task: AbortHandle) {
         // One that ended before it was noted must not stay.
         if !task.is_finished() {
-            self.rows().insert(id, Row { entry, task, seen: u64::MAX, quiet: 0 });
+            self.rows().insert(id, Row { entry, task, seen: (u64::MAX, 0), quiet: 0 });
         }
     }
 
@@ -105,11 +105,12 @@ impl Watch {
     fn look(&self) -> u64 {
         let mut ended = 0_u64;
         for row in self.rows().values_mut() {
-            let beats = row.entry.beats.load(Ordering::Relaxed);
-            let moved = beats != row.seen;
-            row.seen = beats;
-            row.quiet = if moved { 0 } else { row.quiet.saturating_add(1) };
-            let most = match row.entry.state.load(Ordering::Relaxed) {
+            // Whoever begins a command after a long silence has not been at it for so long.
+            let state = row.entry.state.load(Ordering::Relaxed);
+            let seen = (row.entry.beats.load(Ordering::Relaxed), state);
+            row.quiet = if seen == row.seen { row.quiet.saturating_add(1) } else { 0 };
+            row.seen = seen;
+            let most = match state {
                 0 => IDLE,
                 1 | 2 => PATIENCE,
                 // A store has deadlines of its own.
@@ -121,6 +122,17 @@ impl Watch {
             }
         }
         ended
+    }
+
+    /// How often all of them were served, up to overflow: the same twice if nobody was.
+    pub(super) fn beats(&self) -> u64 {
+        let beats = |row: &Row| row.entry.beats.load(Ordering::Relaxed);
+        self.rows().values().map(beats).fold(0, u64::wrapping_add)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.rows().len()
     }
 
     /// Ends all connections that nothing is owed to; true if none is left.
@@ -162,5 +174,20 @@ mod tests {
         entries[1].set(State::Idle);
         assert_eq!(watch.look(), 1, "and now the third has not");
         assert!(!tasks[0].is_finished());
+    }
+
+    /// Clients of a pool are silent for long, and then send a command in two pieces.
+    #[tokio::test]
+    async fn a_command_after_a_long_silence_has_as_much_time_as_any() {
+        let (watch, entry) = (Watch::default(), Arc::new(Entry::default()));
+        let task = tokio::spawn(std::future::pending::<()>());
+        watch.add(0, Arc::clone(&entry), task.abort_handle());
+        for _ in 0..100 {
+            assert_eq!(watch.look(), 0, "silent");
+        }
+
+        entry.set(State::Partial);
+
+        assert_eq!([watch.look(), watch.look(), watch.look()], [0, 0, 1]);
     }
 }
