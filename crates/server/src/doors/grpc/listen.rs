@@ -36,8 +36,9 @@ const MAX_STREAMS: u32 = 256;
 /// The longest head of a request, unpacked.
 const MAX_HEAD: u32 = 16 * 1024;
 
-/// Streams that the client reset before they were looked at; above that it floods.
-const MAX_RESETS: usize = 20;
+/// Streams that the client reset before they were looked at; above that it floods. Envoy resets the calls of
+/// all clients that leave at once, and the others of its connection must not end with them.
+const MAX_RESETS: usize = 1024;
 
 /// Streams that the client made the server reset: by breaking them, or by opening more than
 /// [`MAX_STREAMS`], which honest clients do until they have heard of that bound.
