@@ -1,5 +1,5 @@
 # Everything here needs Rust (with rustfmt and clippy for `lint`) and a C compiler; `test` also
-# needs redis-server, nginx and Python, which it installs where it is root on Debian or Ubuntu.
+# needs redis-server, nginx, curl and Python, which it installs where it is root on Debian or Ubuntu.
 
 CARGO ?= cargo
 

@@ -2,15 +2,22 @@
 //! more than a door may have.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::room::Connections;
 
 /// How long to wait after the system refused: descriptors come back as connections end.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Every how many times it is told that none can be accepted: ten seconds, if one listener has to wait.
+const TELL_EVERY: u64 = 200;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// Listens at an address.
 ///
@@ -23,8 +30,24 @@ pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener
     };
     let listener = std::net::TcpListener::bind(address).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
+    // The standard library lets fewer wait than come at once when a fleet starts.
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| wrong(error.into()))?;
     Ok(listener)
 }
+
+/// Lets this process have as many descriptors as it may, and says how many these are.
+pub(crate) fn raise_descriptors() -> Option<u64> {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        // Where that is not allowed it stays as it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    getrlimit(Resource::Nofile).current
+}
+
+/// How often none could be accepted, at all listeners.
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// The next connection, however long that takes.
 pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
@@ -41,7 +64,10 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
                     error.kind(),
                     std::io::ErrorKind::ConnectionAborted | std::io::ErrorKind::ConnectionReset
                 ) {
-                    tracing::warn!(%error, "no connection can be accepted at present");
+                    let times = FAILED.fetch_add(1, Ordering::Relaxed);
+                    if times.is_multiple_of(TELL_EVERY) {
+                        tracing::warn!(%error, times, "no connection can be accepted at present");
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }

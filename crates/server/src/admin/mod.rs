@@ -137,8 +137,10 @@ async fn level(room: &Room, call: Call) -> Response<Body> {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
     };
-    let word = String::from_utf8_lossy(&bytes);
-    let word = word.trim().trim_matches('"');
+    let said = String::from_utf8_lossy(&bytes);
+    // As `GET` says it, or the word alone.
+    let object = serde_json::from_str::<serde_json::Value>(&said).unwrap_or_default();
+    let word = object["level"].as_str().unwrap_or_else(|| said.trim().trim_matches('"'));
     match word.parse() {
         Ok(level) if room.level.set(level) => {
             tracing::warn!(audit = true, %peer, request = id, level = word, "the log level was changed");

@@ -6,7 +6,8 @@ use std::path::Path;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Answer, Failure, say};
-use crate::settings::Options;
+use crate::accept;
+use crate::settings::{Options, Settings};
 use crate::telemetry::log;
 use crate::{Room, Server};
 
@@ -17,6 +18,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
     };
     let settings = options.resolve()?;
     let level = log::start(settings.log_level, settings.log_format);
+    enough_descriptors(&settings);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before the doors open, so that a signal that comes early is not missed.
@@ -40,6 +42,22 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
         tracing::info!("ended");
         Ok(Answer::Yes)
     })
+}
+
+/// Warns if the system ends before `--max-connections` does: then one door's clients keep all others out.
+fn enough_descriptors(settings: &Settings) {
+    /// For files, listeners, connections to Redis, and somebody at another door.
+    const OTHERS: usize = 128;
+    let wanted = settings.max_connections.saturating_add(OTHERS);
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    if let Some(descriptors) = accept::raise_descriptors().filter(|have| *have < wanted) {
+        tracing::warn!(
+            descriptors,
+            wanted,
+            "fewer descriptors than one door may have connections: raise `ulimit -Hn`, or lower \
+             --max-connections"
+        );
+    }
 }
 
 /// Where everything listens, and something to try.
@@ -70,12 +88,18 @@ fn greeting(server: &Server) -> String {
             None => writeln!(text, "  {name:<6} off"),
         };
     }
+    let (insecure, plain) =
+        if room.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
+    let token = match room.settings.api_token {
+        Some(_) => r#" -H "Authorization: Bearer $TOLLGATE_API_TOKEN""#,
+        None => "",
+    };
     if let Some(address) = addresses.http {
         let domains = &rules.declaration().domains;
         let domain = domains.first().map_or("shop", |domain| domain.name.as_str());
         let _ = writeln!(
             text,
-            "try: curl -s {web}://{address}/v1/check -d '{{\"domain\":\"{domain}\",\"attributes\":\
+            "try: curl -s{insecure}{token} {web}://{address}/v1/check -d '{{\"domain\":\"{domain}\",\"attributes\":\
              {{\"ip\":\"203.0.113.9\",\"method\":\"POST\",\"path\":\"/login\"}}}}'",
         );
     }
@@ -83,7 +107,7 @@ fn greeting(server: &Server) -> String {
     if let (Some(address), Some(domain)) = (addresses.grpc, envoy.domains().min()) {
         let _ = writeln!(
             text,
-            "try: grpcurl -plaintext -d '{{\"domain\":\"{domain}\",\"descriptors\":[{{\"entries\":\
+            "try: grpcurl {plain}{token} -d '{{\"domain\":\"{domain}\",\"descriptors\":[{{\"entries\":\
              [{{\"key\":\"remote_address\",\"value\":\"203.0.113.9\"}}]}}]}}' {address} \
              envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         );

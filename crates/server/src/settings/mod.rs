@@ -267,7 +267,7 @@ impl Options {
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
             admin: self.admin.unwrap_or(defaults.admin),
             tls: tls(self.tls_cert, self.tls_key)?,
-            max_connections: self.max_connections.unwrap_or(defaults.max_connections).max(1),
+            max_connections: self.max_connections.unwrap_or(defaults.max_connections),
             api_token: secret("api-token", self.api_token, self.api_token_file)?,
             admin_token: secret("admin-token", self.admin_token, self.admin_token_file)?,
             trust,
@@ -433,6 +433,15 @@ impl Settings {
                 "the admin API would listen at {address}, where others reach it: set \
                  --admin-token-file (TOLLGATE_ADMIN_TOKEN_FILE), or listen at 127.0.0.1"
             )));
+        }
+        for (name, is_zero) in [
+            ("max-connections", self.max_connections == 0),
+            ("max-keys", self.max_keys == 0),
+            ("store-deadline", self.store_deadline.is_zero()),
+        ] {
+            if is_zero {
+                return Err(SettingsError(format!("{name} is 0, so nobody could be served")));
+            }
         }
         if self.rules_poll < Duration::from_millis(10) {
             return Err(SettingsError(

@@ -96,6 +96,31 @@ fn serve_says_where_it_listens_and_sigterm_ends_it_well() {
     assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()));
 }
 
+/// What it says to try works as it stands there, whatever the listeners ask for.
+#[test]
+fn what_it_says_to_try_works() {
+    let dir = TempDir::new();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let (cert, file) = (dir.path().join("tls.crt"), dir.path().join("tls.key"));
+    std::fs::write(&cert, params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(&file, key.serialize_pem()).unwrap();
+    let tls = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", file.to_str().unwrap()];
+    let path = rules(&dir);
+    let plain = ["--rules", &path];
+    let token = [("TOLLGATE_API_TOKEN", "said-by-the-environment")];
+    for args in [plain.to_vec(), [&plain[..], &tls[..]].concat()] {
+        for token in [&token[..], &[]] {
+            let program = serve(&args, token);
+            let line = program.said.lines().find_map(|line| line.strip_prefix("try: ")).unwrap();
+            let mut shell = Command::new("sh");
+            let output = shell.args(["-c", line]).envs(token.iter().copied()).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(text.contains("\"allowed\":true"), "{line}: {text}");
+        }
+    }
+}
+
 #[test]
 fn sighup_looks_at_the_rules() {
     let dir = TempDir::new();
@@ -163,6 +188,9 @@ fn what_makes_no_sense_is_told_before_anything_listens() {
             &["serve", "--http=off", "--grpc=off", "--resp=off", "--admin=off"],
             "every door is off, so nobody could ask: give one of --http, --grpc, --resp and --admin",
         ),
+        (&["serve", "--max-connections", "0"], "max-connections is 0"),
+        (&["serve", "--max-keys", "0"], "max-keys is 0"),
+        (&["serve", "--store-deadline", "0s"], "store-deadline is 0"),
         (&["serve", "--tls-cert", "a.pem"], "tls-cert is set without tls-key"),
         (&["serve", "--tls-key", "a.pem"], "tls-key is set without tls-cert"),
     ] {
@@ -323,6 +351,9 @@ fn the_log_level_is_changed_while_it_runs() {
     ask(program.at[0], "GET /healthz\r\nX-Request-Id: before", "");
     assert_eq!([level("debug"), level("loud")], [200, 400]);
     assert_eq!(ask(admin, "GET /v1/log-level", "").json(), serde_json::json!({ "level": "debug" }));
+    let as_said = "PUT /v1/log-level\r\nContent-Type: application/json";
+    assert_eq!(ask(admin, as_said, r#"{"level":"trace"}"#).json()["level"], "trace");
+    assert_eq!(ask(admin, as_said, r#"{"level":7}"#).status, 400);
     ask(program.at[0], "GET /healthz\r\nX-Request-Id: after", "");
 
     let (_, log) = program.end();
