@@ -1,6 +1,6 @@
 //! Problems (RFC 9457): what is wrong, for programs and for people.
 
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
@@ -62,6 +62,9 @@ impl From<Problem> for Response<Body> {
         *response.status_mut() = problem.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if problem.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = problem.retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }

@@ -71,6 +71,33 @@ async fn every_request_is_counted_once() {
     assert_eq!([rule("allowed"), rule("refused"), rule("degraded")], [24, 36, 0]);
 }
 
+/// A reservation is a request as any: its rules and its domain are counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn reservations_are_counted_for_their_rules() {
+    let running = start().await;
+    let reserve = |body: &str| ask(running.http, "POST /v1/reserve", body).json();
+    let user = r#"{"domain":"shop","cost":2,"attributes":{"user":"u"}}"#;
+
+    assert!(reserve(user)["expires_at_us"].as_u64().unwrap() > 1_600_000_000_000_000);
+    assert_eq!(reserve(user)["allowed"], false);
+    let nowhere = reserve(r#"{"domain":"nowhere"}"#);
+    assert_eq!((&nowhere["allowed"], nowhere.get("expires_at_us")), (&true.into(), None));
+
+    let rule = |outcome: &str| {
+        let labels = format!("domain=\"shop\",rule=\"per-user\",outcome=\"{outcome}\"");
+        metric(running.admin, &format!("tollgate_rule_requests_total{{{labels}}}"))
+    };
+    assert_eq!([rule("allowed"), rule("refused")], [1, 1]);
+    assert_eq!(metric(running.admin, "tollgate_unknown_domain_total"), 1);
+    let door = |outcome: &str| {
+        metric(
+            running.admin,
+            &format!("tollgate_requests_total{{door=\"http\",outcome=\"{outcome}\"}}"),
+        )
+    };
+    assert_eq!(["allowed", "refused", "degraded", "error"].map(door), [2, 1, 0, 0]);
+}
+
 /// A request that one rule refuses is no refusal of another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_is_not_blamed_for_what_another_refused() {

@@ -16,6 +16,8 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
     };
 
     assert_eq!(with("Bearer canary-31-wrong", "first"), 401);
+    let challenge = ask(http, "POST /v1/check", BODY);
+    assert_eq!(challenge.header("www-authenticate"), Some("Bearer"));
     assert_eq!(with("Basic canary-31-right", "second"), 401);
     assert_eq!(ask(http, "POST /v1/commit", "{}").status, 401, "none at all");
     for _ in 0..20 {
@@ -36,7 +38,7 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
         let name = format!("tollgate_wrong_tokens_total{{listener=\"{listener}\"}}");
         super::support::metric(admin, &name)
     };
-    assert_eq!(["http", "resp", "admin", "grpc"].map(count), [23, 3, 0, 0]);
+    assert_eq!(["http", "resp", "admin", "grpc"].map(count), [24, 3, 0, 0]);
     let (_, log) = program.end();
     let told: Vec<serde_json::Value> = log
         .lines()

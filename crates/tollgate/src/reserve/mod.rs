@@ -126,7 +126,22 @@ impl<S: Store + 'static> Limiter<S> {
         ask: &Ask<'_>,
         lifetime: Duration,
     ) -> Result<Reservation, Admission> {
+        self.reserve_telling(ask, lifetime, |_| {}).await
+    }
+
+    /// The same; `tell` hears what was decided, also of a request that passes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limiter::reserve`].
+    pub async fn reserve_telling(
+        &self,
+        ask: &Ask<'_>,
+        lifetime: Duration,
+        tell: impl FnOnce(&Admission),
+    ) -> Result<Reservation, Admission> {
         let (admission, spent) = self.admit_and_note(ask).await;
+        tell(&admission);
         if !admission.passes() || admission.outage().is_some() {
             return Err(admission);
         }

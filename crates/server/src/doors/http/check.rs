@@ -10,8 +10,8 @@ use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json as object;
 use tokio::task::yield_now;
-use tollgate::core::Store as _;
 use tollgate::core::rule::Ask;
+use tollgate::core::{Store as _, Timestamp};
 use tollgate::{Admission, MAX_LIFETIME};
 
 use super::wire::{self, Answer, Batch, Check};
@@ -19,7 +19,7 @@ use super::write;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::room::Room;
-use crate::telemetry::counts::{Door, Outcome, UnderWay};
+use crate::telemetry::counts::{Door, UnderWay};
 
 /// The longest body: an ask with all the attributes it may have, of usual length.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
@@ -194,21 +194,25 @@ async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> 
         Some(millis) => at_most("lifetime_ms", millis, MAX_LIFETIME)?,
         None => LIFETIME,
     };
-    let reserved = room.limiter.reserve(&ask, lifetime).await;
-    under_way.map(UnderWay::end);
+    let mut charged = false;
+    let reserved = room.limiter.reserve_telling(&ask, lifetime, |admission| {
+        charged = admission.ruling().at() > Timestamp::EPOCH;
+        under_way.map(UnderWay::end);
+        room.record(Door::Http, &ask, admission);
+    });
+    let reserved = reserved.await;
     match reserved {
         Ok(reservation) => {
-            room.counts.add(Door::Http, Outcome::Allowed, 1);
-            let body = object!({
+            let mut body = object!({
                 "allowed": true,
                 "reservation": room.limiter.token(&reservation),
-                "expires_at_us": reservation.expires().as_micros(),
             });
+            // Where nothing was charged there is nothing to settle in time.
+            if charged {
+                body["expires_at_us"] = reservation.expires().as_micros().into();
+            }
             Ok(json(StatusCode::OK, &body))
         }
-        Err(admission) => {
-            room.record(Door::Http, &ask, &admission);
-            Ok(written(&admission))
-        }
+        Err(admission) => Ok(written(&admission)),
     }
 }
