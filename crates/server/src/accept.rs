@@ -46,7 +46,7 @@ pub(crate) fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How often none could be accepted, at all listeners.
+/// How often none could be accepted since one was, at all listeners.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// The next connection, however long that takes.
@@ -56,6 +56,9 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
             Ok((stream, _)) => {
                 // A reply that waits for an acknowledgement is forty milliseconds late.
                 let _ = stream.set_nodelay(true);
+                if FAILED.load(Ordering::Relaxed) > 0 {
+                    FAILED.store(0, Ordering::Relaxed);
+                }
                 return stream;
             }
             Err(error) => {

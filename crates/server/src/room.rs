@@ -131,10 +131,14 @@ impl Room {
         self.settings.without_rules == WithoutRules::Refuse && self.rules.are_missing()
     }
 
-    /// Whether Envoy's calls are refused for want of rules: of its own, or of ours if there are no others.
+    /// Whether Envoy's calls are refused for want of rules.
     pub fn refuses_envoy(&self) -> bool {
-        let ours = || self.rules.are_missing() && self.limiter.envoy_rules().version() == 0;
-        self.settings.without_rules == WithoutRules::Refuse && (self.envoy.are_missing() || ours())
+        self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
+    }
+
+    /// The same for a call about this domain, which may be one of those rules of ours that there never were.
+    pub(crate) fn refuses_envoy_in(&self, domain: &str) -> bool {
+        self.refuses_all() && !self.limiter.envoy_rules().has_domain(domain)
     }
 
     /// A name for a request that brought none: sixteen digits that no other request of this fleet

@@ -12,7 +12,7 @@ use tollgate::envoy::{Answer, Code, Mode, Rule};
 use tollgate::{Explanation, Fate};
 
 use crate::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::doors::grpc::{self, described, explain, is_own_domain};
+use crate::doors::grpc::{self, Explained, explain};
 use crate::doors::http::{Check, MAX_BODY, read};
 use crate::http::Call;
 use crate::http::body::{self, Body};
@@ -45,12 +45,12 @@ async fn answer_envoy(room: &Room, bytes: &[u8]) -> Result<Response<Body>, Probl
     let malformed = |why: &dyn std::fmt::Display| Problem::new(400, &why.to_string());
     let text = std::str::from_utf8(bytes).map_err(|_| malformed(&"the body is not UTF-8"))?;
     let asked = grpc::json::read(text).map_err(|error| malformed(&error))?;
-    if is_own_domain(&room.limiter, &asked.domain) {
-        let ask = described(&asked).map_err(|why| malformed(&why))?;
-        return Ok(json(StatusCode::OK, &shown(&room.limiter.explain(&ask).await)));
-    }
-    let answer = explain(&room.limiter, &asked).await.map_err(|error| malformed(&error))?;
-    Ok(json(StatusCode::OK, &shown_envoy(&asked, &answer)))
+    let explained = explain(&room.limiter, &asked).await.map_err(|why| malformed(&why))?;
+    let shown = match &explained {
+        Explained::Envoy(answer) => shown_envoy(&asked, answer),
+        Explained::Own(explanation) => shown(explanation),
+    };
+    Ok(json(StatusCode::OK, &shown))
 }
 
 fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
@@ -66,10 +66,7 @@ fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
                 Mode::Quota => "quota",
                 Mode::Shadow => "shadow",
             }),
-            "allows": status.limit.map(|limit| {
-                let unit = limit.unit().name().to_ascii_lowercase();
-                format!("{} per {unit}", limit.requests_per_unit())
-            }),
+            "allows": status.limit.map(|limit| limit.to_string()),
             "passes": status.code == Code::Ok,
             "remaining": status.limit.map(|_| status.remaining),
             "resets_after_ms": status.reset_after.map(millis_up),

@@ -91,7 +91,11 @@ fn greeting(server: &Server) -> String {
     let (insecure, plain) =
         if room.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
     let token = match room.settings.api_token {
-        Some(_) => r#" -H "Authorization: Bearer $TOLLGATE_API_TOKEN""#,
+        // As the shell that started the server knows it, or as whoever tries it fills it in.
+        Some(_) if std::env::var_os("TOLLGATE_API_TOKEN").is_some() => {
+            r#" -H "Authorization: Bearer $TOLLGATE_API_TOKEN""#
+        }
+        Some(_) => r#" -H "Authorization: Bearer <the API token>""#,
         None => "",
     };
     if let Some(address) = addresses.http {

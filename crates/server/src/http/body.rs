@@ -1,14 +1,13 @@
 //! Bodies: those that are read, bounded in size and time, and those that are sent.
 
-use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -31,7 +30,7 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
     if said > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large());
     }
-    let mut whole = pin!(Limited::new(Counted::new(body, &ARRIVING), most).collect());
+    let mut whole = pin!(Whole { body, most, held: Vec::new(), counted: 0, all: &ARRIVING });
     // Most bodies come with their heads, and need no timer.
     let at_once = poll_fn(|context| Poll::Ready(whole.as_mut().poll(context))).await;
     let read = match at_once {
@@ -39,84 +38,81 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
         Poll::Pending => Box::pin(timeout(PATIENCE, whole)).await,
     };
     match read {
-        Err(_) => Err(Problem::new(408, "the body took longer than 10 s").close()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) if error.is::<Full>() => {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(Wrong::TooLong)) => Err(too_large()),
+        Ok(Err(Wrong::Full)) => {
             let full = "the bodies of other requests take all the memory there is for them";
             Err(Problem::new(503, full).retry_after(1).close())
         }
-        Ok(Err(_)) => Err(Problem::new(400, "the body cannot be read").close()),
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(Wrong::Broken)) => Err(Problem::new(400, "the body cannot be read").close()),
+        Err(_) => Err(Problem::new(408, "the body took longer than 10 s").close()),
     }
 }
 
-/// A body whose parts are counted while it arrives.
-struct Counted<B> {
+/// Why a body is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    TooLong,
+    /// There is no memory for more.
+    Full,
+    Broken,
+}
+
+/// A body that arrives. Its parts are copied together: each of them keeps some kilobytes of hyper's, however
+/// short it is.
+struct Whole<B> {
     body: B,
-    held: usize,
+    most: usize,
+    held: Vec<u8>,
+    /// What of `all` is its own.
+    counted: usize,
     all: &'static AtomicUsize,
 }
 
-impl<B> Counted<B> {
-    const fn new(body: B, all: &'static AtomicUsize) -> Self {
-        Self { body, held: 0, all }
+impl<B: HttpBody<Data = Bytes> + Unpin> Whole<B> {
+    /// Takes a part; with all of it, if there was but one.
+    fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, Wrong> {
+        if self.held.len().saturating_add(part.len()) > self.most {
+            return Err(Wrong::TooLong);
+        }
+        if self.held.is_empty() && self.body.is_end_stream() {
+            return Ok(Some(part));
+        }
+        self.held.extend_from_slice(&part);
+        let more = self.held.capacity().saturating_sub(self.counted);
+        self.counted = self.held.capacity();
+        if more > 0 && self.all.fetch_add(more, Ordering::Relaxed) > MAX_ARRIVING {
+            return Err(Wrong::Full);
+        }
+        Ok(None)
     }
 }
 
-/// That there is no memory for more.
-#[derive(Debug)]
-struct Full;
+impl<B: HttpBody<Data = Bytes> + Unpin> Future for Whole<B> {
+    type Output = Result<Bytes, Wrong>;
 
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("too much is arriving")
-    }
-}
-
-impl std::error::Error for Full {}
-
-impl<B> HttpBody for Counted<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            return Poll::Pending;
-        };
-        let frame = frame.map(|frame| frame.map_err(Into::into));
-        let bytes = match &frame {
-            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
-            _ => 0,
-        };
-        // One that is here at once holds nothing up.
-        if bytes > 0 && !self.body.is_end_stream() {
-            self.held = self.held.saturating_add(bytes);
-            if self.all.fetch_add(bytes, Ordering::Relaxed) > MAX_ARRIVING {
-                return Poll::Ready(Some(Err(Full.into())));
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let frame = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Ok(mem::take(&mut self.held).into())),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Wrong::Broken)),
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            // What is behind the last part says nothing that anybody asks for.
+            let Ok(part) = frame.into_data() else { continue };
+            match self.take(part) {
+                Ok(None) => {}
+                Ok(Some(all)) => return Poll::Ready(Ok(all)),
+                Err(wrong) => return Poll::Ready(Err(wrong)),
             }
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
-impl<B> Drop for Counted<B> {
+impl<B> Drop for Whole<B> {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.held, Ordering::Relaxed);
+        self.all.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
@@ -151,7 +147,7 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match &mut *self {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(mem::take(bytes))))),
             Self::Stream(parts) => {
                 parts.poll_recv(context).map(|part| part.map(|part| Ok(Frame::data(part))))
             }
@@ -174,27 +170,66 @@ impl HttpBody for Body {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::{Full as Whole, StreamBody};
+    use std::io;
+
+    use http_body_util::{Full, StreamBody};
 
     use super::*;
 
-    #[tokio::test]
-    async fn bodies_that_arrive_slowly_share_what_memory_there_is() {
-        static ALL: AtomicUsize = AtomicUsize::new(MAX_ARRIVING - 10);
-        let parts = |parts: &[usize]| {
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|length| Ok::<_, std::io::Error>(Frame::data(vec![0; *length].into())))
-                .collect();
-            Counted::new(StreamBody::new(futures_util::stream::iter(parts)), &ALL)
-        };
+    fn whole<B: HttpBody<Data = Bytes> + Unpin>(
+        body: B,
+        most: usize,
+        all: &'static AtomicUsize,
+    ) -> Whole<B> {
+        Whole { body, most, held: Vec::new(), counted: 0, all }
+    }
 
-        assert_eq!(parts(&[5, 5]).collect().await.unwrap().to_bytes().len(), 10);
-        assert_eq!(ALL.load(Ordering::Relaxed), MAX_ARRIVING - 10, "it is given back");
-        let refused = parts(&[20, 5, 5]).collect().await.unwrap_err();
-        assert!(refused.is::<Full>(), "{refused}");
-        assert_eq!(ALL.load(Ordering::Relaxed), MAX_ARRIVING - 10);
-        let whole = Counted::new(Whole::new(Bytes::from(vec![0; 1000])), &ALL);
-        assert_eq!(whole.collect().await.unwrap().to_bytes().len(), 1000, "it holds nothing up");
+    /// A body in parts, each of which is the beginning of eight kilobytes.
+    fn parts(lengths: &[usize]) -> impl HttpBody<Data = Bytes> + Unpin {
+        let part = |length: &usize| Bytes::from(vec![7; 8 * 1024]).slice(..*length);
+        let frames: Vec<_> =
+            lengths.iter().map(|it| Ok::<_, io::Error>(Frame::data(part(it)))).collect();
+        StreamBody::new(futures_util::stream::iter(frames))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_however_it_comes() {
+        static ALL: AtomicUsize = AtomicUsize::new(0);
+        for lengths in [&[][..], &[10], &[3, 7], &[1; 10]] {
+            let read = whole(parts(lengths), 10, &ALL).await.unwrap();
+            assert_eq!(read, vec![7; lengths.iter().sum()], "{lengths:?}");
+        }
+        assert_eq!(whole(parts(&[5, 6]), 10, &ALL).await, Err(Wrong::TooLong));
+        let bytes = Bytes::from_static(b"all at once");
+        assert_eq!(whole(Full::new(bytes.clone()), 11, &ALL).await, Ok(bytes.clone()));
+        assert_eq!(whole(Full::new(bytes), 10, &ALL).await, Err(Wrong::TooLong));
+        assert_eq!(ALL.load(Ordering::Relaxed), 0);
+    }
+
+    /// One byte a packet: what is held is what was sent, not what it came in.
+    #[test]
+    fn bodies_that_arrive_slowly_hold_what_they_have_sent() {
+        static ALL: AtomicUsize = AtomicUsize::new(0);
+        let mut slow = whole(parts(&[]), 64 * 1024, &ALL);
+        for _ in 0..20_000 {
+            assert_eq!(slow.take(Bytes::from(vec![7; 8 * 1024]).slice(..1)), Ok(None));
+        }
+
+        assert_eq!(ALL.load(Ordering::Relaxed), slow.held.capacity());
+        assert!((20_000..=40_000).contains(&slow.held.capacity()), "{}", slow.held.capacity());
+        drop(slow);
+        assert_eq!(ALL.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn bodies_share_what_memory_there_is() {
+        static ALL: AtomicUsize = AtomicUsize::new(MAX_ARRIVING - 8);
+
+        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await.map(|it| it.len()), Ok(16));
+        ALL.fetch_add(9, Ordering::Relaxed);
+        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await, Err(Wrong::Full));
+        let at_once = whole(Full::new(Bytes::from_static(b"{}")), 64, &ALL).await;
+        assert!(at_once.is_ok(), "it holds nothing up");
+        assert_eq!(ALL.load(Ordering::Relaxed), MAX_ARRIVING + 1, "what was held is given back");
     }
 }

@@ -28,8 +28,9 @@ const HEAD: Duration = Duration::from_secs(10);
 /// How long a client may take to take what it asked for.
 const WRITE: Duration = Duration::from_secs(30);
 
-/// No head, nor any part of one or of a body.
-const BROKEN: &[u8] = b"\0\r\n\r\n";
+/// No head, nor any part of one or of a body: whatever it is put behind, hyper refuses one byte or the next. A
+/// line feed alone ends a line of a head, and a zero byte may be in a chunk's extension.
+const BROKEN: &[u8] = b"\0\n\r\n\r\n";
 
 /// What a connection is at.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
-//! What the HTTP door and the admin listener have in common: connections with deadlines, bodies with
-//! bounds, and problems told as RFC 9457 has them.
+//! What the HTTP door and the admin listener have in common: connections with deadlines, requests that can be
+//! read in one way only, bodies with bounds, and problems told as RFC 9457 has them. A listener may answer some
+//! requests before hyper sees the connection ([`Answers::without_hyper`]).
 //!
 //! HTTP/1.1 only: what HTTP/2 floods are made of does not exist here.
 
@@ -24,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, unconstrained};
 
 use crate::accept;
 use crate::room::Room;
@@ -163,7 +164,9 @@ pub(crate) struct Stop {
 
 impl Stop {
     pub(crate) fn new(room: Arc<Room>, mut stop: watch::Receiver<bool>) -> Self {
-        Self { room, told: Box::pin(async move { stopped(&mut stop).await }), listens: false }
+        // Who has used up its turn would be put off, and not listen at all.
+        let told = unconstrained(async move { stopped(&mut stop).await });
+        Self { room, told: Box::pin(told), listens: false }
     }
 
     /// Whether it does; else wakes the task when it does. Not to be asked again then.
@@ -369,5 +372,46 @@ fn refused(request: &Request<Incoming>) -> Option<Problem> {
         0 if request.version() < http::Version::HTTP_11 => None,
         0 => Some(Problem::new(400, "the request names no host")),
         _ => Some(Problem::new(400, "the request names two hosts")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Server;
+    use crate::settings::Settings;
+    use crate::settings::value::Listen;
+    use crate::telemetry::log::LevelHandle;
+
+    /// A client that sends from its first byte on has its task use up its turn before it first waits: then
+    /// tokio does not let it listen, and nothing woke it any more.
+    #[tokio::test]
+    async fn a_task_that_has_used_up_its_turn_hears_of_the_end() {
+        let free = Listen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let settings =
+            Settings { http: free, resp: free, grpc: free, admin: free, ..Settings::default() };
+        let server = Server::start(settings, LevelHandle::default()).await.unwrap();
+        let room = Arc::clone(server.room());
+        let (stops, stopped) = watch::channel(false);
+        let mut stop = Stop::new(Arc::clone(&room), stopped);
+        let connection = tokio::spawn(poll_fn(move |context| {
+            if !stop.listens {
+                while tokio::task::coop::poll_proceed(context)
+                    .map(|it| it.made_progress())
+                    .is_ready()
+                {}
+            }
+            if stop.is_now(context) { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!connection.is_finished());
+
+        room.drain();
+        stops.send(true).unwrap();
+
+        let heard = tokio::time::timeout(Duration::from_secs(60), connection).await;
+        assert!(heard.is_ok(), "nobody woke it");
     }
 }

@@ -151,6 +151,7 @@ async fn calls_can_be_explained() {
         (&2.into(), &3.into())
     );
     assert_eq!(explain(r#"{"domain":"edge","descriptors":[]}"#).status, 400);
+    assert_eq!(explain(r#"{"domain":"shop","descriptors":[]}"#).status, 400);
     assert_eq!(explain(r#"{"domain":"edge","descriptors":7}"#).status, 400);
 }
 

@@ -199,12 +199,21 @@ async fn without_redis_the_rule_says_what_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_rules_calls_are_refused_if_told_to() {
     let running = start_with(|settings| {
-        std::fs::remove_file(settings.rules.as_ref().unwrap()).unwrap();
+        let rules = settings.rules.as_ref().unwrap();
+        std::fs::remove_file(rules).unwrap();
         settings.without_rules = WithoutRules::Refuse;
+        // That Envoy has rules of its own is no answer for domains of ours.
+        let envoy = rules.with_file_name("envoy.yaml");
+        std::fs::write(&envoy, "domain: edge\ndescriptors: [{ key: user }]\n").unwrap();
+        settings.envoy.rules = vec![envoy];
     })
     .await;
+    let edge = Asked { domain: "edge".to_owned(), ..shop(&[d("user=u")]) };
+    assert_eq!(told(&client(&running).await.ask(edge).await.unwrap()), "OK: OK 0");
 
     let status = client(&running).await.ask(shop(&[d("user=u")])).await.unwrap_err();
 
     assert_eq!(status.code(), Code::Unavailable);
+    let json = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"u"}]}]}"#;
+    assert_eq!(ask(running.http, "POST /json", json).status, 503);
 }

@@ -47,6 +47,13 @@ impl RateLimit {
     }
 }
 
+/// `5 per minute`.
+impl fmt::Display for RateLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {}", self.requests_per_unit, self.unit.name().to_ascii_lowercase())
+    }
+}
+
 /// A rate above what can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFast {

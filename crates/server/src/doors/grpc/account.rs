@@ -37,6 +37,11 @@ impl Pending {
         self.may_give_back
     }
 
+    /// Whether there never were rules that a call about this domain could ask.
+    pub(super) fn refuses(&self, domain: &str) -> bool {
+        self.room.refuses_envoy_in(domain)
+    }
+
     /// It was answered so.
     pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answered, Unanswered>) {
         self.ended.store(true, Ordering::Relaxed);
@@ -93,10 +98,7 @@ fn refusal(door: Door, asked: &RateLimitRequest, answer: &Answer) -> Refusal {
         domain: cut(&asked.domain),
         reason: if blocks { "blocked" } else { "limits" },
         rule: by.and_then(|status| answer.rule(status)).map(|rule| cut(rule.path())),
-        limit: limit.map(|it| {
-            let unit = it.unit().name().to_ascii_lowercase();
-            format!("{} per {unit}", it.requests_per_unit())
-        }),
+        limit: limit.map(|limit| limit.to_string()),
         key: descriptor.map(key).unwrap_or_default(),
         retry_after_ms: by.filter(|_| !blocks).and_then(|it| it.reset_after).map(millis_up),
         rules_version: answer.version(),

@@ -15,7 +15,7 @@ use tower_service::Service as _;
 use super::account::Pending;
 use super::bodies::{Arriving, Leaving, Patience};
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
-use super::service::RateLimits;
+use super::service::{NO_RULES, RateLimits};
 use super::vitals::Vitals;
 use crate::doors::http::bearer;
 use crate::guesses::Listener;
@@ -120,7 +120,7 @@ impl Dispatch {
         let may_give_back = self.local || self.room.settings.api_token.is_some();
         let pending = Arc::new(Pending::new(Arc::clone(&self.room), may_give_back));
         if self.room.refuses_envoy() {
-            return Err(Status::unavailable("there are no rules yet"));
+            return Err(Status::unavailable(NO_RULES));
         }
         let mut request = request.map(|body| {
             let patience = Patience::Whole(BODY);

@@ -36,12 +36,11 @@ use tonic_health::server::{HealthReporter, health_reporter};
 
 pub(crate) use account::record;
 pub(crate) use listen::{Door, Health};
-pub(crate) use own::{described, has_domain as is_own_domain};
 use proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };
 pub use service::RateLimits;
-pub(crate) use service::{GIVES_BACK, RULES_VERSION, explain, gives_back};
+pub(crate) use service::{Explained, GIVES_BACK, NO_RULES, RULES_VERSION, explain, gives_back};
 pub use settings::{Enforcement, HeaderNames, Metadata, Settings};
 
 /// The longest message that is read: 64 descriptors of 16 entries with a kilobyte each. Envoy sends

@@ -71,7 +71,7 @@ impl fmt::Display for Misuse {
 }
 
 /// Whether our rules have this domain, and Envoy's do not.
-pub(crate) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
+pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
     // In this order, as most servers have Envoy's alone, and then there is nothing to look through.
     limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)
 }
@@ -81,10 +81,7 @@ pub(super) async fn decide<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
 ) -> Result<Box<Own>, Unanswered> {
-    if asked.descriptors.is_empty() {
-        return Err(Unanswered::Call(CallError::NoDescriptors));
-    }
-    let cost = cost(asked).map_err(Unanswered::Misuse)?;
+    let cost = cost(asked)?;
     Ok(Box::new(match ask(asked) {
         Ok(ask) => {
             let admission = limiter.admit(&ask.cost(cost)).await;
@@ -95,8 +92,8 @@ pub(super) async fn decide<S: Store + 'static>(
 }
 
 /// The same as an ask, for whoever does not want it decided; or what is wrong with it.
-pub(crate) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
-    let cost = cost(asked).map_err(|misuse| misuse.to_string())?;
+pub(super) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
+    let cost = cost(asked).map_err(|error| error.to_string())?;
     ask(asked).map(|ask| ask.cost(cost)).map_err(|unclear| unclear.to_string())
 }
 
@@ -130,19 +127,23 @@ fn attribute(entry: &Entry) -> &str {
     }
 }
 
-fn cost(asked: &RateLimitRequest) -> Result<Cost, Misuse> {
+/// What it costs, if it says anything and nothing that these rules cannot hear.
+fn cost(asked: &RateLimitRequest) -> Result<Cost, Unanswered> {
+    if asked.descriptors.is_empty() {
+        return Err(Unanswered::Call(CallError::NoDescriptors));
+    }
     let usual = Cost::from(asked.hits_addend.max(1));
     let mut cost = None;
     for descriptor in &asked.descriptors {
         if descriptor.limit.is_some() {
-            return Err(Misuse::Limit);
+            return Err(Unanswered::Misuse(Misuse::Limit));
         }
         if descriptor.is_negative_hits {
-            return Err(Misuse::GivingBack);
+            return Err(Unanswered::Misuse(Misuse::GivingBack));
         }
         let own = descriptor.hits_addend.unwrap_or(usual);
         if *cost.get_or_insert(own) != own {
-            return Err(Misuse::Costs);
+            return Err(Unanswered::Misuse(Misuse::Costs));
         }
     }
     Ok(cost.unwrap_or(usual))

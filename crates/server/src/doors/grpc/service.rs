@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::Limiter;
 use tollgate::core::Store;
 use tollgate::envoy::{Answer, Call, CallError, Descriptor, Entry, MAX_ENTRIES};
+use tollgate::{Explanation, Limiter};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
@@ -91,16 +91,28 @@ impl<S: Store + 'static> RateLimits<S> {
     }
 }
 
-/// What a call would be answered by files of Envoy's, uncharged.
+/// What a call would be answered.
+pub(crate) enum Explained {
+    /// By files of Envoy's.
+    Envoy(Answer),
+    /// By our own rules.
+    Own(Explanation),
+}
+
+/// Says it, without charging anything.
 pub(crate) async fn explain<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
-) -> Result<Answer, CallError> {
-    bounded(asked)?;
+) -> Result<Explained, String> {
+    bounded(asked).map_err(|error| error.to_string())?;
+    if own::has_domain(limiter, &asked.domain) {
+        return Ok(Explained::Own(limiter.explain(&own::described(asked)?).await));
+    }
     let entries = entries(asked);
     let descriptors = descriptors(asked, &entries);
     let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
-    limiter.explain_rate_limit(&call).await
+    let answer = limiter.explain_rate_limit(&call).await;
+    answer.map(Explained::Envoy).map_err(|error| error.to_string())
 }
 
 /// The entries of all descriptors, in one list, so that a call of two descriptors allocates nothing.
@@ -208,6 +220,9 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         if pending.is_some_and(|pending| !pending.may_give_back()) && gives_back(asked) {
             return Err(Status::permission_denied(GIVES_BACK));
         }
+        if pending.is_some_and(|pending| pending.refuses(&asked.domain)) {
+            return Err(Status::unavailable(NO_RULES));
+        }
         let answered = self.decide(asked).await;
         if let Some(pending) = pending {
             pending.judged(asked, &answered);
@@ -222,6 +237,9 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
 
 /// Which version of the rules decided, on every answer.
 pub(crate) const RULES_VERSION: &str = "x-tollgate-rules-version";
+
+/// Why nobody is answered, where that is wanted.
+pub(crate) const NO_RULES: &str = "there are no rules yet";
 
 /// Why not everybody may give back.
 pub(crate) const GIVES_BACK: &str =

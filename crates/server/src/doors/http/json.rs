@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use super::check::MAX_BODY;
 use super::{Envoy, Needs, allowed};
 use crate::doors::grpc::json;
-use crate::doors::grpc::{GIVES_BACK, RULES_VERSION, gives_back, record};
+use crate::doors::grpc::{GIVES_BACK, NO_RULES, RULES_VERSION, gives_back, record};
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::Problem;
@@ -25,13 +25,16 @@ pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Respo
         Err(problem) => return problem.into(),
     };
     if room.refuses_envoy() {
-        return Problem::new(503, "there are no rules yet").retry_after(1).into();
+        return no_rules();
     }
     let text = std::str::from_utf8(&bytes).map_err(|_| "the body is not UTF-8".to_owned());
     let asked = match text.and_then(|text| json::read(text).map_err(|it| it.to_string())) {
         Ok(asked) => asked,
         Err(error) => return written(400, error),
     };
+    if room.refuses_envoy_in(&asked.domain) {
+        return no_rules();
+    }
     if !may_give_back && gives_back(&asked) {
         return Problem::new(403, GIVES_BACK).into();
     }
@@ -44,6 +47,10 @@ pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Respo
         response.headers_mut().insert(RULES_VERSION, answer.version().into());
     }
     response
+}
+
+fn no_rules() -> Response<Body> {
+    Problem::new(503, NO_RULES).retry_after(1).into()
 }
 
 /// JSON if it is an answer, and a line of text if it is not, as the reference has it.
