@@ -35,7 +35,10 @@ pub(super) fn response(
     let tightest = answer.tightest().and_then(State::new);
     let statuses = answer.statuses().iter().map(|status| self::status(answer, status)).collect();
     let mut response = frame(asked, answer.code(), statuses, tightest, settings);
-    if let (Some(fields), Some(metadata)) = (&mut response.dynamic_metadata, answer.metadata()) {
+    // Merged only where somebody wants it.
+    if let Some(fields) = &mut response.dynamic_metadata
+        && let Some(metadata) = answer.metadata()
+    {
         fields.fields.insert("metadata".to_owned(), value(free_form(&metadata)));
     }
     response
