@@ -13,7 +13,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::answers::hits;
 use crate::program::SHOP;
-use crate::server::{Running, ask, metric, start_with, until};
+use crate::server::{Running, ask, metric, outcomes, start_with, until};
 use crate::support::{Client, channel, d, event, grpc, shop, told};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 
@@ -62,11 +62,7 @@ async fn every_call_is_counted_once() {
     assert_eq!([json("j"), json("j"), json("j")], [200, 200, 429]);
     assert_eq!(ask(running.http, "POST /json", "{").status, 400);
 
-    let count = |door: &str, outcome: &str| {
-        let name = format!("tollgate_requests_total{{door=\"{door}\",outcome=\"{outcome}\"}}");
-        metric(running.admin, &name)
-    };
-    let row = |door| ["allowed", "refused", "degraded", "error"].map(|it| count(door, it));
+    let row = |door| outcomes(running.admin, door);
     // Each value twice in a call takes both of its two.
     assert_eq!(row("grpc"), [4 + 4, 4 * 4, 0, 4 * 2]);
     assert_eq!(row("json"), [2, 1, 0, 1]);

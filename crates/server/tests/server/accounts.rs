@@ -1,7 +1,7 @@
 //! E49: what was offered is what was allowed, refused, degraded or in error, and is what clients
 //! sent.
 
-use super::support::{Wire, ask, check, metric, start};
+use super::support::{Wire, ask, check, metric, outcomes, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_is_counted_once() {
@@ -36,15 +36,7 @@ async fn every_request_is_counted_once() {
     });
     ask(http, "POST /v1/peek", &user("h0"));
 
-    let count = |door: &str, outcome: &str| {
-        metric(
-            running.admin,
-            &format!("tollgate_requests_total{{door=\"{door}\",outcome=\"{outcome}\"}}"),
-        )
-    };
-    let row = |door: &str| {
-        ["allowed", "refused", "degraded", "error"].map(|outcome| count(door, outcome))
-    };
+    let row = |door: &str| outcomes(running.admin, door);
     assert_eq!(row("http"), [12, 28, 0, 8]);
     assert_eq!(row("resp"), [12, 8, 0, 0]);
     assert_eq!(row("cl.throttle"), [20, 12, 0, 4]);
@@ -89,13 +81,7 @@ async fn reservations_are_counted_for_their_rules() {
     };
     assert_eq!([rule("allowed"), rule("refused")], [1, 1]);
     assert_eq!(metric(running.admin, "tollgate_unknown_domain_total"), 1);
-    let door = |outcome: &str| {
-        metric(
-            running.admin,
-            &format!("tollgate_requests_total{{door=\"http\",outcome=\"{outcome}\"}}"),
-        )
-    };
-    assert_eq!(["allowed", "refused", "degraded", "error"].map(door), [2, 1, 0, 0]);
+    assert_eq!(outcomes(running.admin, "http"), [2, 1, 0, 0]);
 }
 
 /// A request that one rule refuses is no refusal of another.
