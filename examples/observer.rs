@@ -30,7 +30,7 @@ struct Refusals {
 impl Observer for Refusals {
     fn observe(&self, event: &Event) {
         let Event::Refused { ruling } = event else { return };
-        match (ruling.refused_by().and_then(|finding| finding.rule), ruling.blocked_by()) {
+        match (ruling.refusing().and_then(|finding| finding.rule), ruling.blocked_by()) {
             (Some(rule), _) => println!("refused by the limit of rule {}", rule.name()),
             (_, Some(Blocked::List { entry })) => println!("refused by the block list: {entry}"),
             _ => println!("refused: {:?}", ruling.reason()),

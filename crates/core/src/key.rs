@@ -41,6 +41,36 @@ impl<'a> Key<'a> {
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
+
+    /// The first byte of a key whose second byte is its [shard](Key::shard).
+    pub const PLACED: u8 = 0;
+
+    /// The number of shards.
+    pub const SHARDS: u8 = 64;
+
+    /// The shard of the key, below [`Key::SHARDS`]: a store that is spread over several machines
+    /// keeps the keys of one shard together.
+    ///
+    /// It follows from the bytes by a hash that never changes. A key that begins with
+    /// [`Key::PLACED`] names its shard in the byte that follows, so that it can lie beside another
+    /// key.
+    pub fn shard(&self) -> u8 {
+        match self.0 {
+            [Self::PLACED, shard, _, ..] => *shard % Self::SHARDS,
+            bytes => shard_of(bytes),
+        }
+    }
+}
+
+/// The shard of some bytes: FNV-1a, then two rounds of mixing, as its high bits alone hardly depend
+/// on short keys. It needs no secret: aiming at one shard gains nothing.
+pub fn shard_of(bytes: &[u8]) -> u8 {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    u8::try_from(mixed >> 58).unwrap_or(0)
 }
 
 impl fmt::Debug for Key<'_> {

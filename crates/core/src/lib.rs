@@ -42,7 +42,7 @@ pub use algorithm::{Algorithm, Effect, Plan, State};
 pub use charge::{Charge, ChargeError, Cost, Holder, Need, Op};
 pub use counter::Counter;
 pub use decision::{Answer, Basis, Decision, Retry, Verdict};
-pub use key::{Key, KeyError};
+pub use key::{Key, KeyError, shard_of};
 pub use limit::{Limit, LimitError, LimitErrorKind, OnChange, OnFull, Revision};
 pub use quota::{ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError};
 pub use request::{Request, RequestError, Seat};

@@ -9,7 +9,7 @@ use tollgate_core::Store;
 use tollgate_core::rule::{KeySecret, RuleSet};
 
 use crate::chance;
-use crate::engine::{Engine, Fleet, Keeper};
+use crate::decision::{Background, Fleet, Runner};
 use crate::envoy::EnvoyRules;
 use crate::limiter::{Limiter, Shared};
 use crate::observer::{Observer, Observers};
@@ -124,11 +124,11 @@ impl<S: Store + 'static> Builder<S> {
     /// or on a thread of its own where there is none or it has no timers. It ends with that runtime: permits are not
     /// renewed and refusals not counted towards bans after that.
     pub fn build(self) -> Limiter<S> {
-        let engine = Arc::new(Engine::new(self.store, self.deny_cache, self.fleet));
+        let runner = Arc::new(Runner::new(self.store, self.deny_cache, self.fleet));
         let secret = self.secret.unwrap_or_else(chance::secret);
         let shared = Shared {
-            keeper: Keeper::start(&engine),
-            engine,
+            background: Background::start(&runner),
+            runner,
             rules: ArcSwap::from_pointee(self.rules),
             edition: AtomicU64::new(1),
             envoy: ArcSwap::from_pointee(self.envoy),

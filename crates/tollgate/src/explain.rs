@@ -10,8 +10,7 @@ use tollgate_core::rule::{Ask, Judgement, LimitKind, Outcome as Considered, Rule
 use tollgate_core::{Key, Retry, Store, Verdict};
 
 use crate::Limiter;
-use crate::admission::{Blocked, Outage, Reason, Ruling};
-use crate::engine::Source;
+use crate::decision::{Blocked, Intent, Outage, Reason, Ruling, Source};
 
 /// Why a request would be answered as it would be. Made by [`Limiter::explain`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +132,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// ```
     pub async fn explain(&self, ask: &Ask<'_>) -> Explanation {
         let rules = self.rules();
-        let admission = self.peek_under(ask, Arc::clone(&rules)).await;
+        let admission = self.admit_by(ask, Intent::Peek, Arc::clone(&rules)).await;
         let ruling = admission.ruling();
         Explanation {
             version: rules.version(),

@@ -39,11 +39,11 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod aftermath;
 mod builder;
 mod chance;
+mod check;
 mod clock;
-mod engine;
+mod decision;
 pub mod envoy;
 mod explain;
 #[cfg(feature = "macros")]
@@ -55,8 +55,6 @@ mod limiter;
 pub mod locks;
 mod observer;
 mod permits;
-#[cfg(feature = "tower")]
-mod plain;
 mod rate_limiter;
 #[cfg(feature = "macros")]
 mod refused;
@@ -69,12 +67,12 @@ pub mod scope;
 mod seen;
 mod semaphore;
 mod stats;
-mod throttle;
 mod wait;
 
-pub use admission::{Admission, Blocked, Finding, Outage, Reason, Ruling};
+pub use admission::Admission;
 pub use builder::{Builder, DenyCache};
-pub use engine::Source;
+pub use check::throttle_key;
+pub use decision::{Blocked, Finding, Outage, Reason, Ruling, Source};
 pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};
 pub use limiter::{Limiter, StaleRules};
 pub use locks::{
@@ -83,7 +81,7 @@ pub use locks::{
 };
 #[cfg(feature = "macros")]
 pub use locks::{NotLocked, NotLockedKind};
-pub use observer::{Event, Observer};
+pub use observer::{Event, Observer, RecordedAsk};
 pub use permits::Permits;
 pub use rate_limiter::{Rate, RateError, RateLimiter, RateType};
 #[cfg(feature = "macros")]
@@ -92,7 +90,6 @@ pub use reserve::{MAX_LIFETIME, Reservation, ReservationError, TokenError};
 pub use reset::ResetError;
 pub use semaphore::{NoPermit, Semaphore, SemaphorePermit};
 pub use stats::Stats;
-pub use throttle::throttle_key;
 pub use tollgate_core as core;
 pub use tollgate_embedded::EmbeddedStore;
 /// Limits how often a function runs: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in

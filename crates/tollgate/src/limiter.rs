@@ -10,20 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
-use tollgate_core::rule::declaration::OnOutage;
-use tollgate_core::rule::{Ask, Charges, Due, Judgement, KeySecret, LimitKind, RuleSet};
-use tollgate_core::{
-    Algorithm, Cost, Holder, Key, KeyError, Limit, Op, Retry, Store, Timestamp, Verdict,
-};
+use tollgate_core::rule::{Ask, Judgement, KeySecret, RuleSet};
+use tollgate_core::{Cost, Key, KeyError, Limit, Store};
 use tollgate_embedded::EmbeddedStore;
 
-use crate::admission::{Admission, Blocked, Found, Made, Of, Outage, Reason, Ruling};
+use crate::admission::Admission;
 use crate::builder::Builder;
-use crate::engine::{Engine, Keeper, Outcome, OwnedToll, Source, Toll, keys};
+use crate::decision::{Background, Intent, OwnedCounter, Plan, RuleSource, Ruling, Runner, keys};
 use crate::envoy::EnvoyRules;
 use crate::observer::{Event, Observers};
-use crate::permits::Permits;
 use crate::stats::{Counts, Stats};
 use crate::wait::{Gate, GateError};
 
@@ -53,7 +48,7 @@ use crate::wait::{Gate, GateError};
 /// assert!(limiter.admit(&ask).await.passes());
 /// assert!(limiter.admit(&ask).await.passes());
 /// let third = limiter.admit(&ask).await;
-/// assert_eq!(third.ruling().refused_by().and_then(|finding| finding.rule).map(|rule| rule.name()), Some("login-per-ip"));
+/// assert_eq!(third.refused_by(), Some("login-per-ip"));
 /// # Ok(()) }
 /// ```
 pub struct Limiter<S = EmbeddedStore> {
@@ -61,8 +56,8 @@ pub struct Limiter<S = EmbeddedStore> {
 }
 
 pub(crate) struct Shared<S> {
-    pub(crate) engine: Arc<Engine<S>>,
-    pub(crate) keeper: Keeper,
+    pub(crate) runner: Arc<Runner<S>>,
+    pub(crate) background: Background,
     pub(crate) rules: ArcSwap<RuleSet>,
     /// Rises after the rules have changed, so that whoever keeps something of them need only look
     /// here. Begins at 1.
@@ -120,7 +115,41 @@ impl<S: Store + 'static> Limiter<S> {
     /// # Ok(()) }
     /// ```
     pub async fn admit(&self, ask: &Ask<'_>) -> Admission {
-        self.rule_on(ask, Manner::CHARGE, self.rules(), |_, _| {}).await
+        self.admit_by(ask, Intent::CHARGE, self.rules()).await
+    }
+
+    /// Decides as [`Limiter::admit_within`] does, without a future; `None`, with nothing charged, if
+    /// the store takes a round trip.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Ask, EmbeddedStore, Limiter, rules};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(EmbeddedStore::new());
+    /// limiter.set_rules(rules::load(
+    ///     "{ version: 1, domain: shop, rules: [{ name: all, limits: [1 per 1m] }] }",
+    ///     rules::Format::Yaml,
+    /// )?)?;
+    ///
+    /// let first = limiter.admit_now(&Ask::new("shop"), Duration::ZERO).ok_or("remote")?;
+    /// assert!(first.passes());
+    /// let second = limiter.admit_now(&Ask::new("shop"), Duration::ZERO).ok_or("remote")?;
+    /// assert_eq!(second.refused_by(), Some("all"));
+    /// # Ok(()) }
+    /// ```
+    pub fn admit_now(&self, ask: &Ask<'_>, patience: Duration) -> Option<Admission> {
+        if self.store().is_remote() {
+            return None;
+        }
+        let rules = RuleSource::Rules(self.rules());
+        let mut judgement = Judgement::UnknownDomain;
+        self.judge(ask, &rules, &mut judgement);
+        let plan = self.plan(&judgement, &rules, Intent::Charge { patience });
+        let mut ruling = Ruling::of(&plan);
+        let permits = self.run_now(&plan, Some(ask), &mut ruling)?;
+        drop(plan);
+        Some(Admission { ruling, permits })
     }
 
     /// The same for a caller that can wait: up to `patience` for a place in the future, which
@@ -146,7 +175,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// # Ok(()) }
     /// ```
     pub async fn admit_within(&self, ask: &Ask<'_>, patience: Duration) -> Admission {
-        self.rule_on(ask, Manner::Charge { patience }, self.rules(), |_, _| {}).await
+        self.admit_by(ask, Intent::Charge { patience }, self.rules()).await
     }
 
     /// What [`Limiter::admit`] would say, without charging anything. Neither counted in
@@ -169,12 +198,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// # Ok(()) }
     /// ```
     pub async fn peek(&self, ask: &Ask<'_>) -> Admission {
-        self.peek_under(ask, self.rules()).await
-    }
-
-    /// The same under given rules.
-    pub(crate) async fn peek_under(&self, ask: &Ask<'_>, rules: Arc<RuleSet>) -> Admission {
-        self.rule_on(ask, Manner::Peek, rules, |_, _| {}).await
+        self.admit_by(ask, Intent::Peek, self.rules()).await
     }
 
     /// Charges one counter of the caller's choice, without rules.
@@ -230,9 +254,9 @@ impl<S: Store + 'static> Limiter<S> {
     /// When the key cannot be one, or the limit counts holders.
     pub fn gate(&self, key: impl AsRef<[u8]>, limit: Limit) -> Result<Gate<S>, GateError> {
         let key = chosen(key.as_ref())?.into_boxed_slice();
-        let counter = OwnedToll { key, limit, partition: None };
+        let counter = OwnedCounter { key, limit, partition: None };
         let shared = &self.shared;
-        Gate::new(Arc::clone(&shared.engine), shared.keeper.clone(), counter)
+        Gate::new(Arc::clone(&shared.runner), shared.background.clone(), counter)
     }
 
     /// The rules that apply now: of version 0 and empty before the first.
@@ -288,275 +312,64 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// The store it decides on, for its own statistics and warnings.
     pub fn store(&self) -> &S {
-        &self.shared.engine.store
+        &self.shared.runner.store
     }
 
     /// Tells this limiter and its clones apart from all others.
     #[cfg(any(feature = "tower", feature = "macros"))]
     pub(crate) fn identity(&self) -> u128 {
-        self.shared.engine.names.process()
+        self.shared.runner.names.process()
     }
 
-    /// Judges an ask under given rules. What is charged is noted, with its partition.
-    pub(crate) fn rule_on(
+    /// Judges an ask. The judgement stays where the caller keeps it: it is too large to be moved for
+    /// every request.
+    #[inline]
+    pub(crate) fn judge<'s>(
         &self,
         ask: &Ask<'_>,
-        manner: Manner,
-        rules: Arc<RuleSet>,
-        note: impl FnMut(&Toll<'_>, Option<&[u8]>) + Send,
-    ) -> impl Future<Output = Admission> + Send {
-        self.rule_with(ask, manner, rules, note)
+        rules: &'s RuleSource,
+        judgement: &mut Judgement<'s>,
+    ) {
+        if let RuleSource::Rules(rules) = rules {
+            rules.judge_into(ask, &self.shared.secret, judgement);
+        }
     }
 
-    /// The same, and makes of the ruling what the caller wants.
-    pub(crate) async fn rule_with<R: Made>(
-        &self,
-        ask: &Ask<'_>,
-        manner: Manner,
-        rules: Arc<RuleSet>,
-        mut note: impl FnMut(&Toll<'_>, Option<&[u8]>),
-    ) -> R {
-        let mut judgement = Judgement::UnknownDomain;
-        rules.judge_into(ask, &self.shared.secret, &mut judgement);
-        let charges = match &judgement {
-            Judgement::Charges(charges) => charges,
-            other => {
-                let (reason, blocked_by) = reason(other);
-                drop(judgement);
-                let ruling = Ruling { blocked_by, ..uncounted(reason, rules) };
-                return self.conclude(ruling, Permits::none(), None, manner);
-            }
-        };
-        let has_shadow = !charges.shadow().is_empty() || charges.shadow_block().is_some();
-        if charges.enforced().is_empty() {
-            let mut permits = Permits::none();
-            if has_shadow && manner != Manner::Peek {
-                permits = self.shadow(charges, &rules).await;
-            }
-            drop(judgement);
-            let ruling = uncounted(Reason::NoRule, rules);
-            return self.conclude(ruling, permits, None, manner);
-        }
-        let names = &self.shared.engine.names;
-        let mut tolls: SmallVec<[Toll<'_>; 4]> = SmallVec::new();
-        for due in charges.enforced() {
-            tolls.push(toll(charges, due, manner, || names.draw()));
-        }
-        if let Manner::Charge { patience } = manner
-            && !patience.is_zero()
-        {
-            be_patient(&mut tolls, patience);
-        }
-        let mut permits = self.permits(&tolls, charges.partition());
-        let (engine, mut decided) = (&self.shared.engine, Outcome::none());
-        if !engine.decide_at_once(&tolls, charges.partition(), &mut decided.answer) {
-            decided = engine.decide(&tolls, charges.partition()).await;
-        }
-        if manner != Manner::Peek {
-            if decided.answer.passes() {
-                permits.granted();
-                tolls.iter().for_each(|toll| note(toll, charges.partition()));
-                if has_shadow {
-                    permits.join(self.shadow(charges, &rules).await);
-                }
-            } else {
-                permits.refused();
-                self.count_refusals(charges, &decided);
-            }
-        }
-        let outage = outage(&decided, &tolls);
-        let mut places: SmallVec<[(usize, usize); 4]> = SmallVec::new();
-        for due in charges.enforced() {
-            places.push((due.rule.index(), limit_at(due)));
-        }
-        drop(tolls);
-        drop(judgement);
-        let mut made = R::new(ruling(Reason::Limits, &decided, rules), permits, outage);
-        let ruling = made.ruling_mut();
-        for ((rule, limit), decision) in places.into_iter().zip(&decided.answer.decisions) {
-            ruling.findings.push(Found { of: Of::Rules, rule, limit, decision: *decision });
-        }
-        self.count(ruling, outage, manner);
-        made
-    }
-
-    /// Counts, tells, and answers. What is only asked about is not counted. Inlined, as a ruling is
-    /// too large to be moved about for every request.
+    /// The plan of an ask that was judged.
     #[inline(always)]
-    pub(crate) fn conclude<R: Made>(
+    pub(crate) fn plan<'p, 's: 'p>(
         &self,
-        ruling: Ruling,
-        permits: Permits,
-        outage: Option<Outage>,
-        manner: Manner,
-    ) -> R {
-        self.count(&ruling, outage, manner);
-        R::new(ruling, permits, outage)
+        judgement: &'p Judgement<'s>,
+        rules: &'p RuleSource,
+        intent: Intent,
+    ) -> Plan<'p> {
+        Plan::of_rules(judgement, rules, intent, &self.shared.runner.names)
     }
 
-    pub(crate) fn count(&self, ruling: &Ruling, outage: Option<Outage>, manner: Manner) {
-        if manner == Manner::Peek {
-            return;
-        }
-        self.shared.counts.add(ruling, outage);
-        self.shared.observers.tell_request(|| {
-            let ruling = ruling.clone();
-            match outage {
-                Some(outage) => Event::Degraded { ruling, outage },
-                None if ruling.verdict.passes() => Event::Admitted { ruling },
-                None => Event::Refused { ruling },
-            }
-        });
-    }
-
-    /// The permits that these tolls ask for.
-    pub(crate) fn permits(&self, tolls: &[Toll<'_>], partition: Option<&[u8]>) -> Permits {
-        if tolls.iter().all(|toll| !matches!(toll.op, Op::Acquire { .. })) {
-            return Permits::none();
-        }
-        let asked = tolls.iter().filter_map(|toll| match toll.op {
-            Op::Acquire { holder, lease } => Some((OwnedToll::new(toll, partition), holder, lease)),
-            _ => None,
-        });
-        Permits::asked(asked, &self.shared.keeper, &self.shared.engine)
+    /// Decides an ask under given rules.
+    pub(crate) async fn admit_by(
+        &self,
+        ask: &Ask<'_>,
+        intent: Intent,
+        rules: Arc<RuleSet>,
+    ) -> Admission {
+        let rules = RuleSource::Rules(rules);
+        let mut judgement = Judgement::UnknownDomain;
+        self.judge(ask, &rules, &mut judgement);
+        let plan = self.plan(&judgement, &rules, intent);
+        let mut ruling = Ruling::of(&plan);
+        let permits = self.run(&plan, Some(ask), &mut ruling).await;
+        drop(plan);
+        Admission { ruling, permits }
     }
 }
 
-/// What is said where nothing is counted.
-pub(crate) fn uncounted(reason: Reason, rules: Arc<RuleSet>) -> Ruling {
-    let verdict = match reason {
-        Reason::Blocked | Reason::TooManyLimits => Verdict::Deny(Retry::Never),
-        _ => Verdict::Allow,
-    };
-    Ruling {
-        verdict,
-        reason,
-        at: Timestamp::EPOCH,
-        source: Source::Store,
-        rules,
-        beside: None,
-        envoy: None,
-        refused_by: None,
-        findings: SmallVec::new(),
-        blocked_by: None,
+impl<S> Shared<S> {
+    /// Counts a request, and tells observers of it.
+    pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
+        self.counts.add(ruling);
+        self.observers.tell_request(ask, ruling);
     }
-}
-
-#[inline(always)]
-pub(crate) fn ruling(reason: Reason, outcome: &Outcome, rules: Arc<RuleSet>) -> Ruling {
-    Ruling {
-        verdict: outcome.answer.verdict,
-        reason,
-        at: outcome.answer.at,
-        source: outcome.source,
-        rules,
-        beside: None,
-        envoy: None,
-        refused_by: outcome.answer.refused_by,
-        findings: SmallVec::new(),
-        blocked_by: None,
-    }
-}
-
-/// Whether an ask is charged or only asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Charged, with this patience.
-    Charge {
-        patience: Duration,
-    },
-    Peek,
-}
-
-impl Manner {
-    /// Charged, now or not at all.
-    pub(crate) const CHARGE: Self = Self::Charge { patience: Duration::ZERO };
-}
-
-/// Lets one of the tolls wait for a place in the future: only one can, as two places cannot be
-/// promised for one moment. The queue first, as it passes nobody else; then what keeps a time line.
-fn be_patient(tolls: &mut [Toll<'_>], patience: Duration) {
-    let rank = |toll: &&mut Toll<'_>| match toll.limit.algorithm() {
-        Algorithm::LeakyQueue(_) => Some(3),
-        Algorithm::LeakyMeter(_) => Some(2),
-        Algorithm::Smooth(_) | Algorithm::TokenBucket(_) => Some(1),
-        _ => None,
-    };
-    let waits = tolls.iter_mut().filter(|toll| toll.spent() > 0 && rank(toll).is_some());
-    if let Some(toll) = waits.max_by_key(rank) {
-        toll.patience = patience;
-    }
-}
-
-/// The toll of a due.
-pub(crate) fn toll<'c, 's: 'c>(
-    charges: &'c Charges<'s>,
-    due: &Due<'s>,
-    manner: Manner,
-    draw: impl FnOnce() -> u128,
-) -> Toll<'c> {
-    let limit = due.limit.limit();
-    let holders = matches!(limit.algorithm(), Algorithm::Concurrency(_));
-    let op = match (manner, due.limit.kind()) {
-        // Who costs nothing asks, and holds nothing.
-        (_, LimitKind::Limit) if holders && due.cost == 0 => Op::Peek(0),
-        (Manner::Charge { .. }, LimitKind::Limit) if holders => {
-            Op::Acquire { holder: Holder(draw()), lease: limit.quota().period() }
-        }
-        (Manner::Charge { .. }, LimitKind::Limit) => Op::Take(due.cost),
-        (Manner::Peek, LimitKind::Limit) if holders => Op::Peek(1),
-        (_, _) => Op::Peek(due.cost),
-    };
-    let mut toll = Toll::new(charges.key(due), limit, op);
-    toll.on_outage = match (due.rule.on_outage(), due.limit.kind()) {
-        // Whom the store last called banned stays banned; all others pass.
-        (OnOutage::Admit, LimitKind::Ban) => OnOutage::Local,
-        (on_outage, _) => on_outage,
-    };
-    toll.bans = due.rule.ban().is_some() && due.limit.kind() == LimitKind::Limit;
-    toll.measured = due.rule.declaration().cost.attribute.is_some();
-    toll.guard = due.limit.guard();
-    toll
-}
-
-/// Where the limit of a due stands in its rule; behind all of them for a ban.
-fn limit_at(due: &Due<'_>) -> usize {
-    let limits = due.rule.limits().iter();
-    limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count()
-}
-
-/// Where a due stands in its rules; what it says comes later.
-#[inline]
-pub(crate) fn place(due: &Due<'_>) -> Found {
-    let decision = tollgate_core::Decision::overflow(Verdict::Allow);
-    Found { of: Of::Rules, rule: due.rule.index(), limit: limit_at(due), decision }
-}
-
-#[cfg(feature = "macros")]
-pub(crate) fn found(dues: &[Due<'_>], outcome: &Outcome) -> SmallVec<[Found; 4]> {
-    let mut findings = SmallVec::new();
-    for (due, decision) in dues.iter().zip(&outcome.answer.decisions) {
-        findings.push(Found { decision: *decision, ..place(due) });
-    }
-    findings
-}
-
-pub(crate) fn reason(judgement: &Judgement<'_>) -> (Reason, Option<Box<Blocked>>) {
-    match judgement {
-        Judgement::UnknownDomain => (Reason::UnknownDomain, None),
-        Judgement::Blocked(by) => (Reason::Blocked, Some(Blocked::new(by))),
-        Judgement::Exempt(_) => (Reason::Exempt, None),
-        Judgement::TooMany { .. } => (Reason::TooManyLimits, None),
-        Judgement::Charges(_) => (Reason::NoRule, None),
-    }
-}
-
-pub(crate) fn outage(outcome: &Outcome, tolls: &[Toll<'_>]) -> Option<Outage> {
-    let Source::Outage(cause) = outcome.source else { return None };
-    let refuses = |by: usize| tolls.get(by).map(|toll| toll.on_outage);
-    let by = outcome.answer.refused_by.and_then(refuses);
-    let unavailable = by == Some(OnOutage::Refuse);
-    Some(Outage { cause, unavailable })
 }
 
 /// A key that a caller chose, told apart from all others.

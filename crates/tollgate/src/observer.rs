@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use crate::admission::{Outage, Ruling};
+use tollgate_core::Cost;
+use tollgate_core::rule::{Ask, Attribute};
+
+use crate::decision::{Outage, Ruling};
 
 /// Is told what happened. Called on one thread, in order.
 ///
@@ -51,6 +54,12 @@ pub trait Observer: Send + Sync + 'static {
     fn hears_requests(&self) -> bool {
         true
     }
+
+    /// True if it is told of every ask with its ruling: [`Event::Asked`]. Asked once. If no observer
+    /// hears asks, nothing is copied.
+    fn hears_asks(&self) -> bool {
+        false
+    }
 }
 
 impl<O: Observer> Observer for Arc<O> {
@@ -60,6 +69,10 @@ impl<O: Observer> Observer for Arc<O> {
 
     fn hears_requests(&self) -> bool {
         (**self).hears_requests()
+    }
+
+    fn hears_asks(&self) -> bool {
+        (**self).hears_asks()
     }
 }
 
@@ -83,6 +96,14 @@ pub enum Event {
         ruling: Ruling,
         /// Why.
         outage: Outage,
+    },
+    /// An ask was decided, with the ruling on it: for recorders, which ask for it by
+    /// [`Observer::hears_asks`].
+    Asked {
+        /// The ask.
+        ask: RecordedAsk,
+        /// The ruling on it.
+        ruling: Ruling,
     },
     /// A shadow rule would have refused a request.
     ShadowRefused {
@@ -116,6 +137,35 @@ pub enum Event {
     },
 }
 
+/// A copy of an ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordedAsk {
+    /// The domain.
+    pub domain: Box<str>,
+    /// The cost.
+    pub cost: Cost,
+    /// The attributes, in the order in which they were given. Of a value, the first
+    /// [`RecordedAsk::MAX_VALUE`] bytes.
+    pub attributes: Vec<(Box<str>, Box<[u8]>)>,
+}
+
+impl RecordedAsk {
+    /// The longest value that is kept: what a person reads of one, and no attacker's megabyte.
+    pub const MAX_VALUE: usize = 256;
+
+    fn new(ask: &Ask<'_>) -> Self {
+        let value = |value: Attribute<'_>| -> Box<[u8]> {
+            match value {
+                Attribute::Text(text) => text.get(..Self::MAX_VALUE).unwrap_or(text).into(),
+                Attribute::Address(address) => address.to_string().into_bytes().into(),
+            }
+        };
+        let attributes = ask.attributes().map(|(name, it)| (name.into(), value(it))).collect();
+        Self { domain: ask.domain().into(), cost: ask.own_cost(), attributes }
+    }
+}
+
 impl Event {
     const fn is_request(&self) -> bool {
         matches!(self, Self::Admitted { .. } | Self::Refused { .. } | Self::Degraded { .. })
@@ -129,8 +179,10 @@ const QUEUE: usize = 8_192;
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     queue: Option<SyncSender<Event>>,
-    /// Whether anybody wants to hear of requests.
+    /// True if an observer hears of requests.
     requests: bool,
+    /// True if an observer hears of asks.
+    asks: bool,
     dropped: Arc<AtomicU64>,
 }
 
@@ -147,10 +199,15 @@ impl Observers {
         }
         let (queue, events) = sync_channel::<Event>(QUEUE);
         let requests = observers.iter().any(|observer| observer.hears_requests());
+        let asks = observers.iter().any(|observer| observer.hears_asks());
         let run = move || {
             for event in events {
                 for observer in &observers {
-                    if event.is_request() && !observer.hears_requests() {
+                    let hears = match event {
+                        Event::Asked { .. } => observer.hears_asks(),
+                        _ => !event.is_request() || observer.hears_requests(),
+                    };
+                    if !hears {
                         continue;
                     }
                     // One that panics must not silence the others, or itself for good.
@@ -162,7 +219,7 @@ impl Observers {
             }
         };
         let thread = std::thread::Builder::new().name("tollgate-observers".into()).spawn(run);
-        Self { queue: thread.is_ok().then_some(queue), requests, dropped: Arc::default() }
+        Self { queue: thread.is_ok().then_some(queue), requests, asks, dropped: Arc::default() }
     }
 
     /// Tells of an event, which is only made if somebody listens.
@@ -175,11 +232,22 @@ impl Observers {
         }
     }
 
-    /// Tells of a request, if somebody wants to hear of requests.
+    /// Tells of a request, if an observer hears of requests or of asks.
     #[inline]
-    pub(crate) fn tell_request(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
+        if let Some(ask) = ask.filter(|_| self.asks) {
+            let ask = RecordedAsk::new(ask);
+            self.tell(|| Event::Asked { ask, ruling: ruling.clone() });
+        }
         if self.requests {
-            self.tell(event);
+            self.tell(|| {
+                let ruling = ruling.clone();
+                match ruling.outage() {
+                    Some(outage) => Event::Degraded { ruling, outage },
+                    None if ruling.passes() => Event::Admitted { ruling },
+                    None => Event::Refused { ruling },
+                }
+            });
         }
     }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Holder, Op, Request, Store};
+use tollgate_core::{Answer, Holder, Op, Request, Store, Timestamp, Verdict};
 
-use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
+use crate::decision::{Background, Job, OwnedCounter, Runner};
 
 /// What a request holds until it is done. Most hold nothing.
 ///
@@ -42,33 +42,34 @@ use crate::engine::{Chore, Engine, Keeper, OwnedToll, at_once};
 #[derive(Default)]
 pub struct Permits {
     /// Boxed, as an admission is moved often and seldom holds any.
-    held: Option<Box<Held>>,
+    held: Option<Box<HeldPermits>>,
 }
 
 /// At least one permit, and where they go back to.
-struct Held {
-    permits: SmallVec<[(OwnedToll, Holder, Duration); 1]>,
-    keeper: Keeper,
-    engine: Arc<dyn Releases>,
+struct HeldPermits {
+    permits: SmallVec<[(OwnedCounter, Holder, Duration); 1]>,
+    background: Background,
+    runner: Arc<dyn Releases>,
 }
 
 /// Where a permit can go back at once.
 pub(crate) trait Releases: Send + Sync {
-    fn release(&self, toll: &OwnedToll, holder: Holder);
+    fn release(&self, counter: &OwnedCounter, holder: Holder);
 }
 
-impl<S: Store> Releases for Engine<S> {
-    fn release(&self, toll: &OwnedToll, holder: Holder) {
-        // A store that takes a trip is left to the keeper.
+impl<S: Store> Releases for Runner<S> {
+    fn release(&self, counter: &OwnedCounter, holder: Holder) {
+        // A background job releases permits of a remote store.
         if self.store.is_remote() {
             return;
         }
-        let Some(charge) = toll.toll(Op::Release { holder }).and_then(|toll| toll.charge()) else {
-            return;
-        };
-        let charges = [charge];
+        let Some(charge) = counter.charge(Op::Release { holder }) else { return };
+        let (charges, decisions) = ([charge], SmallVec::new());
+        let (verdict, at) = (Verdict::Allow, Timestamp::EPOCH);
+        let mut answer = Answer { verdict, at, refused_by: None, decisions };
         if let Ok(request) = Request::new(&charges) {
-            drop(at_once(self.store.decide(&request)));
+            // Permits of a local store that fails end with their leases.
+            let _ = self.ask_now(&request, &mut answer);
         }
     }
 }
@@ -82,24 +83,26 @@ impl Permits {
     /// Permits that are about to be asked for. Dropped before the answer is known, they are
     /// released: whoever leaves while the question is under way leaves nothing behind.
     pub(crate) fn asked<S: Store + 'static>(
-        tolls: impl IntoIterator<Item = (OwnedToll, Holder, Duration)>,
-        keeper: &Keeper,
-        engine: &Arc<Engine<S>>,
+        permits: impl IntoIterator<Item = (OwnedCounter, Holder, Duration)>,
+        background: &Background,
+        runner: &Arc<Runner<S>>,
     ) -> Self {
-        let permits: SmallVec<_> = tolls.into_iter().collect();
+        let permits: SmallVec<_> = permits.into_iter().collect();
         if permits.is_empty() {
             return Self::none();
         }
-        let engine: Arc<dyn Releases> = Arc::<Engine<S>>::clone(engine);
-        Self { held: Some(Box::new(Held { permits, keeper: keeper.clone(), engine })) }
+        let runner: Arc<dyn Releases> = Arc::<Runner<S>>::clone(runner);
+        Self {
+            held: Some(Box::new(HeldPermits { permits, background: background.clone(), runner })),
+        }
     }
 
     /// They were granted, and are renewed from now on.
     pub(crate) fn granted(&self) {
         let Some(held) = &self.held else { return };
-        for (toll, holder, lease) in &held.permits {
-            let (toll, holder, lease) = (toll.clone(), *holder, *lease);
-            held.keeper.ask(Chore::Hold { toll, holder, lease });
+        for (counter, holder, lease) in &held.permits {
+            let (counter, holder, lease) = (counter.clone(), *holder, *lease);
+            held.background.queue(Job::Hold { counter, holder, lease });
         }
     }
 
@@ -132,11 +135,11 @@ impl Permits {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldPermits {
     fn drop(&mut self) {
-        for (toll, holder, _) in self.permits.drain(..) {
-            self.engine.release(&toll, holder);
-            self.keeper.ask(Chore::Release { toll, holder });
+        for (counter, holder, _) in self.permits.drain(..) {
+            self.runner.release(&counter, holder);
+            self.background.queue(Job::Release { counter, holder });
         }
     }
 }

@@ -18,7 +18,7 @@ use tollgate_embedded::EmbeddedStore;
 
 use crate::Limiter;
 use crate::clock::{self, Instant};
-use crate::engine::{OwnedToll, keys};
+use crate::decision::{OwnedCounter, keys};
 use crate::wait::{Gate, GateError, NotAdmitted};
 
 /// For how long a rate is believed before it is looked up again.
@@ -221,8 +221,8 @@ impl<S: Store + 'static> RateLimiter<S> {
         let shared = &self.limiter.shared;
         let key = self.counter_key(rate.kind)?;
         let limit = limit_of(rate.quota, rate.edit)?;
-        let counter = OwnedToll { key, limit, partition: None };
-        let gate = Gate::new(shared.engine.clone(), shared.keeper.clone(), counter)?;
+        let counter = OwnedCounter { key, limit, partition: None };
+        let gate = Gate::new(shared.runner.clone(), shared.background.clone(), counter)?;
         *known = Some(Known { rate, gate: gate.clone(), since });
         Ok(gate)
     }
@@ -248,7 +248,7 @@ impl<S: Store + 'static> RateLimiter<S> {
     }
 
     fn edited(&self, kind: RateType, quota: Quota, edit: u64) -> Rate {
-        Rate { kind, quota, edit, setter: self.limiter.shared.engine.names.draw() }
+        Rate { kind, quota, edit, setter: self.limiter.shared.runner.names.draw() }
     }
 
     fn value_name(&self) -> Vec<u8> {
@@ -256,7 +256,7 @@ impl<S: Store + 'static> RateLimiter<S> {
     }
 
     fn counter_key(&self, kind: RateType) -> Result<Box<[u8]>, RateError> {
-        let client = self.limiter.shared.engine.names.process().to_le_bytes();
+        let client = self.limiter.shared.runner.names.process().to_le_bytes();
         let key = match kind {
             RateType::Overall => [&[keys::RATE, b'o'], self.name.as_bytes()].concat(),
             RateType::PerClient => {

@@ -5,10 +5,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Retry, Verdict};
-
-use crate::admission::Cause;
-use crate::{Finding, Outage, Ruling};
+use crate::decision::Cause;
+use crate::{Finding, Ruling};
 
 /// A call that was refused, and why.
 ///
@@ -35,7 +33,7 @@ use crate::{Finding, Outage, Ruling};
 ///     assert_eq!(refused.kind(), RefusedKind::Limited);
 ///     assert_eq!(refused.message(), Some("too many attempts, try again later"));
 ///     assert!(refused.retry_after().is_some());
-///     assert_eq!(refused.refused_by().unwrap().limit.unwrap().name(), "1m");
+///     assert_eq!(refused.refusing().unwrap().limit.unwrap().name(), "1m");
 /// });
 /// ```
 pub struct Refused {
@@ -71,13 +69,8 @@ pub enum RefusedKind {
 }
 
 impl Refused {
-    pub(crate) fn judged(
-        function: &str,
-        message: Option<&'static str>,
-        ruling: Ruling,
-        outage: Option<Outage>,
-    ) -> Self {
-        let (kind, problem) = match ruling.cause(outage) {
+    pub(crate) fn judged(function: &str, message: Option<&'static str>, ruling: Ruling) -> Self {
+        let (kind, problem) = match ruling.cause() {
             Cause::Limited => (RefusedKind::Limited, ""),
             Cause::Banned => (RefusedKind::Banned, ""),
             Cause::Unavailable => (RefusedKind::Unavailable, ""),
@@ -116,16 +109,18 @@ impl Refused {
 
     /// After how long calling again can help, never zero; `None` if it never does.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.ruling().map(Ruling::verdict) {
-            Some(Verdict::Deny(Retry::After(retry))) => Some(retry),
-            _ => None,
-        }
+        self.ruling().and_then(Ruling::retry_after)
     }
 
-    /// The limit that refuses: of several, the one with the longest retry. Its rule is one of the
-    /// limiter's, or has the function's name if the limit stands at the function.
-    pub fn refused_by(&self) -> Option<Finding<'_>> {
+    /// The name of the rule that refuses: one of the limiter's, or that of the function if the limit
+    /// stands at the function.
+    pub fn refused_by(&self) -> Option<&str> {
         self.ruling().and_then(Ruling::refused_by)
+    }
+
+    /// The limit that refuses: of several, the one with the longest retry.
+    pub fn refusing(&self) -> Option<Finding<'_>> {
+        self.ruling().and_then(Ruling::refusing)
     }
 
     /// What was decided, limit by limit; `None` if nothing could be.
@@ -155,7 +150,7 @@ impl fmt::Display for Refused {
                 write!(f, "cannot be limited: {}", self.problem())?;
             }
         }
-        if let Some(limit) = self.refused_by().and_then(|finding| finding.limit) {
+        if let Some(limit) = self.refusing().and_then(|finding| finding.limit) {
             write!(f, " of {}", limit.text())?;
         }
         match self.retry_after() {

@@ -4,15 +4,14 @@
 //! deleted, so a reset races with nothing. Permits that are held, and places in a queue that were
 //! granted, are somebody's and stay.
 
-use smallvec::SmallVec;
 use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::rule::{Ask, Judgement, LimitKind};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, Limit, Op, Quota, Request, RequestError, Span, Store, StoreError,
-    Timestamp,
+    Answer, Charge, Cost, Key, Limit, Op, Quota, Request, RequestError, Span, Store, StoreError,
+    StoreErrorKind,
 };
 
-use crate::engine::{Toll, keys};
+use crate::decision::{counts_holders, keys};
 use crate::limiter::Limiter;
 use crate::wait::GateError;
 
@@ -51,7 +50,7 @@ impl<S: Store + 'static> Limiter<S> {
         let mut used = 0_usize;
         for due in charges.enforced().iter().chain(charges.shadow()) {
             let limit = due.limit.limit();
-            if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
+            if counts_holders(limit) {
                 continue;
             }
             let key = charges.key(due);
@@ -85,13 +84,13 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         partition: Option<&[u8]>,
     ) -> Result<usize, StoreError> {
-        let store = &self.shared.engine.store;
-        let at = |at: Timestamp| Op::Credit { cost: most(limit), at };
+        let runner = &self.shared.runner;
         // Windows take back only what was charged in them, so the store is asked what time it is.
-        let looked = ask(store, &[Toll::new(key, limit, Op::Peek(0))], partition).await?;
-        let tolls = [Toll::new(key, limit, Op::Peek(0)), Toll::new(key, limit, at(looked.at))];
-        let answer = ask(store, &tolls, partition).await?;
-        self.shared.engine.forget_denials(&tolls);
+        let peek = charge(key, limit, Op::Peek(0))?;
+        let looked = ask(&runner.store, &[peek], partition).await?;
+        let credit = charge(key, limit, Op::Credit { cost: most(limit), at: looked.at })?;
+        let answer = ask(&runner.store, &[peek, credit], partition).await?;
+        runner.forget_denials([&credit]);
         let used = answer.decisions.first().is_some_and(|was| !was.reset_after.is_zero());
         Ok(usize::from(used))
     }
@@ -105,14 +104,17 @@ fn most(limit: &Limit) -> Cost {
     }
 }
 
+fn charge<'a>(key: Key<'a>, limit: &'a Limit, op: Op) -> Result<Charge<'a>, StoreError> {
+    Charge::new(key, limit, op).map_err(|_| StoreError::new(StoreErrorKind::Unavailable))
+}
+
 async fn ask<S: Store>(
     store: &S,
-    tolls: &[Toll<'_>],
+    charges: &[Charge<'_>],
     partition: Option<&[u8]>,
-) -> Result<tollgate_core::Answer, StoreError> {
-    let charges: SmallVec<[Charge<'_>; 2]> = tolls.iter().filter_map(Toll::charge).collect();
-    let unheard = |_: RequestError| StoreError::new(tollgate_core::StoreErrorKind::Unavailable);
-    let request = Request::new(&charges).map_err(unheard)?;
+) -> Result<Answer, StoreError> {
+    let unheard = |_: RequestError| StoreError::new(StoreErrorKind::Unavailable);
+    let request = Request::new(charges).map_err(unheard)?;
     let request = partition.map_or(request, |partition| request.within(partition));
     store.decide(&request).await
 }

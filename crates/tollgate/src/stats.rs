@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::admission::{Outage, Ruling};
+use crate::decision::Ruling;
 use crate::limiter::Shared;
 
 /// What was counted since a limiter was made. Every request by rules, and every
@@ -27,8 +27,8 @@ pub struct Stats {
     pub shadow_refused: u64,
     /// Events that observers were not told of, as they were too slow.
     pub dropped_events: u64,
-    /// Chores that were not done: releases, credits and refusals that were not told to the store.
-    pub lost_chores: u64,
+    /// Background jobs that were not done: releases, credits and refusals that the store was not told.
+    pub lost_jobs: u64,
     /// Debts of an outage that the store was told of.
     pub debited: u64,
     /// Counters that are still owed to.
@@ -50,10 +50,10 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn add(&self, ruling: &Ruling, outage: Option<Outage>) {
-        let count = match outage {
+    pub(crate) fn add(&self, ruling: &Ruling) {
+        let count = match ruling.outage() {
             Some(_) => &self.degraded,
-            None if ruling.verdict().passes() => &self.admitted,
+            None if ruling.passes() => &self.admitted,
             None => &self.refused,
         };
         count.fetch_add(1, Ordering::Relaxed);
@@ -66,21 +66,21 @@ impl Counts {
 
     pub(crate) fn stats<S>(&self, shared: &Shared<S>) -> Stats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (engine, ladder) = (shared.engine.counts(), shared.engine.ladder());
+        let (runner, fallback) = (&shared.runner.counts, &shared.runner.fallback);
         Stats {
             admitted: count(&self.admitted),
             refused: count(&self.refused),
             degraded: count(&self.degraded),
-            cached: count(&engine.cached),
-            guarded: count(&engine.guarded),
+            cached: count(&runner.cached),
+            guarded: count(&runner.guarded),
             shadow_admitted: count(&self.shadow_admitted),
             shadow_refused: count(&self.shadow_refused),
             dropped_events: shared.observers.dropped(),
-            lost_chores: count(&engine.lost_chores),
-            debited: count(&engine.debited),
-            owing: ladder.debts.len(),
-            forgotten: count(&ladder.forgotten),
-            nodes: ladder.nodes(),
+            lost_jobs: count(&runner.lost_jobs),
+            debited: count(&runner.debited),
+            owing: fallback.debts.len(),
+            forgotten: count(&fallback.forgotten),
+            nodes: fallback.nodes(),
         }
     }
 }

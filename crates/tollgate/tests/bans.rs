@@ -64,7 +64,7 @@ async fn refusals_that_the_store_could_not_be_told_of_do_not_count() {
         way.set(Road::Closed);
         settle().await;
         way.set(Road::Open);
-        assert_eq!(limiter.stats().lost_chores, lost);
+        assert_eq!(limiter.stats().lost_jobs, lost);
         tokio::time::sleep(ms(300)).await;
     }
     assert!(limiter.admit(&user("mallory")).await.passes(), "five refusals, and none counted");
@@ -121,5 +121,5 @@ async fn a_shadow_rule_is_charged_off_the_callers_path_or_not_at_all() {
     way.set(Road::Closed);
     tokio::time::sleep(ms(500)).await;
     let stats = limiter.stats();
-    assert_eq!((stats.shadow_admitted, stats.shadow_refused, stats.lost_chores), (1, 0, 1));
+    assert_eq!((stats.shadow_admitted, stats.shadow_refused, stats.lost_jobs), (1, 0, 1));
 }

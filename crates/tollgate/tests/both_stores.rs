@@ -141,7 +141,7 @@ async fn the_verdict_is_that_of_all_rules_and_their_order_does_not_matter<
         assert_eq!(a.passes(), explained.counters.iter().all(|counter| counter.passes));
         if !a.passes() {
             let longest = explained.counters.iter().filter_map(|c| c.clears_after).max();
-            let by = a.ruling().refused_by().unwrap();
+            let by = a.ruling().refusing().unwrap();
             let told = explained.counters.iter().find(|c| c.rule == by.rule.unwrap().name());
             assert_eq!(told.unwrap().clears_after, longest, "the longest retry is named");
         }

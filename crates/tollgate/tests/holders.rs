@@ -64,7 +64,7 @@ async fn a_release_that_could_not_be_told_is_counted_and_ends_with_its_lease() {
     drop(held);
     settle().await;
     way.set(Road::Open);
-    assert_eq!(holder.stats().lost_chores, 1);
+    assert_eq!(holder.stats().lost_jobs, 1);
 
     tokio::time::sleep(s(29)).await;
     assert_eq!(left(&rival, "alice").await, 0, "the store was not told");

@@ -25,7 +25,7 @@ fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<crate::common::T
 }
 
 fn refusing(admission: &tollgate::Admission) -> Option<String> {
-    let by = admission.ruling().refused_by()?;
+    let by = admission.ruling().refusing()?;
     Some(by.rule?.name().to_owned())
 }
 

@@ -24,11 +24,11 @@ impl Observer for Seen {
         let line = match event {
             Event::Admitted { ruling } => format!("admitted v{}", ruling.version()),
             Event::Refused { ruling } => {
-                format!("refused by {}", ruling.refused_by().unwrap().rule.unwrap().name())
+                format!("refused by {}", ruling.refusing().unwrap().rule.unwrap().name())
             }
             Event::Degraded { outage, .. } => format!("degraded {:?}", outage.cause),
             Event::ShadowRefused { ruling } => {
-                format!("shadow {}", ruling.refused_by().unwrap().rule.unwrap().name())
+                format!("shadow {}", ruling.refusing().unwrap().rule.unwrap().name())
             }
             Event::Banned { rule, .. } => format!("banned by {rule}"),
             Event::RulesChanged { from, to } => format!("rules {from} to {to}"),

@@ -56,7 +56,7 @@ async fn chores_dropped_at_a_full_queue_are_counted() {
     for _ in 0..70_000 {
         let _ = l.admit(&user("a")).await;
     }
-    assert!(l.stats().lost_chores > 0);
+    assert!(l.stats().lost_jobs > 0);
 }
 /// Long values of clients were hashed under the very key that signs reservations, and shown in the
 /// keys of counters: whoever sent the text of a token as a user name was shown its signature.

@@ -93,10 +93,10 @@ fn limiter(room: &Room, page: &mut Page) {
         stats.debited,
     );
     page.one(
-        "tollgate_lost_chores_total",
+        "tollgate_lost_jobs_total",
         "counter",
         "Releases, credits and refusals that were not told to the store.",
-        stats.lost_chores,
+        stats.lost_jobs,
     );
     page.one(
         "tollgate_nodes",

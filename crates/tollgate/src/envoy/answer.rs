@@ -8,7 +8,7 @@ use tollgate_core::Timestamp;
 
 use super::rule::{Mode, RateLimit, Rule};
 use super::{EnvoyRules, Metadata};
-use crate::admission::Outage;
+use crate::decision::Outage;
 
 /// Whether something is over its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

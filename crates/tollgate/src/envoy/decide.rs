@@ -10,18 +10,16 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::rule::declaration::OnOutage;
-use tollgate_core::{Decision, Op, Retry, Store, Timestamp, Verdict};
+use tollgate_core::{Decision, Store, Timestamp};
 
+use super::EnvoyRules;
 use super::answer::{Answer, Code, Status, overall};
 use super::call::{Call, CallError, Charge, Conduct};
-use super::plan::{Due, Plan};
+use super::plan::{LimitedDescriptor, MatchedCall};
 use super::rule::Mode;
-use super::{EnvoyRules, Rule};
-use crate::admission::{Admission, Blocked, Found, Of, Outage, Reason, Ruling};
-use crate::engine::{Outcome, Source, Toll};
-use crate::limiter::{Limiter, Manner, StaleRules, outage};
+use crate::decision::{Intent, RuleSource, Ruling};
+use crate::limiter::{Limiter, StaleRules};
 use crate::observer::Event;
-use crate::permits::Permits;
 
 impl<S: Store + 'static> Limiter<S> {
     /// Answers a call of Envoy's by the rules of [`Limiter::set_envoy_rules`], and charges what it
@@ -42,18 +40,17 @@ impl<S: Store + 'static> Limiter<S> {
     ) -> Result<Answer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
-        let plan = Plan::new(call, &rules, &self.shared.secret)?;
-        let judged = match conduct.charge {
-            Charge::AllOrNone => self.judge_together(&plan, conduct, &rules).await,
-            Charge::All => self.judge_apart(&plan, conduct, &rules).await,
+        let source = RuleSource::Envoy(Arc::clone(&rules));
+        let matched = MatchedCall::new(call, &rules, &self.shared.secret)?;
+        let (statuses, ruling) = match conduct.charge {
+            Charge::AllOrNone => self.decide_together(&matched, conduct, &source).await,
+            Charge::All => self.decide_each(&matched, conduct, &source).await,
         };
-        let Judged { statuses, ruling, outage } = judged;
-        let code = if ruling.verdict.passes() { Code::Ok } else { Code::OverLimit };
-        let at = ruling.at;
-        drop(self.conclude::<Admission>(ruling, Permits::none(), outage, Manner::CHARGE));
+        let code = if ruling.passes() { Code::Ok } else { Code::OverLimit };
+        let (outage, at, knows_domain) = (ruling.outage(), ruling.at(), matched.knows_domain);
         match outage {
             Some(outage) if outage.unavailable => Err(CallError::Unavailable(outage.cause)),
-            _ => Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage, at }),
+            _ => Ok(Answer { code, statuses, knows_domain, rules, outage, at }),
         }
     }
 
@@ -67,17 +64,16 @@ impl<S: Store + 'static> Limiter<S> {
     pub async fn explain_rate_limit(&self, call: &Call<'_>) -> Result<Answer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
-        let plan = Plan::new(call, &rules, &self.shared.secret)?.peeking();
-        let mut judged = self.uncounted(&plan, &rules);
-        let (places, tolls) = gather(&plan, |_| true, OnOutage::Local);
-        if !tolls.is_empty() {
-            let outcome = self.shared.engine.decide(&tolls, None).await;
-            judged.outage = outage(&outcome, &tolls);
-            judged.hear(&places, &outcome);
-        }
-        let Judged { statuses, ruling, outage } = judged;
-        let (code, at) = (overall(&statuses), ruling.at);
-        Ok(Answer { code, statuses, knows_domain: plan.knows_domain, rules, outage, at })
+        let source = RuleSource::Envoy(Arc::clone(&rules));
+        let matched = MatchedCall::new(call, &rules, &self.shared.secret)?.peeking();
+        let all = |_, _: &LimitedDescriptor| true;
+        let (indices, plan) = matched.plan(&source, Intent::Peek, OnOutage::Local, all);
+        let mut ruling = Ruling::of(&plan);
+        drop(self.run(&plan, None, &mut ruling).await);
+        let mut statuses = matched.statuses();
+        tell_all(&mut statuses, &indices, &ruling);
+        let (code, outage, at) = (overall(&statuses), ruling.outage(), ruling.at());
+        Ok(Answer { code, statuses, knows_domain: matched.knows_domain, rules, outage, at })
     }
 
     /// Envoy's rules that apply now: none, of version 0, before the first.
@@ -107,141 +103,66 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(())
     }
 
-    async fn judge_together(
+    async fn decide_together(
         &self,
-        plan: &Plan<'_>,
+        matched: &MatchedCall<'_>,
         conduct: Conduct,
-        rules: &Arc<EnvoyRules>,
-    ) -> Judged {
-        let mut judged = self.uncounted(plan, rules);
-        if let Some(by) = plan.blocked_by() {
-            let rule = by.rule.and_then(|rule| rules.rules().get(rule)).map_or("", Rule::path);
-            judged.ruling.verdict = Verdict::Deny(Retry::Never);
-            judged.ruling.reason = Reason::Blocked;
-            judged.ruling.blocked_by = Some(Box::new(Blocked::Rule { rule: rule.to_owned() }));
-            return judged;
-        }
-        let enforced = |due: &Due| due.mode != Mode::Shadow;
-        let (places, tolls) = gather(plan, enforced, conduct.on_outage);
-        if !tolls.is_empty() {
-            let outcome = self.shared.engine.decide(&tolls, None).await;
-            judged.outage = outage(&outcome, &tolls);
-            judged.hear(&places, &outcome);
-            if outcome.answer.passes() {
-                self.forget_credited(&tolls);
-            }
-        }
-        if judged.ruling.verdict.passes() {
-            self.judge_shadow(plan, rules, &mut judged.statuses).await;
-        }
-        judged
-    }
-
-    /// Charges rules in shadow mode, and says how they stand.
-    async fn judge_shadow(
-        &self,
-        plan: &Plan<'_>,
-        rules: &Arc<EnvoyRules>,
-        statuses: &mut SmallVec<[Status; 4]>,
-    ) {
-        let shadow = |due: &Due| due.mode == Mode::Shadow;
-        for (_, due) in plan.dues().filter(|(_, due)| shadow(due) && due.blocks()) {
-            self.tell_shadow_block(plan, due, rules);
-        }
-        // In an outage nobody asks what a shadow rule would do; its share is as good as any.
-        let (places, tolls) = gather(plan, shadow, OnOutage::Local);
-        if tolls.is_empty() {
-            return;
-        }
-        let outcome = self.shared.engine.decide(&tolls, None).await;
-        if outcome.answer.passes() {
-            self.forget_credited(&tolls);
-        }
-        let mut judged = self.uncounted(plan, rules);
-        judged.hear(&places, &outcome);
-        for place in &places {
-            if let (Some(known), Some(new)) =
-                (statuses.get_mut(*place), judged.statuses.get(*place))
-            {
-                *known = *new;
-            }
-        }
-        self.shared.tell_shadow(&judged.ruling);
-    }
-
-    pub(super) fn tell_shadow_block(&self, plan: &Plan<'_>, due: &Due, rules: &Arc<EnvoyRules>) {
-        let mut ruling = self.uncounted(plan, rules).ruling;
-        let rule = due.rule.and_then(|rule| rules.rules().get(rule)).map_or("", Rule::path);
-        ruling.verdict = Verdict::Deny(Retry::Never);
-        ruling.reason = Reason::Blocked;
-        ruling.blocked_by = Some(Box::new(Blocked::Rule { rule: rule.to_owned() }));
-        self.shared.tell_shadow(&ruling);
-    }
-
-    /// A refusal that was known may not hold once something was given back.
-    pub(super) fn forget_credited(&self, tolls: &[Toll<'_>]) {
-        for toll in tolls.iter().filter(|toll| matches!(toll.op, Op::Credit { .. })) {
-            self.shared.engine.forget_denials(std::slice::from_ref(toll));
-        }
-    }
-
-    /// What is said where nothing is counted.
-    pub(super) fn uncounted(&self, plan: &Plan<'_>, rules: &Arc<EnvoyRules>) -> Judged {
-        let reason = if plan.knows_domain { Reason::NoRule } else { Reason::UnknownDomain };
-        let ruling = Ruling {
-            verdict: Verdict::Allow,
-            reason,
-            at: Timestamp::EPOCH,
-            source: Source::Store,
-            rules: self.rules(),
-            beside: None,
-            envoy: Some(Arc::clone(rules)),
-            refused_by: None,
-            findings: SmallVec::new(),
-            blocked_by: None,
+        rules: &RuleSource,
+    ) -> (Statuses, Ruling) {
+        let enforced = |_, limited: &LimitedDescriptor| limited.mode != Mode::Shadow;
+        let (indices, plan) = match matched.block(rules) {
+            Some(block) => (SmallVec::new(), block),
+            None => matched.plan(rules, Intent::CHARGE, conduct.on_outage, enforced),
         };
-        Judged { statuses: plan.statuses(), ruling, outage: None }
+        let mut ruling = Ruling::of(&plan);
+        drop(self.run(&plan, None, &mut ruling).await);
+        let mut statuses = matched.statuses();
+        tell_all(&mut statuses, &indices, &ruling);
+        if ruling.passes() {
+            self.charge_shadow(matched, rules, &mut statuses).await;
+        }
+        (statuses, ruling)
     }
-}
 
-/// What was decided about a call.
-pub(super) struct Judged {
-    pub(super) statuses: SmallVec<[Status; 4]>,
-    pub(super) ruling: Ruling,
-    pub(super) outage: Option<Outage>,
-}
+    /// Charges rules in shadow mode, and says in their statuses how they stand.
+    async fn charge_shadow(
+        &self,
+        matched: &MatchedCall<'_>,
+        rules: &RuleSource,
+        statuses: &mut Statuses,
+    ) {
+        self.tell_shadow_blocks(matched, rules);
+        let shadow = |_, limited: &LimitedDescriptor| limited.mode == Mode::Shadow;
+        // In an outage a shadow rule refuses nobody; this process's share is as good as any.
+        let (indices, plan) = matched.plan(rules, Intent::Shadow, OnOutage::Local, shadow);
+        if !indices.is_empty() {
+            let mut ruling = Ruling::of(&plan);
+            drop(self.run(&plan, None, &mut ruling).await);
+            tell_all(statuses, &indices, &ruling);
+        }
+    }
 
-impl Judged {
-    /// Takes over what a request on these places was answered.
-    fn hear(&mut self, places: &[usize], outcome: &Outcome) {
-        let answer = &outcome.answer;
-        self.ruling.verdict = answer.verdict;
-        self.ruling.reason = Reason::Limits;
-        self.ruling.at = answer.at;
-        self.ruling.source = outcome.source;
-        self.ruling.refused_by = answer.refused_by;
-        for (place, decision) in places.iter().zip(&answer.decisions) {
-            let Some(status) = self.statuses.get_mut(*place) else { continue };
-            tell(status, decision, answer.at);
-            self.ruling.findings.push(found(status, decision));
+    /// Tells observers of rules in shadow mode that would block.
+    pub(super) fn tell_shadow_blocks(&self, matched: &MatchedCall<'_>, rules: &RuleSource) {
+        for (_, limited) in matched.limited() {
+            if limited.mode == Mode::Shadow && limited.blocks() {
+                let plan = limited.blocked(rules, Intent::Shadow);
+                drop(self.run_now(&plan, None, &mut Ruling::of(&plan)));
+            }
         }
     }
 }
 
-/// Where a decision belongs.
-pub(super) fn found(status: &Status, decision: &Decision) -> Found {
-    let limit = status.rule.unwrap_or(usize::MAX);
-    Found { of: Of::Rules, rule: usize::MAX, limit, decision: *decision }
-}
+/// The statuses of a call, in the order of its descriptors.
+pub(super) type Statuses = SmallVec<[Status; 4]>;
 
-/// The tolls of some dues, and their places in the call.
-fn gather<'p>(
-    plan: &'p Plan<'_>,
-    of: impl Fn(&Due) -> bool,
-    on_outage: OnOutage,
-) -> (SmallVec<[usize; 4]>, SmallVec<[Toll<'p>; 4]>) {
-    let dues = plan.dues().filter(|(_, due)| of(due));
-    dues.filter_map(|(i, due)| Some((i, plan.toll(due, on_outage)?))).unzip()
+/// Says in the statuses of these descriptors what was decided about them.
+fn tell_all(statuses: &mut Statuses, indices: &[usize], ruling: &Ruling) {
+    for (index, decision) in indices.iter().zip(&ruling.answer.decisions) {
+        if let Some(status) = statuses.get_mut(*index) {
+            tell(status, decision, ruling.at());
+        }
+    }
 }
 
 /// Says in a status what a decision says.

@@ -19,7 +19,7 @@ use tollgate_core::rule::KeyWriter;
 
 use super::call::Entry;
 use super::unit::Unit;
-use crate::engine::keys;
+use crate::decision::keys;
 
 /// Writes the key of a descriptor.
 pub(super) fn write(

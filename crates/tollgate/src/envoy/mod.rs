@@ -34,7 +34,7 @@
 //! | `tree`, `pattern` | from entries to a rule |
 //! | `call`, `answer` | what is asked and answered |
 //! | `plan`, `key` | which counters a call is charged on |
-//! | `decide`, `apart` | charging them: all or none, or each by itself |
+//! | `decide`, `charge_all` | charging them: all or none, or each by itself |
 //!
 //! Not here: bytes. The door is the server's.
 //!
@@ -42,8 +42,8 @@
 //! [`Limiter::set_envoy_rules`]: crate::Limiter::set_envoy_rules
 
 mod answer;
-mod apart;
 mod call;
+mod charge_all;
 mod decide;
 mod key;
 mod metadata;

@@ -1,7 +1,7 @@
-//! From a call to what is charged: pure.
+//! The planner of Envoy's calls: from descriptors to charges. Pure.
 //!
-//! Every descriptor becomes an item: no rule, unlimited, or due. Rules that another rule of the call
-//! replaces are dropped here, and limits that come with the call take their place.
+//! Every descriptor is matched: it has no rule, is unlimited, or is limited. Rules that another rule
+//! of the call replaces are dropped here, and limits that come with the call take their place.
 
 use std::ops::Range;
 
@@ -14,43 +14,43 @@ use super::answer::{Code, Status};
 use super::call::{Call, CallError, Descriptor};
 use super::rule::{Mode, RateLimit, Rule};
 use super::{EnvoyRules, key};
-use crate::engine::Toll;
+use crate::decision::{Blocked, ChargePolicy, Intent, Origin, Plan, Reason, RuleSource};
 
-/// What a call is charged on.
-pub(super) struct Plan<'k> {
-    pub(super) items: SmallVec<[Item; 4]>,
+/// The descriptors of a call with their rules.
+pub(super) struct MatchedCall<'k> {
+    descriptors: SmallVec<[Matched; 4]>,
     keys: KeyWriter<'k>,
     pub(super) knows_domain: bool,
 }
 
-/// What becomes of a descriptor.
+/// A descriptor with its rule.
 #[expect(clippy::large_enum_variant, reason = "lives on the stack: a box would allocate each time")]
-pub(super) enum Item {
+enum Matched {
     NoRule,
     Unlimited { rule: usize },
-    Due(Due),
+    Limited(LimitedDescriptor),
 }
 
 /// A descriptor under a limit.
-pub(super) struct Due {
-    pub(super) rule: Option<usize>,
-    /// What is said to apply.
-    pub(super) rate: RateLimit,
-    /// What is charged; `None` for a block.
-    pub(super) limit: Option<Limit>,
+pub(super) struct LimitedDescriptor {
+    rule: Option<usize>,
+    /// The limit in the status.
+    rate: RateLimit,
+    /// The limit that is charged; `None` for a block.
+    limit: Option<Limit>,
     pub(super) mode: Mode,
-    pub(super) op: Op,
+    op: Op,
     key: Range<usize>,
 }
 
-impl Due {
-    /// Whether it refuses without counting. Who gives back is never refused.
+impl LimitedDescriptor {
+    /// True if it refuses without counting. Giving back is never refused.
     pub(super) const fn blocks(&self) -> bool {
         self.limit.is_none() && !matches!(self.op, Op::Credit { .. })
     }
 
-    /// What is said before anything is counted.
-    pub(super) fn status(&self) -> Status {
+    /// The status before anything is counted.
+    fn status(&self) -> Status {
         let over = self.blocks() && self.mode != Mode::Shadow;
         Status {
             code: if over { Code::OverLimit } else { Code::Ok },
@@ -63,17 +63,18 @@ impl Due {
     }
 }
 
-impl<'k> Plan<'k> {
+impl<'k> MatchedCall<'k> {
     pub(super) fn new(
         call: &Call<'_>,
         rules: &EnvoyRules,
         secret: &'k KeySecret,
     ) -> Result<Self, CallError> {
         let knows_domain = rules.has_domain(call.domain);
-        let mut plan = Self { items: SmallVec::new(), keys: KeyWriter::new(secret), knows_domain };
+        let mut plan =
+            Self { descriptors: SmallVec::new(), keys: KeyWriter::new(secret), knows_domain };
         for (i, descriptor) in call.descriptors.iter().enumerate() {
-            let item = match descriptor.limit {
-                _ if !knows_domain => Item::NoRule,
+            let matched = match descriptor.limit {
+                _ if !knows_domain => Matched::NoRule,
                 Some(limit) => {
                     let unit = limit.unit.ok_or(CallError::UnknownUnit { descriptor: i })?;
                     plan.overridden(
@@ -84,7 +85,7 @@ impl<'k> Plan<'k> {
                 }
                 None => plan.ruled(call, descriptor, rules),
             };
-            plan.items.push(item);
+            plan.descriptors.push(matched);
         }
         plan.replace(rules);
         if call.descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
@@ -98,17 +99,24 @@ impl<'k> Plan<'k> {
         call: &Call<'_>,
         asked: &Descriptor<'_>,
         rate: RateLimit,
-    ) -> Result<Item, CallError> {
+    ) -> Result<Matched, CallError> {
         let limit = rate.limit().map_err(CallError::TooFast)?;
         let key = key::write(&mut self.keys, call.domain, rate.unit(), asked.entries, &[]);
         let op = op(call, asked);
-        Ok(Item::Due(Due { rule: None, rate, limit, mode: Mode::Enforce, op, key }))
+        Ok(Matched::Limited(LimitedDescriptor {
+            rule: None,
+            rate,
+            limit,
+            mode: Mode::Enforce,
+            op,
+            key,
+        }))
     }
 
-    fn ruled(&mut self, call: &Call<'_>, asked: &Descriptor<'_>, rules: &EnvoyRules) -> Item {
-        let Some(found) = rules.search(call.domain, asked.entries) else { return Item::NoRule };
-        let Some(rule) = rules.rules().get(found.rule) else { return Item::NoRule };
-        let Some(rate) = rule.rate_limit() else { return Item::Unlimited { rule: found.rule } };
+    fn ruled(&mut self, call: &Call<'_>, asked: &Descriptor<'_>, rules: &EnvoyRules) -> Matched {
+        let Some(found) = rules.search(call.domain, asked.entries) else { return Matched::NoRule };
+        let Some(rule) = rules.rules().get(found.rule) else { return Matched::NoRule };
+        let Some(rate) = rule.rate_limit() else { return Matched::Unlimited { rule: found.rule } };
         let (domain, unit) = (call.domain, rate.unit());
         let key = key::write(&mut self.keys, domain, unit, asked.entries, &found.shared);
         let (limit, op) = (rule.limit, op(call, asked));
@@ -118,19 +126,20 @@ impl<'k> Plan<'k> {
             (Mode::Quota, None, Op::Credit { .. }) => Mode::Enforce,
             (mode, _, _) => mode,
         };
-        Item::Due(Due { rule: Some(found.rule), rate, limit, mode, op, key })
+        Matched::Limited(LimitedDescriptor { rule: Some(found.rule), rate, limit, mode, op, key })
     }
 
     /// Drops what another rule of the call replaces, wherever it stands.
     fn replace(&mut self, rules: &EnvoyRules) {
-        let matched = |item: &Item| match item {
-            Item::Unlimited { rule } | Item::Due(Due { rule: Some(rule), .. }) => {
+        let matched = |item: &Matched| match item {
+            Matched::Unlimited { rule }
+            | Matched::Limited(LimitedDescriptor { rule: Some(rule), .. }) => {
                 rules.rules().get(*rule)
             }
             _ => None,
         };
         let replacing: SmallVec<[&Rule; 4]> = self
-            .items
+            .descriptors
             .iter()
             .filter_map(matched)
             .filter(|rule| !rule.replaces.is_empty())
@@ -138,11 +147,13 @@ impl<'k> Plan<'k> {
         if replacing.is_empty() {
             return;
         }
-        for item in &mut self.items {
-            let Item::Due(Due { rule: Some(rule), .. }) = item else { continue };
+        for item in &mut self.descriptors {
+            let Matched::Limited(LimitedDescriptor { rule: Some(rule), .. }) = item else {
+                continue;
+            };
             let name = rules.rules().get(*rule).map_or("", Rule::name);
             if !name.is_empty() && replacing.iter().any(|other| other.replaces(name)) {
-                *item = Item::NoRule;
+                *item = Matched::NoRule;
             }
         }
     }
@@ -150,14 +161,16 @@ impl<'k> Plan<'k> {
     /// A counter that a call names twice under different limits is judged by the stricter one: no
     /// request can charge it under both.
     fn agree(&mut self) {
-        let counted = |item: &Item| match item {
-            Item::Due(due) => due.limit.map(|limit| (due.key.clone(), limit)),
+        let counted = |item: &Matched| match item {
+            Matched::Limited(limited) => limited.limit.map(|limit| (limited.key.clone(), limit)),
             _ => None,
         };
         let all: SmallVec<[(Range<usize>, Limit); 4]> =
-            self.items.iter().filter_map(counted).collect();
-        for item in &mut self.items {
-            let Item::Due(Due { limit: Some(limit), key, .. }) = item else { continue };
+            self.descriptors.iter().filter_map(counted).collect();
+        for item in &mut self.descriptors {
+            let Matched::Limited(LimitedDescriptor { limit: Some(limit), key, .. }) = item else {
+                continue;
+            };
             let same = |other: &&(Range<usize>, Limit)| {
                 self.keys.key(other.0.clone()) == self.keys.key(key.clone())
             };
@@ -166,13 +179,13 @@ impl<'k> Plan<'k> {
         }
     }
 
-    /// The same, asking whether it would pass, and charging nothing.
+    /// The same call, asking whether it would pass, and charging nothing.
     pub(super) fn peeking(mut self) -> Self {
-        for item in &mut self.items {
-            if let Item::Due(due) = item {
-                due.op = match due.op {
+        for matched in &mut self.descriptors {
+            if let Matched::Limited(limited) = matched {
+                limited.op = match limited.op {
                     Op::Take(cost) => Op::Peek(cost),
-                    // Who gives back always may.
+                    // Giving back always passes.
                     _ => Op::Peek(0),
                 };
             }
@@ -180,44 +193,76 @@ impl<'k> Plan<'k> {
         self
     }
 
-    /// The dues that count, by their places.
-    pub(super) fn dues(&self) -> impl Iterator<Item = (usize, &Due)> {
-        self.items.iter().enumerate().filter_map(|(i, item)| match item {
-            Item::Due(due) => Some((i, due)),
+    /// The limited descriptors, by their index in the call.
+    pub(super) fn limited(&self) -> impl Iterator<Item = (usize, &LimitedDescriptor)> {
+        self.descriptors.iter().enumerate().filter_map(|(i, matched)| match matched {
+            Matched::Limited(limited) => Some((i, limited)),
             _ => None,
         })
     }
 
-    /// Who refuses without counting: a rule, or all of those of which any one suffices.
-    pub(super) fn blocked_by(&self) -> Option<&Due> {
-        let of = |mode: Mode| self.dues().map(|(_, due)| due).filter(move |due| due.mode == mode);
-        let group = || of(Mode::Quota).all(Due::blocks).then(|| of(Mode::Quota).next()).flatten();
-        of(Mode::Enforce).find(|due| due.blocks()).or_else(group)
+    /// The plan of some descriptors, and their indices in the call.
+    pub(super) fn plan<'p>(
+        &'p self,
+        rules: &'p RuleSource,
+        intent: Intent,
+        on_outage: OnOutage,
+        which: impl Fn(usize, &LimitedDescriptor) -> bool,
+    ) -> (SmallVec<[usize; 4]>, Plan<'p>) {
+        let reason = if self.knows_domain { Reason::NoRule } else { Reason::UnknownDomain };
+        let (mut indices, mut plan) = (SmallVec::new(), Plan::empty(rules, intent, reason));
+        for (i, limited) in self.limited().filter(|(i, limited)| which(*i, limited)) {
+            let key = self.keys.key(limited.key.clone());
+            let (Ok(key), Some(limit)) = (key, limited.limit.as_ref()) else { continue };
+            let need = if limited.mode == Mode::Quota { Need::AnyOf } else { Need::Must };
+            let origin = Origin::envoy(limited.rule);
+            let policy = ChargePolicy { on_outage, ..ChargePolicy::new(origin) };
+            plan.push(key, limit, limited.op, need, policy);
+            indices.push(i);
+        }
+        (indices, plan)
     }
 
-    /// The toll of a due that is charged.
-    pub(super) fn toll<'p>(&'p self, due: &'p Due, on_outage: OnOutage) -> Option<Toll<'p>> {
-        let key = self.keys.key(due.key.clone()).ok()?;
-        let mut toll = Toll::new(key, due.limit.as_ref()?, due.op);
-        toll.need = if due.mode == Mode::Quota { Need::AnyOf } else { Need::Must };
-        toll.on_outage = on_outage;
-        Some(toll)
+    /// The plan of a call that is refused without counting: by a rule, or by all of those of which any
+    /// one suffices.
+    pub(super) fn block<'p>(&'p self, rules: &'p RuleSource) -> Option<Plan<'p>> {
+        let of = |mode: Mode| {
+            self.limited().map(|(_, limited)| limited).filter(move |limited| limited.mode == mode)
+        };
+        let all_of_group = || of(Mode::Quota).all(LimitedDescriptor::blocks);
+        let group = || all_of_group().then(|| of(Mode::Quota).next()).flatten();
+        let by = of(Mode::Enforce).find(|limited| limited.blocks()).or_else(group)?;
+        Some(by.blocked(rules, Intent::CHARGE))
     }
 
-    /// What is said before anything is counted.
+    /// The statuses before anything is counted.
     pub(super) fn statuses(&self) -> SmallVec<[Status; 4]> {
-        let status = |item: &Item| match item {
-            Item::NoRule => Status::NO_RULE,
-            Item::Unlimited { rule } => {
+        let status = |matched: &Matched| match matched {
+            Matched::NoRule => Status::NO_RULE,
+            Matched::Unlimited { rule } => {
                 Status { remaining: u32::MAX, rule: Some(*rule), ..Status::NO_RULE }
             }
-            Item::Due(due) => due.status(),
+            Matched::Limited(limited) => limited.status(),
         };
-        self.items.iter().map(status).collect()
+        self.descriptors.iter().map(status).collect()
     }
 }
 
-/// What a descriptor asks for.
+impl LimitedDescriptor {
+    /// A plan that this descriptor's rule refuses without counting.
+    pub(super) fn blocked<'p>(&self, rules: &'p RuleSource, intent: Intent) -> Plan<'p> {
+        let mut plan = Plan::empty(rules, intent, Reason::Blocked);
+        let rule = match (rules, self.rule) {
+            (RuleSource::Envoy(rules), Some(rule)) => rules.rules().get(rule),
+            _ => None,
+        };
+        let rule = rule.map_or("", Rule::path).to_owned();
+        plan.blocked_by = Some(Box::new(Blocked::Rule { rule }));
+        plan
+    }
+}
+
+/// The operation that a descriptor asks for.
 fn op(call: &Call<'_>, descriptor: &Descriptor<'_>) -> Op {
     let cost: Cost = descriptor.hits.unwrap_or(u64::from(call.hits.max(1)));
     match cost {

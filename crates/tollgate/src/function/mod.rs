@@ -7,13 +7,13 @@
 //! |---|---|
 //! | `site` | what stands at a function, made ready once |
 //! | `call` | one call: its values and costs, and who decides it |
-//! | `weigh` | from a call to charges; pure |
-//! | `decide` | from charges to permits or a refusal |
+//! | `plan` | from a call to a plan; pure |
+//! | `decide` | from a plan to permits or a refusal |
 
 mod call;
 mod decide;
+mod plan;
 mod site;
-mod weigh;
 
 pub use call::{Call, enter, enter_now};
 pub use decide::AnswersAtOnce;

@@ -1,8 +1,8 @@
 //! From a request to an ask: what the rules of a domain want to know of it, and nothing else.
 //!
-//! A [`Plan`] is what is looked for under one version of the rules, and what clients were told of
-//! its limits. A request is found malformed
-//! only by what rules look at: where no rule asks for a host, two of them harm nobody.
+//! A [`RequestReader`] knows the attributes that one version of the rules looks at, and keeps the
+//! policies that were written for its limits. A request is malformed only by what rules look at:
+//! where no rule asks for a host, two of them harm nobody.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -19,19 +19,17 @@ use super::policies::{Listed, Policies, Written};
 use super::refusal::{Malformed, RefusalKind};
 use super::segments;
 use crate::Ruling;
-use crate::plain::only_takes;
+use crate::decision::RuleSource;
 use crate::seen::Seen;
 
-/// What to look for in a request, under one version of the rules.
+/// Reads what one version of the rules wants to know of a request.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) rules: Arc<RuleSet>,
+pub(super) struct RequestReader {
+    pub(super) rules: RuleSource,
     /// Of which edition the rules are at least; 0 before the first request.
     pub(super) edition: u64,
     /// Whether the application looks at requests, which it does in [`Parts`].
     pub(super) wants_parts: bool,
-    /// Whether all that the rules do to a request is to take from counters.
-    pub(super) only_takes: bool,
     wants: Vec<(String, Want)>,
     /// What clients were told of their limits.
     written: Written,
@@ -45,12 +43,12 @@ pub(super) struct Head<'r> {
     uri: &'r Uri,
     headers: &'r HeaderMap,
     extensions: &'r Extensions,
-    /// For the application; there if the plan wants them.
+    /// For the application; there if the reader wants them.
     parts: Option<&'r Parts>,
 }
 
 impl<'r> Head<'r> {
-    /// For a plan that wants no parts.
+    /// For a reader that wants no parts.
     pub(super) fn of<Q>(request: &'r Request<Q>) -> Self {
         Self {
             method: request.method(),
@@ -115,14 +113,13 @@ impl Want {
     }
 }
 
-impl Plan {
+impl RequestReader {
     /// What there is before the first request: no rules that any limiter has.
     pub(super) fn none() -> Self {
         Self {
-            rules: Arc::new(RuleSet::empty()),
+            rules: RuleSource::Rules(Arc::new(RuleSet::empty())),
             edition: 0,
             wants_parts: false,
-            only_takes: true,
             wants: Vec::new(),
             written: Written::new(),
         }
@@ -136,17 +133,17 @@ impl Plan {
         let wants: Vec<(String, Want)> = wants.collect();
         let by_application = wants.iter().any(|(_, want)| matches!(want, Want::Application(_)));
         let wants_parts = by_application || config.cost.is_some();
-        let only_takes = only_takes(&rules, &config.domain);
-        Self { rules, edition, wants_parts, only_takes, wants, written: Written::new() }
+        let rules = RuleSource::Rules(rules);
+        Self { rules, edition, wants_parts, wants, written: Written::new() }
     }
 
     /// What clients are told of the limits that a ruling looked at, if there are any. Who has waited
     /// may have been judged by earlier rules.
     pub(super) fn policies(&self, ruling: &Ruling) -> Option<Listed<'_>> {
-        if Arc::ptr_eq(&self.rules, &ruling.rules) {
-            return self.written.of(ruling);
+        match (self.rules.rules(), ruling.rules.rules()) {
+            (Some(ours), Some(its)) if Arc::ptr_eq(ours, its) => self.written.of(ruling),
+            _ => Some(Listed::Now(Box::new(Policies::of(ruling)))),
         }
-        Some(Listed::Now(Box::new(Policies::of(ruling))))
     }
 
     /// Adds to an ask what rules want to know of a request. It is filled where it is: an ask is

@@ -137,9 +137,9 @@ impl Fields {
             Verdict::Allow | Verdict::Wait(_) => None,
         };
         let mut limit = Text::new();
-        for (policy, found) in policies.each().zip(&ruling.findings) {
-            if let Some(policy) = policy.filter(|_| is_known(&found.decision)) {
-                write_limit(policy, &found.decision, most, later, &mut limit);
+        for (policy, decision) in policies.each().zip(&ruling.answer.decisions) {
+            if let Some(policy) = policy.filter(|_| is_known(decision)) {
+                write_limit(policy, decision, most, later, &mut limit);
             }
         }
         Self {
@@ -223,7 +223,7 @@ fn legacy_values(
     later: Duration,
 ) -> Option<[Option<HeaderValue>; 3]> {
     let told = |finding: &Finding<'_>| finding.limit.is_some() && is_known(&finding.decision);
-    let refusing = ruling.refused_by().filter(told);
+    let refusing = ruling.refusing().filter(told);
     let least = || ruling.findings().filter(told).min_by_key(|found| found.decision.remaining);
     let finding = refusing.or_else(least)?;
     let quota = finding.limit?.limit().quota();

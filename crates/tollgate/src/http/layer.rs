@@ -2,37 +2,34 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Extensions, Response};
-use tollgate_core::rule::Ask;
+use tollgate_core::rule::{Ask, Judgement};
 use tollgate_core::{Cost, Store};
 use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 
-use super::ask::{Head, Plan};
+use super::ask::{Head, RequestReader};
 use super::attributes::{Costs, Extract, PeerFrom, Value};
 use super::client::Trust;
-use super::crowd::{Crowd, Waiting};
 use super::fields::{Fields, Legacy, Tell, add_retry_after};
 use super::jitter::Jitter;
-use super::judged::Judged;
 use super::refusal::{Refusal, RefusalKind, Respond};
+use super::rulings::Rulings;
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
 use super::served::note;
 use super::service::LimitService;
-use crate::admission::Ruled;
+use super::wait_limit::{WaitLimit, Waiting};
+use crate::decision::Intent;
 #[cfg(feature = "macros")]
 use crate::function::AnyLimiter;
-use crate::limiter::Manner;
 use crate::wait::Booking;
 use crate::{Admission, Limiter, Permits, Ruling};
 
@@ -53,7 +50,7 @@ use crate::{Admission, Limiter, Permits, Ruling};
 /// `route` (`by: [route]`) to count each of the application's routes without naming them. A layer
 /// around a whole router runs before there is a route; `Router::layer` and `route_layer` do not.
 ///
-/// Requests that pass carry their [`Judged`]; under the same limiter and domain a second layer
+/// Requests that pass carry their [`Rulings`](super::Rulings); under the same limiter and domain a second layer
 /// further in does not charge them again.
 ///
 /// ```
@@ -91,8 +88,8 @@ pub(super) struct Config<S> {
     pub(super) provides: Option<Arc<dyn AnyLimiter>>,
     jitter: Jitter,
     patience: Duration,
-    crowd: Crowd,
-    plan: ArcSwap<Plan>,
+    wait_limit: WaitLimit,
+    reader: ArcSwap<RequestReader>,
 }
 
 impl<S: Store + 'static> LimitLayer<S> {
@@ -112,8 +109,8 @@ impl<S: Store + 'static> LimitLayer<S> {
             provides: None,
             jitter: Jitter::default(),
             patience: Duration::ZERO,
-            crowd: Crowd::default(),
-            plan: ArcSwap::from_pointee(Plan::none()),
+            wait_limit: WaitLimit::default(),
+            reader: ArcSwap::from_pointee(RequestReader::none()),
         };
         Self { config: Arc::new(config) }
     }
@@ -239,19 +236,19 @@ impl<S: Store + 'static> LimitLayer<S> {
     /// How many may wait at once, those included whom the store has not answered yet; 6000 unless
     /// said. Whoever comes beyond that passes at once or is refused.
     pub fn max_waiting(self, most: usize) -> Self {
-        self.edit(|config| config.crowd = Crowd::of(most))
+        self.edit(|config| config.wait_limit = WaitLimit::of(most))
     }
 
     fn edit(mut self, edit: impl FnOnce(&mut Config<S>)) -> Self {
         let config = Arc::make_mut(&mut self.config);
-        // A plan knows extractors by their places.
-        config.plan = ArcSwap::from_pointee(Plan::none());
+        // A reader knows extractors by their positions.
+        config.reader = ArcSwap::from_pointee(RequestReader::none());
         edit(config);
         self
     }
 }
 
-/// What the limiter says of a request, and what it takes to wait for it.
+/// The limiter's answer to a request, and the place in the future that it grants.
 pub(super) struct Answered {
     admission: Admission,
     booking: Booking,
@@ -259,93 +256,92 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    /// Whether the request was granted a place in the future.
-    fn waits(&self) -> bool {
-        !self.admission.wait().is_zero()
-    }
-
     /// Waits for that place. Dropping the future gives it back.
-    pub(super) async fn wait(self) -> Ruled {
+    pub(super) async fn wait(self) -> Admission {
         let _here = self.here;
         self.booking.wait().await;
-        self.admission.into()
+        self.admission
     }
 }
 
-/// What is known of a request without waiting for anything.
-pub(super) enum Early {
-    Ruled(Ruled),
+/// The result of judging a request without waiting. The ruling is where the caller wants it.
+pub(super) enum Judged {
+    Decided(Permits),
     Unjudged(RefusalKind),
-    /// It has a place in the future. Boxed, as most have none.
+    /// The request was granted a place in the future. Boxed, as most have none.
     Granted(Box<Answered>),
-    Unknown,
+    /// The store takes a round trip.
+    Remote,
 }
 
-/// What goes along with a request that passes.
+/// The response fields and permits of a request that passes.
 pub(super) struct Passing {
     pub(super) fields: Fields,
     pub(super) permits: Permits,
 }
 
 impl<S: Store + 'static> Config<S> {
-    /// What to look for, under the rules that apply now.
-    pub(super) fn plan(&self) -> Guard<Arc<Plan>> {
+    /// The reader of the rules that apply now.
+    pub(super) fn reader(&self) -> Guard<Arc<RequestReader>> {
         // Before the rules: they may be of a later edition than is said of them, never of an earlier.
         let edition = self.limiter.shared.edition.load(Ordering::Acquire);
-        let plan = self.plan.load();
-        if plan.edition == edition {
-            return plan;
+        let reader = self.reader.load();
+        if reader.edition == edition {
+            return reader;
         }
-        let plan = Arc::new(Plan::new(self, self.limiter.rules(), edition));
-        self.plan.store(Arc::clone(&plan));
-        Guard::from_inner(plan)
+        let reader = Arc::new(RequestReader::new(self, self.limiter.rules(), edition));
+        self.reader.store(Arc::clone(&reader));
+        Guard::from_inner(reader)
     }
 
-    /// Whether this limiter has judged the request in this domain already.
+    /// True if this limiter has judged the request in this domain already.
     pub(super) fn has_judged(&self, extensions: &Extensions) -> bool {
-        Judged::is_by(extensions, self.limiter.identity(), &self.domain)
+        Rulings::is_by(extensions, self.limiter.identity(), &self.domain)
     }
 
     /// Asks the limiter about a request, if it can be asked.
-    pub(super) async fn judge(&self, plan: &Plan, head: Head<'_>) -> Result<Answered, RefusalKind> {
+    pub(super) async fn judge(
+        &self,
+        reader: &RequestReader,
+        head: Head<'_>,
+    ) -> Result<Answered, RefusalKind> {
         let mut ask = Ask::new(&self.domain);
-        plan.fill(self, head, &mut ask)?;
+        reader.fill(self, head, &mut ask)?;
         let (here, patience) = self.join();
-        let rules = Arc::clone(&plan.rules);
-        let (admission, booking) = self.limiter.admit_and_book(&ask, patience, rules).await;
+        let (admission, booking) = self.limiter.admit_and_book(&ask, patience, &reader.rules).await;
         Ok(Answered { admission, booking, here })
     }
 
-    /// The same of a store that answers at once. Polled where it is made, as a future that is
-    /// thousands of bytes large takes longer to move than to run.
-    pub(super) fn judge_at_once(&self, plan: &Plan, head: Head<'_>) -> Early {
+    /// Decides within the call, on a store in this process. A future would have to be moved, which
+    /// takes longer than running it.
+    pub(super) fn judge_now(
+        &self,
+        reader: &RequestReader,
+        head: Head<'_>,
+        ruling: &mut Option<Ruling>,
+    ) -> Judged {
         if self.limiter.store().is_remote() {
-            return Early::Unknown;
-        }
-        if !self.patience.is_zero() {
-            return match poll_once(pin!(self.judge(plan, head))) {
-                Poll::Ready(Ok(answered)) if answered.waits() => Early::Granted(Box::new(answered)),
-                Poll::Ready(Ok(answered)) => Early::Ruled(answered.admission.into()),
-                Poll::Ready(Err(kind)) => Early::Unjudged(kind),
-                Poll::Pending => Early::Unknown,
-            };
+            return Judged::Remote;
         }
         let mut ask = Ask::new(&self.domain);
-        if let Err(kind) = plan.fill(self, head, &mut ask) {
-            return Early::Unjudged(kind);
+        if let Err(kind) = reader.fill(self, head, &mut ask) {
+            return Judged::Unjudged(kind);
         }
-        if plan.only_takes
-            && let Some(ruled) = self.limiter.take_plainly(&ask, &plan.rules)
-        {
-            return Early::Ruled(ruled);
+        let (here, patience) = self.join();
+        let mut judgement = Judgement::UnknownDomain;
+        self.limiter.judge(&ask, &reader.rules, &mut judgement);
+        let plan = self.limiter.plan(&judgement, &reader.rules, Intent::Charge { patience });
+        let filled = ruling.insert(Ruling::of(&plan));
+        let Some(permits) = self.limiter.run_now(&plan, Some(&ask), filled) else {
+            return Judged::Remote;
+        };
+        if filled.wait().is_zero() {
+            return Judged::Decided(permits);
         }
-        // Without patience nothing is booked, and a future within another is moved once more.
-        let (limiter, rules) = (&self.limiter, Arc::clone(&plan.rules));
-        let ruled = limiter.rule_with::<Ruled>(&ask, Manner::CHARGE, rules, |_, _| {});
-        match poll_once(pin!(ruled)) {
-            Poll::Ready(ruled) => Early::Ruled(ruled),
-            Poll::Pending => Early::Unknown,
-        }
+        let booking = self.limiter.book(&plan, filled);
+        let Some(ruling) = ruling.take() else { return Judged::Remote };
+        let admission = Admission { ruling, permits };
+        Judged::Granted(Box::new(Answered { admission, booking, here }))
     }
 
     /// Joins those who may wait, and says for how long: not at all, where too many do already.
@@ -353,25 +349,36 @@ impl<S: Store + 'static> Config<S> {
         if self.patience.is_zero() {
             return (None, Duration::ZERO);
         }
-        let here = self.crowd.join();
+        let here = self.wait_limit.join();
         let patience = if here.is_some() { self.patience } else { Duration::ZERO };
         (here, patience)
     }
 
-    /// What goes along with a request that passes.
-    pub(super) fn pass(&self, ruled: Ruled, plan: &Plan, extensions: &mut Extensions) -> Passing {
-        let fields = self.fields(&ruled.ruling, plan, self.jitter.draw());
-        let limiter = self.limiter.identity();
-        note(limiter, &self.domain, &ruled.ruling);
-        Judged::leave(extensions, limiter, &self.domain, ruled.ruling);
-        Passing { fields, permits: ruled.permits }
+    /// Prepares a request that passes: its fields, and the ruling in its extensions.
+    pub(super) fn pass(
+        &self,
+        ruling: Ruling,
+        permits: Permits,
+        reader: &RequestReader,
+        extensions: &mut Extensions,
+    ) -> Passing {
+        let fields = self.fields(&ruling, reader, self.jitter.draw());
+        let (limiter, ruling) = (self.limiter.identity(), Arc::new(ruling));
+        note(limiter, &self.domain, &ruling);
+        Rulings::leave(extensions, limiter, &self.domain, ruling);
+        Passing { fields, permits }
     }
 
     /// The response to a request that does not pass.
-    pub(super) fn refuse(&self, ruled: &Ruled, plan: &Plan, parts: &Parts) -> Response<Bytes> {
-        let (ruling, later) = (&*ruled.ruling, self.jitter.draw());
-        let refusal = Refusal::judged(ruling, ruled.outage, later, parts);
-        self.respond(&refusal, self.fields(ruling, plan, later))
+    pub(super) fn refuse(
+        &self,
+        ruling: &Ruling,
+        reader: &RequestReader,
+        parts: &Parts,
+    ) -> Response<Bytes> {
+        let later = self.jitter.draw();
+        let refusal = Refusal::judged(ruling, later, parts);
+        self.respond(&refusal, self.fields(ruling, reader, later))
     }
 
     /// The response to a request that the limiter could not be asked about.
@@ -380,9 +387,9 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// What a client is told, with every time so much later than it is.
-    fn fields(&self, ruling: &Ruling, plan: &Plan, later: Duration) -> Fields {
+    fn fields(&self, ruling: &Ruling, reader: &RequestReader, later: Duration) -> Fields {
         if self.tell.tells(ruling.verdict())
-            && let Some(policies) = plan.policies(ruling)
+            && let Some(policies) = reader.policies(ruling)
         {
             return Fields::new(ruling, &policies, self.legacy, later);
         }
@@ -398,11 +405,6 @@ impl<S: Store + 'static> Config<S> {
         fields.add_to(response.headers_mut());
         response
     }
-}
-
-/// What a future says when it is asked once.
-fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 impl<Svc, S> Layer<Svc> for LimitLayer<S> {
@@ -441,8 +443,8 @@ impl<S> Clone for Config<S> {
             provides: self.provides.clone(),
             jitter: self.jitter,
             patience: self.patience,
-            crowd: self.crowd.clone(),
-            plan: ArcSwap::from_pointee(Plan::none()),
+            wait_limit: self.wait_limit.clone(),
+            reader: ArcSwap::from_pointee(RequestReader::none()),
         }
     }
 }

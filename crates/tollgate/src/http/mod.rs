@@ -47,23 +47,21 @@
 //! | `client`, `forwarded` | whom a request comes from |
 //! | `attributes`, `ask` | what rules want to know of a request |
 //! | `layer`, `service`, `body` | the layer, and how long a permit is held |
-//! | `judged` | so that layers within layers count once |
+//! | `rulings` | layers within layers count once |
 //! | `policies`, `fields`, `refusal`, `told`, `grpc`, `jitter` | what the client is told |
 //! | `served`, `scope`, `refused`, `not_locked` | what functions under `#[limit]` and `#[lock]` know of a request, and what they answer |
 //! | `outbound` | the layer for calls to others, at one gate |
 //! | `outbound_rules`, `outbound_refusal` | the same, by rules |
-//! | `crowd` | how many wait at once |
+//! | `wait_limit` | how many wait at once |
 
 mod ask;
 mod attributes;
 mod body;
 mod client;
-mod crowd;
 mod fields;
 mod forwarded;
 mod grpc;
 mod jitter;
-mod judged;
 mod layer;
 #[cfg(feature = "macros")]
 mod not_locked;
@@ -74,23 +72,25 @@ mod policies;
 mod refusal;
 #[cfg(feature = "macros")]
 mod refused;
+mod rulings;
 #[cfg(feature = "macros")]
 mod scope;
 mod segments;
 mod served;
 mod service;
 mod told;
+mod wait_limit;
 
 pub use attributes::{Peer, Value};
 pub use body::LimitedBody;
 pub use client::{MAX_BYTES, MAX_HOPS, TooManyHops, Trust};
 pub use fields::{Legacy, Tell};
-pub use judged::Judged;
 pub use layer::LimitLayer;
 pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService};
 pub use outbound_refusal::OutboundRefusal;
 pub use outbound_rules::{OutboundRulesFuture, OutboundRulesLayer, OutboundRulesService};
 pub use refusal::{Malformed, Refusal, RefusalKind};
+pub use rulings::Rulings;
 #[cfg(feature = "macros")]
 pub use scope::{ScopeLayer, ScopeService};
 pub use service::{LimitFuture, LimitService};

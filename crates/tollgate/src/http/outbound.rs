@@ -15,8 +15,8 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::crowd::Crowd;
 use super::outbound_refusal::OutboundRefusal;
+use super::wait_limit::WaitLimit;
 use crate::{Gate, NotAdmitted};
 
 /// Makes calls wait for their turn at a gate. Clones share the line.
@@ -51,13 +51,13 @@ struct Line<S> {
     gate: Gate<S>,
     patience: Duration,
     cost: Cost,
-    crowd: Crowd,
+    wait_limit: WaitLimit,
 }
 
 impl<S: Store + 'static> OutboundLayer<S> {
     /// Calls that wait at this gate, but not longer than `patience`.
     pub fn new(gate: Gate<S>, patience: Duration) -> Self {
-        Self { line: Line { gate, patience, cost: 1, crowd: Crowd::default() } }
+        Self { line: Line { gate, patience, cost: 1, wait_limit: WaitLimit::default() } }
     }
 
     /// What each call costs; 1 unless said.
@@ -68,7 +68,7 @@ impl<S: Store + 'static> OutboundLayer<S> {
 
     /// How many may wait at once; 6000 unless said.
     pub fn max_waiting(mut self, most: usize) -> Self {
-        self.line.crowd = Crowd::of(most);
+        self.line.wait_limit = WaitLimit::of(most);
         self
     }
 }
@@ -76,7 +76,7 @@ impl<S: Store + 'static> OutboundLayer<S> {
 impl<S: Store + 'static> Line<S> {
     /// Waits for a turn.
     async fn turn(self) -> Result<(), NoTurn> {
-        let _here = self.crowd.join().ok_or(NoTurn::Crowded)?;
+        let _here = self.wait_limit.join().ok_or(NoTurn::Crowded)?;
         let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
         turn.map_err(NoTurn::NotAdmitted)
     }
@@ -215,7 +215,7 @@ impl<S> Clone for Line<S> {
             gate: self.gate.clone(),
             patience: self.patience,
             cost: self.cost,
-            crowd: self.crowd.clone(),
+            wait_limit: self.wait_limit.clone(),
         }
     }
 }

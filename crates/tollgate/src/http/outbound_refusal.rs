@@ -24,7 +24,7 @@ impl OutboundRefusal {
         let ruling = admission.ruling();
         let refusing = ruling.findings().filter(|finding| !finding.decision.passes());
         Self {
-            kind: RefusalKind::of(ruling, admission.outage()),
+            kind: RefusalKind::of(ruling),
             retry_after: admission.retry_after(),
             policies: refusing.filter_map(|finding| policy_name(&finding)).collect(),
         }

@@ -21,10 +21,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::LimitedBody;
-use super::crowd::Crowd;
 use super::outbound::OutboundError;
 use super::outbound_refusal::OutboundRefusal;
 use super::refusal::RefusalKind;
+use super::wait_limit::WaitLimit;
+use crate::decision::RuleSource;
 use crate::{Limiter, Permits};
 
 /// Makes calls wait for what the rules of a domain grant them. Clones share everything.
@@ -69,19 +70,19 @@ use crate::{Limiter, Permits};
 /// # Ok(()) }
 /// ```
 pub struct OutboundRulesLayer<S = EmbeddedStore> {
-    desk: Arc<Desk<S>>,
+    rules: Arc<OutboundRules<S>>,
 }
 
 /// Says what a call asks.
 type Asks = dyn for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync;
 
 /// Where calls are let out.
-struct Desk<S> {
+struct OutboundRules<S> {
     limiter: Limiter<S>,
     domain: Arc<str>,
     patience: Duration,
     ask: Arc<Asks>,
-    crowd: Crowd,
+    wait_limit: WaitLimit,
 }
 
 impl<S: Store + 'static> OutboundRulesLayer<S> {
@@ -94,27 +95,28 @@ impl<S: Store + 'static> OutboundRulesLayer<S> {
         ask: impl for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync + 'static,
     ) -> Self {
         let (domain, ask) = (domain.into(), Arc::new(ask));
-        let desk = Desk { limiter, domain, patience, ask, crowd: Crowd::default() };
-        Self { desk: Arc::new(desk) }
+        let rules =
+            OutboundRules { limiter, domain, patience, ask, wait_limit: WaitLimit::default() };
+        Self { rules: Arc::new(rules) }
     }
 
     /// How many may wait at once, those included whom the store has not answered yet; 6000 unless
     /// said.
     pub fn max_waiting(mut self, most: usize) -> Self {
-        Arc::make_mut(&mut self.desk).crowd = Crowd::of(most);
+        Arc::make_mut(&mut self.rules).wait_limit = WaitLimit::of(most);
         self
     }
 }
 
-impl<S: Store + 'static> Desk<S> {
+impl<S: Store + 'static> OutboundRules<S> {
     /// Waits until a call may be made, and says what it holds meanwhile.
     async fn turn(&self, parts: &Parts) -> Result<Permits, NoCall> {
         let ask = (self.ask)(Ask::new(&self.domain), parts).map_err(|error| {
             NoCall::Refused(OutboundRefusal::unjudged(RefusalKind::Malformed(error.into())))
         })?;
-        let _here = self.crowd.join().ok_or(NoCall::Crowded)?;
-        let rules = self.limiter.rules();
-        let (admission, booking) = self.limiter.admit_and_book(&ask, self.patience, rules).await;
+        let _here = self.wait_limit.join().ok_or(NoCall::Crowded)?;
+        let rules = RuleSource::Rules(self.limiter.rules());
+        let (admission, booking) = self.limiter.admit_and_book(&ask, self.patience, &rules).await;
         if !admission.passes() {
             return Err(NoCall::Refused(OutboundRefusal::judged(&admission)));
         }
@@ -132,14 +134,14 @@ impl<Svc, S> Layer<Svc> for OutboundRulesLayer<S> {
     type Service = OutboundRulesService<Svc, S>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
-        OutboundRulesService { inner, desk: Arc::clone(&self.desk) }
+        OutboundRulesService { inner, rules: Arc::clone(&self.rules) }
     }
 }
 
 /// Calls the inner service when rules let it.
 pub struct OutboundRulesService<Svc, S = EmbeddedStore> {
     inner: Svc,
-    desk: Arc<Desk<S>>,
+    rules: Arc<OutboundRules<S>>,
 }
 
 impl<Svc, S, Q, R> Service<Request<Q>> for OutboundRulesService<Svc, S>
@@ -160,9 +162,9 @@ where
         // The service that was found ready is this request's.
         let inner = std::mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
-        let desk = Arc::clone(&self.desk);
+        let rules = Arc::clone(&self.rules);
         let turn: Turn = Box::pin(async move {
-            let turn = desk.turn(&parts).await;
+            let turn = rules.turn(&parts).await;
             (parts, turn)
         });
         OutboundRulesFuture { phase: Phase::Waiting { turn, inner, body: Some(body) } }
@@ -227,36 +229,36 @@ where
     }
 }
 
-impl<S> Clone for Desk<S> {
+impl<S> Clone for OutboundRules<S> {
     fn clone(&self) -> Self {
         Self {
             limiter: self.limiter.clone(),
             domain: Arc::clone(&self.domain),
             patience: self.patience,
             ask: Arc::clone(&self.ask),
-            crowd: self.crowd.clone(),
+            wait_limit: self.wait_limit.clone(),
         }
     }
 }
 
 impl<S> Clone for OutboundRulesLayer<S> {
     fn clone(&self) -> Self {
-        Self { desk: Arc::clone(&self.desk) }
+        Self { rules: Arc::clone(&self.rules) }
     }
 }
 
 impl<S> fmt::Debug for OutboundRulesLayer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutboundRulesLayer")
-            .field("domain", &self.desk.domain)
-            .field("patience", &self.desk.patience)
+            .field("domain", &self.rules.domain)
+            .field("patience", &self.rules.patience)
             .finish_non_exhaustive()
     }
 }
 
 impl<Svc: Clone, S> Clone for OutboundRulesService<Svc, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), desk: Arc::clone(&self.desk) }
+        Self { inner: self.inner.clone(), rules: Arc::clone(&self.rules) }
     }
 }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tollgate_core::Algorithm;
 
 use super::fields::Text;
-use crate::admission::{Found, Place};
+use crate::decision::Origin;
 use crate::{Finding, Ruling};
 
 /// How many lists of limits are kept: more than the routes of most services are limited by. A list
@@ -26,7 +26,7 @@ const PLACES: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     /// In the order of the ruling's findings.
-    limits: SmallVec<[(Place, Option<Policy>); 4]>,
+    limits: SmallVec<[(Origin, Option<Policy>); 4]>,
     /// `RateLimit-Policy`.
     pub(super) value: Option<HeaderValue>,
 }
@@ -44,8 +44,8 @@ impl Policies {
     pub(super) fn of(ruling: &Ruling) -> Self {
         let mut text = Text::new();
         let mut limits = SmallVec::new();
-        for (found, finding) in ruling.findings.iter().zip(ruling.findings()) {
-            limits.push((found.place(), write_policy(&finding, &mut text)));
+        for (origin, finding) in ruling.origins.iter().zip(ruling.findings()) {
+            limits.push((*origin, write_policy(&finding, &mut text)));
         }
         Self { limits, value: text.value() }
     }
@@ -55,9 +55,9 @@ impl Policies {
         self.limits.iter().map(|(_, policy)| policy.as_ref())
     }
 
-    fn are_of(&self, findings: &[Found]) -> bool {
-        let same = |(found, (place, _)): (&Found, &(Place, _))| found.place() == *place;
-        self.limits.len() == findings.len() && findings.iter().zip(&self.limits).all(same)
+    fn are_of(&self, origins: &[Origin]) -> bool {
+        let same = |(origin, (own, _)): (&Origin, &(Origin, _))| origin == own;
+        self.limits.len() == origins.len() && origins.iter().zip(&self.limits).all(same)
     }
 }
 
@@ -91,18 +91,21 @@ impl Written {
 
     /// The policies of a ruling by these rules; `None` if it has no findings.
     pub(super) fn of(&self, ruling: &Ruling) -> Option<Listed<'_>> {
-        let findings = ruling.findings.as_slice();
-        if findings.is_empty() {
+        let origins = ruling.origins.as_slice();
+        if origins.is_empty() {
             return None;
         }
-        let mix = |sum: usize, found: &Found| {
-            sum.wrapping_mul(31).wrapping_add(found.rule).wrapping_mul(31).wrapping_add(found.limit)
+        let mix = |sum: u32, origin: &Origin| match origin {
+            Origin::Rule { rule, limit, .. } => {
+                sum.wrapping_mul(31).wrapping_add(*rule).wrapping_mul(31).wrapping_add(*limit)
+            }
+            Origin::Envoy(_) | Origin::Key => sum,
         };
-        let first = findings.iter().fold(0, mix) % KEPT;
+        let first = usize::try_from(origins.iter().fold(0, mix)).unwrap_or(0) % KEPT;
         let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
         for kept in from.iter().chain(before).take(PLACES) {
             let policies = kept.get_or_init(|| Box::new(Policies::of(ruling)));
-            if policies.are_of(findings) {
+            if policies.are_of(origins) {
                 return Some(Listed::Before(policies));
             }
         }

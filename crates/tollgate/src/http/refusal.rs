@@ -21,8 +21,8 @@ use tollgate_core::rule::AskError;
 use super::client::TooManyHops;
 use super::grpc;
 use super::told::Told;
-use crate::admission::Cause;
-use crate::{Outage, Ruling};
+use crate::Ruling;
+use crate::decision::Cause;
 
 /// A request that does not pass, for an application that answers itself.
 #[derive(Debug)]
@@ -54,8 +54,8 @@ pub enum RefusalKind {
 
 impl RefusalKind {
     /// Why a ruling refuses.
-    pub(super) fn of(ruling: &Ruling, outage: Option<Outage>) -> Self {
-        ruling.cause(outage).into()
+    pub(super) fn of(ruling: &Ruling) -> Self {
+        ruling.cause().into()
     }
 }
 
@@ -124,13 +124,8 @@ impl<'a> Refusal<'a> {
     }
 
     /// A refusal by a ruling, whose client is to come back so much later than it might.
-    pub(super) fn judged(
-        ruling: &'a Ruling,
-        outage: Option<Outage>,
-        later: Duration,
-        request: &'a Parts,
-    ) -> Self {
-        let kind = RefusalKind::of(ruling, outage);
+    pub(super) fn judged(ruling: &'a Ruling, later: Duration, request: &'a Parts) -> Self {
+        let kind = RefusalKind::of(ruling);
         Self { told: Told { kind, ruling: Some(ruling), detail: None, later }, request }
     }
 

@@ -15,9 +15,9 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::ask::{Head, Want};
-use super::judged::Judged;
 use super::layer::Config;
 use super::refusal::RefusalKind;
+use super::rulings::Rulings;
 use super::served::serve;
 use crate::Ruling;
 use crate::scope::{self, Scoped, Unseen};
@@ -45,7 +45,7 @@ impl<S: Store + 'static> scope::Facts for Facts<S> {
     }
 
     fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
-        self.parts.extensions.get::<Judged>()?.by(limiter, domain)
+        self.parts.extensions.get::<Rulings>()?.by(limiter, domain)
     }
 }
 

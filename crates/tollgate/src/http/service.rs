@@ -23,9 +23,9 @@ use tower_service::Service;
 
 use super::ask::Head;
 use super::body::LimitedBody;
-use super::layer::{Answered, Config, Early, Passing};
+use super::layer::{Answered, Config, Judged, Passing};
 use super::served::{RequestScope, Served, serve};
-use crate::Permits;
+use crate::{Admission, Permits};
 
 /// Judges requests before the inner service sees them.
 pub struct LimitService<Svc, S = EmbeddedStore> {
@@ -58,29 +58,31 @@ where
             let scope = config.scope(|| copied(&request));
             return LimitFuture::serve(&mut self.inner, request, None, scope);
         }
-        let plan = config.plan();
-        let early;
-        if plan.wants_parts {
+        let reader = config.reader();
+        let (judged, mut ruling);
+        ruling = None;
+        if reader.wants_parts {
             let (parts, body) = request.into_parts();
-            early = config.judge_at_once(&plan, Head::of_parts(&parts));
+            judged = config.judge_now(&reader, Head::of_parts(&parts), &mut ruling);
             request = Request::from_parts(parts, body);
         } else {
-            early = config.judge_at_once(&plan, Head::of(&request));
+            judged = config.judge_now(&reader, Head::of(&request), &mut ruling);
         }
-        let granted = match early {
-            Early::Ruled(ruled) if ruled.ruling.verdict().passes() => {
-                let passing = config.pass(ruled, &plan, request.extensions_mut());
+        let granted = match (judged, ruling) {
+            (Judged::Decided(permits), Some(ruling)) if ruling.passes() => {
+                let passing = config.pass(ruling, permits, &reader, request.extensions_mut());
                 let scope = config.scope(|| copied(&request));
                 return LimitFuture::serve(&mut self.inner, request, Some(passing), scope);
             }
-            Early::Ruled(ruled) => {
-                return LimitFuture::refused(config.refuse(&ruled, &plan, &request.into_parts().0));
+            (Judged::Decided(_), Some(ruling)) => {
+                let parts = request.into_parts().0;
+                return LimitFuture::refused(config.refuse(&ruling, &reader, &parts));
             }
-            Early::Unjudged(kind) => {
+            (Judged::Unjudged(kind), _) => {
                 return LimitFuture::refused(config.unjudged(kind, &request.into_parts().0));
             }
-            Early::Granted(answered) => Some(answered),
-            Early::Unknown => None,
+            (Judged::Granted(answered), _) => Some(answered),
+            (Judged::Remote | Judged::Decided(_), _) => None,
         };
         let (parts, body) = request.into_parts();
         let decision = Box::pin(decide(Arc::clone(config), granted, parts));
@@ -116,19 +118,19 @@ async fn decide<S: Store + 'static>(
     granted: Option<Box<Answered>>,
     mut parts: Parts,
 ) -> (Parts, Conclusion) {
-    let plan = Guard::into_inner(config.plan());
+    let reader = Guard::into_inner(config.reader());
     let answered = match granted {
         Some(answered) => Ok(*answered),
-        None => config.judge(&plan, Head::of_parts(&parts)).await,
+        None => config.judge(&reader, Head::of_parts(&parts)).await,
     };
     let concluded = match answered {
         Ok(answered) => {
-            let ruled = answered.wait().await;
-            if ruled.ruling.verdict().passes() {
-                let passing = config.pass(ruled, &plan, &mut parts.extensions);
+            let Admission { ruling, permits } = answered.wait().await;
+            if ruling.passes() {
+                let passing = config.pass(ruling, permits, &reader, &mut parts.extensions);
                 Conclusion::Pass(passing, config.scope(|| parts.clone()))
             } else {
-                Conclusion::Refuse(config.refuse(&ruled, &plan, &parts))
+                Conclusion::Refuse(config.refuse(&ruling, &reader, &parts))
             }
         }
         Err(kind) => Conclusion::Refuse(config.unjudged(kind, &parts)),

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
-use tollgate_core::{Retry, Verdict};
 
 use super::fields::refusal_seconds;
 use super::grpc::{self, Code};
@@ -49,10 +48,7 @@ impl Told<'_> {
     }
 
     fn retry(&self) -> Option<Duration> {
-        match self.ruling.map(Ruling::verdict) {
-            Some(Verdict::Deny(Retry::After(retry))) => Some(retry.saturating_add(self.later)),
-            _ => None,
-        }
+        Some(self.ruling?.retry_after()?.saturating_add(self.later))
     }
 
     /// A response of trailers only, to a request with these headers.

@@ -14,16 +14,15 @@ mod token;
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::rule::{Ask, RuleSet};
+use tollgate_core::rule::{Ask, Judgement, RuleSet};
 use tollgate_core::{
-    Basis, Charge, Cost, Key, Limit, Op, Request, RequestError, Revision, Store, StoreError,
-    Timestamp,
+    Basis, Charge, Cost, Limit, Op, Request, RequestError, Revision, Store, StoreError, Timestamp,
 };
 
 use crate::admission::Admission;
 use crate::clock;
-use crate::engine::{OwnedToll, Toll, keys, once_within};
-use crate::limiter::{Limiter, Manner};
+use crate::decision::{Intent, OwnedCounter, RuleSource, Ruling, keys, once_within};
+use crate::limiter::Limiter;
 use crate::permits::Permits;
 pub use token::TokenError;
 
@@ -40,7 +39,7 @@ pub struct Reservation {
 /// What one counter was charged.
 #[derive(Clone, Debug)]
 struct Spent {
-    counter: OwnedToll,
+    counter: OwnedCounter,
     cost: Cost,
     /// By which version of the rules.
     charged: Revision,
@@ -76,6 +75,31 @@ impl Reservation {
     /// Until when it can be settled, by the store's clock.
     pub const fn expires(&self) -> Timestamp {
         self.expires
+    }
+
+    /// The charges that settle it for an actual cost, or give everything back, each with its guard.
+    fn settlement(
+        &self,
+        actual: Option<Cost>,
+        rules: &RuleSet,
+    ) -> Vec<(Charge<'_>, Option<&Limit>)> {
+        let (at, any_measured) = (self.at, self.spent.iter().any(|spent| spent.measured));
+        let mut charges = Vec::with_capacity(self.spent.len());
+        for spent in &self.spent {
+            // A refund gives everything back.
+            let actual = match actual {
+                Some(_) if any_measured && !spent.measured => continue,
+                Some(actual) => actual,
+                None => 0,
+            };
+            let op = match actual.checked_sub(spent.cost) {
+                Some(more) => Op::Debit { cost: more, at },
+                None if !spent.still_counts(rules) => continue,
+                None => Op::Credit { cost: spent.cost.saturating_sub(actual), at },
+            };
+            charges.extend(spent.counter.charge(op).map(|charge| (charge, spent.guard.as_ref())));
+        }
+        charges
     }
 
     /// What is held under concurrency limits until the reservation is dropped.
@@ -147,7 +171,7 @@ impl<S: Store + 'static> Limiter<S> {
         }
         let at = admission.ruling().at();
         let expires = at.checked_add(lifetime.min(MAX_LIFETIME)).unwrap_or(Timestamp::MAX);
-        let id = self.shared.engine.names.draw();
+        let id = self.shared.runner.names.draw();
         Ok(Reservation { id, at, expires, spent, permits: admission.into_permits() })
     }
 
@@ -228,51 +252,37 @@ impl<S: Store + 'static> Limiter<S> {
             // Nothing was counted, so there is nothing to settle.
             return Ok(());
         }
-        let mut bytes = [0; 17];
-        let once = once_key(reservation.id, &mut bytes).ok_or(ReservationError::AlreadyUsed)?;
+        let mut bytes = keys::OnceKey::default();
+        let guarded = reservation.spent.first().map_or(&[][..], |spent| &spent.counter.key);
+        let once = bytes.write(keys::RESERVATION, reservation.id, guarded);
+        let once = once.ok_or(ReservationError::AlreadyUsed)?;
         let limit = once_within(reservation.expires.since(reservation.at).saturating_add(SLACK));
-        let engine = &self.shared.engine;
-        let now = match engine.ladder().store_time(clock::now()) {
+        let runner = &self.shared.runner;
+        let now = match runner.fallback.store_time(clock::now()) {
             Some(now) => now,
             None => {
-                let peek = Toll::new(once, &limit, Op::Peek(1)).charge();
-                let charges = [peek.ok_or(ReservationError::AlreadyUsed)?];
-                engine.store.decide(&Request::new(&charges)?).await?.at
+                let peek = Charge::new(once, &limit, Op::Peek(1));
+                let charges = [peek.map_err(|_| ReservationError::AlreadyUsed)?];
+                runner.store.decide(&Request::new(&charges)?).await?.at
             }
         };
         if now > reservation.expires {
             return Err(ReservationError::Expired);
         }
-        let (at, rules) = (reservation.at, self.rules());
-        let mut tolls = vec![Toll::new(once, &limit, Op::Take(1))];
-        let any_measured = reservation.spent.iter().any(|spent| spent.measured);
-        for spent in &reservation.spent {
-            // A refund gives everything back.
-            let actual = match actual {
-                Some(_) if any_measured && !spent.measured => continue,
-                Some(actual) => actual,
-                None => 0,
-            };
-            let op = match actual.checked_sub(spent.cost) {
-                Some(more) => Op::Debit { cost: more, at },
-                None if !spent.still_counts(&rules) => continue,
-                None => Op::Credit { cost: spent.cost.saturating_sub(actual), at },
-            };
-            let toll = spent.counter.toll(op);
-            tolls.extend(toll.map(|toll| Toll { guard: spent.guard.as_ref(), ..toll }));
-        }
-        let charges: Vec<Charge<'_>> = tolls.iter().filter_map(Toll::charge).collect();
+        let once = Charge::take(once, &limit, 1).map_err(|_| ReservationError::AlreadyUsed)?;
+        let settled = reservation.settlement(actual, &self.rules());
+        let charges: Vec<Charge<'_>> =
+            std::iter::once(once).chain(settled.iter().map(|(charge, _)| *charge)).collect();
         let partition = reservation.spent.first().and_then(|s| s.counter.partition.as_deref());
         let request = Request::new(&charges)?;
         let request = partition.map_or(request, |partition| request.within(partition));
-        let answer = engine.store.decide(&request).await?;
-        // The mark of its use, which is first, is no counter that anybody is refused by.
-        engine.forget_denials(tolls.get(1..).unwrap_or_default());
+        let answer = runner.store.decide(&request).await?;
+        runner.forget_denials(settled.iter().map(|(charge, _)| charge));
         match answer.decisions.first() {
             _ if answer.passes() => {
-                for toll in &tolls {
-                    if let Op::Credit { cost, at } = toll.op {
-                        engine.credited(toll, cost, now.since(at));
+                for (charge, guard) in &settled {
+                    if let (Op::Credit { at, .. }, Some(guard)) = (charge.op(), guard) {
+                        runner.credited(charge, guard, now.since(at));
                     }
                 }
                 Ok(())
@@ -339,22 +349,26 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<Spent>) {
-        let mut spent = Vec::new();
-        let note = |toll: &Toll<'_>, partition: Option<&[u8]>| {
-            if let Op::Take(cost) = toll.op {
-                let counter = OwnedToll::new(toll, partition);
-                let (measured, guard) = (toll.measured, toll.guard.copied());
-                let charged = toll.limit.revision();
-                spent.push(Spent { counter, cost, charged, measured, guard });
-            }
-        };
-        let admission = self.rule_on(ask, Manner::CHARGE, self.rules(), note).await;
-        (admission, spent)
+        let rules = RuleSource::Rules(self.rules());
+        let mut judgement = Judgement::UnknownDomain;
+        self.judge(ask, &rules, &mut judgement);
+        let plan = self.plan(&judgement, &rules, Intent::CHARGE);
+        let mut ruling = Ruling::of(&plan);
+        let permits = self.run(&plan, Some(ask), &mut ruling).await;
+        let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
+            Op::Take(cost) => Some(Spent {
+                counter: OwnedCounter::of(charge, plan.partition),
+                cost,
+                charged: charge.limit().revision(),
+                measured: policy.measured,
+                guard: policy.guard.copied(),
+            }),
+            _ => None,
+        });
+        let spent = spent.filter(|_| ruling.passes()).collect();
+        drop(plan);
+        (Admission { ruling, permits }, spent)
     }
-}
-
-fn once_key(id: u128, buffer: &mut [u8; 17]) -> Option<Key<'_>> {
-    keys::numbered(keys::RESERVATION, id, buffer)
 }
 
 /// Why a reservation was not settled.

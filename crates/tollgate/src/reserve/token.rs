@@ -19,7 +19,7 @@ use tollgate_core::rule::RuleSet;
 use tollgate_core::{Revision, Timestamp};
 
 use super::{Reservation, Spent};
-use crate::engine::OwnedToll;
+use crate::decision::OwnedCounter;
 use crate::permits::Permits;
 
 const VERSION: u8 = 2;
@@ -78,7 +78,7 @@ pub(super) fn read(
         let active = rules.limit_of_key(key);
         if let Some(active) = active.filter(|active| active.limit().code() == code) {
             let partition = (!partition.is_empty()).then(|| partition.into());
-            let counter = OwnedToll { key: key.into(), limit: *active.limit(), partition };
+            let counter = OwnedCounter { key: key.into(), limit: *active.limit(), partition };
             let (measured, guard) = (measured != 0, active.guard().copied());
             spent.push(Spent { counter, cost, charged, measured, guard });
         }

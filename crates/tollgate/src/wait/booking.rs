@@ -4,14 +4,12 @@
 //! choose other counters for each ask, so here everybody keeps the place that it was granted: one
 //! that is left is free again while it is the store's last, and a hole otherwise.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::rule::{Ask, RuleSet};
+use tollgate_core::rule::{Ask, Judgement};
 use tollgate_core::{Algorithm, Cost, Op, Store, Timestamp};
 
-use crate::engine::{Chore, Keeper, OwnedToll, Source, Toll};
-use crate::limiter::Manner;
+use crate::decision::{Background, Intent, Job, OwnedCounter, Plan, RuleSource, Ruling, Source};
 use crate::{Admission, Limiter};
 
 /// What was charged for a place in the future. Nothing, for whoever passes at once or not at all.
@@ -22,8 +20,8 @@ pub(crate) struct Booking(Option<Box<Booked>>);
 #[derive(Debug)]
 struct Booked {
     wait: Duration,
-    charged: Vec<(OwnedToll, Cost, Timestamp)>,
-    keeper: Keeper,
+    charged: Vec<(OwnedCounter, Cost, Timestamp)>,
+    background: Background,
 }
 
 impl Booking {
@@ -41,46 +39,49 @@ impl Booking {
 
 impl Drop for Booked {
     fn drop(&mut self) {
-        for (toll, cost, at) in self.charged.drain(..) {
-            self.keeper.ask(Chore::Credit { toll, cost, at });
+        for (counter, cost, at) in self.charged.drain(..) {
+            self.background.queue(Job::Credit { counter, cost, at });
         }
     }
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// As [`Limiter::admit_within`] under given rules, with what is to be waited for.
+    /// As [`Limiter::admit_within`] under given rules, with the place that was granted.
     pub(crate) async fn admit_and_book(
         &self,
         ask: &Ask<'_>,
         patience: Duration,
-        rules: Arc<RuleSet>,
+        rules: &RuleSource,
     ) -> (Admission, Booking) {
-        let mut charged = Vec::new();
-        let note = |toll: &Toll<'_>, partition: Option<&[u8]>| match toll.op {
-            // Smooth limiters price permits by what is stored, so their places stay taken.
-            Op::Take(cost)
-                if !patience.is_zero()
-                    && !matches!(toll.limit.algorithm(), Algorithm::Smooth(_)) =>
-            {
-                charged.push((OwnedToll::new(toll, partition), cost, toll.patience));
-            }
-            _ => {}
-        };
-        let admission = self.rule_on(ask, Manner::Charge { patience }, rules, note).await;
-        let wait = admission.wait();
+        let mut judgement = Judgement::UnknownDomain;
+        self.judge(ask, rules, &mut judgement);
+        let plan = self.plan(&judgement, rules, Intent::Charge { patience });
+        let mut ruling = Ruling::of(&plan);
+        let permits = self.run(&plan, Some(ask), &mut ruling).await;
+        let booking = self.book(&plan, &ruling);
+        drop(plan);
+        (Admission { ruling, permits }, booking)
+    }
+
+    /// The place in the future that a ruling grants, if it does.
+    pub(crate) fn book(&self, plan: &Plan<'_>, ruling: &Ruling) -> Booking {
+        let wait = ruling.wait();
         if wait.is_zero() {
-            return (admission, Booking::default());
+            return Booking::default();
         }
-        // What this process granted itself, in an outage, does not go back.
-        if admission.ruling().source() != Source::Store {
-            charged.clear();
-        }
-        let at = admission.ruling().at();
+        let at = ruling.at();
         let then = at.checked_add(wait).unwrap_or(Timestamp::MAX);
-        let due = |patience: Duration| if patience.is_zero() { at } else { then };
-        let charged = charged.into_iter().map(|(toll, cost, waits)| (toll, cost, due(waits)));
-        let keeper = self.shared.keeper.clone();
-        let booked = Booked { wait, charged: charged.collect(), keeper };
-        (admission, Booking(Some(Box::new(booked))))
+        let charged = plan.charges.iter().filter_map(|charge| match charge.op() {
+            // Smooth limiters price permits by what is stored, so their places stay taken.
+            Op::Take(cost) if !matches!(charge.limit().algorithm(), Algorithm::Smooth(_)) => {
+                let at = if charge.patience().is_zero() { at } else { then };
+                Some((OwnedCounter::of(charge, plan.partition), cost, at))
+            }
+            _ => None,
+        });
+        // Places that the outage fallback granted do not go back.
+        let charged = charged.filter(|_| ruling.source() == Source::Store).collect();
+        let background = self.shared.background.clone();
+        Booking(Some(Box::new(Booked { wait, charged, background })))
     }
 }

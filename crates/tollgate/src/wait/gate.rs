@@ -14,13 +14,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
-use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Op, Store};
+use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Store};
 use tollgate_embedded::EmbeddedStore;
 
 use super::line::Line;
 use super::teller::{Questions, Said};
 use crate::clock::{self, Instant, after};
-use crate::engine::{Engine, Keeper, OwnedToll};
+use crate::decision::{Background, OwnedCounter, Runner};
 
 /// One counter at which callers wait. Clones share the line.
 ///
@@ -46,10 +46,10 @@ pub struct Gate<S = EmbeddedStore> {
 }
 
 pub(super) struct Shared<S> {
-    pub(super) engine: Arc<Engine<S>>,
+    pub(super) runner: Arc<Runner<S>>,
     /// Counts the nodes that share the limit for as long as the gate is there.
-    _keeper: Keeper,
-    pub(super) counter: OwnedToll,
+    _background: Background,
+    pub(super) counter: OwnedCounter,
     pub(super) line: Arc<Line>,
     /// Those whom this process granted places itself, in an outage: nothing of theirs goes back.
     pub(super) outage_line: Arc<Line>,
@@ -64,16 +64,16 @@ pub(super) struct Shared<S> {
 
 impl<S: Store + 'static> Gate<S> {
     pub(crate) fn new(
-        engine: Arc<Engine<S>>,
-        keeper: Keeper,
-        counter: OwnedToll,
+        runner: Arc<Runner<S>>,
+        background: Background,
+        counter: OwnedCounter,
     ) -> Result<Self, GateError> {
         if matches!(counter.limit.algorithm(), Algorithm::Concurrency(_)) {
             return Err(GateError::CountsHolders);
         }
         let shared = Shared {
-            engine,
-            _keeper: keeper,
+            runner,
+            _background: background,
             counter,
             line: Arc::default(),
             outage_line: Arc::default(),
@@ -206,10 +206,7 @@ impl<S: Store + 'static> Gate<S> {
 
     /// How many permits could be taken now; in an outage, of this process's share.
     pub async fn available(&self) -> u64 {
-        let Some(toll) = self.shared.counter.toll(Op::Peek(0)) else { return 0 };
-        let partition = self.shared.counter.partition.as_deref();
-        let outcome = self.shared.engine.decide(&[toll], partition).await;
-        outcome.answer.decisions.first().map_or(0, |decision| decision.remaining)
+        self.shared.runner.remaining(&self.shared.counter).await
     }
 
     /// How many of this process wait for a place that they were granted. Those at the door, whose

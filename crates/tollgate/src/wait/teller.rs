@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tollgate_core::{Algorithm, Cost, Retry, Store, Timestamp, Verdict};
+use tollgate_core::{Algorithm, Answer, Cost, Retry, Store, Timestamp, Verdict};
 
 use super::gate::{SOON, Shared};
 use super::line::{Place, Ticket};
 use crate::clock::{self, Instant, after};
-use crate::engine::{Outcome, Source, at_once};
+use crate::decision::{Source, poll_once};
 
 /// How many may ask with one call: a store in Redis sends no more at once either.
 const ASKED_AT_ONCE: usize = 128;
@@ -58,7 +58,7 @@ struct Question {
 impl<S: Store + 'static> Shared<S> {
     /// Asks for permits. Whoever stops waiting for the answer gives back what it brings.
     pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> Said {
-        if !self.engine.store.is_remote() {
+        if !self.runner.store.is_remote() {
             let said = self.in_turn(&[(cost, patience)]).pop();
             return said.unwrap_or(Said::NotYet { retry: SOON, in_all: SOON });
         }
@@ -82,7 +82,7 @@ impl<S: Store + 'static> Shared<S> {
     /// The same of a store that answers at once.
     fn in_turn(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<Said> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        at_once(self.call(takes)).unwrap_or_default()
+        poll_once(self.call(takes)).unwrap_or_default()
     }
 
     /// Gives back what is free, asks for permits, and lines up for what is granted.
@@ -97,23 +97,32 @@ impl<S: Store + 'static> Shared<S> {
         if credits.is_empty() && takes.is_empty() {
             return Vec::new();
         }
-        let outcomes = self.engine.in_order(&self.counter, &credits, takes).await;
-        let rows = takes.iter().zip(outcomes);
-        rows.map(|((cost, patience), outcome)| self.said(*cost, *patience, &outcome)).collect()
+        let answers = self.runner.in_order(&self.counter, &credits, takes).await;
+        let rows = takes.iter().zip(answers);
+        let said = |((cost, patience), (answer, source)): (&(_, _), (Answer, Source))| {
+            self.said(*cost, *patience, &answer, source)
+        };
+        rows.map(said).collect()
     }
 
-    fn said(self: &Arc<Self>, cost: Cost, patience: Duration, outcome: &Outcome) -> Said {
-        let at = outcome.answer.at;
-        match outcome.answer.verdict {
+    fn said(
+        self: &Arc<Self>,
+        cost: Cost,
+        patience: Duration,
+        answer: &Answer,
+        source: Source,
+    ) -> Said {
+        let at = answer.at;
+        match answer.verdict {
             Verdict::Allow => {
-                let charged = (outcome.source == Source::Store).then_some((cost, at));
+                let charged = (source == Source::Store).then_some((cost, at));
                 let gate: Arc<Self> = Arc::clone(self);
                 Said::Pass(Passed { gate, charged })
             }
             Verdict::Wait(wait) => {
                 let granted = at.checked_add(wait).unwrap_or(Timestamp::MAX);
                 let place = Place { due: after(clock::now(), wait), granted, cost };
-                let line = match outcome.source {
+                let line = match source {
                     Source::Store => &self.line,
                     _ => &self.outage_line,
                 };
@@ -121,10 +130,10 @@ impl<S: Store + 'static> Shared<S> {
             }
             Verdict::Deny(Retry::Never) => Said::Never,
             Verdict::Deny(Retry::After(retry)) => {
-                let reset = outcome.answer.decisions.first().map(|decision| decision.reset_after);
+                let reset = answer.decisions.first().map(|decision| decision.reset_after);
                 let in_all = match self.counter.limit.algorithm() {
                     // What is above the share may pass when the store is back.
-                    _ if matches!(outcome.source, Source::Outage(_)) => retry,
+                    _ if matches!(source, Source::Outage(_)) => retry,
                     // The queue may be full, and still short enough.
                     Algorithm::LeakyQueue(_) => reset.unwrap_or_default().max(retry),
                     Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) | Algorithm::Smooth(_) => {
@@ -157,7 +166,7 @@ trait TakesBack: Send + Sync {
 impl<S: Store + 'static> TakesBack for Shared<S> {
     fn take_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>) {
         self.questions().unused.extend(unused);
-        if !self.engine.store.is_remote() {
+        if !self.runner.store.is_remote() {
             drop(self.in_turn(&[]));
         } else if let Ok(runtime) = Handle::try_current()
             && let Some(teller) = Teller::needed(&self)

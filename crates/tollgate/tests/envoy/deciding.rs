@@ -463,7 +463,7 @@ async fn observers_hear_of_calls_as_of_other_requests() {
     let Event::Admitted { ruling } = events.recv().unwrap() else { panic!() };
     assert_eq!((ruling.version(), ruling.reason()), (7, Reason::Limits));
     let Event::Refused { ruling } = events.recv().unwrap() else { panic!() };
-    assert_eq!(ruling.refused_by().unwrap().envoy.unwrap().path(), "two");
+    assert_eq!(ruling.refusing().unwrap().envoy.unwrap().path(), "two");
     let Event::Refused { ruling } = events.recv().unwrap() else { panic!() };
     assert_eq!(ruling.blocked_by(), Some(&Blocked::Rule { rule: "ban".to_owned() }));
     let stats = limiter.stats();

@@ -25,7 +25,6 @@ mod outbound;
 mod outbound_rules;
 mod patience;
 mod permits;
-mod plain;
 mod ready;
 #[cfg(feature = "redis")]
 mod redis;

@@ -4,7 +4,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use tollgate::core::rule::RuleSet;
 use tollgate::core::rule::declaration::{Declaration, Domain};
-use tollgate::http::{Judged, LimitLayer};
+use tollgate::http::{LimitLayer, Rulings};
 
 use crate::common::{rule, rules};
 use crate::wire::{limiter, serve_app};
@@ -49,9 +49,9 @@ async fn other_limiters_and_other_domains_count_for_themselves() {
 async fn a_handler_sees_what_was_decided() {
     let limiter = limiter(rules(1, [rule("all", &[], &["3 per 1h"])]));
     let known = limiter.clone();
-    let handler = move |Extension(judged): Extension<Judged>| async move {
-        let ruling = judged.ruling(&known, "shop").unwrap();
-        assert!(judged.ruling(&known, "billing").is_none());
+    let handler = move |Extension(rulings): Extension<Rulings>| async move {
+        let ruling = rulings.ruling(&known, "shop").unwrap();
+        assert!(rulings.ruling(&known, "billing").is_none());
         let rules: Vec<_> = ruling.findings().map(|found| found.rule.unwrap().name()).collect();
         rules.join(" ")
     };

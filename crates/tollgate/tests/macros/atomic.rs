@@ -19,14 +19,14 @@ fn one_limit_that_refuses_charges_none_of_the_others() {
 
     assert_eq!((0..9).filter(|_| call("alice").is_ok()).count(), 3, "the hour's");
     let refused = call("alice").unwrap_err();
-    assert_eq!(refused.refused_by().unwrap().limit.unwrap().name(), "1h");
+    assert_eq!(refused.refusing().unwrap().limit.unwrap().name(), "1h");
     assert_eq!(refused.message(), None, "the attribute that refuses has none");
 
     // Six refusals later, the day still has the one that it should.
     assert!(call("bob").is_ok());
     let refused = call("bob").unwrap_err();
     assert_eq!(refused.message(), Some("enough for today"));
-    assert_eq!(refused.refused_by().unwrap().rule.unwrap().name(), "order-2");
+    assert_eq!(refused.refusing().unwrap().rule.unwrap().name(), "order-2");
     let left: Vec<u64> =
         refused.ruling().unwrap().findings().map(|finding| finding.decision.remaining).collect();
     assert_eq!(left, [4, 2, 0], "what refuses charged neither Bob's minute nor his hour");

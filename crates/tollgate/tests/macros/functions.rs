@@ -246,7 +246,7 @@ fn algorithms_are_the_cores_and_an_argument_goes_before_the_request() {
     let passed = (0..9).filter(|_| scope::call(&limiter, || by_argument("x")).is_ok()).count();
     assert_eq!(passed, 2);
     let refused = scope::call(&limiter, || by_argument("x")).unwrap_err();
-    let limit = refused.refused_by().unwrap().limit.unwrap().limit().to_string();
+    let limit = refused.refusing().unwrap().limit.unwrap().limit().to_string();
     assert_eq!(limit, "2 per 1h (fixed-window)");
 }
 

@@ -45,7 +45,7 @@ async fn the_rules_limits_hold_on_the_rules_counters() {
         (refused.kind(), refused.message()),
         (RefusedKind::Limited, Some("too many attempts"))
     );
-    assert_eq!(refused.refused_by().unwrap().rule.unwrap().name(), "login");
+    assert_eq!(refused.refusing().unwrap().rule.unwrap().name(), "login");
     assert!(call("bob").await.is_ok());
 
     let more = on(rule("login", &["user"], &["3 per 1h"]), "path", "/login");
@@ -136,7 +136,7 @@ async fn a_rule_and_limits_of_the_function_are_one_decision() {
         .map(|finding| (finding.rule.unwrap().name(), finding.limit.unwrap().name()))
         .collect();
     assert_eq!(refusing, [("mixed", "1m"), ("login", "1h")]);
-    assert_eq!(refused.refused_by().unwrap().rule.unwrap().name(), "login", "it lasts longer");
+    assert_eq!(refused.refusing().unwrap().rule.unwrap().name(), "login", "it lasts longer");
     assert_eq!(limiter.stats().admitted, 3);
 }
 

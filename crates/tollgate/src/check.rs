@@ -1,14 +1,15 @@
-//! Counters without rules: [`Limiter::check`] and [`Limiter::throttle`] by one path.
+//! Counters without rules: the planner of [`Limiter::check`] and [`Limiter::throttle`].
 //!
-//! The key decides whose they are. `CL.THROTTLE` brings its quota with every command, under keys of
-//! its own, so that nothing it does meets a rule or a check.
+//! `CL.THROTTLE` brings its quota with every command. Its keys have a kind of their own, so that they
+//! never meet those of a rule or a check.
 
-use tollgate_core::{Algorithm, Cost, Key, KeyError, Limit, Op, Store};
+use tollgate_core::{Cost, Key, KeyError, Limit, Need, Op, Store};
 
-use crate::admission::{Admission, Found, Of, Reason, Ruling};
-use crate::engine::{Toll, keys};
-use crate::limiter::{Limiter, Manner, outage, ruling};
-use crate::permits::Permits;
+use crate::admission::Admission;
+use crate::decision::{
+    ChargePolicy, Intent, Origin, Plan, Reason, RuleSource, Ruling, counts_holders, keys,
+};
+use crate::limiter::Limiter;
 use crate::wait::GateError;
 
 /// The counter's name of a `CL.THROTTLE` key, for whoever charges a store directly.
@@ -46,16 +47,15 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         cost: Cost,
     ) -> Result<Admission, GateError> {
-        if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
+        if counts_holders(limit) {
             return Err(GateError::CountsHolders);
         }
-        let tolls = [Toll::new(Key::new(key)?, limit, Op::Take(cost))];
-        let outcome = self.shared.engine.decide(&tolls, None).await;
-        let none = usize::MAX;
-        let found = |decision| Found { of: Of::Rules, rule: none, limit: none, decision };
-        let findings = outcome.answer.decisions.iter().copied().map(found).collect();
-        let outage = outage(&outcome, &tolls);
-        let ruling = Ruling { findings, ..ruling(Reason::Limits, &outcome, self.rules()) };
-        Ok(self.conclude(ruling, Permits::none(), outage, Manner::CHARGE))
+        let rules = RuleSource::Rules(self.rules());
+        let mut plan = Plan::empty(&rules, Intent::CHARGE, Reason::NoRule);
+        let policy = ChargePolicy::new(Origin::Key);
+        plan.push(Key::new(key)?, limit, Op::Take(cost), Need::Must, policy);
+        let mut ruling = Ruling::of(&plan);
+        let permits = self.run(&plan, None, &mut ruling).await;
+        Ok(Admission { ruling, permits })
     }
 }

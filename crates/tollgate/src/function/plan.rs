@@ -1,21 +1,24 @@
-//! From a call to what it is charged on: the limits at the function, and the rules it names.
+//! The planner of `#[limit]`: the limits at the function, and the rules that it names, as one plan.
 //!
 //! Pure: rules, the call and its scope in, charges out.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
-use tollgate_core::Cost;
 use tollgate_core::rule::declaration::Mode;
 use tollgate_core::rule::{Ask, Attribute, Charges, Judgement, KeySecret, NamedError, RuleSet};
+use tollgate_core::{Cost, Request};
 
 use super::call::Call;
 use super::site::{By, Gate, Inline};
-use crate::admission::Of;
+use crate::chance::Names;
+use crate::decision::{Blocked, Intent, Plan, Reason, RuleSource, Set, uncharged};
 use crate::scope::{Scope, Unseen};
 use crate::seen::Seen;
 use crate::{Refused, Ruling};
 
-/// By what a call is weighed.
-pub(super) struct Scale<'s> {
+/// The rules that a call is judged by.
+pub(super) struct Planner<'s> {
     pub(super) rules: &'s RuleSet,
     pub(super) inline: Option<&'s Inline>,
     pub(super) secret: &'s KeySecret,
@@ -23,25 +26,25 @@ pub(super) struct Scale<'s> {
     pub(super) limiter: u128,
 }
 
-/// What a call is charged on by one judgement.
+/// One judgement about a call: by the limits at the function, or by a rule that it names.
 pub(super) struct Part<'s> {
-    pub(super) judgement: Judgement<'s>,
-    pub(super) of: Of,
-    /// The gate, where all of it is of one.
+    judgement: Judgement<'s>,
+    set: Set,
+    /// The attribute, where all of the judgement comes from one.
     gate: Option<usize>,
 }
 
 impl<'s> Part<'s> {
-    /// What is to be charged, if it came to that.
-    pub(super) const fn charges(&self) -> Option<&Charges<'s>> {
+    /// The charges, if there are any.
+    const fn charges(&self) -> Option<&Charges<'s>> {
         match &self.judgement {
             Judgement::Charges(charges) => Some(charges),
             _ => None,
         }
     }
 
-    /// The gate of a rule of this part.
-    pub(super) fn gate(&self, rule: usize, inline: Option<&Inline>) -> Option<usize> {
+    /// The attribute of a rule of this part.
+    fn gate(&self, rule: usize, inline: Option<&Inline>) -> Option<usize> {
         self.gate.or_else(|| inline?.gates.get(rule).copied())
     }
 }
@@ -49,9 +52,9 @@ impl<'s> Part<'s> {
 /// Values by name.
 type Attributes<'a> = SmallVec<[(&'a str, Seen<'a>); 4]>;
 
-impl<'s> Scale<'s> {
-    /// What each gate says. Rules that a layer has charged for this request say nothing.
-    pub(super) fn weigh(&self, call: &Call) -> Result<SmallVec<[Part<'s>; 1]>, Refused> {
+impl<'s> Planner<'s> {
+    /// Judges a call by each attribute. Rules that a layer has charged for this request are left out.
+    pub(super) fn judge(&self, call: &Call) -> Result<SmallVec<[Part<'s>; 1]>, Refused> {
         let mut parts = SmallVec::new();
         if let Some(inline) = self.inline {
             parts.push(self.inline(inline, call)?);
@@ -97,7 +100,7 @@ impl<'s> Scale<'s> {
         }
         let ask = ask(call, inline.domain(), &attributes, 1)?;
         let judgement = inline.rules.judge(&ask, self.secret);
-        Ok(Part { judgement, of: Of::Beside, gate: None })
+        Ok(Part { judgement, set: Set::Function, gate: None })
     }
 
     /// A rule of the limiter; `None` if the request was charged by it already.
@@ -158,7 +161,107 @@ impl<'s> Scale<'s> {
                 return Ok(None);
             }
         }
-        Ok(Some(Part { judgement, of: Of::Rules, gate: Some(gate) }))
+        Ok(Some(Part { judgement, set: Set::Limiter, gate: Some(gate) }))
+    }
+}
+
+/// The plan of a call, and the attribute that each of its charges comes from.
+pub(super) struct CallPlan<'p> {
+    pub(super) plan: Plan<'p>,
+    pub(super) gates: SmallVec<[Option<usize>; 4]>,
+}
+
+impl<'p> CallPlan<'p> {
+    /// Plans the parts of a call as one request.
+    ///
+    /// # Errors
+    ///
+    /// When the parts lie in different partitions: a counter is always charged within one.
+    pub(super) fn new<'s: 'p>(
+        call: &Call,
+        inline: Option<&Inline>,
+        parts: &'p [Part<'s>],
+        rules: &'p RuleSource,
+        names: &Names,
+    ) -> Result<Self, Refused> {
+        let unjudged = parts.first().map_or(Reason::NoRule, |part| uncharged(&part.judgement).0);
+        let mut plan = Plan::empty(rules, Intent::CHARGE, unjudged);
+        if let Some((reason, blocked_by, gate)) = blocking(parts, inline) {
+            (plan.uncharged, plan.blocked_by) = (reason, blocked_by);
+            return Ok(Self { plan, gates: SmallVec::from_elem(gate, 1) });
+        }
+        // The function's rules stand alone where the call meets no others.
+        let alone = matches!(rules, RuleSource::Rules(_));
+        let mut gates = SmallVec::new();
+        for part in parts {
+            let Some(charges) = part.charges() else { continue };
+            let set = if alone { Set::Limiter } else { part.set };
+            for due in charges.enforced() {
+                let gate = part.gate(due.rule.index(), inline);
+                // A rule knows the cost of the call already; a limit at the function does not.
+                let cost = match (part.set, gate) {
+                    (Set::Function, Some(gate)) => call.cost_at(gate),
+                    _ => due.cost,
+                };
+                plan.push_due(charges, due, cost, set, names);
+                gates.push(gate);
+            }
+            plan.push_shadow(charges, set, names);
+        }
+        plan.partition = call.partition(parts)?;
+        if plan.policies.len() > Request::MAX_CHARGES {
+            plan = Plan::empty(rules, Intent::CHARGE, Reason::TooManyLimits);
+            gates.clear();
+        }
+        Ok(Self { plan, gates })
+    }
+}
+
+/// The part that refuses without counting, and its attribute.
+fn blocking(
+    parts: &[Part<'_>],
+    inline: Option<&Inline>,
+) -> Option<(Reason, Option<Box<Blocked>>, Option<usize>)> {
+    parts.iter().find_map(|part| match uncharged(&part.judgement) {
+        (reason @ (Reason::Blocked | Reason::TooManyLimits), blocked_by) => {
+            Some((reason, blocked_by, part.gate(0, inline)))
+        }
+        _ => None,
+    })
+}
+
+/// The rules that a ruling on these parts refers to: the limiter's and, beside them, the function's;
+/// or the function's alone.
+pub(super) fn rule_source(
+    rules: &Arc<RuleSet>,
+    inline: Option<&Inline>,
+    parts: &[Part<'_>],
+) -> RuleSource {
+    let own = inline.map(|inline| Arc::clone(&inline.rules));
+    let alone = parts.iter().all(|part| part.set == Set::Function);
+    match own {
+        Some(own) if alone => RuleSource::Rules(own),
+        Some(own) => RuleSource::WithFunction(Arc::clone(rules), own),
+        None => RuleSource::Rules(Arc::clone(rules)),
+    }
+}
+
+impl Call {
+    /// The partition of all counters of a call.
+    fn partition<'p>(&self, parts: &'p [Part<'_>]) -> Result<Option<&'p [u8]>, Refused> {
+        let mut partitions = parts
+            .iter()
+            .filter_map(Part::charges)
+            .filter(|charges| !charges.enforced().is_empty())
+            .map(Charges::partition);
+        let first = partitions.next().flatten();
+        if partitions.any(|partition| partition != first) {
+            return Err(self.site.misconfigured(
+                "a rule of a domain with a `partition` cannot be decided together with limits \
+                 outside of it: put them at different functions",
+            ));
+        }
+        Ok(first)
     }
 }
 
@@ -217,12 +320,12 @@ fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &Ke
     if findings.any(|active| named(active.name(), active.domain())) {
         return true;
     }
-    let is_shadow =
-        ruling.rules.named(domain, rule).is_some_and(|active| active.mode() == Mode::Shadow);
+    let Some(rules) = ruling.rules.rules() else { return false };
+    let is_shadow = rules.named(domain, rule).is_some_and(|it| it.mode() == Mode::Shadow);
     if !is_shadow {
         return false;
     }
-    match ruling.rules.judge(ask, secret) {
+    match rules.judge(ask, secret) {
         Judgement::Charges(charges) => charges.shadow().iter().any(|due| due.rule.name() == rule),
         _ => false,
     }

@@ -1,4 +1,4 @@
-//! The outage ladder: what answers while the store does not.
+//! The outage fallback: answers requests while the store does not.
 //!
 //! Each rule says so itself: `admit`, `refuse`, or its share of the limit in this process
 //! (`local`). Under `local`, a limit of L shared by N live nodes becomes ⌈L ÷ N⌉ here, and a
@@ -17,14 +17,14 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{
-    Answer, Basis, Charge, Clock, Cost, Decision, Limit, Op, Request, Retry, Revision, Timestamp,
-    Verdict,
+    Answer, Basis, Charge, Clock, Cost, Decision, Key, Limit, Op, Request, Retry, Revision,
+    Timestamp, Verdict,
 };
 use tollgate_embedded::EmbeddedStore;
 
-use super::debts::{Debts, Met, Settling};
-use super::slots::{Print, Slots};
-use super::toll::{OwnedToll, Toll};
+use super::debts::{Debts, Met, Settlement};
+use super::lossy_map::{CounterHash, LossyMap};
+use super::plan::{OwnedCounter, Plan, counts_holders, spent, under};
 use crate::chance::Names;
 use crate::clock::{self, Instant, LocalClock, after};
 
@@ -57,13 +57,13 @@ struct Seed {
 
 /// Answers in the store's place.
 #[derive(Debug)]
-pub(crate) struct Ladder {
+pub(crate) struct OutageFallback {
     local: EmbeddedStore<LocalClock>,
     clock: LocalClock,
     places: usize,
-    hints: Slots<Hint>,
+    hints: LossyMap<Hint>,
     /// Made in the first outage.
-    seeds: OnceLock<Slots<Seed>>,
+    seeds: OnceLock<LossyMap<Seed>>,
     pub(crate) debts: Debts,
     /// What passed and could not be remembered as owed.
     pub(crate) forgotten: AtomicU64,
@@ -71,15 +71,15 @@ pub(crate) struct Ladder {
     store_time: Mutex<Option<(Timestamp, Instant)>>,
 }
 
-impl Ladder {
-    /// A ladder that remembers about so many counters.
+impl OutageFallback {
+    /// A fallback that remembers about so many counters.
     pub(crate) fn new(places: usize) -> Self {
         let clock = LocalClock::new();
         Self {
             local: EmbeddedStore::builder().max_keys(places).with_clock(clock.clone()),
             clock,
             places,
-            hints: Slots::new(places),
+            hints: LossyMap::new(places),
             seeds: OnceLock::new(),
             debts: Debts::default(),
             forgotten: AtomicU64::new(0),
@@ -104,18 +104,24 @@ impl Ladder {
     }
 
     /// Remembers what the store said of a counter.
-    pub(crate) fn learn(&self, print: Print, limit: &Limit, decision: &Decision, seen: Instant) {
+    pub(crate) fn learn(
+        &self,
+        hash: CounterHash,
+        limit: &Limit,
+        decision: &Decision,
+        seen: Instant,
+    ) {
         let hint = Hint {
             remaining: decision.remaining,
             revision: limit.revision(),
             reset_at: after(seen, decision.reset_after),
         };
-        self.hints.put(print, hint);
+        self.hints.put(hash, hint);
     }
 
     /// Whether the store has met this counter under this edit of its limit, as far as is known.
-    pub(crate) fn has_met(&self, print: Print, limit: &Limit) -> bool {
-        self.hints.get(print).is_some_and(|hint| hint.revision == limit.revision())
+    pub(crate) fn has_met(&self, hash: CounterHash, limit: &Limit) -> bool {
+        self.hints.get(hash).is_some_and(|hint| hint.revision == limit.revision())
     }
 
     /// Remembers the store's time.
@@ -139,52 +145,49 @@ impl Ladder {
     }
 
     /// Answers a request in the store's place.
-    pub(crate) fn answer(
-        &self,
-        tolls: &[Toll<'_>],
-        prints: &[Print],
-        partition: Option<&[u8]>,
-    ) -> Answer {
-        let now = clock::now();
-        if let Some(by) = tolls.iter().position(|toll| toll.on_outage == OnOutage::Refuse) {
-            return refusal(tolls.len(), by, refusing());
+    pub(crate) fn answer(&self, plan: &Plan<'_>, hashes: &[CounterHash]) -> Answer {
+        let (now, count) = (clock::now(), plan.policies.len());
+        let refuses = |on_outage: OnOutage| on_outage == OnOutage::Refuse;
+        if let Some(by) = plan.policies.iter().position(|policy| refuses(policy.on_outage)) {
+            return refusal(count, by, refusing());
         }
-        let mut shares: SmallVec<[(usize, Limit, Print); 4]> = SmallVec::new();
+        let mut shares: SmallVec<[(usize, Limit, CounterHash); 4]> = SmallVec::new();
         let mut told: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
-        for (i, (toll, print)) in tolls.iter().zip(prints).enumerate() {
-            if toll.on_outage != OnOutage::Local {
+        for (i, ((charge, policy), hash)) in plan.iter().zip(hashes).enumerate() {
+            if policy.on_outage != OnOutage::Local {
                 continue;
             }
-            let Some(share) = self.share_of(toll.limit) else {
-                return refusal(tolls.len(), i, refusing());
+            let Some(share) = self.share_of(charge.limit()) else {
+                return refusal(count, i, refusing());
             };
-            match self.debts.meet(*print, toll, partition, &share, now) {
-                Met::First => self.seed(*print, toll, &share, now),
-                Met::Asked => told.extend(self.told(*print, toll, now).map(|told| (i, told))),
+            match self.debts.meet(*hash, charge, plan.partition, &share, now) {
+                Met::First => self.seed(*hash, charge, &share, now),
+                Met::Asked => told.extend(self.told(*hash, charge, now).map(|told| (i, told))),
                 Met::Again | Met::Unknown => {
-                    self.unseed(*print, toll, &share, |seed| seed.until <= now)
+                    self.unseed(*hash, charge.key(), &share, |seed| seed.until <= now)
                 }
             }
-            shares.push((i, share, *print));
+            shares.push((i, share, *hash));
         }
         let refuses = |(_, told): &&(usize, Decision)| !told.passes();
         if let Some((by, decision)) = told.iter().find(refuses) {
-            return refusal(tolls.len(), *by, *decision);
+            return refusal(count, *by, *decision);
         }
-        let mut answer = self.charge(tolls, &shares);
+        let mut answer = self.charge(plan, &shares);
         for (i, told) in told {
             if let Some(decision) = answer.decisions.get_mut(i) {
                 decision.remaining = decision.remaining.min(told.remaining);
             }
         }
         if answer.passes() {
-            for (i, _, print) in &shares {
+            for (i, _, hash) in &shares {
                 // Of a group of which any one suffices, some may refuse, and are not charged.
                 let decision = answer.decisions.get(*i).filter(|decision| decision.passes());
-                let spent = tolls.get(*i).filter(|_| decision.is_some()).map_or(0, Toll::spent);
+                let charge = plan.charges.get(*i).filter(|_| decision.is_some());
+                let spent = charge.map_or(0, spent);
                 // Of a counter without a place of its own nobody knows later what still counts.
                 let has_place = decision.is_some_and(|it| it.basis == Basis::Counted);
-                if spent > 0 && !(has_place && self.debts.add(*print, spent, now)) {
+                if spent > 0 && !(has_place && self.debts.add(*hash, spent, now)) {
                     self.forgotten.fetch_add(spent, Ordering::Relaxed);
                 }
             }
@@ -192,32 +195,31 @@ impl Ladder {
         answer
     }
 
-    /// Charges the shares, all or none, and spreads the answer over all tolls.
-    fn charge(&self, tolls: &[Toll<'_>], shares: &[(usize, Limit, Print)]) -> Answer {
-        let charges: SmallVec<[Charge<'_>; 4]> = shares
-            .iter()
-            .filter_map(|(i, share, _)| Toll { limit: share, ..*tolls.get(*i)? }.charge())
-            .collect();
+    /// Charges the shares, all or none, and spreads the answer over all charges of the plan.
+    fn charge(&self, plan: &Plan<'_>, shares: &[(usize, Limit, CounterHash)]) -> Answer {
+        let count = plan.policies.len();
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            shares.iter().filter_map(|(i, share, _)| under(plan.charges.get(*i)?, share)).collect();
         let local = match Request::new(&charges) {
             Ok(request) if charges.len() == shares.len() => self.local.charge_request(&request),
-            _ => return refusal(tolls.len(), 0, refusing()),
+            _ => return refusal(count, 0, refusing()),
         };
         let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
-        decisions.resize(tolls.len(), passing());
+        decisions.resize(count, passing());
         for ((i, _, _), decision) in shares.iter().zip(&local.decisions) {
             if let Some(place) = decisions.get_mut(*i) {
                 *place = Decision { verdict: for_now(decision.verdict), ..*decision };
             }
         }
-        let refused_by = local.refused_by.and_then(|by| shares.get(by)).map(|(toll, _, _)| *toll);
+        let refused_by = local.refused_by.and_then(|by| shares.get(by)).map(|(i, _, _)| *i);
         Answer { verdict: for_now(local.verdict), at: Timestamp::EPOCH, refused_by, decisions }
     }
 
     /// What a counter would start with that is only asked about, as bans are: nothing is kept of it.
-    fn told(&self, print: Print, toll: &Toll<'_>, now: Instant) -> Option<Decision> {
-        let hint = self.hints.get(print).filter(|hint| now < hint.reset_at)?;
-        let Op::Peek(cost) = toll.op else { return None };
-        if toll.counts_holders() {
+    fn told(&self, hash: CounterHash, charge: &Charge<'_>, now: Instant) -> Option<Decision> {
+        let hint = self.hints.get(hash).filter(|hint| now < hint.reset_at)?;
+        let Op::Peek(cost) = charge.op() else { return None };
+        if counts_holders(charge.limit()) {
             return None;
         }
         let remaining = hint.remaining.div_ceil(self.nodes().max(1));
@@ -231,15 +233,15 @@ impl Ladder {
     }
 
     /// Starts a counter with its part of what the store last said was left.
-    fn seed(&self, print: Print, toll: &Toll<'_>, share: &Limit, now: Instant) {
+    fn seed(&self, hash: CounterHash, charge: &Charge<'_>, share: &Limit, now: Instant) {
         // Of an outage before.
-        self.unseed(print, toll, share, |_| true);
-        let Some(hint) = self.hints.get(print).filter(|hint| now < hint.reset_at) else { return };
-        if toll.counts_holders() {
+        self.unseed(hash, charge.key(), share, |_| true);
+        let Some(hint) = self.hints.get(hash).filter(|hint| now < hint.reset_at) else { return };
+        if counts_holders(charge.limit()) {
             return;
         }
         let level = hint.remaining.div_ceil(self.nodes().max(1));
-        let Some(excess) = self.remaining(toll, share).checked_sub(level) else { return };
+        let Some(excess) = self.remaining(charge.key(), share).checked_sub(level) else { return };
         let seed = Seed {
             cost: excess,
             at: self.clock.now(),
@@ -247,51 +249,51 @@ impl Ladder {
             revision: share.revision(),
         };
         let debit = Op::Debit { cost: excess, at: Timestamp::MAX };
-        if let Some(charge) = Toll::new(toll.key, share, debit).charge() {
-            let _ = self.local.charge_one(&charge);
-            self.seeds.get_or_init(|| Slots::new(self.places)).put(print, seed);
+        if let Ok(debit) = Charge::new(charge.key(), share, debit) {
+            let _ = self.local.charge_one(&debit);
+            self.seeds.get_or_init(|| LossyMap::new(self.places)).put(hash, seed);
         }
     }
 
     /// Gives back what a counter started without, as far as time has not, if it is `due`.
     fn unseed(
         &self,
-        print: Print,
-        toll: &Toll<'_>,
+        hash: CounterHash,
+        key: Key<'_>,
         share: &Limit,
         due: impl FnOnce(&Seed) -> bool,
     ) {
         let Some(seeds) = self.seeds.get() else { return };
-        let Some(seed) = seeds.get(print).filter(due) else { return };
-        seeds.forget(print);
+        let Some(seed) = seeds.get(hash).filter(due) else { return };
+        seeds.forget(hash);
         // What another edit made of it is not known.
         if seed.revision == share.revision() {
             let credit = Op::Credit { cost: seed.cost, at: seed.at };
-            if let Some(charge) = Toll::new(toll.key, share, credit).charge() {
+            if let Ok(charge) = Charge::new(key, share, credit) {
                 let _ = self.local.charge_one(&charge);
             }
         }
     }
 
-    fn remaining(&self, toll: &Toll<'_>, share: &Limit) -> u64 {
-        let peek = Toll::new(toll.key, share, Op::Peek(0)).charge();
+    fn remaining(&self, key: Key<'_>, share: &Limit) -> u64 {
+        let peek = Charge::new(key, share, Op::Peek(0));
         peek.map_or(0, |peek| self.local.charge_one(&peek).remaining)
     }
 
     /// What is to be told of a counter's debt, if it has one: what of it still counts, as time has
     /// taken the rest.
-    pub(crate) fn settling(&self, print: Print, names: &Names) -> Option<Settling> {
-        let used = |toll: &OwnedToll, share: &Limit| {
-            let Some(toll) = toll.toll(Op::Peek(0)) else { return 0 };
-            share.quota().burst().get().saturating_sub(self.remaining(&toll, share))
+    pub(crate) fn settlement(&self, hash: CounterHash, names: &Names) -> Option<Settlement> {
+        let used = |counter: &OwnedCounter, share: &Limit| {
+            let Some(key) = counter.key() else { return 0 };
+            share.quota().burst().get().saturating_sub(self.remaining(key, share))
         };
-        self.debts.settling(print, used, || names.draw())
+        self.debts.settlement(hash, used, || names.draw())
     }
 
     /// Holds a permit here while the store cannot, or gives one back that was taken here.
-    pub(crate) fn charge_share(&self, toll: &Toll<'_>) {
-        let Some(share) = self.share_of(toll.limit) else { return };
-        if let Some(charge) = (Toll { limit: &share, ..*toll }).charge() {
+    pub(crate) fn charge_share(&self, charge: &Charge<'_>) {
+        let Some(share) = self.share_of(charge.limit()) else { return };
+        if let Some(charge) = under(charge, &share) {
             let _ = self.local.charge_one(&charge);
         }
     }
@@ -305,9 +307,9 @@ fn for_now(verdict: Verdict) -> Verdict {
     }
 }
 
-fn refusal(tolls: usize, by: usize, decision: Decision) -> Answer {
+fn refusal(charges: usize, by: usize, decision: Decision) -> Answer {
     let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
-    decisions.resize(tolls, passing());
+    decisions.resize(charges, passing());
     if let Some(refusing) = decisions.get_mut(by) {
         *refusing = decision;
     }
@@ -332,23 +334,23 @@ const fn passing() -> Decision {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::Printer;
+    use super::super::lossy_map::CounterHasher;
     use super::*;
-    use tollgate_core::Key;
     use tollgate_core::algorithm::SlidingLog;
 
     #[test]
     fn what_was_last_seen_has_so_many_places() {
-        let (ladder, printer, seen) = (Ladder::new(PLACES), Printer::new(), clock::now());
+        let (fallback, hasher) = (OutageFallback::new(PLACES), CounterHasher::new());
+        let seen = clock::now();
         let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
-        let print = |i: usize| printer.print(Key::new(&i.to_le_bytes()).unwrap(), &limit);
+        let hash = |i: usize| hasher.hash(Key::new(&i.to_le_bytes()).unwrap(), &limit);
 
         for i in 0..200_000_usize {
-            ladder.learn(print(i), &limit, &Decision::overflow(Verdict::Allow), seen);
-            assert!(ladder.has_met(print(i), &limit));
+            fallback.learn(hash(i), &limit, &Decision::overflow(Verdict::Allow), seen);
+            assert!(fallback.has_met(hash(i), &limit));
         }
 
-        let remembered = (0..200_000).filter(|i| ladder.has_met(print(*i), &limit)).count();
+        let remembered = (0..200_000).filter(|i| fallback.has_met(hash(*i), &limit)).count();
         assert!((58_000..=65_536).contains(&remembered), "{remembered}");
     }
 }

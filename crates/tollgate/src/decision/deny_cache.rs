@@ -14,10 +14,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Basis, Cost, Decision, Quota, Retry, Revision, Verdict};
+use tollgate_core::{Basis, Charge, Cost, Decision, Op, Quota, Retry, Revision, Verdict};
 
-use super::slots::{Print, Slots};
-use super::toll::Toll;
+use super::lossy_map::{CounterHash, LossyMap};
+use super::plan::counts_holders;
 use crate::clock::{Instant, after};
 
 /// The longest that a refusal is repeated without asking.
@@ -52,19 +52,24 @@ enum Known {
 /// Remembers refusals.
 #[derive(Debug)]
 pub(crate) struct Denials {
-    slots: Slots<Known>,
+    known: LossyMap<Known>,
 }
 
 impl Denials {
     pub(crate) fn new() -> Self {
-        Self { slots: Slots::new(PLACES) }
+        Self { known: LossyMap::new(PLACES) }
     }
 
     /// The refusal of this cost, if it is known without asking.
-    pub(crate) fn known(&self, print: Print, toll: &Toll<'_>, now: Instant) -> Option<Decision> {
-        let cost = asked(toll)?;
-        let Known::Refuses(denial) = self.slots.get(print)? else { return None };
-        if cost < denial.cost || now >= denial.until || edit(toll) != denial.edit {
+    pub(crate) fn known(
+        &self,
+        hash: CounterHash,
+        charge: &Charge<'_>,
+        now: Instant,
+    ) -> Option<Decision> {
+        let cost = asked(charge)?;
+        let Known::Refuses(denial) = self.known.get(hash)? else { return None };
+        if cost < denial.cost || now >= denial.until || edit(charge) != denial.edit {
             return None;
         }
         let retry = denial.retry_at.saturating_duration_since(now);
@@ -77,14 +82,20 @@ impl Denials {
     }
 
     /// Learns from what the store decided about a question sent at `sent`.
-    pub(crate) fn learn(&self, print: Print, toll: &Toll<'_>, decision: &Decision, sent: Instant) {
+    pub(crate) fn learn(
+        &self,
+        hash: CounterHash,
+        charge: &Charge<'_>,
+        decision: &Decision,
+        sent: Instant,
+    ) {
         let Verdict::Deny(Retry::After(retry)) = decision.verdict else { return };
-        let Some(cost) = asked(toll) else { return };
+        let Some(cost) = asked(charge) else { return };
         if decision.basis != Basis::Counted {
             return;
         }
         let denial = Denial {
-            edit: edit(toll),
+            edit: edit(charge),
             cost,
             until: after(sent, retry.min(LONGEST)),
             retry_at: after(sent, retry),
@@ -97,52 +108,58 @@ impl Denials {
             }
             Known::Credited(then) => sent <= then,
         };
-        if !self.slots.get(print).is_some_and(outdone) {
-            self.slots.put(print, Known::Refuses(denial));
+        if !self.known.get(hash).is_some_and(outdone) {
+            self.known.put(hash, Known::Refuses(denial));
         }
     }
 
     /// Forgets what a credit may have changed, which has arrived at `now`.
-    pub(crate) fn forget(&self, print: Print, now: Instant) {
-        self.slots.put(print, Known::Credited(now));
+    pub(crate) fn forget(&self, hash: CounterHash, now: Instant) {
+        self.known.put(hash, Known::Credited(now));
     }
 }
 
 /// What is asked for, if its refusal may be repeated. More than can ever pass is refused for good,
 /// which only the store says.
-fn asked(toll: &Toll<'_>) -> Option<Cost> {
-    let most = toll.limit.quota().burst().get();
-    toll.asked().filter(|cost| *cost <= most && !toll.counts_holders())
+fn asked(charge: &Charge<'_>) -> Option<Cost> {
+    let most = charge.limit().quota().burst().get();
+    match charge.op() {
+        // With patience, a longer wait may still pass.
+        Op::Take(cost) | Op::Peek(cost) if cost > 0 && charge.patience().is_zero() => {
+            (cost <= most && !counts_holders(charge.limit())).then_some(cost)
+        }
+        _ => None,
+    }
 }
 
-fn edit(toll: &Toll<'_>) -> (Revision, Quota) {
-    (toll.limit.revision(), toll.limit.quota())
+fn edit(charge: &Charge<'_>) -> (Revision, Quota) {
+    (charge.limit().revision(), charge.limit().quota())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::Printer;
+    use super::super::lossy_map::CounterHasher;
     use super::*;
     use crate::clock::now;
     use tollgate_core::algorithm::SlidingLog;
-    use tollgate_core::{Key, Limit, Op};
+    use tollgate_core::{Key, Limit};
 
     #[test]
     fn so_many_refusals_are_known_as_have_places_and_the_last_always_is() {
-        let (denials, printer, sent) = (Denials::new(), Printer::new(), now());
+        let (denials, hasher, sent) = (Denials::new(), CounterHasher::new(), now());
         let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
         let verdict = Verdict::Deny(Retry::After(Duration::from_secs(60)));
         let refusal = Decision { basis: Basis::Counted, ..Decision::overflow(verdict) };
         let known = |i: usize| {
             let key = i.to_le_bytes();
-            let toll = Toll::new(Key::new(&key).unwrap(), &limit, Op::Take(1));
-            denials.known(printer.print(toll.key, &limit), &toll, sent).is_some()
+            let charge = Charge::take(Key::new(&key).unwrap(), &limit, 1).unwrap();
+            denials.known(hasher.hash(charge.key(), &limit), &charge, sent).is_some()
         };
 
         for i in 0..200_000_usize {
             let key = i.to_le_bytes();
-            let toll = Toll::new(Key::new(&key).unwrap(), &limit, Op::Take(1));
-            denials.learn(printer.print(toll.key, &limit), &toll, &refusal, sent);
+            let charge = Charge::take(Key::new(&key).unwrap(), &limit, 1).unwrap();
+            denials.learn(hasher.hash(charge.key(), &limit), &charge, &refusal, sent);
             assert!(known(i), "whoever comes later takes the place");
         }
 

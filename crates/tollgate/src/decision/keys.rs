@@ -1,4 +1,4 @@
-//! The first byte of every key this crate builds: what kind of counter it names.
+//! The first byte of every key this crate builds: the kind of counter that it names.
 //!
 //! Rules name theirs in `core::rule` (`r`, `b`, `c`); these are all others. Two kinds never meet.
 
@@ -6,9 +6,9 @@ use tollgate_core::{Key, KeyError};
 
 /// A key that a caller chose: [`crate::Limiter::check`] and gates.
 pub(crate) const CHOSEN: u8 = b'k';
-/// That a debt was settled.
+/// The once-marker of a debt that was settled.
 pub(crate) const DEBT: u8 = b'd';
-/// That a reservation was used.
+/// The once-marker of a reservation that was used.
 pub(crate) const RESERVATION: u8 = b'o';
 /// The nodes that are alive.
 pub(crate) const NODES: u8 = b'n';
@@ -29,10 +29,17 @@ pub(crate) fn tagged(kind: u8, key: &[u8]) -> Result<Vec<u8>, KeyError> {
     Ok(bytes)
 }
 
-/// The key of this kind with this number.
-pub(crate) fn numbered(kind: u8, number: u128, buffer: &mut [u8; 17]) -> Option<Key<'_>> {
-    let (tag, rest) = buffer.split_first_mut()?;
-    *tag = kind;
-    rest.copy_from_slice(&number.to_le_bytes());
-    Key::new(&*buffer).ok()
+/// The key of a once-marker: a counter of one, which records that something happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OnceKey([u8; 19]);
+
+impl OnceKey {
+    /// Writes the marker of this kind and number, in the shard of the counter that it guards.
+    pub(crate) fn write(&mut self, kind: u8, number: u128, guarded: &[u8]) -> Option<Key<'_>> {
+        let shard = Key::new(guarded).ok()?.shard();
+        let (head, rest) = self.0.split_at_mut(3);
+        head.copy_from_slice(&[Key::PLACED, shard, kind]);
+        rest.copy_from_slice(&number.to_le_bytes());
+        Key::new(&self.0).ok()
+    }
 }

@@ -1,8 +1,7 @@
-//! What has been judged of a request already, so that nothing counts it twice.
+//! Rulings in the extensions of a request, so that no layer counts the request twice.
 //!
-//! A layer leaves its ruling in the request's extensions, under the limiter and the domain that
-//! it asked. Whoever comes later with the same limiter and domain takes that ruling for its own:
-//! a layer within a layer passes the request on, and a handler can look at what was decided.
+//! A layer leaves its ruling there, under the limiter and the domain that it asked. A layer further
+//! in with the same limiter and domain passes the request on, and a handler can look at the ruling.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,15 +16,15 @@ use crate::{Limiter, Ruling};
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};
-/// use tollgate::http::Judged;
+/// use tollgate::http::Rulings;
 ///
-/// async fn handler(Extension(judged): Extension<Judged>) -> String {
-///     format!("{} limits were looked at", judged.rulings().flat_map(|ruling| ruling.findings()).count())
+/// async fn handler(Extension(rulings): Extension<Rulings>) -> String {
+///     format!("{} limits were looked at", rulings.iter().flat_map(|ruling| ruling.findings()).count())
 /// }
 /// let app: Router = Router::new().route("/", get(handler));
 /// ```
 #[derive(Clone, Default)]
-pub struct Judged(SmallVec<[Entry; 1]>);
+pub struct Rulings(SmallVec<[Entry; 1]>);
 
 #[derive(Clone)]
 struct Entry {
@@ -34,8 +33,8 @@ struct Entry {
     ruling: Arc<Ruling>,
 }
 
-impl Judged {
-    /// What this limiter decided about the request in this domain, if it was asked.
+impl Rulings {
+    /// The ruling of this limiter on the request in this domain, if it was asked.
     pub fn ruling<S: Store + 'static>(
         &self,
         limiter: &Limiter<S>,
@@ -45,13 +44,13 @@ impl Judged {
     }
 
     /// All rulings, in the order in which they were made.
-    pub fn rulings(&self) -> impl Iterator<Item = &Ruling> {
+    pub fn iter(&self) -> impl Iterator<Item = &Ruling> {
         self.0.iter().map(|entry| &*entry.ruling)
     }
 
-    /// Whether the request has been judged so.
+    /// True if the request has such a ruling.
     pub(super) fn is_by(extensions: &Extensions, limiter: u128, domain: &str) -> bool {
-        extensions.get::<Self>().is_some_and(|judged| judged.by(limiter, domain).is_some())
+        extensions.get::<Self>().is_some_and(|rulings| rulings.by(limiter, domain).is_some())
     }
 
     /// Leaves a ruling in a request.
@@ -71,8 +70,8 @@ impl Judged {
     }
 }
 
-impl fmt::Debug for Judged {
+impl fmt::Debug for Rulings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.rulings()).finish()
+        f.debug_list().entries(self.iter()).finish()
     }
 }

@@ -9,18 +9,18 @@ const WAITING: usize = 6_000;
 
 /// Those who wait. Clones count together.
 #[derive(Clone, Debug)]
-pub(super) struct Crowd {
+pub(super) struct WaitLimit {
     most: usize,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Default for Crowd {
+impl Default for WaitLimit {
     fn default() -> Self {
         Self::of(WAITING)
     }
 }
 
-impl Crowd {
+impl WaitLimit {
     /// A crowd of its own, of at most so many.
     pub(super) fn of(most: usize) -> Self {
         Self { most, waiting: Arc::default() }

@@ -1,4 +1,4 @@
-//! What happens besides requests: one task that keeps promises.
+//! Background jobs: one task that does what no caller waits for.
 //!
 //! - *Heartbeats* say that this node is alive, and count the others.
 //! - *Permits* of concurrency limits are renewed while they are held and released when dropped.
@@ -7,9 +7,9 @@
 //!
 //! It lives on the runtime that made it, or on a thread of its own where there is none or it has no
 //! timers (then tokio's word about that is seen on stderr, once for each limiter), until the
-//! limiter and every permit are gone. Chores are done in the order in which they were asked for. What
-//! permits ask is never dropped, and bounded by how many there are. Of the rest at most [`CHORES`]
-//! wait; beyond, one is dropped and counted, which costs a ban a refusal or a counter a credit, and
+//! limiter and every permit are gone. Jobs are done in the order in which they were queued. Jobs of
+//! permits are never dropped, and bounded by the number of permits. Of the rest at most [`MAX_JOBS`]
+//! wait; beyond, a job is dropped and counted, which costs a ban a refusal or a counter a credit, and
 //! admits nobody.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,14 +25,15 @@ use tollgate_core::{
     Verdict,
 };
 
-use super::toll::OwnedToll;
-use super::{Engine, Outcome, Shared, Source, keys};
+use super::keys;
+use super::plan::OwnedCounter;
+use super::run::Runner;
 use crate::clock::{self, Instant, after};
 
-/// Chores that may wait, besides those of permits.
-const CHORES: usize = 65_536;
+/// Jobs that may wait, besides those of permits.
+const MAX_JOBS: usize = 65_536;
 
-/// Chores done with one call to the store.
+/// Jobs done with one call to the store.
 const AT_ONCE: usize = 64;
 
 /// How often a node says that it is alive, and after how long it is taken for dead.
@@ -62,43 +63,43 @@ fn nodes_limit() -> Limit {
     Limit::new(Concurrency, quota).expect("as many as there may be holders")
 }
 
-/// Something to be done soon, by nobody in particular.
+/// Work that no caller waits for.
 #[derive(Debug)]
-pub(crate) enum Chore {
+pub(crate) enum Job {
     /// A permit is held from now on.
-    Hold { toll: OwnedToll, holder: Holder, lease: Duration },
+    Hold { counter: OwnedCounter, holder: Holder, lease: Duration },
     /// A permit was dropped.
-    Release { toll: OwnedToll, holder: Holder },
+    Release { counter: OwnedCounter, holder: Holder },
     /// A charge was in vain.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "only layers book places"))]
-    Credit { toll: OwnedToll, cost: Cost, at: Timestamp },
-    /// A request was refused under a rule that bans. Told if it is banned now.
-    Refused { refusals: OwnedToll, ban: OwnedToll, told: Teller },
+    Credit { counter: OwnedCounter, cost: Cost, at: Timestamp },
+    /// A request was refused under a rule that bans. `banned` is called if a ban begins.
+    Refused { refusals: OwnedCounter, ban: OwnedCounter, banned: OnAnswer },
     /// Shadow rules are to be charged, all or none.
-    Shadow { tolls: Vec<(OwnedToll, Op)>, told: Teller },
+    Shadow { charges: OwnedRequest, answered: OnAnswer },
 }
 
-/// Whom to tell what came of it.
-pub(crate) struct Teller(Box<dyn FnOnce(Outcome) + Send>);
+/// A callback for the store's answer.
+pub(crate) struct OnAnswer(Box<dyn FnOnce(Answer) + Send>);
 
-impl Teller {
-    pub(crate) fn new(tell: impl FnOnce(Outcome) + Send + 'static) -> Self {
-        Self(Box::new(tell))
+impl OnAnswer {
+    pub(crate) fn new(call: impl FnOnce(Answer) + Send + 'static) -> Self {
+        Self(Box::new(call))
     }
 
-    fn tell(self, answer: Answer) {
-        (self.0)(Outcome { answer, source: Source::Store });
+    fn call(self, answer: Answer) {
+        (self.0)(answer);
     }
 }
 
-impl std::fmt::Debug for Teller {
+impl std::fmt::Debug for OnAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Teller(..)")
+        f.write_str("OnAnswer(..)")
     }
 }
 
-impl Chore {
-    /// Whether nothing worse than what the header says happens without it.
+impl Job {
+    /// True if losing the job costs no more than the header says.
     const fn may_be_dropped(&self) -> bool {
         !matches!(self, Self::Hold { .. } | Self::Release { .. })
     }
@@ -106,32 +107,32 @@ impl Chore {
 
 /// A handle to the task. It ends when the last one is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Keeper {
-    chores: mpsc::UnboundedSender<Chore>,
-    /// How many wait that may be dropped.
+pub(crate) struct Background {
+    jobs: mpsc::UnboundedSender<Job>,
+    /// The number of waiting jobs that may be dropped.
     waiting: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
 }
 
-impl Keeper {
-    pub(crate) fn start<S: Store + 'static>(engine: &Shared<S>) -> Self {
-        let (chores, asked) = mpsc::unbounded_channel();
-        let (waiting, lost) = (Arc::default(), Arc::clone(&engine.counts.lost_chores));
-        let keep = Keep::new(Arc::clone(engine), Arc::clone(&waiting)).run(asked);
+impl Background {
+    pub(crate) fn start<S: Store + 'static>(runner: &Arc<Runner<S>>) -> Self {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (waiting, lost) = (Arc::default(), Arc::clone(&runner.counts.lost_jobs));
+        let task = BackgroundTask::new(Arc::clone(runner), Arc::clone(&waiting)).run(queue);
         match Handle::try_current() {
-            Ok(runtime) if has_timers() => drop(runtime.spawn(keep)),
-            _ => on_a_thread(keep),
+            Ok(runtime) if has_timers() => drop(runtime.spawn(task)),
+            _ => on_a_thread(task),
         }
-        Self { chores, waiting, lost }
+        Self { jobs, waiting, lost }
     }
 
-    /// Asks for a chore.
-    pub(crate) fn ask(&self, chore: Chore) {
-        let droppable = chore.may_be_dropped();
-        if droppable && self.waiting.fetch_add(1, Ordering::AcqRel) >= CHORES {
+    /// Queues a job.
+    pub(crate) fn queue(&self, job: Job) {
+        let droppable = job.may_be_dropped();
+        if droppable && self.waiting.fetch_add(1, Ordering::AcqRel) >= MAX_JOBS {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
             self.lost.fetch_add(1, Ordering::Relaxed);
-        } else if self.chores.send(chore).is_err() {
+        } else if self.jobs.send(job).is_err() {
             // The runtime that the task lived on has ended.
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -143,39 +144,39 @@ fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-fn on_a_thread(keep: impl Future<Output = ()> + Send + 'static) {
+fn on_a_thread(task: impl Future<Output = ()> + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         if let Ok(runtime) = runtime {
-            runtime.block_on(keep);
+            runtime.block_on(task);
         }
     };
     // Where no thread can be had, leases end by themselves and bans are not counted.
-    drop(std::thread::Builder::new().name("tollgate-keeper".into()).spawn(run));
+    drop(std::thread::Builder::new().name("tollgate-background".into()).spawn(run));
 }
 
-struct Keep<S> {
-    engine: Shared<S>,
+struct BackgroundTask<S> {
+    runner: Arc<Runner<S>>,
     waiting: Arc<AtomicUsize>,
-    held: HashMap<Holder, Held>,
+    held: HashMap<Holder, HeldPermit>,
     /// When each is to be renewed, earliest first.
     renewals: BTreeSet<(Instant, Holder)>,
     next_beat: Option<Instant>,
     next_settling: Instant,
 }
 
-struct Held {
-    toll: OwnedToll,
+struct HeldPermit {
+    counter: OwnedCounter,
     lease: Duration,
     renew_at: Instant,
 }
 
-impl<S: Store> Keep<S> {
-    fn new(engine: Shared<S>, waiting: Arc<AtomicUsize>) -> Self {
+impl<S: Store> BackgroundTask<S> {
+    fn new(runner: Arc<Runner<S>>, waiting: Arc<AtomicUsize>) -> Self {
         let now = clock::now();
-        let next_beat = engine.store.is_remote().then_some(now);
+        let next_beat = runner.store.is_remote().then_some(now);
         Self {
-            engine,
+            runner,
             waiting,
             held: HashMap::new(),
             renewals: BTreeSet::new(),
@@ -184,16 +185,16 @@ impl<S: Store> Keep<S> {
         }
     }
 
-    async fn run(mut self, mut chores: mpsc::UnboundedReceiver<Chore>) {
-        let mut asked = Vec::with_capacity(AT_ONCE);
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
+        let mut jobs = Vec::with_capacity(AT_ONCE);
         loop {
             let tick = tokio::time::sleep_until(self.next_tick());
             tokio::select! {
-                count = chores.recv_many(&mut asked, AT_ONCE) => {
+                count = queue.recv_many(&mut jobs, AT_ONCE) => {
                     if count == 0 {
                         return self.farewell().await;
                     }
-                    self.work(std::mem::take(&mut asked)).await;
+                    self.work(std::mem::take(&mut jobs)).await;
                 }
                 () = tick => {}
             }
@@ -209,7 +210,7 @@ impl<S: Store> Keep<S> {
         if let Some((renewal, _)) = self.renewals.first() {
             next = next.min(*renewal);
         }
-        if self.engine.store.is_remote() {
+        if self.runner.store.is_remote() {
             next = next.min(after(clock::now(), SETTLE));
         }
         next
@@ -222,11 +223,12 @@ impl<S: Store> Keep<S> {
             self.beat().await;
         }
         self.renew(now).await;
-        if now >= self.next_settling && !self.engine.ladder.debts.is_empty() {
+        if now >= self.next_settling && !self.runner.fallback.debts.is_empty() {
             self.next_settling = after(now, SETTLE);
             // While the store is away this fails at once, or after its deadline.
             for _ in 0..SETTLINGS {
-                if self.engine.ladder.debts.is_empty() || self.engine.settle_some().await.is_err() {
+                if self.runner.fallback.debts.is_empty() || self.runner.settle_some().await.is_err()
+                {
                     break;
                 }
             }
@@ -236,13 +238,13 @@ impl<S: Store> Keep<S> {
     /// Says that this node is alive, and counts who else is.
     async fn beat(&self) {
         let limit = nodes_limit();
-        let holder = Holder(self.engine.names.process());
+        let holder = Holder(self.runner.names.process());
         let job = vec![(self.nodes(limit), Op::Acquire { holder, lease: DEAD })];
-        if let Ok(answers) = self.engine.execute(&[job]).await
+        if let Ok(answers) = self.runner.execute(&[job]).await
             && let Some(decision) = answers.first().and_then(|answer| answer.decisions.first())
         {
             let alive = limit.quota().count().get().saturating_sub(decision.remaining);
-            self.engine.ladder.set_nodes(alive);
+            self.runner.fallback.set_nodes(alive);
         }
     }
 
@@ -252,20 +254,20 @@ impl<S: Store> Keep<S> {
             self.renewals.remove(&(at, holder));
             if let Some(held) = self.held.get(&holder) {
                 let lease = held.lease;
-                due.push(vec![(held.toll.clone(), Op::Acquire { holder, lease })]);
+                due.push(vec![(held.counter.clone(), Op::Acquire { holder, lease })]);
                 self.renew_at(holder, after(now, third(lease)));
             }
         }
         for some in due.chunks(AT_ONCE) {
             // What fails now is tried again in a sixth of the lease, thrice before it ends; and
             // meanwhile the permits are held where others are granted, too.
-            if self.engine.execute(some).await.is_err() {
-                for (toll, op) in some.iter().flatten() {
+            if self.runner.execute(some).await.is_err() {
+                for (counter, op) in some.iter().flatten() {
                     if let Op::Acquire { holder, lease } = *op {
                         self.renew_at(holder, after(now, half(third(lease))));
                     }
-                    if let Some(toll) = toll.toll(*op) {
-                        self.engine.ladder.charge_share(&toll);
+                    if let Some(charge) = counter.charge(*op) {
+                        self.runner.fallback.charge_share(&charge);
                     }
                 }
             }
@@ -280,98 +282,97 @@ impl<S: Store> Keep<S> {
         }
     }
 
-    async fn work(&mut self, chores: Vec<Chore>) {
-        let mut jobs: Vec<Job> = Vec::with_capacity(chores.len());
+    async fn work(&mut self, jobs: Vec<Job>) {
+        let mut requests: Vec<OwnedRequest> = Vec::with_capacity(jobs.len());
         let mut after = Vec::new();
         let now = clock::now();
-        for chore in chores {
-            if chore.may_be_dropped() {
+        for job in jobs {
+            if job.may_be_dropped() {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
             }
-            match chore {
-                Chore::Hold { toll, holder, lease } => self.hold(toll, holder, lease, now),
-                Chore::Release { toll, holder } => {
-                    self.let_go(&toll, holder);
-                    jobs.push(vec![(toll, Op::Release { holder })]);
+            match job {
+                Job::Hold { counter, holder, lease } => self.hold(counter, holder, lease, now),
+                Job::Release { counter, holder } => {
+                    self.let_go(&counter, holder);
+                    requests.push(vec![(counter, Op::Release { holder })]);
                 }
-                Chore::Credit { toll, cost, at } => {
-                    jobs.push(vec![(toll, Op::Credit { cost, at })]);
+                Job::Credit { counter, cost, at } => {
+                    requests.push(vec![(counter, Op::Credit { cost, at })]);
                 }
-                Chore::Refused { refusals, ban, told } => {
-                    after.push((jobs.len(), Then::Ban(ban, told)));
-                    jobs.push(vec![(refusals, Op::Take(1))]);
+                Job::Refused { refusals, ban, banned } => {
+                    after.push((requests.len(), Then::Ban(ban, banned)));
+                    requests.push(vec![(refusals, Op::Take(1))]);
                 }
-                Chore::Shadow { tolls, told } => {
-                    after.push((jobs.len(), Then::Tell(told)));
-                    jobs.push(tolls);
+                Job::Shadow { charges, answered } => {
+                    after.push((requests.len(), Then::Call(answered)));
+                    requests.push(charges);
                 }
             }
         }
-        match self.engine.execute(&jobs).await {
+        match self.runner.execute(&requests).await {
             Ok(answers) => {
-                self.engine.forget_credited(&jobs);
+                self.runner.forget_credited(&requests);
                 self.follow_up(&answers, after).await;
             }
             Err(_) => {
-                let lost = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
-                self.engine.counts.lost_chores.fetch_add(lost, Ordering::Relaxed);
+                let lost = u64::try_from(requests.len()).unwrap_or(u64::MAX);
+                self.runner.counts.lost_jobs.fetch_add(lost, Ordering::Relaxed);
             }
         }
     }
 
-    fn hold(&mut self, toll: OwnedToll, holder: Holder, lease: Duration, now: Instant) {
+    fn hold(&mut self, counter: OwnedCounter, holder: Holder, lease: Duration, now: Instant) {
         let renew_at = after(now, third(lease));
         self.renewals.insert((renew_at, holder));
-        self.held.insert(holder, Held { toll, lease, renew_at });
+        self.held.insert(holder, HeldPermit { counter, lease, renew_at });
     }
 
-    fn let_go(&mut self, toll: &OwnedToll, holder: Holder) {
+    fn let_go(&mut self, counter: &OwnedCounter, holder: Holder) {
         if let Some(held) = self.held.remove(&holder) {
             self.renewals.remove(&(held.renew_at, holder));
         }
-        if let Some(toll) =
-            toll.toll(Op::Release { holder }).filter(|_| self.engine.store.is_remote())
-        {
-            self.engine.ladder.charge_share(&toll);
+        let release = counter.charge(Op::Release { holder });
+        if let Some(release) = release.filter(|_| self.runner.store.is_remote()) {
+            self.runner.fallback.charge_share(&release);
         }
     }
 
-    /// Tells who is to be told, and bans whoever has been refused often enough.
+    /// Calls the callbacks, and bans clients that have been refused often enough.
     async fn follow_up(&self, answers: &[Answer], after: Vec<(usize, Then)>) {
         let full = |answer: &Answer| {
             !answer.passes() || answer.decisions.iter().any(|decision| decision.remaining == 0)
         };
-        let (mut jobs, mut tellers) = (Vec::new(), Vec::new());
+        let (mut requests, mut callbacks) = (Vec::new(), Vec::new());
         for (place, then) in after {
             match (then, answers.get(place)) {
-                (Then::Tell(told), Some(answer)) => told.tell(answer.clone()),
-                (Then::Ban(ban, told), Some(answer)) if full(answer) => {
-                    jobs.push(vec![(ban, Op::Take(1))]);
-                    tellers.push(told);
+                (Then::Call(answered), Some(answer)) => answered.call(answer.clone()),
+                (Then::Ban(ban, banned), Some(answer)) if full(answer) => {
+                    requests.push(vec![(ban, Op::Take(1))]);
+                    callbacks.push(banned);
                 }
                 _ => {}
             }
         }
-        let Ok(answers) = self.engine.execute(&jobs).await else { return };
-        for (answer, told) in answers.into_iter().zip(tellers) {
+        let Ok(answers) = self.runner.execute(&requests).await else { return };
+        for (answer, banned) in answers.into_iter().zip(callbacks) {
             if answer.verdict == Verdict::Allow {
-                told.tell(answer);
+                banned.call(answer);
             }
         }
     }
 
     /// Others need not wait until this node is taken for dead.
     async fn farewell(&self) {
-        if self.engine.store.is_remote() {
-            let release = Op::Release { holder: Holder(self.engine.names.process()) };
-            let _ = self.engine.execute(&[vec![(self.nodes(nodes_limit()), release)]]).await;
+        if self.runner.store.is_remote() {
+            let release = Op::Release { holder: Holder(self.runner.names.process()) };
+            let _ = self.runner.execute(&[vec![(self.nodes(nodes_limit()), release)]]).await;
         }
     }
 
     /// The counter of live nodes of this fleet.
-    fn nodes(&self, limit: Limit) -> OwnedToll {
-        let key = [&[keys::NODES], self.engine.fleet.as_bytes()].concat().into();
-        OwnedToll { key, limit, partition: None }
+    fn nodes(&self, limit: Limit) -> OwnedCounter {
+        let key = [&[keys::NODES], self.runner.fleet.as_bytes()].concat().into();
+        OwnedCounter { key, limit, partition: None }
     }
 }
 
@@ -383,38 +384,28 @@ fn half(span: Duration) -> Duration {
     span.checked_div(2).unwrap_or(span).max(Duration::from_millis(1))
 }
 
-/// The future's output if it is ready at once, as that of an embedded store is.
-pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match future.as_mut().poll(&mut context) {
-        std::task::Poll::Ready(output) => Some(output),
-        std::task::Poll::Pending => None,
-    }
-}
-
 /// Charges that are made together or not at all.
-type Job = Vec<(OwnedToll, Op)>;
+pub(crate) type OwnedRequest = Vec<(OwnedCounter, Op)>;
 
-/// What follows when a job is done.
+/// The step that follows an answer.
 enum Then {
-    Ban(OwnedToll, Teller),
-    Tell(Teller),
+    Ban(OwnedCounter, OnAnswer),
+    Call(OnAnswer),
 }
 
-impl<S: Store> Engine<S> {
-    /// Executes jobs, each all or none, with one call.
-    async fn execute(&self, jobs: &[Job]) -> Result<Vec<Answer>, StoreError> {
-        let charges: Vec<Vec<Charge<'_>>> = jobs
+impl<S: Store> Runner<S> {
+    /// Executes requests, each all or none, with one call.
+    async fn execute(&self, requests: &[OwnedRequest]) -> Result<Vec<Answer>, StoreError> {
+        let charges: Vec<Vec<Charge<'_>>> = requests
             .iter()
-            .map(|job| job.iter().filter_map(|(toll, op)| toll.toll(*op)?.charge()).collect())
+            .map(|request| request.iter().filter_map(|(it, op)| it.charge(*op)).collect())
             .collect();
-        let mut batch = Vec::with_capacity(jobs.len());
-        for (job, charges) in jobs.iter().zip(&charges) {
-            // Every job has an answer: one that could not be built asks nothing.
+        let mut batch = Vec::with_capacity(requests.len());
+        for (owned, charges) in requests.iter().zip(&charges) {
+            // Every request has an answer: one that could not be built asks nothing.
             let request = Request::new(charges).or_else(|_| Request::new(&[]));
             let Ok(request) = request else { return Ok(Vec::new()) };
-            let partition = job.first().and_then(|(toll, _)| toll.partition.as_deref());
+            let partition = owned.first().and_then(|(it, _)| it.partition.as_deref());
             batch.push(partition.map_or(request, |partition| request.within(partition)));
         }
         if batch.is_empty() {
@@ -426,20 +417,11 @@ impl<S: Store> Engine<S> {
     }
 
     /// Forgets refusals of counters that were credited or released.
-    fn forget_credited(&self, jobs: &[Job]) {
-        for (toll, op) in jobs.iter().flatten() {
-            if let (Op::Credit { .. }, Some(toll)) = (op, toll.toll(*op)) {
-                self.forget_denials(&[toll]);
+    fn forget_credited(&self, requests: &[OwnedRequest]) {
+        for (counter, op) in requests.iter().flatten() {
+            if let (Op::Credit { .. }, Some(charge)) = (op, counter.charge(*op)) {
+                self.forget_denials([&charge]);
             }
-        }
-    }
-
-    /// Charges shadow rules at once, on a store that takes no trip.
-    pub(crate) async fn shadow(&self, tolls: Job, told: Teller) {
-        if let Ok(answers) = self.execute(&[tolls]).await
-            && let Some(answer) = answers.into_iter().next()
-        {
-            told.tell(answer);
         }
     }
 }

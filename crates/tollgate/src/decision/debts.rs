@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Limit, Op};
+use tollgate_core::{Charge, Cost, Limit, Op};
 
-use super::slots::Print;
-use super::toll::{OwnedToll, Toll};
+use super::lossy_map::CounterHash;
+use super::plan::OwnedCounter;
 use crate::clock::{self, Instant};
 
 /// How many counters may be owed to at a time. Beyond, what passes is not remembered, and counted.
@@ -28,7 +28,7 @@ const PARTS: usize = 8;
 /// What is owed to one counter.
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
-    toll: OwnedToll,
+    counter: OwnedCounter,
     /// The limit that this process answers by meanwhile.
     share: Limit,
     /// What no part has yet.
@@ -50,16 +50,16 @@ pub(crate) struct Part {
 
 /// What is to be told of a debt.
 #[derive(Clone, Debug)]
-pub(crate) struct Settling {
-    print: Print,
-    pub(crate) toll: OwnedToll,
+pub(crate) struct Settlement {
+    hash: CounterHash,
+    pub(crate) counter: OwnedCounter,
     pub(crate) parts: SmallVec<[Part; 1]>,
 }
 
 /// All debts.
 #[derive(Debug, Default)]
 pub(crate) struct Debts {
-    by_print: Mutex<HashMap<Print, Debt>>,
+    by_counter: Mutex<HashMap<CounterHash, Debt>>,
     /// So that the way of every request need not lock.
     count: AtomicUsize,
 }
@@ -87,36 +87,36 @@ impl Debts {
     /// Notes that a counter is answered for locally.
     pub(crate) fn meet(
         &self,
-        print: Print,
-        toll: &Toll<'_>,
+        hash: CounterHash,
+        charge: &Charge<'_>,
         partition: Option<&[u8]>,
         share: &Limit,
         now: Instant,
     ) -> Met {
         let mut debts = self.lock();
-        if let Some(debt) = debts.get_mut(&print) {
+        if let Some(debt) = debts.get_mut(&hash) {
             // The rule may have been edited since.
             debt.share = *share;
-            debt.toll.limit = *toll.limit;
+            debt.counter.limit = *charge.limit();
             return Met::Again;
         }
-        if matches!(toll.op, Op::Peek(_)) {
+        if matches!(charge.op(), Op::Peek(_)) {
             return Met::Asked;
         }
         if debts.len() >= MOST {
             return Met::Unknown;
         }
-        let toll = OwnedToll::new(toll, partition);
-        let debt = Debt { toll, share: *share, cost: 0, last: now, parts: SmallVec::new() };
-        debts.insert(print, debt);
+        let counter = OwnedCounter::of(charge, partition);
+        let debt = Debt { counter, share: *share, cost: 0, last: now, parts: SmallVec::new() };
+        debts.insert(hash, debt);
         self.count.store(debts.len(), Ordering::Release);
         Met::First
     }
 
     /// Adds what passed. The most that still counts is what the share holds at once.
-    pub(crate) fn add(&self, print: Print, cost: Cost, now: Instant) -> bool {
+    pub(crate) fn add(&self, hash: CounterHash, cost: Cost, now: Instant) -> bool {
         let mut debts = self.lock();
-        let Some(debt) = debts.get_mut(&print) else { return false };
+        let Some(debt) = debts.get_mut(&hash) else { return false };
         debt.cost = debt.cost.saturating_add(cost).min(debt.share.quota().burst().get());
         debt.last = now;
         true
@@ -124,19 +124,19 @@ impl Debts {
 
     /// What is to be told of a counter: what was sent before and is not known to have been told, and
     /// what passed since, as far as it still counts. `used` says how much of the share is used.
-    pub(crate) fn settling(
+    pub(crate) fn settlement(
         &self,
-        print: Print,
-        used: impl FnOnce(&OwnedToll, &Limit) -> u64,
+        hash: CounterHash,
+        used: impl FnOnce(&OwnedCounter, &Limit) -> u64,
         name: impl FnOnce() -> u128,
-    ) -> Option<Settling> {
+    ) -> Option<Settlement> {
         let mut debts = self.lock();
-        let debt = debts.get_mut(&print)?;
+        let debt = debts.get_mut(&hash)?;
         // What has left the counter is worth nothing to the store either.
         let (now, counts) = (clock::now(), counts_for(&debt.share));
         debt.parts.retain(|part| now.saturating_duration_since(part.last) < counts);
         if debt.cost > 0 && debt.parts.len() < PARTS {
-            let cost = debt.cost.min(used(&debt.toll, &debt.share));
+            let cost = debt.cost.min(used(&debt.counter, &debt.share));
             debt.cost = 0;
             if cost > 0 {
                 debt.parts.push(Part { name: name(), cost, last: debt.last, sent: 0 });
@@ -144,33 +144,33 @@ impl Debts {
         }
         // Who asked for it may leave without saying what came of it.
         debt.parts.iter_mut().for_each(|part| part.sent = part.sent.saturating_add(1));
-        Some(Settling { print, toll: debt.toll.clone(), parts: debt.parts.clone() })
+        Some(Settlement { hash, counter: debt.counter.clone(), parts: debt.parts.clone() })
     }
 
     /// Some of them.
-    pub(crate) fn some(&self, most: usize) -> Vec<Print> {
+    pub(crate) fn some(&self, most: usize) -> Vec<CounterHash> {
         self.lock().keys().take(most).copied().collect()
     }
 
     /// Forgets what the store was told, and the debt if nothing is left of it.
-    pub(crate) fn settled(&self, settled: &Settling) {
+    pub(crate) fn settled(&self, settled: &Settlement) {
         let mut debts = self.lock();
-        let Some(debt) = debts.get_mut(&settled.print) else { return };
+        let Some(debt) = debts.get_mut(&settled.hash) else { return };
         debt.parts.retain(|part| !settled.parts.iter().any(|told| told.name == part.name));
         if debt.cost == 0 && debt.parts.is_empty() {
-            debts.remove(&settled.print);
+            debts.remove(&settled.hash);
             self.count.store(debts.len(), Ordering::Release);
         }
     }
 
     /// Takes back what was certainly not told: by the next time, less of it may still count. A part
     /// that somebody else sent as well, or sent before without a reply, keeps its name and its cost.
-    pub(crate) fn unsent(&self, settling: &Settling) {
+    pub(crate) fn unsent(&self, settlement: &Settlement) {
         let mut debts = self.lock();
-        let Some(debt) = debts.get_mut(&settling.print) else { return };
+        let Some(debt) = debts.get_mut(&settlement.hash) else { return };
         let Debt { parts, cost, .. } = debt;
         parts.retain_mut(|part| {
-            if settling.parts.iter().any(|unsent| unsent.name == part.name) {
+            if settlement.parts.iter().any(|unsent| unsent.name == part.name) {
                 part.sent = part.sent.saturating_sub(1);
             }
             if part.sent == 0 {
@@ -180,9 +180,9 @@ impl Debts {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Print, Debt>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CounterHash, Debt>> {
         // Every edit above is whole before anything could panic.
-        self.by_print.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_counter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,51 +13,51 @@ use tollgate_core::{Key, Limit};
 
 use crate::chance;
 
-/// What stands for a counter.
+/// A keyed 128-bit hash that stands for a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Print {
+pub(crate) struct CounterHash {
     high: u64,
     low: u64,
 }
 
-/// Makes prints.
-pub(crate) struct Printer {
+/// Hashes counters under a secret of this process.
+pub(crate) struct CounterHasher {
     keys: (u64, u64),
 }
 
-impl std::fmt::Debug for Printer {
+impl std::fmt::Debug for CounterHasher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Printer(..)")
+        f.write_str("CounterHasher(..)")
     }
 }
 
-impl Printer {
+impl CounterHasher {
     pub(crate) fn new() -> Self {
         Self { keys: (chance::bits(), chance::bits()) }
     }
 
-    /// The print of a counter, under whichever edit of its rule.
-    pub(crate) fn print(&self, key: Key<'_>, limit: &Limit) -> Print {
+    /// The hash of a counter, under whichever edit of its rule.
+    pub(crate) fn hash(&self, key: Key<'_>, limit: &Limit) -> CounterHash {
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         hasher.write_u8(limit.code());
         hasher.write(key.as_bytes());
-        let hash = hasher.finish128();
-        Print { high: hash.h1, low: hash.h2 }
+        let bits = hasher.finish128();
+        CounterHash { high: bits.h1, low: bits.h2 }
     }
 }
 
 /// Places for things that may be forgotten.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub(crate) struct LossyMap<T> {
     shards: Box<[Mutex<Shard<T>>]>,
 }
 
-type Shard<T> = Box<[Option<(Print, T)>]>;
+type Shard<T> = Box<[Option<(CounterHash, T)>]>;
 
 /// Enough that two threads seldom meet.
 const SHARDS: usize = 64;
 
-impl<T: Copy> Slots<T> {
+impl<T: Copy> LossyMap<T> {
     /// About so many places, at least one a shard.
     pub(crate) fn new(places: usize) -> Self {
         let each = places.div_ceil(SHARDS).max(1);
@@ -66,35 +66,39 @@ impl<T: Copy> Slots<T> {
     }
 
     /// What is known of a counter.
-    pub(crate) fn get(&self, print: Print) -> Option<T> {
-        self.at(print, |place| place.filter(|(found, _)| *found == print).map(|(_, value)| value))
+    pub(crate) fn get(&self, hash: CounterHash) -> Option<T> {
+        self.at(hash, |place| place.filter(|(found, _)| *found == hash).map(|(_, value)| value))
     }
 
     /// Remembers this of a counter, in place of whatever is there.
-    pub(crate) fn put(&self, print: Print, value: T) {
-        self.at(print, |place| *place = Some((print, value)));
+    pub(crate) fn put(&self, hash: CounterHash, value: T) {
+        self.at(hash, |place| *place = Some((hash, value)));
     }
 
     /// Forgets a counter.
-    pub(crate) fn forget(&self, print: Print) {
-        self.at(print, |place| {
-            if place.is_some_and(|(found, _)| found == print) {
+    pub(crate) fn forget(&self, hash: CounterHash) {
+        self.at(hash, |place| {
+            if place.is_some_and(|(found, _)| found == hash) {
                 *place = None;
             }
         });
     }
 
-    fn at<R: Default>(&self, print: Print, act: impl FnOnce(&mut Option<(Print, T)>) -> R) -> R {
+    fn at<R: Default>(
+        &self,
+        hash: CounterHash,
+        act: impl FnOnce(&mut Option<(CounterHash, T)>) -> R,
+    ) -> R {
         let pick = |bits: u64, of: usize| {
             let of = u64::try_from(of).unwrap_or(1).max(1);
             usize::try_from(bits.checked_rem(of).unwrap_or(0)).unwrap_or(0)
         };
-        let Some(shard) = self.shards.get(pick(print.low, self.shards.len())) else {
+        let Some(shard) = self.shards.get(pick(hash.low, self.shards.len())) else {
             return R::default();
         };
         // Nothing here can panic halfway, so what a poisoned lock guards is whole.
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = pick(print.high, shard.len());
+        let place = pick(hash.high, shard.len());
         shard.get_mut(place).map(act).unwrap_or_default()
     }
 }

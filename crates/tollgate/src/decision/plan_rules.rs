@@ -1,0 +1,117 @@
+//! The planner of rules: from what the rules say about an ask to a plan.
+
+use tollgate_core::rule::declaration::OnOutage;
+use tollgate_core::rule::{Charges, Due, Judgement, LimitKind};
+use tollgate_core::{Cost, Holder, Need, Op};
+
+use super::plan::{ChargePolicy, Intent, Origin, Plan, RuleSource, Set, counts_holders};
+use super::ruling::{Blocked, Reason};
+use crate::chance::Names;
+
+impl<'p> Plan<'p> {
+    /// The plan of an ask that was judged by the limiter's rules.
+    #[inline(always)]
+    pub(crate) fn of_rules<'s: 'p>(
+        judgement: &'p Judgement<'s>,
+        rules: &'p RuleSource,
+        intent: Intent,
+        names: &Names,
+    ) -> Self {
+        let mut plan = Self::empty(rules, intent, Reason::NoRule);
+        match judgement {
+            Judgement::Charges(charges) => {
+                plan.partition = charges.partition();
+                for due in charges.enforced() {
+                    plan.push_due(charges, due, due.cost, Set::Limiter, names);
+                }
+                plan.push_shadow(charges, Set::Limiter, names);
+            }
+            other => (plan.uncharged, plan.blocked_by) = uncharged(other),
+        }
+        if let Intent::Charge { patience } = intent
+            && !patience.is_zero()
+        {
+            plan.be_patient(patience);
+        }
+        plan
+    }
+
+    /// Adds the charge of one limit or ban of a rule.
+    #[inline]
+    pub(crate) fn push_due<'s: 'p>(
+        &mut self,
+        charges: &'p Charges<'s>,
+        due: &'p Due<'s>,
+        cost: Cost,
+        set: Set,
+        names: &Names,
+    ) {
+        let (limit, kind) = (due.limit.limit(), due.limit.kind());
+        let op = match (self.intent, kind) {
+            // A cost of 0 asks and holds nothing.
+            (_, LimitKind::Limit) if counts_holders(limit) && cost == 0 => Op::Peek(0),
+            (Intent::Peek, LimitKind::Limit) if counts_holders(limit) => Op::Peek(1),
+            (Intent::Peek, LimitKind::Limit) => Op::Peek(cost),
+            (_, LimitKind::Limit) if counts_holders(limit) => {
+                Op::Acquire { holder: Holder(names.draw()), lease: limit.quota().period() }
+            }
+            (_, LimitKind::Limit) => Op::Take(cost),
+            (_, LimitKind::Ban | LimitKind::Refusals) => Op::Peek(cost),
+        };
+        let policy = ChargePolicy {
+            origin: Origin::rule(set, due.rule.index(), limit_index(due)),
+            on_outage: match (due.rule.on_outage(), kind) {
+                // A client that the store last called banned stays banned; all others pass.
+                (OnOutage::Admit, LimitKind::Ban) => OnOutage::Local,
+                (on_outage, _) => on_outage,
+            },
+            guard: due.limit.guard(),
+            bans: due.rule.ban().is_some() && kind == LimitKind::Limit,
+            measured: due.rule.declaration().cost.attribute.is_some(),
+            refusals: charges.refusals_key(due),
+        };
+        self.push(charges.key(due), limit, op, Need::Must, policy);
+    }
+
+    /// Plans shadow rules, unless the request only asks.
+    pub(crate) fn push_shadow<'s: 'p>(
+        &mut self,
+        charges: &'p Charges<'s>,
+        set: Set,
+        names: &Names,
+    ) {
+        if self.intent == Intent::Peek {
+            return;
+        }
+        if let Some(by) = charges.shadow_block() {
+            let mut block = Self::empty(self.rules, Intent::Shadow, Reason::Blocked);
+            block.blocked_by = Some(Blocked::new(&by));
+            self.shadow.push(block);
+        }
+        if !charges.shadow().is_empty() {
+            let mut shadow = Self::empty(self.rules, Intent::Shadow, Reason::NoRule);
+            shadow.partition = charges.partition();
+            for due in charges.shadow() {
+                shadow.push_due(charges, due, due.cost, set, names);
+            }
+            self.shadow.push(shadow);
+        }
+    }
+}
+
+/// The reason of the verdict where the rules charge nothing.
+pub(crate) fn uncharged(judgement: &Judgement<'_>) -> (Reason, Option<Box<Blocked>>) {
+    match judgement {
+        Judgement::UnknownDomain => (Reason::UnknownDomain, None),
+        Judgement::Blocked(by) => (Reason::Blocked, Some(Blocked::new(by))),
+        Judgement::Exempt(_) => (Reason::Exempt, None),
+        Judgement::TooMany { .. } => (Reason::TooManyLimits, None),
+        Judgement::Charges(_) => (Reason::NoRule, None),
+    }
+}
+
+/// The index of a limit in its rule; that behind all of them for a ban.
+fn limit_index(due: &Due<'_>) -> usize {
+    let limits = due.rule.limits().iter();
+    limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count()
+}
