@@ -17,7 +17,6 @@
 mod booth;
 mod builder;
 mod clock;
-mod few;
 mod fingerprint;
 mod interned;
 mod locks;

@@ -7,11 +7,10 @@
 use smallvec::SmallVec;
 use tollgate_core::algorithm::bucket::Plain;
 use tollgate_core::{
-    Answer, Basis, Charge, Clock, Counter, Limit, Need, Op, Request, Seat, Timestamp,
+    Answer, Basis, Charge, Clock, Counter, Limit, Need, Op, Request, Seat, Timestamp, Verdict,
 };
 
 use crate::EmbeddedStore;
-use crate::few::{answer_plainly, are_apart};
 use crate::fingerprint::Fingerprint;
 use crate::overflow::{Overflow, Shared};
 use crate::shard::{Planned, Shard};
@@ -118,7 +117,7 @@ impl<'s, C: Clock> Several<'s, C> {
         now
     }
 
-    /// Plain takes from different buckets, more than a few or from new ones. False, and nothing done, if
+    /// Plain takes from different buckets. False, and nothing done, if
     /// any of them is not that.
     fn charge_plainly(
         &mut self,
@@ -152,7 +151,14 @@ impl<'s, C: Clock> Several<'s, C> {
 
     /// Whether all of these must pass, and no two are of one counter.
     fn are_apart(&self, charges: &[Charge<'_>]) -> bool {
-        are_apart(&self.prints) && charges.iter().all(|charge| charge.need() == Need::Must)
+        let mut prints = self.prints.as_slice();
+        while let [print, others @ ..] = prints {
+            if others.contains(print) {
+                return false;
+            }
+            prints = others;
+        }
+        charges.iter().all(|charge| charge.need() == Need::Must)
     }
 
     /// Plans plain takes; false if one of them is not that simple.
@@ -350,4 +356,30 @@ impl<'s, C: Clock> Several<'s, C> {
         }
         self.end_reservations();
     }
+}
+
+/// Answers plain takes, which were made if all of them pass; no lock is needed for that.
+fn answer_plainly(
+    request: &Request<'_>,
+    takes: impl Iterator<Item = Plain>,
+    passes: bool,
+    now: Timestamp,
+    answer: &mut Answer,
+) {
+    for (charge, plain) in request.charges().iter().zip(takes) {
+        if let (Some(plan), Some(cost)) = (charge.limit().bucket_plan(), charge.plain_cost()) {
+            answer.decisions.push(if passes {
+                plan.answer_plainly(plain, cost)
+            } else {
+                plan.peek_plainly(plain, cost)
+            });
+        }
+    }
+    answer.at = now;
+    (answer.verdict, answer.refused_by) = if passes {
+        // All of them must, and do.
+        (Verdict::Allow, None)
+    } else {
+        request.rule(&answer.decisions)
+    };
 }

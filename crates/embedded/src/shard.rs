@@ -178,31 +178,6 @@ impl Shard {
         Some((plain, Planned::Insert(arrival.whole, part)))
     }
 
-    /// Makes a plain take from a key that has its slot here, for a request that may have to undo it: what
-    /// became of it, and the slot as it was. `None`, and nothing done, if it is not that simple.
-    #[inline]
-    pub(crate) fn take_here(
-        &mut self,
-        fingerprint: Fingerprint,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Option<(Plain, Slot)> {
-        let place = self.table.find(fingerprint)?;
-        let before = self.table.slot(place);
-        let (plain, after) = self.take_plainly(before, charge, now)?;
-        if let Plain::Pass(_) = plain {
-            self.table.set(place, after);
-        }
-        Some((plain, before))
-    }
-
-    /// Undoes what [`Shard::take_here`] has done since.
-    pub(crate) fn restore(&mut self, before: Slot) {
-        if let Some(place) = self.table.find(before.fingerprint) {
-            self.table.set(place, before);
-        }
-    }
-
     /// Makes what [`Shard::plan_plainly`] planned. Between the two, nothing but other such
     /// plans may be made, and there must be room for every insert.
     #[inline]

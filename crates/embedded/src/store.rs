@@ -14,7 +14,6 @@ use tollgate_core::{
 use crate::MonotonicClock;
 use crate::booth::{Booths, Locked};
 use crate::builder::{Builder, Sizes};
-use crate::few;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::locks::Locks;
 use crate::overflow::Overflow;
@@ -259,7 +258,6 @@ impl<C: Clock> EmbeddedStore<C> {
                 answer.refused_by = (!decision.passes()).then_some(0);
                 answer.decisions.push(decision);
             }
-            _ if few::charge(self, request, answer) => {}
             _ => Several::new(self, request).charge(request, answer),
         }
     }

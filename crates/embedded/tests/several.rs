@@ -1,4 +1,4 @@
-//! Requests of a few plain takes, on either side of what is few, as core decides them.
+//! Requests of several takes, as core decides them.
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
@@ -13,10 +13,9 @@ use tollgate_core::testing::{ManualClock, Rng};
 use tollgate_embedded::EmbeddedStore;
 use tollgate_embedded::core::{Charge, Clock, Counter, Key, Limit, Request, Seat};
 
-/// Refusals among them give back what was taken before; new keys, keys at booths, keys that come twice
-/// and requests of five take another way.
+/// With new keys, keys at booths, and keys that come twice among them.
 #[test]
-fn a_few_plain_takes_are_made_together_or_not_at_all() {
+fn several_takes_are_made_together_or_not_at_all() {
     let limits = [
         Limit::new(TokenBucket, "5 per 1s burst 7".parse().unwrap()).unwrap(),
         Limit::new(LeakyMeter, "3 per 2s".parse().unwrap()).unwrap(),
