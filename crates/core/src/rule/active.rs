@@ -94,14 +94,6 @@ impl ActiveRule {
         cost.min(from.max.unwrap_or(Cost::MAX))
     }
 
-    /// Whether all that it may do to an ask is to charge it.
-    pub(super) fn only_charges(&self) -> bool {
-        self.mode() == Mode::Enforce
-            && self.on_missing() != OnMissing::Refuse
-            && !self.declaration.block
-            && self.replaces.is_empty()
-    }
-
     /// How many counters an ask is charged on here.
     pub(super) fn dues(&self) -> usize {
         self.limits.len().saturating_add(usize::from(self.ban.is_some()))

@@ -61,7 +61,6 @@ pub(super) fn domain(
         rules,
         names,
         index: Index::default(),
-        plain: None,
         partition,
         ipv6_prefix: declared.ipv6_prefix,
         path_case: declared.path_case,

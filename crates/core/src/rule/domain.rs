@@ -10,11 +10,6 @@ use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
 use super::index::Index;
 use super::view::View;
-use crate::Request;
-
-/// How many rules are looked at without the index, and how many networks or prefixes of each: a handful,
-/// as they are compared one by one.
-const FEW: usize = 8;
 
 /// The rules of a domain, ready to judge.
 #[derive(Clone, Debug)]
@@ -24,9 +19,6 @@ pub(super) struct ActiveDomain {
     /// Positions of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
     pub(super) index: Index,
-    /// Positions of all rules at work, the most specific first, where they are few and do nothing but
-    /// charge: then each is looked at, and nothing has to be gathered, put in order and looked at again.
-    pub(super) plain: Option<Vec<usize>>,
     pub(super) partition: Vec<Slot>,
     pub(super) ipv6_prefix: u8,
     pub(super) path_case: PathCase,
@@ -53,16 +45,6 @@ impl ActiveDomain {
             Index::new(rules.map(|(rule, implied)| {
                 at_work(rule).then(|| rule.conditions.iter().chain(implied))
             }));
-        let working = self.rules.iter().enumerate().filter(|(_, rule)| at_work(rule));
-        let mut plain: Vec<usize> = working.map(|(at, _)| at).collect();
-        plain.sort_unstable_by_key(|at| self.rules.get(*at).map(|rule| rule.rank));
-        let dues = self.rules.iter().map(ActiveRule::dues).fold(0, usize::saturating_add);
-        let quick = |rule: &ActiveRule| rule.conditions.iter().all(|it| it.test.compares() <= FEW);
-        let only_charges =
-            |at: &usize| self.rules.get(*at).is_some_and(|rule| rule.only_charges() && quick(rule));
-        let is_plain =
-            plain.len() <= FEW && dues <= Request::MAX_CHARGES && plain.iter().all(only_charges);
-        self.plain = is_plain.then_some(plain);
     }
 }
 

@@ -32,13 +32,6 @@ pub(super) fn judge<'s>(
         *judgement = Judgement::Exempt(subject);
         return;
     }
-    if let Some(ranked) = &domain.plain {
-        *judgement = Judgement::Charges(Charges::none());
-        if let Judgement::Charges(charges) = judgement {
-            charge_plainly(&mut Writer { domain, view: &view, secret, charges }, ranked);
-        }
-        return;
-    }
     let mut applied = AllApplied::new();
     find_applied(domain, &view, &mut applied);
     if applied.iter().any(|(found, _)| !found.rule.replaces.is_empty()) {
@@ -67,20 +60,6 @@ pub(super) fn judge<'s>(
         charges.shadow_block = shadow_block;
         charge(&mut Writer { domain, view: &view, secret, charges }, &applied);
     }
-}
-
-/// Writes the charges of those rules that match, where none does anything else.
-fn charge_plainly(writer: &mut Writer<'_, '_, '_>, ranked: &[usize]) {
-    for position in ranked {
-        if let Some(rule) = writer.domain.rules.get(*position)
-            && let Ok(found) = Match::of(rule, *position, writer.view)
-            && found.applies(found.missing(writer.view))
-        {
-            writer.charge(&found);
-        }
-    }
-    writer.charges.enforced = writer.charges.dues.len();
-    writer.partition();
 }
 
 /// Writes the charges of the rules that apply.

@@ -100,15 +100,6 @@ impl<'s> Match<'s> {
 }
 
 impl Test {
-    /// How many things a value is compared with one by one, at most.
-    pub(super) fn compares(&self) -> usize {
-        match self {
-            Self::Text { prefixes, .. } => prefixes.len(),
-            Self::Networks(networks) => networks.len(),
-            Self::Templates(_) | Self::Present | Self::Absent => 1,
-        }
-    }
-
     pub(super) fn holds(&self, view: &View<'_>, slot: Slot) -> bool {
         match self {
             Self::Text { texts, prefixes } => view.text(slot).is_some_and(|value| {

@@ -299,23 +299,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_few_and_short_rules_are_looked_at_without_the_index() {
-        let is_plain = |rules: usize, networks: usize| {
-            let mut domain = Domain::new("shop");
-            domain.rules.extend((0..rules).map(|i| rule(format!("r{i}"), &[])));
-            let networks = (0..networks).map(|i| Value::Text(format!("10.0.{i}.0/24")));
-            let pattern = Pattern::Any(networks.collect());
-            domain.rules[0].matches.push(("ip".to_owned(), pattern));
-            let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
-            set.domains[0].0.plain.is_some()
-        };
-
-        assert!(is_plain(8, 8));
-        assert!(!is_plain(9, 8));
-        assert!(!is_plain(8, 9));
-    }
-
     /// Ten thousand rules that count by attributes which the ask lacks were all looked at.
     #[test]
     fn an_ask_looks_at_no_rule_whose_by_it_lacks() {
