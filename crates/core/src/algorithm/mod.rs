@@ -106,7 +106,7 @@ pub(crate) trait Step {
 }
 
 macro_rules! algorithms {
-    ($($(#[$doc:meta])+ $name:ident in $module:ident = $text:literal,)+) => {
+    ($($(#[$doc:meta])+ $name:ident in $module:ident = $text:literal, code $code:literal;)+) => {
         /// What a quota means. A closed set: each member needs an oracle and a twin.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Algorithm {
@@ -125,12 +125,12 @@ macro_rules! algorithms {
                 match self { $(Self::$name(_) => $text,)+ }
             }
 
-            /// A number of its own, for fingerprints: counters of one key under different
-            /// algorithms are different counters.
+            /// The number of the algorithm in stored keys, states and reservation tokens.
+            ///
+            /// Counters of one key under different algorithms are different counters. Codes are
+            /// stored, so a code never changes and is never used again.
             pub const fn code(&self) -> u8 {
-                #[repr(u8)]
-                enum Code { $($name,)+ }
-                match self { $(Self::$name(_) => Code::$name as u8,)+ }
+                match self { $(Self::$name(_) => $code,)+ }
             }
 
             pub(crate) fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
@@ -245,21 +245,21 @@ macro_rules! algorithms {
 
 algorithms! {
     /// Up to the count in each window, then nothing until the next.
-    FixedWindow in fixed_window = "fixed-window",
+    FixedWindow in fixed_window = "fixed-window", code 0;
     /// Every charge remembered: never above the count in any window.
-    SlidingLog in sliding_log = "sliding-log",
+    SlidingLog in sliding_log = "sliding-log", code 1;
     /// Charges counted by sub-window: constant memory.
-    SlidingWindow in sliding_window = "sliding-window",
+    SlidingWindow in sliding_window = "sliding-window", code 2;
     /// Permits refill steadily up to the burst.
-    TokenBucket in bucket = "token-bucket",
+    TokenBucket in bucket = "token-bucket", code 3;
     /// Water leaks steadily from a bucket of the burst's size; overflow waits or is refused.
-    LeakyMeter in bucket = "leaky-meter",
+    LeakyMeter in bucket = "leaky-meter", code 4;
     /// Departures spaced evenly, with the burst as the number of places in the queue.
-    LeakyQueue in leaky_queue = "leaky-queue",
+    LeakyQueue in leaky_queue = "leaky-queue", code 5;
     /// A steady rate with stored permits, as Guava's limiters.
-    Smooth in smooth = "smooth",
+    Smooth in smooth = "smooth", code 6;
     /// At most the count at once, each for a lease of at most the period.
-    Concurrency in concurrency = "concurrency",
+    Concurrency in concurrency = "concurrency", code 7;
 }
 
 impl Algorithm {
@@ -295,4 +295,29 @@ pub(crate) fn refuse_own_burst(quota: &Quota, algorithm: &str) -> Result<(), Lim
         return Err(LimitError::new(kind, reason));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Redis keys and states hold these numbers: another value would lose every counter.
+    #[test]
+    fn stored_codes_never_change() {
+        let codes = Algorithm::usual().map(|algorithm| (algorithm.name(), algorithm.code()));
+
+        assert_eq!(
+            codes,
+            [
+                ("fixed-window", 0),
+                ("sliding-log", 1),
+                ("sliding-window", 2),
+                ("token-bucket", 3),
+                ("leaky-meter", 4),
+                ("leaky-queue", 5),
+                ("smooth", 6),
+                ("concurrency", 7),
+            ]
+        );
+    }
 }
