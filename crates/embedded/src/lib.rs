@@ -33,7 +33,7 @@ mod values;
 
 pub use builder::Builder;
 pub use clock::MonotonicClock;
-pub use locks::Ear;
+pub use locks::ReleaseSubscription;
 pub use single::Single;
 pub use store::{EmbeddedStore, Stats};
 pub use tollgate_core as core;
