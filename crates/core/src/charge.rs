@@ -195,7 +195,7 @@ impl<'a> Charge<'a> {
 
     /// The cost, if this is nothing but a take without patience.
     #[inline]
-    pub const fn plain_cost(&self) -> Option<Cost> {
+    pub const fn immediate_cost(&self) -> Option<Cost> {
         match self.op {
             Op::Take(cost) if self.patience_us == 0 => Some(cost),
             _ => None,

@@ -45,7 +45,7 @@ pub use decision::{Answer, Basis, Decision, Retry, Verdict};
 pub use key::{Key, KeyError};
 pub use limit::{Limit, LimitError, LimitErrorKind, OnChange, OnFull, Revision};
 pub use quota::{ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError};
-pub use request::{Request, RequestError, Seat};
+pub use request::{ChargeTarget, Request, RequestError};
 pub use span::{Rate, Span};
 pub use store::{MAX_VALUE, Store, StoreError, StoreErrorKind};
 pub use time::{Clock, Timestamp};

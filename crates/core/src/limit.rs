@@ -172,7 +172,7 @@ impl Limit {
 
     /// The numbers of a token bucket or leaky meter, if this is one.
     #[inline]
-    pub const fn bucket_plan(&self) -> Option<&bucket::Plan> {
+    pub const fn bucket_plan(&self) -> Option<&bucket::BucketPlan> {
         match &self.plan {
             Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => Some(plan),
             _ => None,

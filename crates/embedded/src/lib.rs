@@ -14,14 +14,14 @@
 //! - **Atomic.** A request locks all it touches, in one order. There is no tokio here, so that
 //!   loom can check that.
 
-mod booth;
 mod builder;
 mod clock;
 mod fingerprint;
-mod interned;
+mod hot_slot;
+mod limit_interner;
 mod locks;
+mod multi_charge;
 mod overflow;
-mod several;
 mod shard;
 mod single;
 mod slot;

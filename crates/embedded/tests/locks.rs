@@ -11,7 +11,7 @@ use tollgate_core::lock::{
     ReleaseOutcome, Renew, RenewOutcome,
 };
 use tollgate_core::testing::ManualClock;
-use tollgate_core::testing::locks::{self, Subject, end, granted, plain};
+use tollgate_core::testing::locks::{self, LockStoreUnderTest, end, granted, plain};
 use tollgate_core::{StoreErrorKind, Timestamp};
 use tollgate_embedded::EmbeddedStore;
 
@@ -36,7 +36,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-impl Subject for Embedded {
+impl LockStoreUnderTest for Embedded {
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         now(self.store.acquire(ask)).unwrap()
     }

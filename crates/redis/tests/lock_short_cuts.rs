@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use crate::locks::Redis;
-use tollgate_core::testing::locks::{self, Subject, granted, plain};
+use tollgate_core::testing::locks::{self, LockStoreUnderTest, granted, plain};
 use tollgate_harness::Reply;
 use tollgate_redis::core::Timestamp;
 use tollgate_redis::core::lock::{
@@ -37,7 +37,7 @@ impl Sole {
     }
 }
 
-impl Subject for Sole {
+impl LockStoreUnderTest for Sole {
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         let over = self.latch(ask.name, ask.hold).is_some();
         if over { AcquireOutcome::Over } else { self.redis.acquire(ask) }

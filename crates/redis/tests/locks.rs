@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use tokio::runtime::Runtime;
-use tollgate_core::testing::locks::{self, Subject, end, granted, longer, plain};
+use tollgate_core::testing::locks::{self, LockStoreUnderTest, end, granted, longer, plain};
 use tollgate_harness::{Client, RedisServer, Reply, ServerClock};
 use tollgate_redis::core::lock::{
     Acquire, AcquireOutcome, Attempt, Durability, Fence, HoldId, Lease, LockKind, LockName,
@@ -40,7 +40,7 @@ impl Redis {
     }
 }
 
-impl Subject for Redis {
+impl LockStoreUnderTest for Redis {
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         self.runtime.block_on(self.store.acquire(ask)).unwrap()
     }

@@ -25,6 +25,12 @@ pub mod smooth;
 
 use std::fmt;
 
+use self::bucket::{Bucket, BucketPlan};
+use self::concurrency::{ConcurrencyPlan, Holders, HoldersEdit};
+use self::fixed_window::{FixedWindowPlan, Window};
+use self::sliding_log::{Log, LogEdit, SlidingLogPlan};
+use self::sliding_window::{Panes, PanesEdit, SlidingWindowPlan};
+use self::smooth::{SmoothPlan, SmoothState};
 use crate::charge::Terms;
 use crate::limit::{LimitError, OnChange};
 use crate::{Charge, Decision, Limit, Quota, Timestamp};
@@ -106,7 +112,10 @@ pub(crate) trait Step {
 }
 
 macro_rules! algorithms {
-    ($($(#[$doc:meta])+ $name:ident in $module:ident = $text:literal, code $code:literal;)+) => {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident = $text:literal, code $code:literal, plan $plan:ty, state $state:ty, edit $edit:ty;
+    )+) => {
         /// What a quota means. A closed set: each member needs an oracle and a twin.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Algorithm {
@@ -141,7 +150,7 @@ macro_rules! algorithms {
         /// The numbers an algorithm computes from a quota, once.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum Plan {
-            $($(#[$doc])+ $name($module::Plan),)+
+            $($(#[$doc])+ $name($plan),)+
         }
 
         /// What is remembered of a key.
@@ -150,7 +159,7 @@ macro_rules! algorithms {
             /// Nothing: full, or cold for a warming limiter.
             #[default]
             Absent,
-            $($(#[$doc])+ $name($module::State),)+
+            $($(#[$doc])+ $name($state),)+
         }
 
         /// An edit that makes a decision so. Nothing is edited unless it is applied.
@@ -159,7 +168,7 @@ macro_rules! algorithms {
         pub enum Effect {
             /// The state stays as it is.
             None,
-            $($(#[$doc])+ $name($module::Edit),)+
+            $($(#[$doc])+ $name($edit),)+
         }
 
         impl Limit {
@@ -245,21 +254,29 @@ macro_rules! algorithms {
 
 algorithms! {
     /// Up to the count in each window, then nothing until the next.
-    FixedWindow in fixed_window = "fixed-window", code 0;
+    FixedWindow = "fixed-window", code 0,
+        plan FixedWindowPlan, state Window, edit Window;
     /// Every charge remembered: never above the count in any window.
-    SlidingLog in sliding_log = "sliding-log", code 1;
+    SlidingLog = "sliding-log", code 1,
+        plan SlidingLogPlan, state Log, edit LogEdit;
     /// Charges counted by sub-window: constant memory.
-    SlidingWindow in sliding_window = "sliding-window", code 2;
+    SlidingWindow = "sliding-window", code 2,
+        plan SlidingWindowPlan, state Panes, edit PanesEdit;
     /// Permits refill steadily up to the burst.
-    TokenBucket in bucket = "token-bucket", code 3;
+    TokenBucket = "token-bucket", code 3,
+        plan BucketPlan, state Bucket, edit Bucket;
     /// Water leaks steadily from a bucket of the burst's size; overflow waits or is refused.
-    LeakyMeter in bucket = "leaky-meter", code 4;
+    LeakyMeter = "leaky-meter", code 4,
+        plan BucketPlan, state Bucket, edit Bucket;
     /// Departures spaced evenly, with the burst as the number of places in the queue.
-    LeakyQueue in leaky_queue = "leaky-queue", code 5;
+    LeakyQueue = "leaky-queue", code 5,
+        plan BucketPlan, state Bucket, edit Bucket;
     /// A steady rate with stored permits, as Guava's limiters.
-    Smooth in smooth = "smooth", code 6;
+    Smooth = "smooth", code 6,
+        plan SmoothPlan, state SmoothState, edit SmoothState;
     /// At most the count at once, each for a lease of at most the period.
-    Concurrency in concurrency = "concurrency", code 7;
+    Concurrency = "concurrency", code 7,
+        plan ConcurrencyPlan, state Holders, edit HoldersEdit;
 }
 
 impl Algorithm {

@@ -1,6 +1,6 @@
 //! What every store of locks must do, whatever it is made of.
 //!
-//! A store crate implements [`Subject`] over its store and calls [`all`]. The heart is [`replay`]:
+//! A store crate implements [`LockStoreUnderTest`] over its store and calls [`all`]. The heart is [`replay`]:
 //! random histories of a few owners on a few locks, executed by the store and by a map of
 //! [`LockRecord`]s; every answer must be equal. The other checks are the sentences people rely on.
 
@@ -15,7 +15,7 @@ use crate::lock::{
 };
 
 /// A store under test, with a clock that the test moves.
-pub trait Subject {
+pub trait LockStoreUnderTest {
     /// Takes a lock.
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome;
 
@@ -40,7 +40,7 @@ pub trait Subject {
 /// # Panics
 ///
 /// When the store does something else than it must.
-pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
+pub fn all(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     subject.set_time(START);
     for kind in [LockKind::Reentrant, LockKind::Simple] {
         an_acquisition_sent_again_counts_once(subject, kind);
@@ -113,7 +113,7 @@ fn owner(number: u64) -> Owner {
 }
 
 /// E43: sent twice, it is held once.
-pub fn an_acquisition_sent_again_counts_once(subject: &impl Subject, kind: LockKind) {
+pub fn an_acquisition_sent_again_counts_once(subject: &impl LockStoreUnderTest, kind: LockKind) {
     let (lock, me) = (name("again", kind), owner(1));
     let ask = plain(&lock, kind, &me, id(kind, 1));
 
@@ -126,7 +126,10 @@ pub fn an_acquisition_sent_again_counts_once(subject: &impl Subject, kind: LockK
 }
 
 /// E43: a release that comes again, late, does not free the next holder's lock.
-pub fn a_release_sent_again_releases_nothing_else(subject: &impl Subject, kind: LockKind) {
+pub fn a_release_sent_again_releases_nothing_else(
+    subject: &impl LockStoreUnderTest,
+    kind: LockKind,
+) {
     let (lock, me, you) = (name("released", kind), owner(1), owner(2));
     let (mine, yours) =
         (plain(&lock, kind, &me, id(kind, 10)), plain(&lock, kind, &you, id(kind, 11)));
@@ -148,7 +151,7 @@ pub fn a_release_sent_again_releases_nothing_else(subject: &impl Subject, kind: 
 }
 
 /// E43, C40: strangers, and the owner under an older fence, change nothing.
-pub fn only_the_holder_can_renew_or_release(subject: &impl Subject, kind: LockKind) {
+pub fn only_the_holder_can_renew_or_release(subject: &impl LockStoreUnderTest, kind: LockKind) {
     let (lock, me, you) = (name("foreign", kind), owner(1), owner(2));
     let (old, mine) =
         (plain(&lock, kind, &me, id(kind, 20)), plain(&lock, kind, &me, id(kind, 21)));
@@ -170,7 +173,10 @@ pub fn only_the_holder_can_renew_or_release(subject: &impl Subject, kind: LockKi
 }
 
 /// A caller gave up, and its acquisition arrives after its release.
-pub fn a_hold_that_was_released_is_not_granted_any_more(subject: &impl Subject, kind: LockKind) {
+pub fn a_hold_that_was_released_is_not_granted_any_more(
+    subject: &impl LockStoreUnderTest,
+    kind: LockKind,
+) {
     let (lock, me) = (name("late", kind), owner(1));
     let ask = plain(&lock, kind, &me, id(kind, 30));
 
@@ -183,7 +189,7 @@ pub fn a_hold_that_was_released_is_not_granted_any_more(subject: &impl Subject, 
 
 /// The lock-delay: after a loss it is closed for a while, after a release it is not.
 pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(
-    subject: &impl Subject,
+    subject: &impl LockStoreUnderTest,
     kind: LockKind,
 ) {
     let (lock, me, you) = (name("delay", kind), owner(1), owner(2));
@@ -210,7 +216,7 @@ pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(
 }
 
 /// E41, E44: a second hold has the first one's fence, and cannot cut its lease short.
-pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl Subject) {
+pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl LockStoreUnderTest) {
     let (lock, me, you) = (name("twice", LockKind::Reentrant), owner(1), owner(2));
     let outer = plain(&lock, LockKind::Reentrant, &me, 50);
     let short = Lease::new(Duration::from_secs(1)).expect("a second");
@@ -227,7 +233,7 @@ pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl Subject) {
 }
 
 /// At [`MAX_DEPTH`] there is no further in.
-pub fn re_entry_ends_at_a_depth(subject: &impl Subject) {
+pub fn re_entry_ends_at_a_depth(subject: &impl LockStoreUnderTest) {
     let (lock, me) = (name("deep", LockKind::Reentrant), owner(1));
     for hold in 0..MAX_DEPTH {
         granted(subject.acquire(&plain(&lock, LockKind::Reentrant, &me, 1_000 + hold as u128)));
@@ -241,7 +247,7 @@ pub fn re_entry_ends_at_a_depth(subject: &impl Subject) {
 }
 
 /// A name that is one kind of lock now is not the other.
-pub fn kinds_do_not_mix(subject: &impl Subject) {
+pub fn kinds_do_not_mix(subject: &impl LockStoreUnderTest) {
     let (lock, me) = (name("mixed", LockKind::Reentrant), owner(1));
     for (kind, other) in
         [(LockKind::Reentrant, LockKind::Simple), (LockKind::Simple, LockKind::Reentrant)]
@@ -260,13 +266,13 @@ pub fn kinds_do_not_mix(subject: &impl Subject) {
 
 /// A store as simple as can be: a map that only grows.
 #[derive(Debug, Default)]
-pub struct Model {
+pub struct LockModel {
     records: HashMap<LockName, LockRecord>,
     /// What each release was answered, and until which millisecond that is remembered.
     release_records: HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>,
 }
 
-impl Model {
+impl LockModel {
     fn release_record(
         &self,
         name: &LockName,
@@ -303,7 +309,7 @@ impl Model {
 }
 
 /// One step of a history on owned parts.
-struct Play {
+struct OwnedAcquire {
     name: LockName,
     kind: LockKind,
     owner: Owner,
@@ -312,24 +318,24 @@ struct Play {
     delay: Duration,
 }
 
-impl Play {
+impl OwnedAcquire {
     fn ask(&self) -> Acquire<'_> {
         let Self { lease, delay, .. } = *self;
         Acquire { lease, delay, ..plain(&self.name, self.kind, &self.owner, self.hold) }
     }
 }
 
-/// Replays a random history through the store and through the [`Model`]. E45
+/// Replays a random history through the store and through the [`LockModel`]. E45
 ///
 /// Fences need not be equal: a store may count all its locks together. But they must rise with every
 /// grant of a lock, and be the same where the model's are. E42
-pub fn replay(subject: &impl Subject, seed: u64, steps: u64) {
+pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     let mut rng = Rng::new(seed);
-    let mut model = Model::default();
+    let mut model = LockModel::default();
     let mut now = START;
     let mut fences: HashMap<(LockName, Fence), Fence> = HashMap::new();
     let mut highest: HashMap<LockName, Fence> = HashMap::new();
-    let mut plays: Vec<Play> = Vec::new();
+    let mut plays: Vec<OwnedAcquire> = Vec::new();
     for step in 0..steps {
         now = moved(&mut rng, now);
         subject.set_time(now);
@@ -396,13 +402,13 @@ fn moved(rng: &mut Rng, now: Timestamp) -> Timestamp {
     })
 }
 
-fn drawn(rng: &mut Rng, seed: u64, step: u64) -> Play {
+fn drawn(rng: &mut Rng, seed: u64, step: u64) -> OwnedAcquire {
     let kind = rng.pick(&[LockKind::Reentrant, LockKind::Reentrant, LockKind::Simple]);
     // Now and then the other kind by the same name.
     let named = if rng.chance(1, 20) { LockKind::Simple } else { kind };
     let name = LockName::new(&format!("replay {seed} {named:?} {}", rng.below(2))).expect("short");
     let millis = rng.pick(&[10, 500, 1_000, 30_000]);
-    Play {
+    OwnedAcquire {
         name,
         kind,
         owner: owner(rng.below(3)),
