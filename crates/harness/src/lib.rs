@@ -25,7 +25,7 @@ pub use crate::proxy::{Direction, Fault, FaultProxy, Traffic};
 pub use crate::resp::{Client, Reply};
 pub use crate::server::{RedisServer, RedisServerBuilder, StartError};
 #[cfg(feature = "tls")]
-pub use crate::tls::TlsSide;
+pub use crate::tls::TlsEndpoint;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
