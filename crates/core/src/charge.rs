@@ -193,7 +193,8 @@ impl<'a> Charge<'a> {
         self.need
     }
 
-    /// The cost, if this is nothing but a take without patience.
+    /// The cost of a take without patience; `None` for any other charge.
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
     #[inline]
     pub const fn immediate_cost(&self) -> Option<Cost> {
         match self.op {

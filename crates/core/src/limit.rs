@@ -158,7 +158,11 @@ impl Limit {
     pub const fn on_full(&self) -> OnFull {
         self.on_full
     }
+}
 
+/// For stores.
+#[cfg_attr(not(feature = "store"), doc(hidden))]
+impl Limit {
     /// The numbers computed from algorithm and quota.
     pub const fn plan(&self) -> &Plan {
         &self.plan

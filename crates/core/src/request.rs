@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
 use crate::charge::{Need, Op};
+use crate::counter::Counter;
 use crate::decision::{Answer, Decision, Retry, Verdict};
-use crate::{Charge, Counter, Timestamp};
+use crate::{Charge, Timestamp};
 
 /// Charges that are made together or not at all.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +64,7 @@ impl<'a> Request<'a> {
     ///
     /// `targets[i]` says where charge `i` is counted; charges on one key share a counter. Counters
     /// are settled whatever the verdict.
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn judge(
         &self,
         counters: &mut [Counter],
@@ -95,6 +97,7 @@ impl<'a> Request<'a> {
 
     /// The verdict over these decisions, one for each charge, and who refuses if it is a
     /// refusal: the one whose retry is longest.
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
         let ruling = RequestVerdict::over(self.charges, decisions);
         (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))

@@ -8,15 +8,14 @@
 use std::time::Duration;
 
 use crate::support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros};
-use tollgate_core::algorithm::FURTHEST_US;
-use tollgate_core::algorithm::bucket::{Ahead, Bucket};
-use tollgate_core::algorithm::concurrency::{HeldPermit, Holders};
-use tollgate_core::algorithm::fixed_window::MAX_USED;
-use tollgate_core::algorithm::smooth::SmoothState;
 use tollgate_core::algorithm::{
     Algorithm, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
     SlidingWindow, Smooth, TokenBucket,
 };
+use tollgate_core::state::MAX_USED;
+use tollgate_core::state::SmoothState;
+use tollgate_core::state::{Ahead, Bucket, FURTHEST_US};
+use tollgate_core::state::{HeldPermit, Holders};
 use tollgate_core::testing::history::AlgorithmKind;
 use tollgate_core::testing::{Rng, oracle::Ledger};
 use tollgate_core::{

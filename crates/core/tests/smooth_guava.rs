@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use crate::support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros, wait};
-use tollgate_core::algorithm::smooth::{SmoothPlan as Numbers, SmoothState};
 use tollgate_core::algorithm::{Payment, Smooth};
+use tollgate_core::state::{SmoothPlan as Numbers, SmoothState};
 use tollgate_core::{Counter, Limit, OnChange, Op, Plan, Revision, State, Verdict};
 
 const MILLI: u64 = 1_000;

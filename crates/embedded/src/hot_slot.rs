@@ -14,7 +14,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::algorithm::bucket::ImmediateTake;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{Charge, Limit, Timestamp};
 
 use crate::fingerprint::Fingerprint;

@@ -5,7 +5,7 @@
 //! may meet on one counter.
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::bucket::ImmediateTake;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{
     Answer, Basis, Charge, ChargeTarget, Clock, Counter, Limit, Need, Op, Request, Timestamp,
     Verdict,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::algorithm::bucket::ImmediateTake;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{Charge, Counter, Decision, Effect, Limit, Retry, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;

@@ -4,8 +4,8 @@
 //! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
 //! the shard's spill, and the slot says where.
 
-use tollgate_core::algorithm::bucket::{Ahead, Bucket, ImmediateTake};
-use tollgate_core::algorithm::fixed_window::Window;
+use tollgate_core::state::Window;
+use tollgate_core::state::{Ahead, Bucket, ImmediateTake};
 use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;

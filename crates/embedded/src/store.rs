@@ -6,7 +6,7 @@
 //! the background.
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::bucket::ImmediateTake;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{
     Answer, Charge, Clock, Decision, Key, Op, Request, Retry, Store, StoreError, Timestamp, Verdict,
 };

@@ -15,8 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tollgate_core::algorithm::sliding_log::Log;
 use tollgate_core::algorithm::{Anchor, FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
+use tollgate_core::state::Log;
 use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits};
 use tollgate_core::testing::suite::{self, StoreModel, StoreUnderTest};

@@ -241,7 +241,7 @@ impl Drop for Pilot {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::algorithm::bucket::ImmediateTake;
+    use tollgate_core::state::ImmediateTake;
     use tollgate_core::{Span, Timestamp};
 
     use super::*;

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::{Change, FURTHEST_US, MAX_AHEAD_US, Step};
+use super::{Change, MAX_AHEAD_US, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -36,6 +36,11 @@ pub struct TokenBucket;
 /// keys name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeakyMeter;
+
+/// The furthest that a bucket, a queue or a smooth limiter can come to lie ahead under any quota: the
+/// longest refill, a period for one more place in a queue, and debt or patience. What lies further
+/// ahead was written by somebody else, and is moved back to here.
+pub const FURTHEST_US: u64 = 12 * MAX_AHEAD_US;
 
 /// The numbers of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::Rng;
 use super::history::{AlgorithmKind, ClockMode, Edits, History};
 use crate::algorithm::{LeakyQueue, TokenBucket};
-use crate::{
-    Answer, Charge, ChargeTarget, Counter, Key, Limit, Need, Op, Quota, Request, Timestamp, Verdict,
-};
+use crate::counter::Counter;
+use crate::request::ChargeTarget;
+use crate::{Answer, Charge, Key, Limit, Need, Op, Quota, Request, Timestamp, Verdict};
 
 /// A store under test, with a clock that the test moves.
 pub trait StoreUnderTest {

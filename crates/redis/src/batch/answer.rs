@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::bucket::{self, ImmediateTake};
-use tollgate_core::algorithm::sliding_log;
+use tollgate_core::state::{BucketPlan, ImmediateTake, SlidingLogPlan};
 use tollgate_core::{
     Answer, Counter, Limit, OnChange, Op, Plan, Request, Retry, Span, State, Timestamp, Verdict,
 };
@@ -47,7 +46,7 @@ impl Told {
     }
 }
 
-fn plainly(plan: &bucket::BucketPlan, plain: ImmediateTake, cost: u64, at: Timestamp) -> Answer {
+fn plainly(plan: &BucketPlan, plain: ImmediateTake, cost: u64, at: Timestamp) -> Answer {
     let decision = plan.answer(plain, cost);
     let refused_by = (!decision.passes()).then_some(0);
     let mut decisions = SmallVec::new();
@@ -237,7 +236,7 @@ impl Batch {
     fn adapt_log(
         &mut self,
         lot: &Lot<'_>,
-        plan: &sliding_log::SlidingLogPlan,
+        plan: &SlidingLogPlan,
         found: &[u8],
         now: Timestamp,
         tally: &mut Tally,

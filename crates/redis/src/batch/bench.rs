@@ -1,7 +1,7 @@
 //! The counters of a batch, as the core knows them: what Lua decided is decided there once more.
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::sliding_log::Log;
+use tollgate_core::state::Log;
 use tollgate_core::{Answer, ChargeTarget, Counter, Need, Op, Plan, Request, State, Timestamp};
 
 use super::cargo::{Cargo, Lot};

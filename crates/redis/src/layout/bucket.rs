@@ -1,6 +1,6 @@
 //! Buckets and queues: `lua/bucket.lua`.
 
-use tollgate_core::algorithm::bucket::{Ahead, Bucket, BucketPlan};
+use tollgate_core::state::{Ahead, Bucket, BucketPlan};
 use tollgate_core::{Span, Timestamp};
 
 use super::{double, exact, take_exact};

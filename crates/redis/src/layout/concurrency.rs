@@ -4,7 +4,7 @@
 //! `lua/concurrency.lua` is the same in Lua: change them together.
 
 use tollgate_core::algorithm::Concurrency;
-use tollgate_core::algorithm::concurrency::{ConcurrencyPlan, HeldPermit, Holders};
+use tollgate_core::state::{ConcurrencyPlan, HeldPermit, Holders};
 use tollgate_core::{Holder, Timestamp};
 
 use super::moment;

@@ -2,7 +2,7 @@
 
 use tollgate_core::Timestamp;
 use tollgate_core::algorithm::Anchor;
-use tollgate_core::algorithm::fixed_window::{FixedWindowPlan, MAX_USED, Window};
+use tollgate_core::state::{FixedWindowPlan, MAX_USED, Window};
 
 use super::{double, take_exact};
 

@@ -2,7 +2,7 @@
 //! of what one decision needs, as a sketch of what several do, or, if it is short, as a dump.
 
 use tollgate_core::Timestamp;
-use tollgate_core::algorithm::sliding_log::{Log, LogEntry, LogView, SlidingLogPlan};
+use tollgate_core::state::{Log, LogEntry, LogView, SlidingLogPlan};
 
 use super::{double, take_exact};
 

@@ -3,8 +3,8 @@
 //! `lua/sliding_window.lua` is the same in Lua: change them together.
 
 use tollgate_core::algorithm::Estimate;
-use tollgate_core::algorithm::fixed_window::MAX_USED;
-use tollgate_core::algorithm::sliding_window::{Panes, SlidingWindowPlan};
+use tollgate_core::state::MAX_USED;
+use tollgate_core::state::{Panes, SlidingWindowPlan};
 
 use super::MAX_EXACT;
 

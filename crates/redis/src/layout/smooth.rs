@@ -4,7 +4,7 @@
 //! `lua/smooth.lua` is the same in Lua: change them together.
 
 use tollgate_core::algorithm::Payment;
-use tollgate_core::algorithm::smooth::{SmoothPlan, SmoothState};
+use tollgate_core::state::{SmoothPlan, SmoothState};
 
 use super::moment;
 

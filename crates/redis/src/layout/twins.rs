@@ -12,10 +12,9 @@
 
 use std::time::Duration;
 
-use tollgate_core::algorithm::concurrency::{HeldPermit, Holders};
-use tollgate_core::algorithm::fixed_window::MAX_USED;
-use tollgate_core::algorithm::{
-    Smooth, concurrency::ConcurrencyPlan as Permits, sliding_window, smooth,
+use tollgate_core::algorithm::Smooth;
+use tollgate_core::state::{
+    ConcurrencyPlan as Permits, HeldPermit, Holders, MAX_USED, Panes, SmoothState,
 };
 use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits, Turn};
 use tollgate_core::testing::{History, Rng};
@@ -263,11 +262,11 @@ fn any_state(plan: &Plan, rng: &mut Rng, now: u64) -> State {
             let counts = (0..=plan.panes).map(|_| rng.magnitude(most)).collect();
             let pane = now / plan.pane_us;
             let newest = (pane + rng.below(5)).saturating_sub(rng.below(5));
-            State::SlidingWindow(sliding_window::Panes { newest, counts })
+            State::SlidingWindow(Panes { newest, counts })
         }
         Plan::Smooth(plan) => {
             let share = rng.pick(&[0.0, 1e-9, 0.3, 0.7, 1.0]);
-            State::Smooth(smooth::SmoothState {
+            State::Smooth(SmoothState {
                 stored: plan.max_permits * share,
                 free_at: near(rng, 1 << 48),
                 written_at: near(rng, 1 << 48),
@@ -401,14 +400,14 @@ fn a_repaid_debt_leaves_no_negative_permits() {
     let limit = Limit::new(Smooth::bursty(), quota).expect("slow enough");
     let now = Timestamp::from_micros(1_700_000_000_000_000);
     let free_at = Timestamp::from_micros(now.as_micros() + 13 * 68_591_374 / 26);
-    let debt = State::Smooth(smooth::SmoothState { stored: 0.0, free_at, written_at: now });
+    let debt = State::Smooth(SmoothState { stored: 0.0, free_at, written_at: now });
     let op = Op::Credit { cost: 13, at: now };
     let turn = Turn { limit, op, patience: Duration::ZERO, now };
     let case = Case { turn, prior: encode(&debt) };
 
     let after = case.run().map(|(_, _, state)| state);
 
-    assert_eq!(after, Some(State::Smooth(smooth::SmoothState::empty(now))));
+    assert_eq!(after, Some(State::Smooth(SmoothState::empty(now))));
     let server = RedisServer::start().expect("redis-server starts");
     assert_eq!(compare(&server, &[case]), 0);
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{ExpectedDecision, LimitChange, Oracle};
-use crate::{Limit, OnChange, Op, State, Timestamp};
+use crate::algorithm::State;
+use crate::{Limit, OnChange, Op, Timestamp};
 
 /// The oracle of one key, charged under whatever limit each charge names.
 ///

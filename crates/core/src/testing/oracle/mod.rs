@@ -23,7 +23,8 @@ mod smooth;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::{Decision, Limit, OnChange, Op, Retry, State, Timestamp, Verdict};
+use crate::algorithm::State;
+use crate::{Decision, Limit, OnChange, Op, Retry, Timestamp, Verdict};
 
 pub use bucket::BucketOracle;
 pub use concurrency::ConcurrencyOracle;

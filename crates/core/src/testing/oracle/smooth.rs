@@ -7,9 +7,10 @@
 //! The five numbers of a limiter come from its plan; `tests/smooth_guava.rs` checks those.
 
 use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, Slack, misfit};
+use crate::algorithm::State;
 use crate::algorithm::smooth::SmoothPlan as Numbers;
 use crate::algorithm::{Payment, Plan};
-use crate::{Limit, OnChange, Op, Retry, State, Verdict};
+use crate::{Limit, OnChange, Op, Retry, Verdict};
 
 /// LimitChange close to an edge truncation may tip a verdict: three truncated terms.
 const EDGE_US: f64 = 3.0;
