@@ -9,7 +9,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tollgate_core::lock::{
@@ -19,6 +19,7 @@ use tollgate_core::lock::{
 use tollgate_core::{Clock, StoreError, StoreErrorKind, Timestamp};
 
 use crate::EmbeddedStore;
+use crate::mutex::lock;
 
 /// Locks that may be held at a time: some tens of megabytes with their names.
 const MAX_LOCKS: usize = 100_000;
@@ -76,11 +77,6 @@ impl Drop for ReleaseSubscription {
             }
         }
     }
-}
-
-fn lock(state: &Mutex<LockTable>) -> MutexGuard<'_, LockTable> {
-    // Every edit is whole before anything could panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LockTable {
