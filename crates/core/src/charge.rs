@@ -193,9 +193,10 @@ impl<'a> Charge<'a> {
         self.need
     }
 
-    /// The cost, if this is nothing but a take without patience.
+    /// The cost of a take without patience; `None` for any other charge.
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
     #[inline]
-    pub const fn plain_cost(&self) -> Option<Cost> {
+    pub const fn immediate_cost(&self) -> Option<Cost> {
         match self.op {
             Op::Take(cost) if self.patience_us == 0 => Some(cost),
             _ => None,

@@ -88,16 +88,16 @@ impl Counter {
     /// ```
     #[inline]
     pub fn charge(&mut self, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        if let Some(decision) = self.charge_plainly(charge, now) {
+        if let Some(decision) = self.charge_immediately(charge, now) {
             return decision;
         }
-        self.charge_generally(charge, now)
+        self.charge_settled(charge, now)
     }
 
-    /// The way nearly every charge goes: a plain take from a bucket under an unchanged limit.
+    /// Makes an immediate take from a bucket under an unchanged limit, as nearly every charge is.
     #[inline]
-    fn charge_plainly(&mut self, charge: &Charge<'_>, now: Timestamp) -> Option<Decision> {
-        let cost = charge.plain_cost()?;
+    fn charge_immediately(&mut self, charge: &Charge<'_>, now: Timestamp) -> Option<Decision> {
+        let cost = charge.immediate_cost()?;
         let plan = self.under.bucket_plan()?;
         let (State::TokenBucket(bucket) | State::LeakyMeter(bucket)) = &mut self.state else {
             return None;
@@ -105,11 +105,11 @@ impl Counter {
         if bucket.ahead != Ahead::No || !self.under.counts_like(charge.limit()) {
             return None;
         }
-        let plain = plan.take_plainly(&mut bucket.arrival, cost, now)?;
-        Some(plan.answer_plainly(plain, cost))
+        let take = plan.take_immediately(&mut bucket.arrival, cost, now)?;
+        Some(plan.answer(take, cost))
     }
 
-    fn charge_generally(&mut self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+    fn charge_settled(&mut self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         self.settle(charge.limit(), now);
         let (decision, effect) = self.decide(charge, now);
         if decision.passes() {

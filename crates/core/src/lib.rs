@@ -6,21 +6,29 @@
 //! states, owns the [`Clock`] and applies the edits.
 //!
 //! ```
-//! use tollgate_core::{Charge, Counter, Key, Limit, Timestamp, algorithm::TokenBucket};
+//! use tollgate_core::{Charge, Key, Limit, Op, algorithm::TokenBucket};
 //!
 //! let limit = Limit::new(TokenBucket, "100 per 1m burst 20".parse()?)?;
-//! let mut counter = Counter::absent(&limit);
 //!
-//! let decision = counter.charge(&Charge::take(Key::new("user:42")?, &limit, 1)?, Timestamp::EPOCH);
+//! let charge = Charge::take(Key::new("user:42")?, &limit, 1)?;
 //!
-//! assert!(decision.passes());
-//! assert_eq!(decision.remaining, 19);
+//! assert_eq!(charge.op(), Op::Take(1));
+//! assert_eq!(limit.to_string(), "100 per 1m burst 20 (token-bucket)");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! No clock, no I/O, no locks: this crate could not read the time if it wanted to.
+//! No clock, no I/O, no locks: this crate cannot read the time.
+//!
+//! | Feature | Adds |
+//! |---|---|
+//! | `store` | what only stores need: counters, plans, states, and the steps over them |
+//! | `testing` | oracles, histories, a manual clock, and the suite that every store must pass |
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "store"),
+    allow(dead_code, unreachable_pub, unnameable_types, reason = "only stores decide")
+)]
 
 pub mod algorithm;
 mod charge;
@@ -38,20 +46,40 @@ mod store;
 pub mod testing;
 mod time;
 
-pub use algorithm::{Algorithm, Effect, Plan, State};
+pub use algorithm::Algorithm;
 pub use charge::{Charge, ChargeError, Cost, Holder, Need, Op};
-pub use counter::Counter;
 pub use decision::{Answer, Basis, Decision, Retry, Verdict};
 pub use key::{Key, KeyError, shard_of};
 pub use limit::{Limit, LimitError, LimitErrorKind, OnChange, OnFull, Revision};
 pub use quota::{ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError};
-pub use request::{Request, RequestError, Seat};
-pub use span::{Rate, Span};
+pub use request::{Request, RequestError};
 pub use store::{MAX_VALUE, Store, StoreError, StoreErrorKind};
 pub use time::{Clock, Timestamp};
 
+#[cfg(feature = "store")]
+pub use algorithm::table::{Effect, Plan, State};
+#[cfg(feature = "store")]
+pub use counter::Counter;
+#[cfg(feature = "store")]
+pub use request::ChargeTarget;
+#[cfg(feature = "store")]
+pub use span::{Rate, Span};
+
+/// The plan, state and edit of each algorithm, for stores.
+#[cfg(feature = "store")]
+pub mod state {
+    pub use crate::algorithm::bucket::{Ahead, Bucket, BucketPlan, FURTHEST_US, ImmediateTake};
+    pub use crate::algorithm::concurrency::{ConcurrencyPlan, HeldPermit, Holders, HoldersEdit};
+    pub use crate::algorithm::fixed_window::{FixedWindowPlan, MAX_USED, Window};
+    pub use crate::algorithm::sliding_log::{
+        Log, LogAction, LogEdit, LogEntry, LogView, MAX_SCALED, SlidingLogPlan,
+    };
+    pub use crate::algorithm::sliding_window::{Panes, PanesEdit, SlidingWindowPlan};
+    pub use crate::algorithm::smooth::{SmoothPlan, SmoothState};
+}
+
 /// The program of the README, compiled and run with the doctests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "store"))]
 mod readme {
     #[doc = include_str!("../README.md")]
     struct Core;

@@ -158,7 +158,11 @@ impl Limit {
     pub const fn on_full(&self) -> OnFull {
         self.on_full
     }
+}
 
+/// For stores.
+#[cfg_attr(not(feature = "store"), doc(hidden))]
+impl Limit {
     /// The numbers computed from algorithm and quota.
     pub const fn plan(&self) -> &Plan {
         &self.plan
@@ -172,7 +176,7 @@ impl Limit {
 
     /// The numbers of a token bucket or leaky meter, if this is one.
     #[inline]
-    pub const fn bucket_plan(&self) -> Option<&bucket::Plan> {
+    pub const fn bucket_plan(&self) -> Option<&bucket::BucketPlan> {
         match &self.plan {
             Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => Some(plan),
             _ => None,

@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
 use crate::charge::{Need, Op};
+use crate::counter::Counter;
 use crate::decision::{Answer, Decision, Retry, Verdict};
-use crate::{Charge, Counter, Timestamp};
+use crate::{Charge, Timestamp};
 
 /// Charges that are made together or not at all.
 #[derive(Clone, Copy, Debug)]
@@ -61,22 +62,28 @@ impl<'a> Request<'a> {
 
     /// Decides the request over its counters and charges them unless it is refused.
     ///
-    /// `seats[i]` says where charge `i` is counted; charges on one key share a counter. Counters
+    /// `targets[i]` says where charge `i` is counted; charges on one key share a counter. Counters
     /// are settled whatever the verdict.
-    pub fn judge(&self, counters: &mut [Counter], seats: &[Seat], now: Timestamp) -> Answer {
-        for (charge, seat) in self.charges.iter().zip(seats) {
-            if let Some(counter) = seat.counter_mut(counters) {
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
+    pub fn judge(
+        &self,
+        counters: &mut [Counter],
+        targets: &[ChargeTarget],
+        now: Timestamp,
+    ) -> Answer {
+        for (charge, target) in self.charges.iter().zip(targets) {
+            if let Some(counter) = target.counter_mut(counters) {
                 counter.settle(charge.limit(), now);
             }
         }
-        let (decisions, effects) = self.decide(counters, seats, now);
-        let ruling = Ruling::over(self.charges, &decisions);
+        let (decisions, effects) = self.decide(counters, targets, now);
+        let ruling = RequestVerdict::over(self.charges, &decisions);
         let refused = !ruling.verdict.passes();
         let refused_by = ruling.by.filter(|_| refused);
         let mut answer = Answer { verdict: ruling.verdict, at: now, refused_by, decisions };
-        let rows = self.charges.iter().zip(seats).zip(answer.decisions.iter_mut().zip(effects));
-        for ((charge, seat), (decision, effect)) in rows {
-            let Some(counter) = seat.counter_mut(counters) else { continue };
+        let rows = self.charges.iter().zip(targets).zip(answer.decisions.iter_mut().zip(effects));
+        for ((charge, target), (decision, effect)) in rows {
+            let Some(counter) = target.counter_mut(counters) else { continue };
             if !refused && ruling.charges(charge, decision) {
                 // What an earlier charge of a group would have left is not what is there.
                 let effect = if ruling.has_group { counter.decide(charge, now).1 } else { effect };
@@ -90,8 +97,9 @@ impl<'a> Request<'a> {
 
     /// The verdict over these decisions, one for each charge, and who refuses if it is a
     /// refusal: the one whose retry is longest.
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
-        let ruling = Ruling::over(self.charges, decisions);
+        let ruling = RequestVerdict::over(self.charges, decisions);
         (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))
     }
 
@@ -100,15 +108,16 @@ impl<'a> Request<'a> {
     fn together(
         &self,
         i: usize,
-        seats: &[Seat],
+        targets: &[ChargeTarget],
         counter: &Counter,
         alone: (Decision, Effect),
         now: Timestamp,
     ) -> (Decision, Effect) {
         let Some(charge) = self.charges.get(i).filter(|_| !alone.0.passes()) else { return alone };
-        let mates = self.charges.iter().zip(seats).take(i.saturating_add(1));
-        let costs =
-            mates.filter(|(_, seat)| Some(*seat) == seats.get(i)).map(|(c, _)| c.plain_cost());
+        let mates = self.charges.iter().zip(targets).take(i.saturating_add(1));
+        let costs = mates
+            .filter(|(_, target)| Some(*target) == targets.get(i))
+            .map(|(c, _)| c.immediate_cost());
         let Some(sum) = costs.reduce(|a, b| a?.checked_add(b?)).flatten() else { return alone };
         let mut terms = charge.terms();
         terms.op = Op::Peek(sum);
@@ -120,28 +129,30 @@ impl<'a> Request<'a> {
     fn decide(
         &self,
         counters: &[Counter],
-        seats: &[Seat],
+        targets: &[ChargeTarget],
         now: Timestamp,
     ) -> (SmallVec<[Decision; 4]>, SmallVec<[Effect; 4]>) {
         let mut decisions = SmallVec::new();
         let mut effects: SmallVec<[Effect; 4]> = SmallVec::new();
-        for (i, (charge, seat)) in self.charges.iter().zip(seats).enumerate() {
-            let (decision, effect) = match (seat, seat.counter(counters)) {
-                (_, Some(counter)) if !seats.iter().take(i).any(|other| other == seat) => {
+        for (i, (charge, target)) in self.charges.iter().zip(targets).enumerate() {
+            let (decision, effect) = match (target, target.counter(counters)) {
+                (_, Some(counter)) if !targets.iter().take(i).any(|other| other == target) => {
                     counter.decide(charge, now)
                 }
                 (_, Some(counter)) => {
                     // Rare, so a copy is fine: the counter as the charges before would leave it.
                     let mut copy = counter.clone();
                     for (_, effect) in
-                        seats.iter().zip(&effects).filter(|(other, _)| *other == seat)
+                        targets.iter().zip(&effects).filter(|(other, _)| *other == target)
                     {
                         copy.apply(effect.clone());
                     }
-                    self.together(i, seats, counter, copy.decide(charge, now), now)
+                    self.together(i, targets, counter, copy.decide(charge, now), now)
                 }
-                (Seat::Fixed(verdict), None) => (Decision::overflow(*verdict), Effect::None),
-                (Seat::Counter(_), None) => {
+                (ChargeTarget::Fixed(verdict), None) => {
+                    (Decision::overflow(*verdict), Effect::None)
+                }
+                (ChargeTarget::Counter(_), None) => {
                     (Decision::overflow(Verdict::Deny(Retry::Never)), Effect::None)
                 }
             };
@@ -154,14 +165,14 @@ impl<'a> Request<'a> {
 
 /// Where a charge is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seat {
+pub enum ChargeTarget {
     /// By this one of the counters.
     Counter(usize),
     /// Nowhere: the store has no room, and the limit's `on-full` says so.
     Fixed(Verdict),
 }
 
-impl Seat {
+impl ChargeTarget {
     fn counter<'c>(&self, counters: &'c [Counter]) -> Option<&'c Counter> {
         match self {
             Self::Counter(index) => counters.get(*index),
@@ -212,7 +223,7 @@ impl Counter {
 }
 
 /// The verdict over a request, and which charge decides it.
-struct Ruling {
+struct RequestVerdict {
     verdict: Verdict,
     by: Option<usize>,
     /// The best verdict within the group of which any one suffices.
@@ -221,7 +232,7 @@ struct Ruling {
     has_group: bool,
 }
 
-impl Ruling {
+impl RequestVerdict {
     fn over(charges: &[Charge<'_>], decisions: &[Decision]) -> Self {
         let of = |need: Need| {
             let rows = charges.iter().zip(decisions).enumerate();

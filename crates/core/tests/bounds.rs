@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use crate::support::{SECOND, START, Subject, limit, micros};
 use tollgate_core::algorithm::{Algorithm, Anchor, FixedWindow, Smooth, TokenBucket};
-use tollgate_core::testing::history::{Clockwork, Edits, Kind};
+use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits};
 use tollgate_core::testing::{History, Rng};
 use tollgate_core::{Charge, Counter, Key, Limit, Op, Plan, Retry, State, Verdict};
 
@@ -78,7 +78,11 @@ fn grants_and_steps(history: &mut History, patience: Patience) -> (Vec<Grant>, u
     (granted, longest, steps)
 }
 
-fn each_history(kind: Kind, clockwork: Clockwork, mut check: impl FnMut(&Limit, &mut History)) {
+fn each_history(
+    kind: AlgorithmKind,
+    clockwork: ClockMode,
+    mut check: impl FnMut(&Limit, &mut History),
+) {
     for seed in 0..HISTORIES {
         let mut history = History::new(kind, clockwork, Edits::None, seed + 1_000_000);
         let limit = *history.limit();
@@ -114,8 +118,8 @@ fn check_bucket(limit: &Limit, grants: &[Grant], rounding: u64) {
 // E1, E19
 #[test]
 fn a_bucket_grants_at_most_its_burst_and_what_refills() {
-    for kind in [Kind::TokenBucket, Kind::LeakyMeter] {
-        for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
+    for kind in [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyMeter] {
+        for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
             each_history(kind, clockwork, |limit, history| {
                 check_bucket(limit, &grants(history, Patience::None).0, 0);
             });
@@ -126,8 +130,8 @@ fn a_bucket_grants_at_most_its_burst_and_what_refills() {
 // E1, E19: waits are rounded up to the microsecond, so two grants may come that much closer.
 #[test]
 fn a_bucket_with_waiting_callers_keeps_its_bound_but_for_one_microsecond() {
-    for kind in [Kind::TokenBucket, Kind::LeakyMeter] {
-        for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
+    for kind in [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyMeter] {
+        for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
             each_history(kind, clockwork, |limit, history| {
                 check_bucket(limit, &grants(history, Patience::AsDrawn).0, 1);
             });
@@ -154,9 +158,9 @@ fn seven_per_second_granted_to_waiting_callers_keep_the_bound_to_the_microsecond
     check_bucket(&seven, &grants, 1);
 }
 
-fn check_twice(anchor: Anchor, clockwork: Clockwork) {
+fn check_twice(anchor: Anchor, clockwork: ClockMode) {
     let shape = Algorithm::FixedWindow(FixedWindow { anchor });
-    each_history(Kind::FixedWindow, clockwork, |limit, history| {
+    each_history(AlgorithmKind::FixedWindow, clockwork, |limit, history| {
         if limit.algorithm() != shape {
             return;
         }
@@ -170,9 +174,9 @@ fn check_twice(anchor: Anchor, clockwork: Clockwork) {
 // E2, E19
 #[test]
 fn a_fixed_window_grants_at_most_twice_its_count_in_any_period() {
-    check_twice(Anchor::FirstHit, Clockwork::Forward);
-    check_twice(Anchor::FirstHit, Clockwork::Unsteady);
-    check_twice(Anchor::Epoch, Clockwork::Forward);
+    check_twice(Anchor::FirstHit, ClockMode::Forward);
+    check_twice(Anchor::FirstHit, ClockMode::Unsteady);
+    check_twice(Anchor::Epoch, ClockMode::Forward);
 }
 
 // E19: an aligned window that is over is forgotten, so a clock that steps back into it finds it
@@ -180,7 +184,7 @@ fn a_fixed_window_grants_at_most_twice_its_count_in_any_period() {
 #[test]
 fn an_aligned_window_grants_at_most_one_more_count_for_each_step_back() {
     let shape = Algorithm::FixedWindow(FixedWindow { anchor: Anchor::Epoch });
-    each_history(Kind::FixedWindow, Clockwork::Unsteady, |limit, history| {
+    each_history(AlgorithmKind::FixedWindow, ClockMode::Unsteady, |limit, history| {
         if limit.algorithm() != shape {
             return;
         }
@@ -217,7 +221,7 @@ fn an_aligned_window_grants_nothing_extra_when_the_clock_trembles_at_its_edge() 
 fn an_aligned_fixed_window_grants_at_most_its_count() {
     let aligned = Algorithm::FixedWindow(FixedWindow { anchor: Anchor::Epoch });
     let mut histories = 0;
-    each_history(Kind::FixedWindow, Clockwork::Forward, |limit, history| {
+    each_history(AlgorithmKind::FixedWindow, ClockMode::Forward, |limit, history| {
         if limit.algorithm() != aligned {
             return;
         }
@@ -243,8 +247,8 @@ fn an_aligned_fixed_window_grants_at_most_its_count() {
 // E3, E19
 #[test]
 fn a_sliding_log_grants_at_most_its_count_in_any_window() {
-    for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
-        each_history(Kind::SlidingLog, clockwork, |limit, history| {
+    for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
+        each_history(AlgorithmKind::SlidingLog, clockwork, |limit, history| {
             let (grants, longest) = grants(history, Patience::None);
             let period = micros(limit.quota().period());
             assert!(most_within(&grants, period) <= limit.quota().count().get(), "{limit}");
@@ -256,8 +260,8 @@ fn a_sliding_log_grants_at_most_its_count_in_any_window() {
 // E4, E19
 #[test]
 fn a_conservative_window_grants_at_most_its_count_in_any_window() {
-    for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
-        each_history(Kind::Conservative, clockwork, |limit, history| {
+    for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
+        each_history(AlgorithmKind::Conservative, clockwork, |limit, history| {
             let (grants, longest) = grants(history, Patience::None);
             let period = micros(limit.quota().period());
             assert!(most_within(&grants, period) <= limit.quota().count().get(), "{limit}");
@@ -269,8 +273,8 @@ fn a_conservative_window_grants_at_most_its_count_in_any_window() {
 // E4, E19
 #[test]
 fn a_weighted_window_grants_less_than_twice_its_count_in_any_window() {
-    for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
-        each_history(Kind::Weighted, clockwork, |limit, history| {
+    for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
+        each_history(AlgorithmKind::Weighted, clockwork, |limit, history| {
             let (grants, longest) = grants(history, Patience::None);
             let period = micros(limit.quota().period());
             let most = most_within(&grants, period);
@@ -283,8 +287,8 @@ fn a_weighted_window_grants_less_than_twice_its_count_in_any_window() {
 // E5, E19
 #[test]
 fn a_queue_spaces_departures_by_the_rate() {
-    for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
-        each_history(Kind::LeakyQueue, clockwork, |limit, history| {
+    for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
+        each_history(AlgorithmKind::LeakyQueue, clockwork, |limit, history| {
             let (grants, longest) = grants(history, Patience::AsDrawn);
             let rate = limit.quota().rate();
             for first in 0..grants.len() {
@@ -332,7 +336,7 @@ fn grants_with_cancels(limit: &Limit, rng: &mut Rng) -> Vec<Grant> {
 }
 
 /// A place is known by its microsecond, so beyond 10⁶ per second two cannot be told apart.
-fn slow_limit(kind: Kind, rng: &mut Rng) -> Limit {
+fn slow_limit(kind: AlgorithmKind, rng: &mut Rng) -> Limit {
     loop {
         let limit = kind.limit(rng);
         if limit.quota().rate().span(1).whole >= 1 {
@@ -346,10 +350,10 @@ fn slow_limit(kind: Kind, rng: &mut Rng) -> Limit {
 fn giving_up_a_place_lets_nobody_through_too_early() {
     let mut rng = Rng::new(51);
     for _ in 0..2_000 {
-        let bucket = slow_limit(Kind::TokenBucket, &mut rng);
+        let bucket = slow_limit(AlgorithmKind::TokenBucket, &mut rng);
         check_bucket(&bucket, &grants_with_cancels(&bucket, &mut rng), 1);
 
-        let queue = slow_limit(Kind::LeakyQueue, &mut rng);
+        let queue = slow_limit(AlgorithmKind::LeakyQueue, &mut rng);
         let (grants, rate) = (grants_with_cancels(&queue, &mut rng), queue.quota().rate());
         for pair in grants.windows(2) {
             let apart = pair[1].at - pair[0].at;
@@ -361,7 +365,7 @@ fn giving_up_a_place_lets_nobody_through_too_early() {
 // E5
 #[test]
 fn a_queue_never_holds_more_than_its_places() {
-    each_history(Kind::LeakyQueue, Clockwork::Forward, |limit, history| {
+    each_history(AlgorithmKind::LeakyQueue, ClockMode::Forward, |limit, history| {
         let mut subject = Subject::new(limit);
         let mut line: Vec<Grant> = Vec::new();
         for _ in 0..TURNS {
@@ -395,8 +399,8 @@ impl PerMicrosecond for tollgate_core::Rate {
 // E6, E19
 #[test]
 fn never_more_holders_than_permits() {
-    for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
-        each_history(Kind::Concurrency, clockwork, |limit, history| {
+    for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
+        each_history(AlgorithmKind::Concurrency, clockwork, |limit, history| {
             let mut subject = Subject::new(limit);
             let (mut passed, mut before) = (START, None::<u64>);
             // Until when each believes to hold its permit, in time that really passed.
@@ -445,7 +449,7 @@ fn a_smooth_limiter_keeps_its_long_run_rate_and_its_debt() {
     let mut rng = Rng::new(5);
     let mut checked = 0;
     for _ in 0..200 {
-        let limit = Kind::Smooth.limit(&mut rng);
+        let limit = AlgorithmKind::Smooth.limit(&mut rng);
         let Plan::Smooth(plan) = *limit.plan() else { unreachable!("a smooth limit") };
         if plan.max_permits > 10_000.0 {
             continue;
@@ -481,8 +485,8 @@ fn a_smooth_limiter_keeps_its_long_run_rate_and_its_debt() {
 // E19: refusals after a step back never outlast a full refill.
 #[test]
 fn a_clock_that_stepped_back_refuses_no_longer_than_a_full_refill() {
-    for kind in [Kind::TokenBucket, Kind::LeakyMeter] {
-        each_history(kind, Clockwork::Unsteady, |limit, history| {
+    for kind in [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyMeter] {
+        each_history(kind, ClockMode::Unsteady, |limit, history| {
             let (_, longest) = grants(history, Patience::None);
             let full = limit.quota().rate().span(limit.quota().burst().get()).ceil();
             assert!(longest <= full, "{limit}: refused for {longest} µs of {full}");

@@ -8,16 +8,15 @@
 use std::time::Duration;
 
 use crate::support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros};
-use tollgate_core::algorithm::FURTHEST_US;
-use tollgate_core::algorithm::bucket::{Ahead, Bucket};
-use tollgate_core::algorithm::concurrency::{Hold, Holders};
-use tollgate_core::algorithm::fixed_window::MAX_USED;
-use tollgate_core::algorithm::smooth::Tickets;
 use tollgate_core::algorithm::{
     Algorithm, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
     SlidingWindow, Smooth, TokenBucket,
 };
-use tollgate_core::testing::history::Kind;
+use tollgate_core::state::MAX_USED;
+use tollgate_core::state::SmoothState;
+use tollgate_core::state::{Ahead, Bucket, FURTHEST_US};
+use tollgate_core::state::{HeldPermit, Holders};
+use tollgate_core::testing::history::AlgorithmKind;
 use tollgate_core::testing::{Rng, oracle::Ledger};
 use tollgate_core::{
     Charge, ChargeError, Counter, Holder, Key, KeyError, Limit, LimitErrorKind, OnChange, Op,
@@ -39,9 +38,9 @@ const MOMENTS: [u64; 9] = [
 
 const COSTS: [u64; 8] = [0, 1, 2, 1_000, 1 << 53, 1_000_000_000_000_000, u64::MAX - 1, u64::MAX];
 
-fn any_op(kind: Kind, limit: &Limit, rng: &mut Rng) -> Op {
+fn any_op(kind: AlgorithmKind, limit: &Limit, rng: &mut Rng) -> Op {
     let (cost, moment) = (rng.pick(&COSTS), at(rng.pick(&MOMENTS)));
-    if kind == Kind::Concurrency {
+    if kind == AlgorithmKind::Concurrency {
         let holder = Holder(rng.below(4).into());
         let lease = rng.pick(&[Duration::from_micros(1), limit.quota().period()]);
         return rng.pick(&[
@@ -66,7 +65,7 @@ fn any_op(kind: Kind, limit: &Limit, rng: &mut Rng) -> Op {
 #[test]
 fn no_cost_and_no_moment_makes_a_limiter_panic_or_leave_its_capacity() {
     let mut rng = Rng::new(21);
-    for kind in Kind::ALL {
+    for kind in AlgorithmKind::ALL {
         for round in 0..2_000 {
             let limit = kind.limit(&mut rng);
             let other = kind.limit(&mut rng).with_revision(Revision(round % 2));
@@ -131,8 +130,8 @@ fn the_slowest_and_the_fastest_rate_are_exact() {
 #[test]
 fn a_cost_above_the_capacity_is_never_granted_and_changes_nothing() {
     let mut rng = Rng::new(37);
-    for kind in Kind::ALL {
-        if matches!(kind, Kind::Smooth | Kind::Concurrency) {
+    for kind in AlgorithmKind::ALL {
+        if matches!(kind, AlgorithmKind::Smooth | AlgorithmKind::Concurrency) {
             continue;
         }
         for _ in 0..200 {
@@ -318,8 +317,8 @@ fn what_lies_further_ahead_than_it_can_is_moved_back() {
     let arrival = Span { whole: u64::MAX, part: 0 };
     let bucket = |ahead| State::TokenBucket(Bucket { arrival, ahead });
     let queue = State::LeakyQueue(Bucket { arrival, ahead: Ahead::Waiting(now) });
-    let tickets = Tickets { stored: 0.0, free_at: never, written_at: now };
-    let hold = |holder, until| Hold { holder: Holder(holder), until };
+    let tickets = SmoothState { stored: 0.0, free_at: never, written_at: now };
+    let hold = |holder, until| HeldPermit { holder: Holder(holder), until };
     let holders = Holders::restored(now, vec![hold(1, at(START + 5)), hold(2, never)]);
     let states = [
         (limit(TokenBucket, "10 per 1h"), bucket(Ahead::No), 3_600 * SECOND),

@@ -7,7 +7,7 @@
     reason = "a test shall stop at an overflow"
 )]
 
-use tollgate_core::testing::history::{Clockwork, Edits, Kind};
+use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits};
 use tollgate_core::testing::{History, oracle::Ledger};
 use tollgate_core::{Charge, Counter, Key, Retry, Verdict};
 
@@ -41,7 +41,7 @@ impl Seen {
     }
 }
 
-fn replay(kind: Kind, clockwork: Clockwork, edits: Edits) {
+fn replay(kind: AlgorithmKind, clockwork: ClockMode, edits: Edits) {
     let decisions = DECISIONS * soak();
     let mut seen = Seen::default();
     for seed in 0..decisions / TURNS {
@@ -53,12 +53,17 @@ fn replay(kind: Kind, clockwork: Clockwork, edits: Edits) {
     assert!(seen.allowed > DECISIONS / 10, "{kind:?}: {seen:?}");
     assert!(seen.denied > DECISIONS / 100, "{kind:?}: {seen:?}");
     assert!(seen.never > DECISIONS / 1_000, "{kind:?}: {seen:?}");
-    let waits =
-        matches!(kind, Kind::TokenBucket | Kind::LeakyMeter | Kind::LeakyQueue | Kind::Smooth);
+    let waits = matches!(
+        kind,
+        AlgorithmKind::TokenBucket
+            | AlgorithmKind::LeakyMeter
+            | AlgorithmKind::LeakyQueue
+            | AlgorithmKind::Smooth
+    );
     assert_eq!(seen.waited > DECISIONS / 1_000, waits, "{kind:?}: {seen:?}");
 }
 
-fn follow(kind: Kind, clockwork: Clockwork, edits: Edits, seed: u64, seen: &mut Seen) {
+fn follow(kind: AlgorithmKind, clockwork: ClockMode, edits: Edits, seed: u64, seen: &mut Seen) {
     let mut history = History::new(kind, clockwork, edits, seed);
     let mut counter = Counter::absent(history.limit());
     let mut ledger = Ledger::new(history.limit());
@@ -93,19 +98,19 @@ macro_rules! replays {
         // E7, E10, E11, E12, E15
         #[test]
         fn $steady() {
-            replay(Kind::$kind, Clockwork::Forward, Edits::None);
+            replay(AlgorithmKind::$kind, ClockMode::Forward, Edits::None);
         }
 
         // E7, E15, E19, E20
         #[test]
         fn $unsteady() {
-            replay(Kind::$kind, Clockwork::Unsteady, Edits::None);
+            replay(AlgorithmKind::$kind, ClockMode::Unsteady, Edits::None);
         }
 
         // E19, E28
         #[test]
         fn $edited() {
-            replay(Kind::$kind, Clockwork::Unsteady, Edits::Live);
+            replay(AlgorithmKind::$kind, ClockMode::Unsteady, Edits::Live);
         }
     )+};
 }

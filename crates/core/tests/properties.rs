@@ -13,7 +13,7 @@ use tollgate_core::algorithm::{
     Anchor, Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
     TokenBucket,
 };
-use tollgate_core::testing::history::{Clockwork, Edits, Kind, Turn};
+use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits, Turn};
 use tollgate_core::testing::{History, Rng};
 use tollgate_core::{Charge, Holder, Key, Limit, Op, Retry, State, Timestamp, Verdict};
 
@@ -22,9 +22,9 @@ const TURNS: usize = 100;
 
 /// Plays histories of `kind` on a clock that never steps back, and shows `check` every turn:
 /// the subject as it was, settled, and the turn about to be taken.
-fn each_turn(kind: Kind, mut check: impl FnMut(&Subject, &Turn)) {
+fn each_turn(kind: AlgorithmKind, mut check: impl FnMut(&Subject, &Turn)) {
     for seed in 0..HISTORIES {
-        let mut history = History::new(kind, Clockwork::Forward, Edits::None, seed + 5_000_000);
+        let mut history = History::new(kind, ClockMode::Forward, Edits::None, seed + 5_000_000);
         let mut subject = Subject::new(history.limit());
         for _ in 0..TURNS {
             let turn = history.turn();
@@ -44,14 +44,14 @@ fn remaining(subject: &Subject, now: u64) -> u64 {
     subject.clone().peek(0, now).remaining
 }
 
-const SPENDING: [Kind; 7] = [
-    Kind::FixedWindow,
-    Kind::SlidingLog,
-    Kind::Conservative,
-    Kind::Weighted,
-    Kind::TokenBucket,
-    Kind::LeakyMeter,
-    Kind::LeakyQueue,
+const SPENDING: [AlgorithmKind; 7] = [
+    AlgorithmKind::FixedWindow,
+    AlgorithmKind::SlidingLog,
+    AlgorithmKind::Conservative,
+    AlgorithmKind::Weighted,
+    AlgorithmKind::TokenBucket,
+    AlgorithmKind::LeakyMeter,
+    AlgorithmKind::LeakyQueue,
 ];
 
 /// Asks for one permit whenever the exact rate says so, a million times.
@@ -124,7 +124,7 @@ fn a_conservative_window_never_refuses_a_source_at_the_rate_it_is_sure_of() {
 fn after_idling_for_a_refill_exactly_the_burst_is_admitted() {
     let mut rng = Rng::new(9);
     for _ in 0..300 {
-        let kind = rng.pick(&[Kind::TokenBucket, Kind::LeakyMeter]);
+        let kind = rng.pick(&[AlgorithmKind::TokenBucket, AlgorithmKind::LeakyMeter]);
         let limit = kind.limit(&mut rng);
         let burst = limit.quota().burst().get();
         if burst > 10_000 {
@@ -142,7 +142,7 @@ fn after_idling_for_a_refill_exactly_the_burst_is_admitted() {
 // E11
 #[test]
 fn remaining_stays_within_the_capacity_and_only_time_and_credits_raise_it() {
-    for kind in Kind::ALL {
+    for kind in AlgorithmKind::ALL {
         each_turn(kind, |subject, turn| {
             let now = turn.now.as_micros();
             let before = remaining(subject, now);
@@ -160,8 +160,9 @@ fn remaining_stays_within_the_capacity_and_only_time_and_credits_raise_it() {
 // E12
 #[test]
 fn an_admission_lowers_remaining_by_exactly_its_cost() {
-    for kind in
-        SPENDING.into_iter().filter(|kind| !matches!(kind, Kind::Weighted | Kind::LeakyQueue))
+    for kind in SPENDING
+        .into_iter()
+        .filter(|kind| !matches!(kind, AlgorithmKind::Weighted | AlgorithmKind::LeakyQueue))
     {
         each_turn(kind, |subject, turn| {
             let now = turn.now.as_micros();
@@ -172,7 +173,7 @@ fn an_admission_lowers_remaining_by_exactly_its_cost() {
             assert_eq!(decision.remaining, before - spent, "{}: {turn:?}", subject.limit);
         });
     }
-    each_turn(Kind::Concurrency, |subject, turn| {
+    each_turn(AlgorithmKind::Concurrency, |subject, turn| {
         let now = turn.now.as_micros();
         let holder = Holder(u128::MAX);
         let lease = Duration::from_micros(1);
@@ -186,7 +187,7 @@ fn an_admission_lowers_remaining_by_exactly_its_cost() {
 // E12
 #[test]
 fn refusals_and_peeks_change_nothing() {
-    for kind in Kind::ALL {
+    for kind in AlgorithmKind::ALL {
         let mut refused = 0;
         each_turn(kind, |subject, turn| {
             let now = turn.now.as_micros();
@@ -210,7 +211,7 @@ fn a_credit_never_lets_more_through_than_if_the_charge_had_not_happened() {
         let kind = rng.pick(&SPENDING);
         let limit = match kind {
             // A charge anchors a first-hit window, whether it is credited or not.
-            Kind::FixedWindow => limit(FixedWindow { anchor: Anchor::Epoch }, "10 per 1s"),
+            AlgorithmKind::FixedWindow => limit(FixedWindow { anchor: Anchor::Epoch }, "10 per 1s"),
             kind => kind.limit(&mut rng),
         };
         let refill = limit.quota().rate().span(limit.quota().burst().get()).ceil();
@@ -245,7 +246,7 @@ fn a_credit_never_lets_more_through_than_if_the_charge_had_not_happened() {
 // E13
 #[test]
 fn many_of_cost_one_pass_iff_one_of_many_passes() {
-    for kind in SPENDING.into_iter().filter(|kind| *kind != Kind::LeakyQueue) {
+    for kind in SPENDING.into_iter().filter(|kind| *kind != AlgorithmKind::LeakyQueue) {
         each_turn(kind, |subject, turn| {
             let now = turn.now.as_micros();
             let left = remaining(subject, now);
@@ -262,13 +263,13 @@ fn many_of_cost_one_pass_iff_one_of_many_passes() {
 #[test]
 fn the_order_of_equal_requests_at_one_instant_does_not_matter() {
     let mut rng = Rng::new(14);
-    for kind in Kind::ALL {
+    for kind in AlgorithmKind::ALL {
         each_turn(kind, |subject, turn| {
             let now = turn.now.as_micros();
             let cost = rng.within(1, 3);
             let lease = subject.limit.quota().period();
             let mut ops: Vec<Op> = match kind {
-                Kind::Concurrency => {
+                AlgorithmKind::Concurrency => {
                     (100..110).map(|n| Op::Acquire { holder: Holder(n), lease }).collect()
                 }
                 _ => (0..6).flat_map(|_| [Op::Take(cost), Op::Peek(cost), Op::Peek(0)]).collect(),
@@ -289,7 +290,7 @@ fn the_order_of_equal_requests_at_one_instant_does_not_matter() {
 }
 
 /// Alone on the key: passes when told to come back, and not one microsecond earlier.
-fn retries_are_exact(kind: Kind) {
+fn retries_are_exact(kind: AlgorithmKind) {
     let mut checked = 0;
     each_turn(kind, |subject, turn| {
         let (now, patience) = (turn.now.as_micros(), micros(turn.patience));
@@ -307,10 +308,10 @@ fn retries_are_exact(kind: Kind) {
                 assert!(!verdict(then - 1).passes(), "passes a microsecond early; {seen}");
                 checked += 1;
             }
-            Verdict::Deny(Retry::Never) if kind != Kind::Smooth => {
+            Verdict::Deny(Retry::Never) if kind != AlgorithmKind::Smooth => {
                 assert!(cost > capacity(&subject.limit), "{}: never {cost}", subject.limit);
             }
-            _ if kind != Kind::Smooth => assert!(cost <= capacity(&subject.limit)),
+            _ if kind != AlgorithmKind::Smooth => assert!(cost <= capacity(&subject.limit)),
             _ => {}
         }
     });
@@ -323,13 +324,13 @@ fn retry_after_is_the_first_moment_that_passes() {
     for kind in SPENDING {
         retries_are_exact(kind);
     }
-    retries_are_exact(Kind::Concurrency);
+    retries_are_exact(AlgorithmKind::Concurrency);
 }
 
 // E15, E18
 #[test]
 fn retry_after_of_a_smooth_limiter_is_the_first_moment_that_passes() {
-    retries_are_exact(Kind::Smooth);
+    retries_are_exact(AlgorithmKind::Smooth);
 }
 
 // E16
@@ -346,7 +347,7 @@ fn at_reset_the_full_capacity_is_back() {
             let reset = micros(charged.charge(turn.op, 0, now).reset_after);
             let full = capacity(&subject.limit);
             assert_eq!(remaining(&charged, now + reset), full, "{}: {turn:?}", subject.limit);
-            if reset > 0 && kind != Kind::Weighted {
+            if reset > 0 && kind != AlgorithmKind::Weighted {
                 let early = remaining(&charged, now + reset - 1);
                 assert!(early < full, "{}: full before its reset, {turn:?}", subject.limit);
             }
@@ -377,7 +378,7 @@ fn a_jump_forward_gains_at_most_the_capacity() {
             let full = capacity(&subject.limit);
             let jump = turn.now.as_micros() + 400 * 86_400 * SECOND;
             if full <= 50 && remaining(subject, turn.now.as_micros()) == 0 {
-                let most = if kind == Kind::LeakyQueue { 1 } else { full };
+                let most = if kind == AlgorithmKind::LeakyQueue { 1 } else { full };
                 let admitted = subject.clone().drain(jump, 2 * full + 10);
                 assert!(admitted <= most, "{}: {admitted}", subject.limit);
             }
@@ -388,11 +389,14 @@ fn a_jump_forward_gains_at_most_the_capacity() {
 // E22: aligned kinds are shifted by whole periods, which are whole panes too.
 #[test]
 fn shifting_a_history_in_time_changes_nothing() {
-    for kind in Kind::ALL {
+    for kind in AlgorithmKind::ALL {
         for seed in 0..HISTORIES {
-            let mut history = History::new(kind, Clockwork::Unsteady, Edits::None, seed + 22);
+            let mut history = History::new(kind, ClockMode::Unsteady, Edits::None, seed + 22);
             let period = micros(history.limit().quota().period());
-            let aligned = matches!(kind, Kind::FixedWindow | Kind::Conservative | Kind::Weighted);
+            let aligned = matches!(
+                kind,
+                AlgorithmKind::FixedWindow | AlgorithmKind::Conservative | AlgorithmKind::Weighted
+            );
             let shift = if aligned { period * (seed % 7 + 1) } else { 987_654_321 * (seed + 1) };
             let mut here = Subject::new(history.limit());
             let mut there = here.clone();
@@ -418,7 +422,7 @@ fn shifting_a_history_in_time_changes_nothing() {
 fn dropping_an_idle_key_changes_no_later_decision() {
     let mut rng = Rng::new(36);
     // A fixed window that is over is not decided upon at all; its oracle covers that.
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::FixedWindow) {
+    for kind in AlgorithmKind::ALL.into_iter().filter(|kind| *kind != AlgorithmKind::FixedWindow) {
         let mut dropped = 0;
         each_turn(kind, |subject, turn| {
             let (limit, state) = (&subject.limit, subject.counter.state());
@@ -457,7 +461,7 @@ fn a_key_is_idle_as_soon_as_it_is_full() {
 // E19
 #[test]
 fn a_clock_stepping_back_never_raises_what_remains() {
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Concurrency) {
+    for kind in AlgorithmKind::ALL.into_iter().filter(|kind| *kind != AlgorithmKind::Concurrency) {
         each_turn(kind, |subject, turn| {
             let now = turn.now.as_micros();
             let before = remaining(subject, now);

@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use crate::support::{SECOND, START, Subject, at, deny_after, limit};
 use tollgate_core::algorithm::{Anchor, Concurrency, FixedWindow, LeakyQueue, TokenBucket};
-use tollgate_core::testing::history::{Clockwork, Edits, Kind};
+use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits};
 use tollgate_core::testing::{History, Rng};
 use tollgate_core::{
-    Answer, Charge, Counter, Decision, Holder, Key, Limit, OnChange, Op, Request, RequestError,
-    Retry, Revision, Seat, State, Timestamp, Verdict,
+    Answer, Charge, ChargeTarget, Counter, Decision, Holder, Key, Limit, OnChange, Op, Request,
+    RequestError, Retry, Revision, State, Timestamp, Verdict,
 };
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-fn seats(places: &[usize]) -> Vec<Seat> {
-    places.iter().copied().map(Seat::Counter).collect()
+fn targets(places: &[usize]) -> Vec<ChargeTarget> {
+    places.iter().copied().map(ChargeTarget::Counter).collect()
 }
 
 /// Some counters in the middle of their lives, and one take on each.
@@ -36,8 +36,9 @@ impl Scene {
         let now = at(START + rng.below(SECOND));
         let mut scene = Self { limits: vec![], counters: vec![], costs: vec![], now };
         for _ in 0..rng.within(1, NAMES.len() as u64) {
-            let kind = rng.pick(&Kind::ALL);
-            let kind = if kind == Kind::Concurrency { Kind::TokenBucket } else { kind };
+            let kind = rng.pick(&AlgorithmKind::ALL);
+            let kind =
+                if kind == AlgorithmKind::Concurrency { AlgorithmKind::TokenBucket } else { kind };
             let limit = kind.limit(rng);
             let mut subject = Subject::new(&limit);
             let burst = limit.quota().burst().get();
@@ -69,7 +70,7 @@ impl Scene {
 
     fn judge(&self, charges: &[Charge<'_>], place: &[usize]) -> (Answer, Vec<Counter>) {
         let mut counters = self.counters.clone();
-        let answer = Request::new(charges).unwrap().judge(&mut counters, &seats(place), self.now);
+        let answer = Request::new(charges).unwrap().judge(&mut counters, &targets(place), self.now);
         (answer, counters)
     }
 
@@ -218,13 +219,13 @@ fn a_group_does_not_outvote_what_must_pass() {
 
     let mut must_refuses = fresh.clone();
     must_refuses[0] = used.counter.clone();
-    let answer = request.judge(&mut must_refuses, &seats(&[0, 1, 2]), at(START));
+    let answer = request.judge(&mut must_refuses, &targets(&[0, 1, 2]), at(START));
     assert_eq!((answer.verdict, answer.refused_by), (deny_after(SECOND), Some(0)));
     assert_eq!(must_refuses[1], fresh[1], "nobody is charged");
 
     let mut one_refuses = fresh;
     one_refuses[2] = used.counter;
-    let answer = request.judge(&mut one_refuses, &seats(&[0, 1, 2]), at(START));
+    let answer = request.judge(&mut one_refuses, &targets(&[0, 1, 2]), at(START));
     assert_eq!((answer.verdict, answer.refused_by), (Verdict::Allow, None));
     assert_eq!(answer.decisions[1].remaining, 4);
 }
@@ -239,7 +240,7 @@ fn charges_on_one_key_add_up() {
             [Charge::take(key, &bucket, a).unwrap(), Charge::take(key, &bucket, b).unwrap()];
         let mut counters = [Counter::absent(&bucket)];
         let request = Request::new(&charges).unwrap();
-        (request.judge(&mut counters, &seats(&[0, 0]), at(START)), counters[0].clone())
+        (request.judge(&mut counters, &targets(&[0, 0]), at(START)), counters[0].clone())
     };
 
     let (answer, counter) = twice(2, 3);
@@ -287,8 +288,9 @@ fn a_request_with_one_that_waits_waits() {
     let mut counters = [Counter::absent(&bucket), Counter::absent(&queue)];
     let request = Request::new(&charges).unwrap();
 
-    let verdicts: Vec<Verdict> =
-        (0..3).map(|_| request.judge(&mut counters, &seats(&[0, 1]), at(START)).verdict).collect();
+    let verdicts: Vec<Verdict> = (0..3)
+        .map(|_| request.judge(&mut counters, &targets(&[0, 1]), at(START)).verdict)
+        .collect();
 
     assert_eq!(verdicts, [Verdict::Allow, Verdict::Wait(patience), deny_after(SECOND)]);
     let left = Charge::new(key("b"), &bucket, Op::Peek(0)).unwrap();
@@ -307,7 +309,7 @@ fn of_a_group_nobody_waits_when_another_passes_at_once() {
     ];
     let mut counters = [line.counter.clone(), Counter::absent(&bucket)];
 
-    let answer = Request::new(&charges).unwrap().judge(&mut counters, &seats(&[0, 1]), at(START));
+    let answer = Request::new(&charges).unwrap().judge(&mut counters, &targets(&[0, 1]), at(START));
 
     assert_eq!(answer.verdict, Verdict::Allow);
     assert_eq!(counters[0], line.counter, "no place is taken in the line");
@@ -345,7 +347,7 @@ fn a_lower_revision_is_judged_by_the_newer_limit() {
 // Two versions of a rule during a roll-out: neither may give back what the other counted.
 #[test]
 fn alternating_revisions_refill_nothing() {
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Concurrency) {
+    for kind in AlgorithmKind::ALL.into_iter().filter(|kind| *kind != AlgorithmKind::Concurrency) {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let how = rng.pick(&[OnChange::Keep, OnChange::Scale, OnChange::Reset]);
@@ -394,7 +396,8 @@ fn after_lowering_a_limit_the_new_bound_holds_at_once() {
     let mut rng = Rng::new(29);
     for seed in 0..300 {
         let how = rng.pick(&[OnChange::Keep, OnChange::Scale, OnChange::Reset]);
-        let mut history = History::new(Kind::TokenBucket, Clockwork::Forward, Edits::None, seed);
+        let mut history =
+            History::new(AlgorithmKind::TokenBucket, ClockMode::Forward, Edits::None, seed);
         let mut subject = Subject::new(history.limit());
         let mut grants: Vec<(u64, u64)> = Vec::new();
         for turn in 0..200 {
@@ -500,7 +503,7 @@ fn a_member_of_a_group_that_is_not_charged_leaves_nothing_to_others_on_its_count
     ];
 
     let answer =
-        Request::new(&charges).unwrap().judge(&mut counters, &seats(&[0, 1, 0]), at(START));
+        Request::new(&charges).unwrap().judge(&mut counters, &targets(&[0, 1, 0]), at(START));
 
     assert_eq!(answer.verdict, Verdict::Allow);
     let peek = Charge::new(k, &ten, Op::Peek(0)).unwrap();

@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use crate::support::{NEVER, SECOND, START, Subject, at, deny_after, limit, micros, wait};
-use tollgate_core::algorithm::smooth::{Plan as Numbers, Tickets};
 use tollgate_core::algorithm::{Payment, Smooth};
+use tollgate_core::state::{SmoothPlan as Numbers, SmoothState};
 use tollgate_core::{Counter, Limit, OnChange, Op, Plan, Revision, State, Verdict};
 
 const MILLI: u64 = 1_000;
@@ -27,7 +27,7 @@ fn warming() -> Limit {
     limit(Smooth::warming_up(Duration::from_secs(4)), "2 per 1s")
 }
 
-fn tickets(subject: &Subject) -> Tickets {
+fn tickets(subject: &Subject) -> SmoothState {
     let State::Smooth(tickets) = subject.counter.state() else { panic!("something stored") };
     *tickets
 }
@@ -132,7 +132,7 @@ fn stored_permits_stay_between_zero_and_the_maximum_and_the_next_free_moment_onl
 #[test]
 fn a_bursty_limiter_starting_empty_waits_from_the_second_caller_on() {
     let limit = limit(Smooth::bursty(), "5 per 1s");
-    let empty = State::Smooth(Tickets::empty(at(START)));
+    let empty = State::Smooth(SmoothState::empty(at(START)));
     let mut subject = Subject { limit, counter: Counter::new(empty, &limit) };
     let mut now = START;
 
@@ -184,7 +184,7 @@ fn who_pays_for_itself_waits_for_its_own_permits() {
 }
 
 /// A limiter with half its permits stored, then charged under another rate.
-fn revised(how: OnChange) -> (Tickets, Limit) {
+fn revised(how: OnChange) -> (SmoothState, Limit) {
     let before = limit(Smooth::bursty(), "10 per 1s");
     let after = limit(Smooth::bursty(), "20 per 1s").with_revision(Revision(1)).with_on_change(how);
     let mut subject = Subject::new(&before);

@@ -1,4 +1,4 @@
-//! How large a store may become.
+//! Sizes of a store.
 
 use tollgate_core::Clock;
 
@@ -20,11 +20,11 @@ pub struct Builder {
     shards: Option<usize>,
 }
 
-/// What a shard gets.
+/// Sizes of a store and of each shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) shards: usize,
-    pub(crate) booths: usize,
+    pub(crate) hot_slots: usize,
     pub(crate) keys_per_shard: usize,
     pub(crate) heap_per_shard: usize,
 }
@@ -38,8 +38,8 @@ const MAX_SHARDS: usize = 1 << 16;
 /// Fewer shards than this would make threads wait for each other.
 const USUAL_SHARDS: usize = 64;
 
-/// Keys that may have a booth at a time, 64 bytes each: a quarter of a megabyte in all.
-const USUAL_BOOTHS: usize = 4096;
+/// Hot slots of a large store, 64 bytes each: a quarter of a megabyte in all.
+const DEFAULT_HOT_SLOTS: usize = 4096;
 
 /// A shard smaller than this would be full while others are half empty.
 const FEWEST_KEYS_PER_SHARD: usize = 256;
@@ -95,10 +95,10 @@ impl Builder {
             if shards > self.max_keys { previous_power_of_two(self.max_keys) } else { shards };
         let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(256 << 20));
         // Loom explores few; elsewhere no more than there may be keys.
-        let booths = if cfg!(loom) { 1 } else { USUAL_BOOTHS.min(self.max_keys) };
+        let hot_slots = if cfg!(loom) { 1 } else { DEFAULT_HOT_SLOTS.min(self.max_keys) };
         Sizes {
             shards,
-            booths: booths.next_power_of_two().max(shards),
+            hot_slots: hot_slots.next_power_of_two().max(shards),
             // Rounded down, so that the store never holds more keys than was said.
             keys_per_shard: self.max_keys.checked_div(shards).unwrap_or(0).max(1),
             heap_per_shard: heap.checked_div(shards).unwrap_or(0),
@@ -118,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_booths_as_keys_up_to_4096_and_one_for_each_shard_at_least() {
-        let booths = |builder: Builder| builder.sizes().booths;
+    fn there_are_as_many_hot_slots_as_keys_up_to_4096_and_one_for_each_shard_at_least() {
+        let hot_slots = |builder: Builder| builder.sizes().hot_slots;
         let keys = |keys| Builder::default().max_keys(keys);
 
-        assert_eq!(booths(keys(usize::MAX).shards(1)), 4_096);
-        assert_eq!(booths(keys(4_097)), 4_096);
-        assert_eq!(booths(keys(100)), 128);
-        assert_eq!(booths(keys(1)), 1);
-        assert_eq!(booths(keys(1_000_000).shards(8_192)), 8_192, "one a shard");
+        assert_eq!(hot_slots(keys(usize::MAX).shards(1)), 4_096);
+        assert_eq!(hot_slots(keys(4_097)), 4_096);
+        assert_eq!(hot_slots(keys(100)), 128);
+        assert_eq!(hot_slots(keys(1)), 1);
+        assert_eq!(hot_slots(keys(1_000_000).shards(8_192)), 8_192, "one a shard");
     }
 }

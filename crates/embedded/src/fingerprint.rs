@@ -46,7 +46,7 @@ impl Secret {
     pub(crate) fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         let code = usize::from(charge.limit().code()) % ALGORITHMS;
         let (k0, k1) = self.keys[code];
-        let found = Sip::new(k0, k1).finish(charge.key().as_bytes());
+        let found = SipHasher13::new(k0, k1).finish(charge.key().as_bytes());
         if found == Fingerprint::NONE { Fingerprint { high: 1, low: 0 } } else { found }
     }
 }
@@ -58,11 +58,11 @@ impl std::fmt::Debug for Secret {
 }
 
 /// SipHash with one compression and three finalisation rounds, 128 bits out.
-struct Sip {
+struct SipHasher13 {
     v: [u64; 4],
 }
 
-impl Sip {
+impl SipHasher13 {
     #[inline]
     const fn new(k0: u64, k1: u64) -> Self {
         Self {
@@ -146,7 +146,7 @@ mod tests {
 
     use siphasher::sip128::{Hasher128, SipHasher13};
     use tollgate_core::algorithm::TokenBucket;
-    use tollgate_core::testing::{Rng, history::Kind};
+    use tollgate_core::testing::{Rng, history::AlgorithmKind};
     use tollgate_core::{Key, Limit, Op};
 
     use super::*;
@@ -174,7 +174,7 @@ mod tests {
         let mut rng = Rng::new(1);
         let secret = Secret::random();
         let key = Key::new("k").unwrap();
-        let mut prints: Vec<(u8, u64)> = Kind::ALL
+        let mut prints: Vec<(u8, u64)> = AlgorithmKind::ALL
             .iter()
             .map(|kind| {
                 let limit = kind.limit(&mut rng);

@@ -14,15 +14,15 @@
 //! - **Atomic.** A request locks all it touches, in one order. There is no tokio here, so that
 //!   loom can check that.
 
-mod booth;
 mod builder;
 mod clock;
-mod few;
 mod fingerprint;
-mod interned;
+mod hot_slot;
+mod limit_interner;
 mod locks;
+mod multi_charge;
+mod mutex;
 mod overflow;
-mod several;
 mod shard;
 mod single;
 mod slot;
@@ -34,7 +34,7 @@ mod values;
 
 pub use builder::Builder;
 pub use clock::MonotonicClock;
-pub use locks::Ear;
+pub use locks::ReleaseSubscription;
 pub use single::Single;
 pub use store::{EmbeddedStore, Stats};
 pub use tollgate_core as core;

@@ -1,130 +1,126 @@
 //! Locks in this process: a map of records behind one mutex.
 //!
-//! Every step is [`Record`]'s; here are the map, its bound, the releases remembered, and the bells.
+//! Every step is [`LockRecord`]'s; here are the map, its bound, the releases remembered, and the notifiers.
 //! Fences are counted for all locks together, so that a lock that is free need not be remembered for
-//! its own. A bell is rung after the mutex is let go.
+//! its own. A notifier is rung after the mutex is let go.
 //!
 //! One mutex, not shards: a step is some hundred nanoseconds, and whoever wants a lock is about to do
 //! something slower under it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tollgate_core::lock::{
-    Acquire, Acquired, Bell, Fence, Held, HoldId, Holder, LATCH, LockName, LockStore, Page, Record,
-    Release, Released, Renew, Renewed,
+    Acquire, AcquireOutcome, Fence, HeldLock, HoldId, LockHolder, LockName, LockRecord, LockStore,
+    Page, RELEASE_RECORD_TTL, Release, ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome,
 };
 use tollgate_core::{Clock, StoreError, StoreErrorKind, Timestamp};
 
 use crate::EmbeddedStore;
+use crate::mutex::lock;
 
 /// Locks that may be held at a time: some tens of megabytes with their names.
-const MOST: usize = 100_000;
+const MAX_LOCKS: usize = 100_000;
 
 /// Releases remembered. Nothing is lost on the way to this store; only a store put before it can make
 /// a release come twice, and then at once.
-const LATCHES: usize = 1_024;
+const MAX_RELEASE_RECORDS: usize = 1_024;
 
 /// Locks listed at a time.
-const LISTED: usize = 256;
+const PAGE_SIZE: usize = 256;
 
 /// The locks of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Locks(Arc<Mutex<State>>);
+pub(crate) struct Locks(Arc<Mutex<LockTable>>);
 
 #[derive(Debug, Default)]
-struct State {
-    records: HashMap<LockName, Record>,
+struct LockTable {
+    records: HashMap<LockName, LockRecord>,
     fence: Option<Fence>,
     /// What releases were answered, and until which millisecond that is remembered.
-    latches: HashMap<HoldId, (Released, u64)>,
+    release_records: HashMap<HoldId, (ReleaseOutcome, u64)>,
     /// Those in the order in which they were made.
-    latched: VecDeque<HoldId>,
-    bells: HashMap<LockName, Vec<(u64, Ring)>>,
-    next_bell: u64,
+    release_order: VecDeque<HoldId>,
+    notifiers: HashMap<LockName, Vec<(u64, NotifierHandle)>>,
+    next_number: u64,
     /// When the records are looked through for idle ones: as often as they double.
     sweep_at: usize,
 }
 
 #[derive(Clone)]
-struct Ring(Arc<dyn Bell>);
+struct NotifierHandle(Arc<dyn ReleaseNotifier>);
 
-impl std::fmt::Debug for Ring {
+impl std::fmt::Debug for NotifierHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ring(..)")
+        f.write_str("NotifierHandle(..)")
     }
 }
 
 /// Listens for the releases of a lock until it is dropped.
 #[derive(Debug)]
-pub struct Ear {
-    locks: Weak<Mutex<State>>,
+pub struct ReleaseSubscription {
+    locks: Weak<Mutex<LockTable>>,
     name: LockName,
     number: u64,
 }
 
-impl Drop for Ear {
+impl Drop for ReleaseSubscription {
     fn drop(&mut self) {
         let Some(locks) = self.locks.upgrade() else { return };
         let mut state = lock(&locks);
-        if let Entry::Occupied(mut bells) = state.bells.entry(self.name.clone()) {
-            bells.get_mut().retain(|(number, _)| *number != self.number);
-            if bells.get().is_empty() {
-                bells.remove();
+        if let Entry::Occupied(mut notifiers) = state.notifiers.entry(self.name.clone()) {
+            notifiers.get_mut().retain(|(number, _)| *number != self.number);
+            if notifiers.get().is_empty() {
+                notifiers.remove();
             }
         }
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Every edit is whole before anything could panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl State {
-    fn latch(&self, hold: HoldId, now: Timestamp) -> Option<Released> {
-        let (answer, until) = self.latches.get(&hold)?;
+impl LockTable {
+    fn release_record(&self, hold: HoldId, now: Timestamp) -> Option<ReleaseOutcome> {
+        let (answer, until) = self.release_records.get(&hold)?;
         (millis(now) <= *until).then_some(*answer)
     }
 
-    fn remember(&mut self, hold: HoldId, answer: Released, now: Timestamp) {
-        if self.latched.len() >= LATCHES
-            && let Some(oldest) = self.latched.pop_front()
+    fn remember(&mut self, hold: HoldId, answer: ReleaseOutcome, now: Timestamp) {
+        if self.release_order.len() >= MAX_RELEASE_RECORDS
+            && let Some(oldest) = self.release_order.pop_front()
         {
-            self.latches.remove(&oldest);
+            self.release_records.remove(&oldest);
         }
-        let span = u64::try_from(LATCH.as_millis()).unwrap_or(u64::MAX);
-        self.latches.insert(hold, (answer, millis(now).saturating_add(span)));
-        self.latched.push_back(hold);
+        let span = u64::try_from(RELEASE_RECORD_TTL.as_millis()).unwrap_or(u64::MAX);
+        self.release_records.insert(hold, (answer, millis(now).saturating_add(span)));
+        self.release_order.push_back(hold);
     }
 
     /// The record of a name, made if there is room.
-    fn record(&mut self, name: &LockName, now: Timestamp) -> Result<&mut Record, StoreError> {
+    fn record(&mut self, name: &LockName, now: Timestamp) -> Result<&mut LockRecord, StoreError> {
         let known = self.records.contains_key(name);
         if !known && self.records.len() >= self.sweep_at.max(64) {
             self.records.retain(|_, record| !record.is_idle(now));
-            self.sweep_at = self.records.len().saturating_mul(2).min(MOST);
-            if self.records.len() >= MOST {
+            self.sweep_at = self.records.len().saturating_mul(2).min(MAX_LOCKS);
+            if self.records.len() >= MAX_LOCKS {
                 let full = StoreError::new(StoreErrorKind::Unavailable);
                 return Err(full.with_source("the store keeps 100000 locks already"));
             }
         }
         let last = self.fence;
-        Ok(self.records.entry(name.clone()).or_insert_with(|| Record::after(last)))
+        Ok(self.records.entry(name.clone()).or_insert_with(|| LockRecord::after(last)))
     }
 
     /// Whom to ring for a lock that became free.
-    fn rings(&self, name: &LockName) -> Vec<Ring> {
-        let bells = self.bells.get(name).into_iter().flatten();
-        bells.map(|(_, ring)| ring.clone()).collect()
+    fn notifiers(&self, name: &LockName) -> Vec<NotifierHandle> {
+        let notifiers = self.notifiers.get(name).into_iter().flatten();
+        notifiers.map(|(_, ring)| ring.clone()).collect()
     }
 
-    fn describe(&self, name: &LockName, held: &Held, now: Timestamp) -> Holder {
+    fn describe(&self, name: &LockName, held: &HeldLock, now: Timestamp) -> LockHolder {
         let left = held.expires_ms.saturating_sub(millis(now));
-        let waiting = self.bells.get(name).map_or(0, Vec::len);
-        Holder {
+        let waiting = self.notifiers.get(name).map_or(0, Vec::len);
+        LockHolder {
             name: name.clone(),
             kind: held.kind,
             owner: held.owner.as_str().to_owned(),
@@ -142,67 +138,71 @@ const fn millis(now: Timestamp) -> u64 {
     now.as_micros() / 1_000
 }
 
-fn ring(rings: Vec<Ring>, name: &LockName) {
-    rings.into_iter().for_each(|Ring(bell)| bell.ring(name));
+fn notify(notifiers: Vec<NotifierHandle>, name: &LockName) {
+    notifiers.into_iter().for_each(|NotifierHandle(notifier)| notifier.notify(name));
 }
 
 impl Locks {
-    fn acquire(&self, ask: &Acquire<'_>, clock: &impl Clock) -> Result<Acquired, StoreError> {
+    fn acquire(&self, ask: &Acquire<'_>, clock: &impl Clock) -> Result<AcquireOutcome, StoreError> {
         let mut state = lock(&self.0);
         let now = clock.now();
-        if state.latch(ask.hold, now).is_some() {
-            return Ok(Acquired::Over);
+        if state.release_record(ask.hold, now).is_some() {
+            return Ok(AcquireOutcome::Over);
         }
         let last = state.fence;
         let record = state.record(ask.name, now)?;
         record.rise_above(last);
         let acquired = record.acquire(ask, now);
-        if let Acquired::Granted { fence, .. } = acquired {
+        if let AcquireOutcome::Granted { fence, .. } = acquired {
             state.fence = state.fence.max(Some(fence));
         }
         Ok(acquired)
     }
 
-    fn renew(&self, batch: &[Renew<'_>], clock: &impl Clock) -> Vec<Renewed> {
+    fn renew(&self, batch: &[Renew<'_>], clock: &impl Clock) -> Vec<RenewOutcome> {
         let mut state = lock(&self.0);
         let now = clock.now();
         let renew = |ask: &Renew<'_>| {
-            state.records.get_mut(ask.name).map_or(Renewed::Lost, |record| record.renew(ask, now))
+            state
+                .records
+                .get_mut(ask.name)
+                .map_or(RenewOutcome::Lost, |record| record.renew(ask, now))
         };
         batch.iter().map(renew).collect()
     }
 
-    fn release(&self, ask: &Release<'_>, clock: &impl Clock) -> Released {
+    fn release(&self, ask: &Release<'_>, clock: &impl Clock) -> ReleaseOutcome {
         let mut state = lock(&self.0);
         let now = clock.now();
-        if let Some(answer) = state.latch(ask.hold, now) {
+        if let Some(answer) = state.release_record(ask.hold, now) {
             return answer;
         }
         let record = state.records.get_mut(ask.name);
-        let released = record.map_or(Released::AlreadyLost, |record| record.release(ask, now));
-        if released == Released::Freed {
+        let released =
+            record.map_or(ReleaseOutcome::AlreadyLost, |record| record.release(ask, now));
+        if released == ReleaseOutcome::Freed {
             state.records.remove(ask.name);
         }
         state.remember(ask.hold, released, now);
-        if released == Released::Freed {
-            let rings = state.rings(ask.name);
+        if released == ReleaseOutcome::Freed {
+            let notifiers = state.notifiers(ask.name);
             drop(state);
-            ring(rings, ask.name);
+            notify(notifiers, ask.name);
         }
         released
     }
 
-    fn force_release(&self, name: &LockName, clock: &impl Clock) -> Option<Holder> {
+    fn force_release(&self, name: &LockName, clock: &impl Clock) -> Option<LockHolder> {
         let mut state = lock(&self.0);
         let now = clock.now();
         let held = state.records.remove(name)?.force_release(now)?;
-        let (holder, rings) = (state.describe(name, &held, now), state.rings(name));
+        let (holder, notifiers) = (state.describe(name, &held, now), state.notifiers(name));
         drop(state);
-        ring(rings, name);
+        notify(notifiers, name);
         Some(holder)
     }
 
-    fn inspect(&self, name: &LockName, clock: &impl Clock) -> Option<Holder> {
+    fn inspect(&self, name: &LockName, clock: &impl Clock) -> Option<LockHolder> {
         let mut state = lock(&self.0);
         let now = clock.now();
         state.records.get_mut(name)?.settle(now);
@@ -214,47 +214,51 @@ impl Locks {
     fn list(&self, cursor: u64, clock: &impl Clock) -> Page {
         let state = lock(&self.0);
         let now = clock.now();
-        let held = |(name, record): (&LockName, &Record)| {
+        let held = |(name, record): (&LockName, &LockRecord)| {
             record.holder(now).map(|held| state.describe(name, held, now))
         };
-        let mut holders: Vec<Holder> = state.records.iter().filter_map(held).collect();
+        let mut holders: Vec<LockHolder> = state.records.iter().filter_map(held).collect();
         holders.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let skipped = usize::try_from(cursor).unwrap_or(usize::MAX).min(holders.len());
         let mut holders = holders.split_off(skipped);
-        let next = (holders.len() > LISTED).then(|| skipped.saturating_add(LISTED));
-        holders.truncate(LISTED);
+        let next = (holders.len() > PAGE_SIZE).then(|| skipped.saturating_add(PAGE_SIZE));
+        holders.truncate(PAGE_SIZE);
         Page { holders, next: next.and_then(|next| u64::try_from(next).ok()) }
     }
 
-    fn listen(&self, name: &LockName, bell: Arc<dyn Bell>) -> Ear {
+    fn subscribe(
+        &self,
+        name: &LockName,
+        notifier: Arc<dyn ReleaseNotifier>,
+    ) -> ReleaseSubscription {
         let mut state = lock(&self.0);
-        let number = state.next_bell;
-        state.next_bell = number.wrapping_add(1);
-        state.bells.entry(name.clone()).or_default().push((number, Ring(bell)));
-        Ear { locks: Arc::downgrade(&self.0), name: name.clone(), number }
+        let number = state.next_number;
+        state.next_number = number.wrapping_add(1);
+        state.notifiers.entry(name.clone()).or_default().push((number, NotifierHandle(notifier)));
+        ReleaseSubscription { locks: Arc::downgrade(&self.0), name: name.clone(), number }
     }
 }
 
 impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
-    type Ear = Ear;
+    type Subscription = ReleaseSubscription;
 
-    async fn acquire(&self, ask: &Acquire<'_>) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         self.locks.acquire(ask, &self.clock)
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<Renewed>, StoreError> {
+    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<RenewOutcome>, StoreError> {
         Ok(self.locks.renew(batch, &self.clock))
     }
 
-    async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
+    async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
         Ok(self.locks.release(ask, &self.clock))
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn force_release(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         Ok(self.locks.force_release(name, &self.clock))
     }
 
-    async fn inspect(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         Ok(self.locks.inspect(name, &self.clock))
     }
 
@@ -262,7 +266,11 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
         Ok(self.locks.list(cursor, &self.clock))
     }
 
-    async fn listen(&self, name: &LockName, bell: Arc<dyn Bell>) -> Result<Ear, StoreError> {
-        Ok(self.locks.listen(name, bell))
+    async fn subscribe(
+        &self,
+        name: &LockName,
+        notifier: Arc<dyn ReleaseNotifier>,
+    ) -> Result<ReleaseSubscription, StoreError> {
+        Ok(self.locks.subscribe(name, notifier))
     }
 }

@@ -12,7 +12,7 @@ use tollgate_core::{
 /// own quotas must not grow it.
 const MAX_LIMITS: usize = 1024;
 
-/// Shared counters by limit.
+/// OverflowTarget counters by limit.
 #[derive(Debug, Default)]
 pub(crate) struct Overflow {
     counters: HashMap<Limit, State>,
@@ -35,32 +35,32 @@ impl Overflow {
         until_room: Retry,
         now: Timestamp,
     ) -> Decision {
-        match self.seat(charge, until_room, now) {
-            Shared::Counter(mut counter) => {
+        match self.target(charge, until_room, now) {
+            OverflowTarget::Counter(mut counter) => {
                 let mut decision = counter.charge(charge, now);
                 decision.basis = Basis::Overflow;
                 self.put(charge.limit(), counter);
                 decision
             }
-            Shared::Fixed(verdict) => Decision::overflow(verdict),
+            OverflowTarget::Fixed(verdict) => Decision::overflow(verdict),
         }
     }
 
     /// Where a charge whose key has no room is counted. A counter is taken out until
     /// [`Overflow::put`] brings it back.
-    pub(crate) fn seat(
+    pub(crate) fn target(
         &mut self,
         charge: &Charge<'_>,
         until_room: Retry,
         now: Timestamp,
-    ) -> Shared {
+    ) -> OverflowTarget {
         match charge.limit().on_full() {
             // What already happened cannot be refused.
             OnFull::Refuse if matches!(charge.op(), Op::Debit { .. }) => {
-                Shared::Fixed(Verdict::Allow)
+                OverflowTarget::Fixed(Verdict::Allow)
             }
-            OnFull::Admit => Shared::Fixed(Verdict::Allow),
-            OnFull::Refuse => Shared::Fixed(Verdict::Deny(until_room)),
+            OnFull::Admit => OverflowTarget::Fixed(Verdict::Allow),
+            OnFull::Refuse => OverflowTarget::Fixed(Verdict::Deny(until_room)),
             OnFull::Share => {
                 if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
                 {
@@ -68,10 +68,10 @@ impl Overflow {
                 }
                 if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
                 {
-                    return Shared::Fixed(Verdict::Deny(until_room));
+                    return OverflowTarget::Fixed(Verdict::Deny(until_room));
                 }
                 let state = self.counters.get_mut(charge.limit()).map(std::mem::take);
-                Shared::Counter(Counter::new(state.unwrap_or_default(), charge.limit()))
+                OverflowTarget::Counter(Counter::new(state.unwrap_or_default(), charge.limit()))
             }
         }
     }
@@ -99,7 +99,7 @@ impl Overflow {
 }
 
 /// Where a charge is counted whose key has no room.
-pub(crate) enum Shared {
+pub(crate) enum OverflowTarget {
     /// In the counter of its limit.
     Counter(Counter),
     /// Nowhere.

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::algorithm::bucket::Plain;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{Charge, Counter, Decision, Effect, Limit, Retry, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
-use crate::interned::Interned;
+use crate::limit_interner::LimitInterner;
 use crate::slot::{LimitId, Slot};
 use crate::spill::Spill;
 use crate::table::{NEVER, Room, Table};
@@ -28,9 +28,9 @@ pub(crate) struct Shard {
     /// The place of the table charged last, if that was the last charge of all.
     last_place: usize,
     table: Table,
-    /// How many slots are at booths.
-    lent: usize,
-    limits: Interned,
+    /// Number of promoted slots.
+    promoted: usize,
+    limits: LimitInterner,
     spill: Spill,
     /// The most that spilled states may come to occupy, if all grow as far as they can.
     heap_promised: usize,
@@ -38,36 +38,36 @@ pub(crate) struct Shard {
     /// Keys for which a request under way has found room, and what they may come to occupy.
     reserved: usize,
     reserved_heap: usize,
-    pub(crate) tally: Tally,
+    pub(crate) stats: ShardStats,
 }
 
-/// What a shard counts about itself.
+/// Totals of a shard.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ShardStats {
     /// Charges answered by `on-full`.
     pub(crate) overflowed: u64,
     /// Idle keys dropped to make room.
     pub(crate) reclaimed: u64,
 }
 
-/// A plain take that is planned.
+/// The write of an immediate take that was planned.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Planned {
-    /// This place is to hold this slot.
+pub(crate) enum SlotWrite {
+    /// Replaces the slot at this place.
     Set(usize, Slot),
-    /// A new slot is to hold these twelve bytes.
+    /// Inserts a slot with these twelve bytes.
     Insert(u64, u32),
 }
 
-/// What became of a charge.
-pub(crate) enum Outcome {
-    /// It was a plain take from a bucket under the charge's own limit.
-    Plain(Plain),
-    /// The same, and the charge before was on this key as well.
-    Again(Plain),
-    /// Nothing: the slot is at a booth and has to be called back.
-    Lent,
-    /// It was decided.
+/// The outcome of one charge in a shard.
+pub(crate) enum ChargeOutcome {
+    /// An immediate take from a bucket under the charge's own limit.
+    Immediate(ImmediateTake),
+    /// An immediate take, and the charge before it was on this key as well.
+    Repeated(ImmediateTake),
+    /// Nothing happened: the slot is promoted and must be demoted first.
+    Promoted,
+    /// Decided.
     Decided(Decision),
     /// The key has no counter, and there is no room for one.
     Full,
@@ -79,16 +79,16 @@ impl Shard {
     pub(crate) fn new(max_keys: usize, max_heap: usize) -> Self {
         Self {
             table: Table::new(max_keys),
-            limits: Interned::default(),
+            limits: LimitInterner::default(),
             spill: Spill::default(),
             heap_promised: 0,
             max_heap,
             reserved: 0,
             latest: Timestamp::EPOCH,
-            lent: 0,
+            promoted: 0,
             last_place: usize::MAX,
             reserved_heap: 0,
-            tally: Tally::default(),
+            stats: ShardStats::default(),
         }
     }
 
@@ -126,90 +126,64 @@ impl Shard {
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> ChargeOutcome {
         let Some(place) = self.table.find(fingerprint) else {
             return self.charge_absent(fingerprint, charge, now);
         };
         let slot = self.table.slot(place);
-        if let Some((plain, new)) = self.take_plainly(slot, charge, now) {
-            if let Plain::Pass(_) = plain {
+        if let Some((take, new)) = self.take_immediately(slot, charge, now) {
+            if let ImmediateTake::Pass(_) = take {
                 self.table.set(place, new);
             }
             if self.last_place == place {
-                return Outcome::Again(plain);
+                return ChargeOutcome::Repeated(take);
             }
             self.last_place = place;
-            return Outcome::Plain(plain);
+            return ChargeOutcome::Immediate(take);
         }
-        if slot.is_lent() {
-            return Outcome::Lent;
+        if slot.is_promoted() {
+            return ChargeOutcome::Promoted;
         }
-        self.charge_generally(place, charge, now)
+        self.charge_any(place, charge, now)
     }
 
     #[inline]
-    fn take_plainly(
+    fn take_immediately(
         &self,
         slot: Slot,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Option<(Plain, Slot)> {
-        slot.take_plainly(self.limits.limit(slot.limit())?, charge, now)
+    ) -> Option<(ImmediateTake, Slot)> {
+        slot.take_immediately(self.limits.limit(slot.limit())?, charge, now)
     }
 
-    /// A plain take, not yet made, for a request that makes several or none: what would become
-    /// of it, and how the slot would then be. A key without a slot is planned for as full.
-    /// `None` if it is not that simple.
+    /// Plans an immediate take for a request that makes all its takes or none: the result, and the
+    /// write. A key without a slot counts as full. `None` for any other charge.
     #[inline]
-    pub(crate) fn plan_plainly(
+    pub(crate) fn plan_immediately(
         &self,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Option<(Plain, Planned)> {
+    ) -> Option<(ImmediateTake, SlotWrite)> {
         if let Some(place) = self.table.find(fingerprint) {
-            let (plain, slot) = self.take_plainly(self.table.slot(place), charge, now)?;
-            return Some((plain, Planned::Set(place, slot)));
+            let (take, slot) = self.take_immediately(self.table.slot(place), charge, now)?;
+            return Some((take, SlotWrite::Set(place, slot)));
         }
-        let (cost, plan) = (charge.plain_cost()?, charge.limit().bucket_plan()?);
+        let (cost, plan) = (charge.immediate_cost()?, charge.limit().bucket_plan()?);
         let mut arrival = Span::ZERO;
-        let plain = plan.take_plainly(&mut arrival, cost, now)?;
+        let take = plan.take_immediately(&mut arrival, cost, now)?;
         let part = u32::try_from(arrival.part).ok()?;
-        Some((plain, Planned::Insert(arrival.whole, part)))
+        Some((take, SlotWrite::Insert(arrival.whole, part)))
     }
 
-    /// Makes a plain take from a key that has its slot here, for a request that may have to undo it: what
-    /// became of it, and the slot as it was. `None`, and nothing done, if it is not that simple.
+    /// Executes a write of [`Shard::plan_immediately`]. Between the two, nothing but other such
+    /// writes may happen, and there must be room for every insert.
     #[inline]
-    pub(crate) fn take_here(
-        &mut self,
-        fingerprint: Fingerprint,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Option<(Plain, Slot)> {
-        let place = self.table.find(fingerprint)?;
-        let before = self.table.slot(place);
-        let (plain, after) = self.take_plainly(before, charge, now)?;
-        if let Plain::Pass(_) = plain {
-            self.table.set(place, after);
-        }
-        Some((plain, before))
-    }
-
-    /// Undoes what [`Shard::take_here`] has done since.
-    pub(crate) fn restore(&mut self, before: Slot) {
-        if let Some(place) = self.table.find(before.fingerprint) {
-            self.table.set(place, before);
-        }
-    }
-
-    /// Makes what [`Shard::plan_plainly`] planned. Between the two, nothing but other such
-    /// plans may be made, and there must be room for every insert.
-    #[inline]
-    pub(crate) fn make_planned(&mut self, fingerprint: Fingerprint, limit: &Limit, plan: Planned) {
+    pub(crate) fn write(&mut self, fingerprint: Fingerprint, limit: &Limit, plan: SlotWrite) {
         match plan {
-            Planned::Set(place, slot) => self.table.set(place, slot),
-            Planned::Insert(word, small) => {
+            SlotWrite::Set(place, slot) => self.table.set(place, slot),
+            SlotWrite::Insert(word, small) => {
                 let id = self.limits.acquire(limit);
                 self.table.insert(Slot::new(fingerprint, id, word, small), word);
             }
@@ -220,56 +194,59 @@ impl Shard {
         self.table.find(fingerprint).is_some()
     }
 
-    /// Lends the slot charged last to a booth: the slot, and the limit it counts under.
-    pub(crate) fn lend(&mut self) -> Option<(Slot, Arc<Limit>)> {
+    /// Promotes the slot charged last: the slot, and the limit it counts under.
+    pub(crate) fn promote(&mut self) -> Option<(Slot, Arc<Limit>)> {
         let place = self.last_place;
         let slot = self.table.slot(place);
         let limit = Arc::clone(self.limits.shared(slot.limit())?);
-        self.table.set(place, slot.lent());
-        self.lent = self.lent.saturating_add(1);
+        self.table.set(place, slot.promoted());
+        self.promoted = self.promoted.saturating_add(1);
         Some((slot, limit))
     }
 
-    /// Takes back a slot that was lent, and charged last at `latest`.
-    pub(crate) fn take_back(&mut self, slot: Slot, latest: Timestamp) {
+    /// Takes back a promoted slot that was last charged at `latest`.
+    pub(crate) fn demote(&mut self, slot: Slot, latest: Timestamp) {
         if let Some(place) = self.table.find(slot.fingerprint) {
             self.table.set(place, slot);
-            // While it was away it was left out of its segment's bound.
+            // A promoted slot is left out of its segment's bound.
             self.table.lower_bound(place, slot.word);
-            self.lent = self.lent.saturating_sub(1);
+            self.promoted = self.promoted.saturating_sub(1);
         }
         self.latest = self.latest.max(latest);
     }
 
-    /// Whether any slot is at a booth.
-    pub(crate) const fn lends(&self) -> bool {
-        self.lent > 0
+    /// True when any slot is promoted.
+    pub(crate) const fn any_promoted(&self) -> bool {
+        self.promoted > 0
     }
 
-    pub(crate) fn has_lent(&self, fingerprint: Fingerprint) -> bool {
-        self.lent > 0
-            && self.table.find(fingerprint).is_some_and(|place| self.table.slot(place).is_lent())
+    pub(crate) fn has_promoted(&self, fingerprint: Fingerprint) -> bool {
+        self.promoted > 0
+            && self
+                .table
+                .find(fingerprint)
+                .is_some_and(|place| self.table.slot(place).is_promoted())
     }
 
-    /// Whether one of so many new keys may find no room while idle ones are at booths.
-    pub(crate) fn misses_lent(&self, keys: usize) -> bool {
-        self.lent > 0 && self.table.room(keys) == Room::Full
+    /// True when `keys` new keys may find no room although promoted keys are idle.
+    pub(crate) fn promoted_may_free_room(&self, keys: usize) -> bool {
+        self.promoted > 0 && self.table.room(keys) == Room::Full
     }
 
     /// Any operation on a key that has a counter.
     #[inline(never)]
-    fn charge_generally(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+    fn charge_any(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> ChargeOutcome {
         self.last_place = usize::MAX;
         let slot = self.table.slot(place);
         let id = slot.limit();
-        let Some(under) = self.limits.limit(id) else { return Outcome::Full };
+        let Some(under) = self.limits.limit(id) else { return ChargeOutcome::Full };
         if let Some(mut state) = slot.state(under).filter(|_| under.counts_like(charge.limit())) {
             let repaired = under.settle(&mut state, now);
             let (decision, effect) = under.decide(&state, charge, now);
             if decision.passes() {
                 under.apply(&mut state, effect);
             } else if !repaired {
-                return Outcome::Decided(decision);
+                return ChargeOutcome::Decided(decision);
             }
             if let Some(new) = Slot::inline(slot.fingerprint, id, &state) {
                 self.table.set(place, new);
@@ -279,12 +256,12 @@ impl Shard {
             } else {
                 self.put_at(place, Counter::new(state, charge.limit()));
             }
-            return Outcome::Decided(decision);
+            return ChargeOutcome::Decided(decision);
         }
-        let Some(mut counter) = self.take_at(place) else { return Outcome::Full };
+        let Some(mut counter) = self.take_at(place) else { return ChargeOutcome::Full };
         let decision = counter.charge(charge, now);
         self.put_at(place, counter);
-        Outcome::Decided(decision)
+        ChargeOutcome::Decided(decision)
     }
 
     #[inline(never)]
@@ -293,31 +270,32 @@ impl Shard {
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> ChargeOutcome {
         self.last_place = usize::MAX;
         let limit = charge.limit();
         let mut arrival = Span::ZERO;
-        if let (Some(cost), Some(plan)) = (charge.plain_cost(), limit.bucket_plan())
-            && let Some(plain @ Plain::Pass(_)) = plan.take_plainly(&mut arrival, cost, now)
+        if let (Some(cost), Some(plan)) = (charge.immediate_cost(), limit.bucket_plan())
+            && let Some(take @ ImmediateTake::Pass(_)) =
+                plan.take_immediately(&mut arrival, cost, now)
             && let Ok(part) = u32::try_from(arrival.part)
             && self.make_room(fingerprint, limit, now)
         {
             self.end_reservations();
-            self.make_planned(fingerprint, limit, Planned::Insert(arrival.whole, part));
-            return Outcome::Plain(plain);
+            self.write(fingerprint, limit, SlotWrite::Insert(arrival.whole, part));
+            return ChargeOutcome::Immediate(take);
         }
         let mut state = State::Absent;
         let (decision, effect) = limit.decide(&state, charge, now);
         if !decision.passes() || effect == Effect::None {
-            return Outcome::Absent(decision);
+            return ChargeOutcome::Absent(decision);
         }
         if !self.make_room(fingerprint, limit, now) {
-            return Outcome::Full;
+            return ChargeOutcome::Full;
         }
         self.end_reservations();
         limit.apply(&mut state, effect);
         self.insert(fingerprint, Counter::new(state, limit));
-        Outcome::Decided(decision)
+        ChargeOutcome::Decided(decision)
     }
 
     /// Finds room for one more key under this limit, besides those reserved; true if there is.
@@ -377,7 +355,7 @@ impl Shard {
         self.reserved_heap = 0;
     }
 
-    /// When a key may become idle and make room.
+    /// The earliest retry at which a key may be idle and make room.
     pub(crate) fn until_room(&self, now: Timestamp) -> Retry {
         match self.table.soonest_idle() {
             NEVER => Retry::Never,
@@ -504,7 +482,7 @@ impl Shard {
         let (limits, spill) = (&self.limits, &self.spill);
         let idle = |slot: &Slot| {
             limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
-                // A state that a request under way has in hand, or a booth, is not idle.
+                // A state held by a request in progress, or promoted, is not idle.
                 _ if slot.is_away() => NEVER,
                 Some(index) => idle_moment(under, spill.state(index)),
                 None => idle_moment(under, &slot.state(under).unwrap_or_default()),
@@ -515,7 +493,7 @@ impl Shard {
             self.forget(slot);
         }
         let reclaimed = u64::try_from(gone.len()).unwrap_or(u64::MAX);
-        self.tally.reclaimed = self.tally.reclaimed.saturating_add(reclaimed);
+        self.stats.reclaimed = self.stats.reclaimed.saturating_add(reclaimed);
     }
 }
 
@@ -524,7 +502,7 @@ fn idle_moment(under: &Limit, state: &State) -> u64 {
     under.idle_at(state).map_or(NEVER, Timestamp::as_micros)
 }
 
-/// What a key under this limit may come to occupy besides its slot.
+/// Heap bytes that a key under this limit may come to occupy besides its slot.
 fn heap_of(limit: &Limit) -> usize {
     match limit.heap_bytes() {
         0 => 0,

@@ -1,11 +1,11 @@
-//! What a slot means: a state in twelve bytes, or where it is kept.
+//! The encoding of a slot: a state in twelve bytes, or its index in the spill.
 //!
 //! Buckets and fixed windows, as nearly all keys hold, fit into the slot itself. What does not
 //! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
 //! the shard's spill, and the slot says where.
 
-use tollgate_core::algorithm::bucket::{Ahead, Bucket, Plain};
-use tollgate_core::algorithm::fixed_window::Window;
+use tollgate_core::state::Window;
+use tollgate_core::state::{Ahead, Bucket, ImmediateTake};
 use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
@@ -28,11 +28,11 @@ pub(crate) struct LimitId(pub(crate) u32);
 /// The state is kept in the spill.
 const SPILLED: u32 = 1 << 31;
 
-/// The state is in the hands of a request under way.
+/// A request in progress holds the state.
 const HELD: u32 = 1 << 30;
 
-/// The state is at a booth.
-const LENT: u32 = 1 << 29;
+/// The state is in a hot slot.
+const PROMOTED: u32 = 1 << 29;
 
 impl Slot {
     pub(crate) const EMPTY: Self =
@@ -98,26 +98,26 @@ impl Slot {
     /// that is a bucket.
     #[inline]
     pub(crate) fn arrival(&self) -> Option<Span> {
-        let here = self.meta & (SPILLED | LENT) == 0;
+        let here = self.meta & (SPILLED | PROMOTED) == 0;
         here.then(|| Span { whole: self.word, part: u64::from(self.small) })
     }
 
-    /// Makes a plain take from the bucket that the slot holds: what becomes of it, and the slot
-    /// as it then is. `None` if it is not that simple.
+    /// Makes an immediate take from the bucket in the slot: the result, and the slot after it. `None`
+    /// for any other charge or state.
     #[inline]
-    pub(crate) fn take_plainly(
+    pub(crate) fn take_immediately(
         self,
         under: &Limit,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Option<(Plain, Self)> {
-        let cost = charge.plain_cost()?;
+    ) -> Option<(ImmediateTake, Self)> {
+        let cost = charge.immediate_cost()?;
         let mut arrival = self.arrival()?;
         if !under.counts_like(charge.limit()) {
             return None;
         }
-        let plain = under.bucket_plan()?.take_plainly(&mut arrival, cost, now)?;
-        Some((plain, self.with_arrival(arrival)?))
+        let take = under.bucket_plan()?.take_immediately(&mut arrival, cost, now)?;
+        Some((take, self.with_arrival(arrival)?))
     }
 
     /// The slot of the same bucket with another arrival time, if that fits.
@@ -136,25 +136,25 @@ impl Slot {
     /// The limit it was counted under.
     #[inline]
     pub(crate) const fn limit(&self) -> LimitId {
-        LimitId(self.meta & !(SPILLED | HELD | LENT))
+        LimitId(self.meta & !(SPILLED | HELD | PROMOTED))
     }
 
-    /// The same slot while a request has its state in hand; whatever is put back is not held.
+    /// The same slot while a request holds its state.
     pub(crate) const fn held(self) -> Self {
         Self { meta: self.meta | HELD, ..self }
     }
 
-    /// The same slot while its state is at a booth.
-    pub(crate) const fn lent(self) -> Self {
-        Self { meta: self.meta | LENT, ..self }
+    /// The same slot while its state is in a hot slot.
+    pub(crate) const fn promoted(self) -> Self {
+        Self { meta: self.meta | PROMOTED, ..self }
     }
 
-    pub(crate) const fn is_lent(&self) -> bool {
-        self.meta & LENT != 0
+    pub(crate) const fn is_promoted(&self) -> bool {
+        self.meta & PROMOTED != 0
     }
 
-    /// Whether the state is elsewhere: in the hands of a request, or at a booth.
+    /// True when a request or a hot slot holds the state.
     pub(crate) const fn is_away(&self) -> bool {
-        self.meta & (HELD | LENT) != 0
+        self.meta & (HELD | PROMOTED) != 0
     }
 }

@@ -1,25 +1,24 @@
 //! The store: shards behind locks.
 //!
-//! A charge locks its key's booth if it has one, else the shard its key belongs to; a request with
-//! several charges locks all shards it touches, in ascending order, so that two requests cannot
-//! wait for each other. Booths come first in that order, the overflow counters last. Nothing else
-//! locks, sleeps, or runs in the background.
+//! A charge locks its key's hot slot if it has one, else the shard of its key. A request with several
+//! charges locks all shards it touches, in ascending order, so that two requests cannot deadlock. Hot
+//! slots come first in that order, the overflow counters last. Nothing else locks, sleeps, or runs in
+//! the background.
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::bucket::Plain;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{
     Answer, Charge, Clock, Decision, Key, Op, Request, Retry, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::MonotonicClock;
-use crate::booth::{Booths, Locked};
 use crate::builder::{Builder, Sizes};
-use crate::few;
 use crate::fingerprint::{Fingerprint, Secret};
+use crate::hot_slot::{HotSlots, LockedHotSlot};
 use crate::locks::Locks;
+use crate::multi_charge::MultiCharge;
 use crate::overflow::Overflow;
-use crate::several::Several;
-use crate::shard::{Outcome, Shard};
+use crate::shard::{ChargeOutcome, Shard};
 use crate::sync::{Guard, Lock};
 use crate::values::Values;
 
@@ -42,9 +41,9 @@ pub struct EmbeddedStore<C = MonotonicClock> {
     pub(crate) clock: C,
     secret: Secret,
     /// A power of two of them, so that the mask picks one.
-    shards: Box<[Padded]>,
+    shards: Box<[CacheAligned]>,
     mask: u64,
-    booths: Booths,
+    hot_slots: HotSlots,
     overflow: Lock<Overflow>,
     values: Values,
     pub(crate) locks: Locks,
@@ -53,9 +52,9 @@ pub struct EmbeddedStore<C = MonotonicClock> {
 /// A shard on cache lines of its own, so that neighbours do not slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded(Lock<Shard>);
+struct CacheAligned(Lock<Shard>);
 
-/// What a store says of itself.
+/// Sizes and totals of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -91,13 +90,14 @@ impl Default for EmbeddedStore {
 
 impl<C: Clock> EmbeddedStore<C> {
     pub(crate) fn with_sizes(sizes: Sizes, clock: C) -> Self {
-        let shard = || Padded(Lock::new(Shard::new(sizes.keys_per_shard, sizes.heap_per_shard)));
+        let shard =
+            || CacheAligned(Lock::new(Shard::new(sizes.keys_per_shard, sizes.heap_per_shard)));
         Self {
             clock,
             secret: Secret::random(),
             shards: (0..sizes.shards).map(|_| shard()).collect(),
             mask: u64::try_from(sizes.shards.saturating_sub(1)).unwrap_or(0),
-            booths: Booths::new(sizes.booths),
+            hot_slots: HotSlots::new(sizes.hot_slots),
             overflow: Lock::new(Overflow::default()),
             values: Values::default(),
             locks: Locks::default(),
@@ -114,57 +114,60 @@ impl<C: Clock> EmbeddedStore<C> {
     #[inline]
     fn decide_one(&self, charge: &Charge<'_>) -> (Decision, Timestamp) {
         let fingerprint = self.fingerprint(charge);
-        // A monotonic clock is read before the lock, in parallel with whoever holds it.
+        // A monotonic clock is read before the lock, while another thread may hold it.
         let early = self.early();
-        if let Some((plain, now)) = self.charge_at_booth(fingerprint, charge, early) {
-            return (answer_plainly(plain, charge), now);
+        if let Some((take, now)) = self.charge_hot_slot(fingerprint, charge, early) {
+            return (answer_immediately(take, charge), now);
         }
         let mut shard = self.lock(self.index(fingerprint));
         let now = self.moment_in(&mut shard, early);
         match shard.charge(fingerprint, charge, now) {
-            Outcome::Plain(plain) => {
+            ChargeOutcome::Immediate(take) => {
                 drop(shard);
-                (answer_plainly(plain, charge), now)
+                (answer_immediately(take, charge), now)
             }
-            Outcome::Again(plain) => {
-                self.lend(&mut shard, fingerprint);
+            ChargeOutcome::Repeated(take) => {
+                self.promote(&mut shard, fingerprint);
                 drop(shard);
-                (answer_plainly(plain, charge), now)
+                (answer_immediately(take, charge), now)
             }
             outcome => self.conclude(outcome, shard, fingerprint, charge, now),
         }
     }
 
-    /// Answers a charge that is more than a plain take.
+    /// Answers every charge but an immediate take from a known bucket.
     #[inline(never)]
     fn conclude<'s>(
         &'s self,
-        mut outcome: Outcome,
+        mut outcome: ChargeOutcome,
         mut shard: Guard<'s, Shard>,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         mut now: Timestamp,
     ) -> (Decision, Timestamp) {
-        let short_of_room = matches!(outcome, Outcome::Full) && shard.misses_lent(1);
-        if short_of_room || matches!(outcome, Outcome::Lent) {
+        let short_of_room =
+            matches!(outcome, ChargeOutcome::Full) && shard.promoted_may_free_room(1);
+        if short_of_room || matches!(outcome, ChargeOutcome::Promoted) {
             drop(shard);
             if short_of_room {
-                self.call_all_back(self.index(fingerprint));
+                self.demote_all(self.index(fingerprint));
             }
-            shard = self.call_back(fingerprint);
+            shard = self.demote(fingerprint);
             now = self.moment_in(&mut shard, C::MONOTONIC.then_some(now));
             outcome = shard.charge(fingerprint, charge, now);
         }
         let decision = match outcome {
-            Outcome::Plain(plain) | Outcome::Again(plain) => answer_plainly(plain, charge),
-            Outcome::Decided(decision) => decision,
-            Outcome::Absent(decision) => match charge.op() {
+            ChargeOutcome::Immediate(take) | ChargeOutcome::Repeated(take) => {
+                answer_immediately(take, charge)
+            }
+            ChargeOutcome::Decided(decision) => decision,
+            ChargeOutcome::Absent(decision) => match charge.op() {
                 Op::Renew { .. } | Op::Release { .. } => self.held_elsewhere(charge, now, decision),
                 _ => decision,
             },
-            // No longer lent: it was called back, and the shard is locked since.
-            Outcome::Full | Outcome::Lent => {
-                shard.tally.overflowed = shard.tally.overflowed.saturating_add(1);
+            // It cannot be promoted: it was demoted above, and the shard is locked since.
+            ChargeOutcome::Full | ChargeOutcome::Promoted => {
+                shard.stats.overflowed = shard.stats.overflowed.saturating_add(1);
                 let until_room = shard.until_room(now);
                 drop(shard);
                 let mut overflow = self.overflow.lock();
@@ -175,67 +178,67 @@ impl<C: Clock> EmbeddedStore<C> {
         (decision, now)
     }
 
-    /// A plain take at the key's booth, if it has one.
+    /// Makes an immediate take in the key's hot slot, if it has one.
     #[inline]
-    fn charge_at_booth(
+    fn charge_hot_slot(
         &self,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         early: Option<Timestamp>,
-    ) -> Option<(Plain, Timestamp)> {
-        let mut booth = self.booths.serving(fingerprint)?;
+    ) -> Option<(ImmediateTake, Timestamp)> {
+        let mut hot_slot = self.hot_slots.lock_holding(fingerprint)?;
         let now = match early {
-            Some(early) => booth.no_earlier(early),
+            Some(early) => hot_slot.no_earlier(early),
             None => self.clock.now(),
         };
-        Some((booth.take_plainly(charge, now)?, now))
+        Some((hot_slot.take_immediately(charge, now)?, now))
     }
 
-    /// Gives the key charged last a booth, if nobody is at it.
+    /// Promotes the slot charged last, unless another thread has its hot slot.
     #[inline(never)]
-    fn lend(&self, shard: &mut Shard, fingerprint: Fingerprint) {
-        if let Some(mut booth) = self.booths.try_lock(self.booths.index(fingerprint)) {
-            if let Some((slot, latest)) = booth.vacate() {
-                shard.take_back(slot, latest);
+    fn promote(&self, shard: &mut Shard, fingerprint: Fingerprint) {
+        if let Some(mut hot_slot) = self.hot_slots.try_lock(self.hot_slots.index(fingerprint)) {
+            if let Some((slot, latest)) = hot_slot.evict() {
+                shard.demote(slot, latest);
             }
-            if let Some((slot, limit)) = shard.lend() {
-                booth.serve(slot, limit, shard.latest());
+            if let Some((slot, limit)) = shard.promote() {
+                hot_slot.install(slot, limit, shard.latest());
             }
         }
     }
 
-    /// The shard of a key, locked, with the key's slot back in it.
+    /// Locks the shard of a key, with the key's slot back in it.
     #[inline(never)]
-    fn call_back(&self, fingerprint: Fingerprint) -> Guard<'_, Shard> {
-        let mut booth = self.booths.lock(self.booths.index(fingerprint));
+    fn demote(&self, fingerprint: Fingerprint) -> Guard<'_, Shard> {
+        let mut hot_slot = self.hot_slots.lock(self.hot_slots.index(fingerprint));
         let mut shard = self.lock(self.index(fingerprint));
-        if let Some((slot, latest)) = booth.as_mut().and_then(Locked::vacate) {
-            shard.take_back(slot, latest);
+        if let Some((slot, latest)) = hot_slot.as_mut().and_then(LockedHotSlot::evict) {
+            shard.demote(slot, latest);
         }
         shard
     }
 
-    /// The booths of these keys, locked in ascending order, each with a key that has it.
-    pub(crate) fn lock_booths(
+    /// Locks the hot slots of these keys in ascending order, each with one of its keys.
+    pub(crate) fn lock_hot_slots(
         &self,
         prints: &[Fingerprint],
-    ) -> SmallVec<[(Fingerprint, Locked<'_>); 4]> {
+    ) -> SmallVec<[(Fingerprint, LockedHotSlot<'_>); 4]> {
         let mut prints: SmallVec<[Fingerprint; 4]> = SmallVec::from_slice(prints);
-        prints.sort_unstable_by_key(|print| self.booths.index(*print));
-        prints.dedup_by_key(|print| self.booths.index(*print));
+        prints.sort_unstable_by_key(|print| self.hot_slots.index(*print));
+        prints.dedup_by_key(|print| self.hot_slots.index(*print));
         prints
             .into_iter()
-            .filter_map(|print| Some((print, self.booths.lock(self.booths.index(print))?)))
+            .filter_map(|print| Some((print, self.hot_slots.lock(self.hot_slots.index(print))?)))
             .collect()
     }
 
-    /// Calls back every slot that a shard has lent, so that it finds those that are idle.
+    /// Demotes every promoted slot of a shard, so that the shard finds those that are idle.
     #[inline(never)]
-    pub(crate) fn call_all_back(&self, shard: usize) {
-        for index in (shard..self.booths.count()).step_by(self.shards.len()) {
-            let mut booth = self.booths.lock(index);
-            if let Some((slot, latest)) = booth.as_mut().and_then(Locked::vacate) {
-                self.lock(shard).take_back(slot, latest);
+    pub(crate) fn demote_all(&self, shard: usize) {
+        for index in (shard..self.hot_slots.count()).step_by(self.shards.len()) {
+            let mut hot_slot = self.hot_slots.lock(index);
+            if let Some((slot, latest)) = hot_slot.as_mut().and_then(LockedHotSlot::evict) {
+                self.lock(shard).demote(slot, latest);
             }
         }
     }
@@ -248,8 +251,7 @@ impl<C: Clock> EmbeddedStore<C> {
         answer
     }
 
-    /// The same, said where the caller keeps it: an answer is too large to be moved about for every
-    /// request.
+    /// Writes the answer in place: it is too large to be moved for every request.
     fn charge_into(&self, request: &Request<'_>, answer: &mut Answer) {
         answer.decisions.clear();
         match request.charges() {
@@ -259,26 +261,25 @@ impl<C: Clock> EmbeddedStore<C> {
                 answer.refused_by = (!decision.passes()).then_some(0);
                 answer.decisions.push(decision);
             }
-            _ if few::charge(self, request, answer) => {}
-            _ => Several::new(self, request).charge(request, answer),
+            _ => MultiCharge::new(self, request).charge(request, answer),
         }
     }
 
-    /// What the store says of itself. Locks every shard in turn, so not for the hot path.
+    /// Sizes and totals. Locks every shard in turn, so not for the hot path.
     pub fn stats(&self) -> Stats {
         self.shards.iter().fold(Stats::default(), |sum, shard| {
             let shard = shard.0.lock();
             Stats {
                 keys: sum.keys.saturating_add(shard.len()),
-                overflowed: sum.overflowed.saturating_add(shard.tally.overflowed),
-                reclaimed: sum.reclaimed.saturating_add(shard.tally.reclaimed),
+                overflowed: sum.overflowed.saturating_add(shard.stats.overflowed),
+                reclaimed: sum.reclaimed.saturating_add(shard.stats.reclaimed),
                 limits: sum.limits.saturating_add(shard.limits()),
                 table_bytes: sum.table_bytes.saturating_add(shard.table_bytes()),
             }
         })
     }
 
-    /// Whether a permit whose key has no counter is held in a shared one.
+    /// Renews or releases a permit that the shared counter may hold, as its key has no counter.
     fn held_elsewhere(&self, charge: &Charge<'_>, now: Timestamp, absent: Decision) -> Decision {
         let mut overflow = self.overflow.lock();
         if !overflow.may_hold(charge) {
@@ -326,9 +327,9 @@ impl<C: Clock> EmbeddedStore<C> {
 
 /// The counter's limit counts like the charge's, so either gives the answer.
 #[inline]
-fn answer_plainly(plain: Plain, charge: &Charge<'_>) -> Decision {
-    match (charge.limit().bucket_plan(), charge.plain_cost()) {
-        (Some(plan), Some(cost)) => plan.answer_plainly(plain, cost),
+fn answer_immediately(take: ImmediateTake, charge: &Charge<'_>) -> Decision {
+    match (charge.limit().bucket_plan(), charge.immediate_cost()) {
+        (Some(plan), Some(cost)) => plan.answer(take, cost),
         _ => Decision::overflow(Verdict::Deny(Retry::Never)),
     }
 }

@@ -28,7 +28,7 @@ fn is_due(bound: u64, now: u64) -> bool {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Table {
-    slots: Vec<Aligned>,
+    slots: Vec<AlignedSlot>,
     bounds: Vec<u64>,
     len: usize,
     max_len: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Table {
 /// A slot that never lies across two cache lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
-struct Aligned(Slot);
+struct AlignedSlot(Slot);
 
 /// Whether there is a free place below the greatest load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Table {
     }
 
     pub(crate) const fn bytes(&self) -> usize {
-        let slots = self.slots.capacity().saturating_mul(size_of::<Aligned>());
+        let slots = self.slots.capacity().saturating_mul(size_of::<AlignedSlot>());
         slots.saturating_add(self.bounds.capacity().saturating_mul(size_of::<u64>()))
     }
 
@@ -72,7 +72,7 @@ impl Table {
         let mut place = self.home(fingerprint);
         // The load leaves slots empty, so the search ends.
         loop {
-            let Aligned(slot) = self.slots.get(place)?;
+            let AlignedSlot(slot) = self.slots.get(place)?;
             if slot.fingerprint == fingerprint {
                 return Some(place);
             }
@@ -92,7 +92,7 @@ impl Table {
     #[inline]
     pub(crate) fn set(&mut self, place: usize, slot: Slot) {
         if let Some(old) = self.slots.get_mut(place) {
-            *old = Aligned(slot);
+            *old = AlignedSlot(slot);
         }
     }
 
@@ -163,10 +163,10 @@ impl Table {
         let target = now.saturating_add(more).min(most);
         let old = std::mem::replace(&mut self.slots, Vec::with_capacity(target));
         let old_bounds = std::mem::take(&mut self.bounds);
-        self.slots.resize(target, Aligned(Slot::EMPTY));
+        self.slots.resize(target, AlignedSlot(Slot::EMPTY));
         self.bounds = vec![NEVER; target.div_ceil(SEGMENT)];
         self.len = 0;
-        for (place, Aligned(slot)) in old.into_iter().enumerate() {
+        for (place, AlignedSlot(slot)) in old.into_iter().enumerate() {
             if slot.fingerprint != Fingerprint::NONE {
                 let bound = old_bounds.get(place / SEGMENT).copied().unwrap_or(0);
                 self.insert(slot, bound);
@@ -283,7 +283,7 @@ mod tests {
         Slot::new(fingerprint, LimitId(0), idle, 0)
     }
 
-    /// Few distinct homes, so that runs of neighbours grow long and wrap around the end.
+    /// Few distinct locations, so that runs of neighbours grow long and wrap around the end.
     fn fingerprint(rng: &mut Rng) -> Fingerprint {
         Fingerprint { high: rng.below(64) << 58, low: rng.within(1, 40) }
     }

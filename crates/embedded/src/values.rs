@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tollgate_core::{Key, MAX_VALUE, StoreError, StoreErrorKind};
 
+use crate::mutex::lock;
+
 /// How many names may have a value: settings are written by people, not by requests.
-const MOST: usize = 10_000;
+const MAX_VALUES: usize = 10_000;
 
 /// The values of a store.
 #[derive(Debug, Default)]
@@ -19,7 +21,7 @@ type ByName = HashMap<Box<[u8]>, Box<[u8]>>;
 
 impl Values {
     pub(crate) fn read(&self, name: Key<'_>) -> Option<Vec<u8>> {
-        self.lock().get(name.as_bytes()).map(|value| value.to_vec())
+        lock(&self.by_name).get(name.as_bytes()).map(|value| value.to_vec())
     }
 
     pub(crate) fn compare_and_set(
@@ -32,8 +34,8 @@ impl Values {
         if new.len() > MAX_VALUE {
             return Err(refused.with_source("the value is longer than 64 KiB"));
         }
-        let mut values = self.lock();
-        let full = values.len() >= MOST;
+        let mut values = lock(&self.by_name);
+        let full = values.len() >= MAX_VALUES;
         match (values.entry(name.as_bytes().into()), expected) {
             (Entry::Vacant(_), None) if full => {
                 Err(refused.with_source("the store keeps 10000 values already"))
@@ -48,11 +50,6 @@ impl Values {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, ByName> {
-        // Every edit is whole before anything could panic.
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -64,7 +61,7 @@ mod tests {
         let values = Values::default();
         let set =
             |name: &str, value: &[u8]| values.compare_and_set(Key::new(name).unwrap(), None, value);
-        for i in 0..MOST {
+        for i in 0..MAX_VALUES {
             assert!(set(&i.to_string(), b"x").is_ok());
         }
 

@@ -1,7 +1,7 @@
 //! The store in this process, in one program: linking takes longer than running.
 
-mod few;
 mod full;
 mod locks;
+mod several;
 mod suite;
 mod threads;

@@ -248,8 +248,8 @@ fn a_store_holds_no_more_keys_than_was_said_whatever_its_shards() {
 }
 
 #[test]
-fn anything_but_a_plain_take_finds_a_key_at_its_booth_as_it_is() {
-    // A key charged twice in a row gets a booth; the slot it left behind in the table is stale.
+fn any_charge_finds_a_promoted_key_as_it_is() {
+    // A key charged twice in a row is promoted to a hot slot; the slot it left behind in the table is stale.
     let full = Full::with_room_for(100);
     let limit = bucket(10, HOUR);
     for _ in 0..5 {
@@ -261,7 +261,7 @@ fn anything_but_a_plain_take_finds_a_key_at_its_booth_as_it_is() {
 }
 
 #[test]
-fn an_idle_key_at_its_booth_makes_room_for_a_new_one() {
+fn an_idle_promoted_key_makes_room_for_a_new_one() {
     for several in [false, true] {
         let clock = ManualClock::default();
         let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(clock.clone());

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate_core::lock::{
-    Acquire, Acquired, Bell, Kind, LockName, LockStore, Owner, Release, Released, Renew, Renewed,
+    Acquire, AcquireOutcome, LockKind, LockName, LockStore, Owner, Release, ReleaseNotifier,
+    ReleaseOutcome, Renew, RenewOutcome,
 };
 use tollgate_core::testing::ManualClock;
-use tollgate_core::testing::locks::{self, Subject, end, granted, plain};
+use tollgate_core::testing::locks::{self, LockStoreUnderTest, end, granted, plain};
 use tollgate_core::{StoreErrorKind, Timestamp};
 use tollgate_embedded::EmbeddedStore;
 
@@ -35,16 +36,16 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-impl Subject for Embedded {
-    fn acquire(&self, ask: &Acquire<'_>) -> Acquired {
+impl LockStoreUnderTest for Embedded {
+    fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         now(self.store.acquire(ask)).unwrap()
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewed> {
+    fn renew(&self, batch: &[Renew<'_>]) -> Vec<RenewOutcome> {
         now(self.store.renew(batch)).unwrap()
     }
 
-    fn release(&self, ask: &Release<'_>) -> Released {
+    fn release(&self, ask: &Release<'_>) -> ReleaseOutcome {
         now(self.store.release(ask)).unwrap()
     }
 
@@ -74,8 +75,8 @@ fn the_embedded_store_keeps_locks_as_a_map_of_records_would() {
 #[derive(Default)]
 struct Count(AtomicU64);
 
-impl Bell for Count {
-    fn ring(&self, _: &LockName) {
+impl ReleaseNotifier for Count {
+    fn notify(&self, _: &LockName) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -86,9 +87,9 @@ fn a_bell_rings_for_each_release_until_its_ear_is_dropped() {
     let (name, me) = (LockName::new("bell").unwrap(), Owner::new(1, 1));
     let count = Arc::new(Count::default());
     let bell = Arc::clone(&count);
-    let ear = now(subject.store.listen(&name, bell)).unwrap();
+    let ear = now(subject.store.subscribe(&name, bell)).unwrap();
     let (outer, inner) =
-        (plain(&name, Kind::Reentrant, &me, 1), plain(&name, Kind::Reentrant, &me, 2));
+        (plain(&name, LockKind::Reentrant, &me, 1), plain(&name, LockKind::Reentrant, &me, 2));
 
     granted(subject.acquire(&outer));
     granted(subject.acquire(&inner));
@@ -97,13 +98,13 @@ fn a_bell_rings_for_each_release_until_its_ear_is_dropped() {
     subject.release(&end(&outer));
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
 
-    granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 3)));
+    granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 3)));
     assert_eq!(now(subject.store.inspect(&name)).unwrap().unwrap().waiting, 1);
     subject.force_release(&name);
     assert_eq!(count.0.load(Ordering::SeqCst), 2);
 
     drop(ear);
-    granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 4)));
+    granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 4)));
     assert_eq!(now(subject.store.inspect(&name)).unwrap().unwrap().waiting, 0);
     subject.force_release(&name);
     assert_eq!(count.0.load(Ordering::SeqCst), 2);
@@ -115,7 +116,7 @@ fn at_most_a_hundred_thousand_locks_are_held_and_idle_ones_make_room() {
     let me = Owner::new(1, 1);
     let acquire = |i: u128| {
         let name = LockName::new(&format!("lock {i}")).unwrap();
-        now(subject.store.acquire(&plain(&name, Kind::Reentrant, &me, i)))
+        now(subject.store.acquire(&plain(&name, LockKind::Reentrant, &me, i)))
     };
     for i in 0..100_000 {
         granted(acquire(i).unwrap());

@@ -160,7 +160,7 @@ fn a_full_store_on_a_clock_read_before_the_lock_shares_one_counter_exactly() {
 }
 
 #[test]
-fn two_keys_that_share_a_booth_are_each_counted_exactly() {
+fn two_keys_that_share_a_hot_slot_are_each_counted_exactly() {
     loom::model(|| {
         let store = store(1);
         let limit = limit(10);

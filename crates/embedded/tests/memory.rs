@@ -168,11 +168,11 @@ fn a_newer_revision_lets_keys_that_are_here_grow_beyond_the_heap() {
 }
 
 #[test]
-fn booths_are_made_when_the_first_is_needed_and_have_seventy_two_bytes_each() {
+fn hot_slots_are_made_when_the_first_is_needed_and_have_seventy_two_bytes_each() {
     let _alone = alone();
     let bucket = limit(TokenBucket, 1_000_000, SECOND);
     // Of a million keys, of a hundred, of one.
-    for (max_keys, booths) in [(1_000_000, 4_096), (100, 128), (1, 1)] {
+    for (max_keys, hot_slots) in [(1_000_000, 4_096), (100, 128), (1, 1)] {
         let before = least(|| {
             let measured = Measured::new(max_keys, 0);
             measured.grows(|| assert!(measured.take("hot", &bucket).passes()))
@@ -188,7 +188,7 @@ fn booths_are_made_when_the_first_is_needed_and_have_seventy_two_bytes_each() {
         });
 
         assert!(before < NOISE, "{max_keys} keys: {before} bytes for the first");
-        let size = booths * 72;
-        assert!(about(size..=size, made), "{max_keys} keys: {made} for {booths}");
+        let size = hot_slots * 72;
+        assert!(about(size..=size, made), "{max_keys} keys: {made} for {hot_slots}");
     }
 }

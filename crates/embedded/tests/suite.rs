@@ -9,7 +9,7 @@ struct Embedded {
     clock: ManualClock,
 }
 
-impl suite::Subject for Embedded {
+impl suite::StoreUnderTest for Embedded {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
         batch.iter().map(|request| self.store.charge_request(request)).collect()
     }

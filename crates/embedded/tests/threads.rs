@@ -80,8 +80,8 @@ fn requests_over_crossing_keys_charge_all_or_none() {
 }
 
 #[test]
-fn keys_that_come_to_booths_and_are_called_back_lose_nothing() {
-    // Four keys on at most four booths: they take turns there, and requests call them back.
+fn keys_that_are_promoted_and_demoted_lose_nothing() {
+    // Four keys on at most four hot slots: they take turns there, and requests demote them.
     let store = EmbeddedStore::builder().max_keys(4).shards(1).build();
     let limit = Limit::new(TokenBucket, Quota::new(1_000_000, YEAR).unwrap()).unwrap();
     let keys = ["a", "b", "c", "d"];

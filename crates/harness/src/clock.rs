@@ -32,10 +32,10 @@ const SHIM: &str = include_str!("../shim/clock.c");
 /// the real time. Clones are the same clock. A server knows nothing of the trick: replication and
 /// the cluster bus see the jumps as they would see those of a real clock.
 #[derive(Clone, Debug)]
-pub struct ServerClock(Arc<Inner>);
+pub struct ServerClock(Arc<ClockFile>);
 
 #[derive(Debug)]
-struct Inner {
+struct ClockFile {
     file: File,
     shim: PathBuf,
     dir: TempDir,
@@ -51,7 +51,7 @@ impl ServerClock {
         let dir = TempDir::new()?;
         let file = File::options().read(true).write(true).create_new(true).open(dir.file("us"))?;
         file.set_len(16)?;
-        Ok(Self(Arc::new(Inner { file, shim: shim()?, dir })))
+        Ok(Self(Arc::new(ClockFile { file, shim: shim()?, dir })))
     }
 
     /// Makes it `micros` after the Unix epoch for every command sent from now on, forwards or

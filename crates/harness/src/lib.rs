@@ -25,11 +25,11 @@ pub use crate::proxy::{Direction, Fault, FaultProxy, Traffic};
 pub use crate::resp::{Client, Reply};
 pub use crate::server::{RedisServer, RedisServerBuilder, StartError};
 #[cfg(feature = "tls")]
-pub use crate::tls::TlsSide;
+pub use crate::tls::TlsEndpoint;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A test that panicked while it held a lock must not hide behind the panics of the others.
+/// Locks a mutex, poisoned or not: one failed test must not fail the others that share a server.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,14 +7,14 @@ use std::sync::LazyLock;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 
-type Order = (Command, SyncSender<io::Result<Child>>);
+type SpawnRequest = (Command, SyncSender<io::Result<Child>>);
 
 /// The thread all children are started from.
 ///
 /// The kernel sends the parent-death signal when the *thread* that started a child ends, and a
 /// test's thread ends with its test, while a server may be shared by several.
-static STARTER: LazyLock<SyncSender<Order>> = LazyLock::new(|| {
-    let (orders, inbox) = mpsc::sync_channel::<Order>(16);
+static STARTER: LazyLock<SyncSender<SpawnRequest>> = LazyLock::new(|| {
+    let (orders, inbox) = mpsc::sync_channel::<SpawnRequest>(16);
     thread::spawn(move || {
         for (mut command, answer) in inbox {
             let _ = answer.send(command.spawn());
@@ -35,7 +35,7 @@ static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
 });
 
 /// A command for `program` that dies with this process, under its own process id.
-pub(crate) fn mortal(program: &PathBuf) -> Command {
+pub(crate) fn dying_with_parent(program: &PathBuf) -> Command {
     if !*SETPRIV {
         return Command::new(program);
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 
-use self::pump::{End, Pump};
+use self::pump::{Pump, PumpEnd};
 use crate::lock;
 use crate::scratch::Port;
 
@@ -74,9 +74,9 @@ pub struct Traffic {
 /// [`refuse_new`](Self::refuse_new) refuses it outright. Dropping the proxy closes every connection.
 #[derive(Debug)]
 pub struct FaultProxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     listener: Arc<TcpListener>,
-    door: Mutex<Option<JoinHandle<()>>>,
+    accept_thread: Mutex<Option<JoinHandle<()>>>,
     port: Port,
 }
 
@@ -84,19 +84,19 @@ impl FaultProxy {
     /// A proxy before `server` that passes everything.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
         let (port, listener) = Self::bind()?;
-        let shared = Shared {
+        let shared = ProxyState {
             server,
-            lanes: [Lane::default(), Lane::default()],
+            directions: [DirectionState::default(), DirectionState::default()],
             accepted: AtomicUsize::new(0),
             open: Mutex::new(Some(Vec::new())),
         };
         let proxy = Self {
             shared: Arc::new(shared),
             listener: Arc::new(listener),
-            door: Mutex::new(None),
+            accept_thread: Mutex::new(None),
             port,
         };
-        *lock(&proxy.door) = Some(proxy.open_door());
+        *lock(&proxy.accept_thread) = Some(proxy.start_accepting());
         Ok(proxy)
     }
 
@@ -129,25 +129,25 @@ impl FaultProxy {
     /// Does `fault` to every byte that arrives from now on, on open connections and on new ones.
     /// What is already delayed stays due when it was.
     pub fn set(&self, direction: Direction, fault: Fault) {
-        let mut current = lock(&self.shared.lane(direction).fault);
+        let mut current = lock(&self.shared.direction_state(direction).fault);
         *current = (current.0.wrapping_add(1), fault);
     }
 
     /// Refuses connections from now on, as if nobody listened. Open ones go on.
     pub fn refuse_new(&self) -> io::Result<()> {
-        if let Some(door) = lock(&self.door).take() {
+        if let Some(accept_thread) = lock(&self.accept_thread).take() {
             rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both)?;
-            let _ = door.join();
+            let _ = accept_thread.join();
         }
         Ok(())
     }
 
     /// Accepts connections again, on the same port.
     pub fn accept_new(&self) -> io::Result<()> {
-        let mut door = lock(&self.door);
-        if door.is_none() {
+        let mut accept_thread = lock(&self.accept_thread);
+        if accept_thread.is_none() {
             rustix::net::listen(&*self.listener, 128)?;
-            *door = Some(self.open_door());
+            *accept_thread = Some(self.start_accepting());
         }
         Ok(())
     }
@@ -166,15 +166,15 @@ impl FaultProxy {
 
     /// What went in this direction.
     pub fn traffic(&self, direction: Direction) -> Traffic {
-        let lane = self.shared.lane(direction);
+        let direction_state = self.shared.direction_state(direction);
         Traffic {
-            received: lane.received.load(SeqCst),
-            delivered: lane.delivered.load(SeqCst),
-            pieces: lane.pieces.load(SeqCst),
+            received: direction_state.received.load(SeqCst),
+            delivered: direction_state.delivered.load(SeqCst),
+            pieces: direction_state.pieces.load(SeqCst),
         }
     }
 
-    fn open_door(&self) -> JoinHandle<()> {
+    fn start_accepting(&self) -> JoinHandle<()> {
         let (listener, shared) = (Arc::clone(&self.listener), Arc::clone(&self.shared));
         thread::spawn(move || {
             loop {
@@ -206,16 +206,16 @@ impl Drop for FaultProxy {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     server: SocketAddr,
-    lanes: [Lane; 2],
+    directions: [DirectionState; 2],
     accepted: AtomicUsize,
     /// `None` when the proxy is gone.
     open: Mutex<Option<Vec<Weak<Connection>>>>,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct DirectionState {
     /// The fault, and a number that changes whenever it is set.
     fault: Mutex<(u64, Fault)>,
     received: AtomicUsize,
@@ -223,9 +223,9 @@ struct Lane {
     pieces: AtomicUsize,
 }
 
-impl Shared {
-    fn lane(&self, direction: Direction) -> &Lane {
-        let [to_server, to_client] = &self.lanes;
+impl ProxyState {
+    fn direction_state(&self, direction: Direction) -> &DirectionState {
+        let [to_server, to_client] = &self.directions;
         match direction {
             Direction::ToServer => to_server,
             Direction::ToClient => to_client,
@@ -262,23 +262,23 @@ struct Connection {
 }
 
 impl Connection {
-    fn pump(&self, shared: &Shared, direction: Direction) {
+    fn pump(&self, shared: &ProxyState, direction: Direction) {
         let (from, to) = match direction {
             Direction::ToServer => (&self.client, &self.server),
             Direction::ToClient => (&self.server, &self.client),
         };
-        let lane = shared.lane(direction);
-        let end = Pump::new(from, to, lane, &self.over).run();
-        if lock(&lane.fault).1 == Fault::BlackHole {
+        let direction_state = shared.direction_state(direction);
+        let end = Pump::new(from, to, direction_state, &self.over).run();
+        if lock(&direction_state.fault).1 == Fault::BlackHole {
             return;
         }
         match end {
             // After a reset of ours this is no end to pass on: it would arrive before the RST.
-            Ok(End::Eof) if self.over.load(SeqCst) => {}
-            Ok(End::Eof) => drop(to.shutdown(Shutdown::Write)),
-            Ok(End::Close) => self.close(),
+            Ok(PumpEnd::Eof) if self.over.load(SeqCst) => {}
+            Ok(PumpEnd::Eof) => drop(to.shutdown(Shutdown::Write)),
+            Ok(PumpEnd::Close) => self.close(),
             // An error on one side reaches the other as one.
-            Ok(End::Reset) | Err(_) => self.reset(),
+            Ok(PumpEnd::Reset) | Err(_) => self.reset(),
         }
     }
 

@@ -44,7 +44,7 @@ pub struct RedisServer {
     client: Mutex<Option<Client<UnixStream>>>,
     port: Port,
     #[cfg(feature = "tls")]
-    tls: Option<crate::TlsSide>,
+    tls: Option<crate::TlsEndpoint>,
     dir: TempDir,
 }
 
@@ -127,7 +127,7 @@ impl RedisServerBuilder {
              save \"\"\nappendonly no\nuser {USER} on nopass ~* &* +@all\n"
         );
         #[cfg(feature = "tls")]
-        let tls = self.tls.then(|| crate::TlsSide::prepare(&dir)).transpose();
+        let tls = self.tls.then(|| crate::TlsEndpoint::prepare(&dir)).transpose();
         #[cfg(feature = "tls")]
         let tls = tls.map_err(|error| StartError(format!("no certificates: {error}")))?;
         #[cfg(feature = "tls")]
@@ -158,7 +158,7 @@ impl RedisServerBuilder {
             ))
         })?;
         let log = File::options().create(true).append(true).open(dir.file("log"))?;
-        let mut command: Command = process::mortal(&binary);
+        let mut command: Command = process::dying_with_parent(&binary);
         command.arg(dir.file("redis.conf")).args(&self.args);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         if let Some(clock) = &self.clock {
@@ -201,7 +201,7 @@ impl RedisServer {
 
     /// The side that speaks TLS, if it was asked for.
     #[cfg(feature = "tls")]
-    pub fn tls(&self) -> Option<&crate::TlsSide> {
+    pub fn tls(&self) -> Option<&crate::TlsEndpoint> {
         self.tls.as_ref()
     }
 

@@ -11,12 +11,12 @@ use crate::scratch::{Port, TempDir};
 /// Its certificate is for `127.0.0.1` and `localhost`, signed by an authority made for this server
 /// alone, whose key is forgotten. It asks clients for no certificate.
 #[derive(Debug)]
-pub struct TlsSide {
+pub struct TlsEndpoint {
     port: Port,
     ca_file: PathBuf,
 }
 
-impl TlsSide {
+impl TlsEndpoint {
     /// `rediss://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("rediss://127.0.0.1:{}", self.port.number())

@@ -9,11 +9,11 @@ use tollgate_core::rule::bounds::{MAX_BY, MAX_LIMITS};
 
 use crate::by::{self, By};
 use crate::nearest::nearest;
-use crate::quota::{self, Checked};
+use crate::quota::{self, CheckedLimit};
 
 /// One attribute.
-pub(crate) struct Arguments {
-    pub(crate) counts: Counts,
+pub(crate) struct LimitArguments {
+    pub(crate) counts: LimitSource,
     pub(crate) by: Option<Vec<By>>,
     pub(crate) message: Option<LitStr>,
     pub(crate) cost: Option<Expr>,
@@ -23,17 +23,17 @@ pub(crate) struct Arguments {
 }
 
 /// What an attribute counts by.
-pub(crate) enum Counts {
-    Limits(Vec<Checked>),
+pub(crate) enum LimitSource {
+    Limits(Vec<CheckedLimit>),
     Rule { rule: LitStr, domain: Option<LitStr> },
 }
 
 const NAMES: [&str; 9] =
     ["by", "rule", "domain", "message", "algorithm", "cost", "limiter", "error", "name"];
 
-/// Arguments as they were written.
+/// LimitArguments as they were written.
 #[derive(Default)]
-struct Written {
+struct RawLimitArguments {
     limits: Vec<LitStr>,
     rule: Option<LitStr>,
     domain: Option<LitStr>,
@@ -46,9 +46,9 @@ struct Written {
     name: Option<LitStr>,
 }
 
-impl Parse for Arguments {
+impl Parse for LimitArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut written = Written::default();
+        let mut written = RawLimitArguments::default();
         while !input.is_empty() {
             if input.peek(LitStr) {
                 written.limits.push(input.parse()?);
@@ -66,7 +66,7 @@ impl Parse for Arguments {
     }
 }
 
-impl Written {
+impl RawLimitArguments {
     fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();
@@ -83,7 +83,7 @@ impl Written {
         }
     }
 
-    fn check(self) -> syn::Result<Arguments> {
+    fn check(self) -> syn::Result<LimitArguments> {
         let counts = match self.rule {
             Some(rule) => {
                 if let Some(limit) = self.limits.first() {
@@ -94,14 +94,14 @@ impl Written {
                 if let Some((_, span)) = self.algorithm {
                     return Err(Error::new(span, "a rule has an algorithm of its own: drop it"));
                 }
-                Counts::Rule { rule, domain: self.domain }
+                LimitSource::Rule { rule, domain: self.domain }
             }
             None => {
                 if let Some(domain) = self.domain {
                     let message = "a domain belongs to a rule: add `rule = \"…\"`";
                     return Err(Error::new(domain.span(), message));
                 }
-                Counts::Limits(limits(self.limits, self.algorithm.map(|(named, _)| named))?)
+                LimitSource::Limits(limits(self.limits, self.algorithm.map(|(named, _)| named))?)
             }
         };
         if let Some(by) = self.by.as_ref().filter(|by| by.len() > MAX_BY) {
@@ -109,11 +109,11 @@ impl Written {
             return Err(Error::new(Span::call_site(), message));
         }
         let Self { by, message, cost, limiter, error, name, .. } = self;
-        Ok(Arguments { counts, by, message, cost, limiter, error, name })
+        Ok(LimitArguments { counts, by, message, cost, limiter, error, name })
     }
 }
 
-fn limits(texts: Vec<LitStr>, named: Option<Algorithm>) -> syn::Result<Vec<Checked>> {
+fn limits(texts: Vec<LitStr>, named: Option<Algorithm>) -> syn::Result<Vec<CheckedLimit>> {
     if texts.is_empty() {
         let message = "no limit is given: write `#[limit(\"5 per 1m\")]`, or \
                        `#[limit(rule = \"login\")]` for a rule of the limiter";

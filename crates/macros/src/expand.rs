@@ -9,12 +9,12 @@ use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{AttrStyle, Attribute, Block, Expr, ItemFn, LitStr, ReturnType};
 
-use crate::arguments::{Arguments, Counts};
+use crate::arguments::{LimitArguments, LimitSource};
 use crate::by::By;
-use crate::function::Limits;
+use crate::function::FunctionLimits;
 
 /// The function under its limits.
-pub(crate) fn expand(limits: &Limits, function: &ItemFn) -> TokenStream {
+pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream {
     let ItemFn { attrs, vis, sig, block, .. } = function;
     let (outer, inner) = by_place(attrs);
     let block = body(block);
@@ -78,7 +78,7 @@ pub(crate) fn body(block: &Block) -> Group {
 }
 
 /// Whom to ask.
-fn enter(limits: &Limits, function: &ItemFn, root: &TokenStream) -> TokenStream {
+fn enter(limits: &FunctionLimits, function: &ItemFn, root: &TokenStream) -> TokenStream {
     let limiter = limits.only(|attribute| attribute.limiter.as_ref());
     let is_async = function.sig.asyncness.is_some();
     let span = limiter.map_or(Span::mixed_site(), here);
@@ -92,7 +92,7 @@ fn enter(limits: &Limits, function: &ItemFn, root: &TokenStream) -> TokenStream 
 
 /// What a refused call returns. All of it is written where the return type is, for the compiler to
 /// complain there.
-fn refuse(limits: &Limits, function: &ItemFn) -> TokenStream {
+fn refuse(limits: &FunctionLimits, function: &ItemFn) -> TokenStream {
     let span = match &function.sig.output {
         ReturnType::Type(_, returned) => returned.span().resolved_at(Span::mixed_site()),
         ReturnType::Default => Span::mixed_site(),
@@ -106,11 +106,11 @@ fn refuse(limits: &Limits, function: &ItemFn) -> TokenStream {
     }
 }
 
-fn gate(attribute: &Arguments, root: &TokenStream) -> TokenStream {
+fn gate(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
     let message = optional(attribute.message.as_ref());
     let by = attribute.by.as_ref().map(|by| by.iter().map(|by| part(by, root)));
     match &attribute.counts {
-        Counts::Limits(limits) => {
+        LimitSource::Limits(limits) => {
             let limits = limits.iter().map(|limit| {
                 let (name, quota) = (optional(limit.name.as_ref()), &limit.quota);
                 let algorithm = optional(limit.algorithm.as_ref());
@@ -123,7 +123,7 @@ fn gate(attribute: &Arguments, root: &TokenStream) -> TokenStream {
                 message: #message,
             })
         }
-        Counts::Rule { rule, domain } => {
+        LimitSource::Rule { rule, domain } => {
             let domain: TokenStream = optional::<LitStr>(domain.as_ref());
             let by = by.map(|by| quote!(&[#(#by),*]));
             let by = optional(by.as_ref());
@@ -140,7 +140,7 @@ fn part(by: &By, root: &TokenStream) -> TokenStream {
     }
 }
 
-fn values(attribute: &Arguments) -> impl Iterator<Item = &Expr> {
+fn values(attribute: &LimitArguments) -> impl Iterator<Item = &Expr> {
     attribute.by.iter().flatten().filter_map(|by| match by {
         By::Value(expr) => Some(expr),
         By::Ip(_) | By::Attribute(_) => None,

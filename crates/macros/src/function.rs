@@ -6,7 +6,7 @@ use quote::{ToTokens, quote};
 use syn::{Attribute, Error, ItemFn, Meta, ReturnType};
 use tollgate_core::Request;
 
-use crate::arguments::{Arguments, Counts};
+use crate::arguments::{LimitArguments, LimitSource};
 use crate::by::By;
 use crate::expand::expand;
 use crate::lock;
@@ -46,13 +46,17 @@ fn after_the_lock(arguments: &TokenStream, mut function: ItemFn) -> TokenStream 
 }
 
 /// All attributes of a function.
-pub(crate) struct Limits {
-    pub(crate) attributes: Vec<Arguments>,
+pub(crate) struct FunctionLimits {
+    pub(crate) attributes: Vec<LimitArguments>,
 }
 
-fn all(first: TokenStream, siblings: Vec<Attribute>, function: &ItemFn) -> syn::Result<Limits> {
+fn all(
+    first: TokenStream,
+    siblings: Vec<Attribute>,
+    function: &ItemFn,
+) -> syn::Result<FunctionLimits> {
     check_signature(function)?;
-    let mut attributes = vec![syn::parse2::<Arguments>(first)?];
+    let mut attributes = vec![syn::parse2::<LimitArguments>(first)?];
     for sibling in siblings {
         attributes.push(match sibling.meta {
             Meta::List(list) => syn::parse2(list.tokens)?,
@@ -69,14 +73,14 @@ fn all(first: TokenStream, siblings: Vec<Attribute>, function: &ItemFn) -> syn::
         refuse_twins(&settled)?;
         attribute.by = Some(settled);
     }
-    let limits = Limits { attributes };
+    let limits = FunctionLimits { attributes };
     limits.check()?;
     Ok(limits)
 }
 
-impl Limits {
+impl FunctionLimits {
     /// What a function has one of.
-    pub(crate) fn only<T>(&self, of: impl Fn(&Arguments) -> Option<&T>) -> Option<&T> {
+    pub(crate) fn only<T>(&self, of: impl Fn(&LimitArguments) -> Option<&T>) -> Option<&T> {
         self.attributes.iter().find_map(of)
     }
 
@@ -88,15 +92,15 @@ impl Limits {
                 Err(Error::new_spanned(second, message))
             }
         };
-        let of = |get: fn(&Arguments) -> Option<&dyn ToTokens>| {
+        let of = |get: fn(&LimitArguments) -> Option<&dyn ToTokens>| {
             self.attributes.iter().filter_map(get).collect::<Vec<_>>()
         };
         several("limiter", of(|it| it.limiter.as_ref().map(|expr| -> &dyn ToTokens { expr })))?;
         several("error", of(|it| it.error.as_ref().map(|expr| -> &dyn ToTokens { expr })))?;
         several("name", of(|it| it.name.as_ref().map(|text| -> &dyn ToTokens { text })))?;
         let limits = self.attributes.iter().map(|attribute| match &attribute.counts {
-            Counts::Limits(limits) => limits.len(),
-            Counts::Rule { .. } => 1,
+            LimitSource::Limits(limits) => limits.len(),
+            LimitSource::Rule { .. } => 1,
         });
         let limits = limits.fold(0, usize::saturating_add);
         if limits > Request::MAX_CHARGES {
@@ -105,7 +109,7 @@ impl Limits {
         }
         let mut rules = Vec::new();
         for attribute in &self.attributes {
-            let Counts::Rule { rule, domain } = &attribute.counts else { continue };
+            let LimitSource::Rule { rule, domain } = &attribute.counts else { continue };
             let named = (rule.value(), domain.as_ref().map(syn::LitStr::value));
             if rules.contains(&named) {
                 let message = format!("the rule `{}` would be charged twice", rule.value());

@@ -7,7 +7,7 @@ use tollgate_core::{Algorithm, Limit, Quota};
 use crate::nearest::nearest;
 
 /// A limit that can be.
-pub(crate) struct Checked {
+pub(crate) struct CheckedLimit {
     /// Its name, unless its period is.
     pub(crate) name: Option<&'static str>,
     pub(crate) quota: String,
@@ -20,7 +20,7 @@ pub(crate) struct Checked {
 const LEASE: &str = "1m";
 
 /// Checks a limit under the algorithm that the attribute names, if any.
-pub(crate) fn check(text: LitStr, named: Option<Algorithm>) -> syn::Result<Checked> {
+pub(crate) fn check(text: LitStr, named: Option<Algorithm>) -> syn::Result<CheckedLimit> {
     let written = text.value();
     let words: Vec<&str> = written.split_whitespace().collect();
     let lease = match words.as_slice() {
@@ -48,12 +48,12 @@ pub(crate) fn check(text: LitStr, named: Option<Algorithm>) -> syn::Result<Check
     }
     let named = holders || named.is_some();
     let algorithm = named.then(|| algorithm.name());
-    Ok(Checked { name, quota, algorithm, text })
+    Ok(CheckedLimit { name, quota, algorithm, text })
 }
 
 /// Refuses limits of one attribute that would have one name.
-pub(crate) fn refuse_twins(limits: &[Checked]) -> syn::Result<()> {
-    let name = |limit: &Checked| {
+pub(crate) fn refuse_twins(limits: &[CheckedLimit]) -> syn::Result<()> {
+    let name = |limit: &CheckedLimit| {
         let period = limit.quota.parse::<Quota>().ok().map(|quota| quota.period());
         (limit.name, period.filter(|_| limit.name.is_none()))
     };

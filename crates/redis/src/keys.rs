@@ -130,7 +130,7 @@ fn lane(bytes: &[u8]) -> [u8; 3] {
 mod tests {
     use std::collections::{HashMap, HashSet};
 
-    use tollgate_core::testing::{Rng, history::Kind};
+    use tollgate_core::testing::{Rng, history::AlgorithmKind};
 
     use super::*;
 
@@ -151,7 +151,8 @@ mod tests {
     #[test]
     fn no_two_counters_share_a_name_and_every_name_tells_its_counter() {
         let mut rng = Rng::new(38);
-        let limits: Vec<Limit> = Kind::ALL.iter().map(|kind| kind.limit(&mut rng)).collect();
+        let limits: Vec<Limit> =
+            AlgorithmKind::ALL.iter().map(|kind| kind.limit(&mut rng)).collect();
         let mut seen: HashMap<Vec<u8>, (Vec<u8>, u8)> = HashMap::new();
         for _ in 0..200_000 {
             // Few distinct bytes, among them all that a name uses itself.
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn a_partition_keeps_all_its_keys_in_one_slot() {
         let mut rng = Rng::new(1);
-        let limit = Kind::TokenBucket.limit(&mut rng);
+        let limit = AlgorithmKind::TokenBucket.limit(&mut rng);
         let tag = |name: &[u8]| name[4..7].to_vec();
         let one: HashSet<_> =
             (0..=255).map(|i| tag(&named(Some(b"tenant"), &[1, i, 7], &limit))).collect();

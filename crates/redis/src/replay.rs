@@ -15,11 +15,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use tollgate_core::algorithm::sliding_log::Log;
 use tollgate_core::algorithm::{Anchor, FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
+use tollgate_core::state::Log;
 use tollgate_core::testing::Rng;
-use tollgate_core::testing::history::{Clockwork, Edits, Kind};
-use tollgate_core::testing::suite::{self, Model, Subject};
+use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits};
+use tollgate_core::testing::suite::{self, StoreModel, StoreUnderTest};
 use tollgate_core::{
     Answer, Charge, Counter, Key, Limit, OnChange, Op, Plan, Quota, Request, Revision, State,
     Timestamp,
@@ -42,7 +42,7 @@ struct Scripted {
     eyes: RefCell<Client<UnixStream>>,
     hasher: RandomState,
     tally: RefCell<Tally>,
-    charged: RefCell<HashMap<Kind, u64>>,
+    charged: RefCell<HashMap<AlgorithmKind, u64>>,
 }
 
 impl Scripted {
@@ -89,7 +89,7 @@ impl Scripted {
     /// How many pass, and how many are refused.
     fn answers_as(
         &self,
-        model: &mut Model,
+        model: &mut StoreModel,
         batch: &[Request<'_>],
         now: Timestamp,
         context: impl fmt::Display,
@@ -109,10 +109,10 @@ impl Scripted {
     }
 }
 
-impl Subject for Scripted {
+impl StoreUnderTest for Scripted {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
         for charge in batch.iter().flat_map(|request| request.charges()) {
-            let kind = Kind::of(&charge.limit().algorithm());
+            let kind = AlgorithmKind::of(&charge.limit().algorithm());
             *self.charged.borrow_mut().entry(kind).or_default() += 1;
         }
         let (requests, mut cargo) = (batch, Cargo::default());
@@ -222,7 +222,7 @@ fn steps() -> u64 {
     48_000 * times
 }
 
-fn replay(clockwork: Clockwork, edits: Edits) {
+fn replay(clockwork: ClockMode, edits: Edits) {
     let seed = std::env::var("TOLLGATE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let scripted = Scripted::start();
     // Histories end after a while, and new ones begin on new keys.
@@ -233,7 +233,7 @@ fn replay(clockwork: Clockwork, edits: Edits) {
         }
     }
     let charged = scripted.charged.borrow();
-    for kind in Kind::ALL {
+    for kind in AlgorithmKind::ALL {
         let count = charged.get(&kind).copied().unwrap_or(0);
         assert!(count >= steps() / 48 * 25, "{kind:?} was charged {count} times only");
     }
@@ -244,7 +244,7 @@ fn replay(clockwork: Clockwork, edits: Edits) {
 #[test]
 fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
     let scripted = Scripted::start();
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     let slow = Limit::new(TokenBucket, "1_000 per 1s".parse().unwrap()).unwrap();
     let fast = Limit::new(TokenBucket, "1_000_000 per 1s".parse().unwrap()).unwrap();
     let fast = fast.with_revision(Revision(1));
@@ -285,7 +285,7 @@ fn a_long_log_is_carried_over_as_core_does() {
     // Before the last charge, at it, and a while after it; and when some have left.
     for (round, later) in [-1_000_000_i64, 0, 5_000, 57_500_000].into_iter().enumerate() {
         for (i, new) in edits.iter().enumerate() {
-            let (mut model, key) = (Model::default(), format!("{round}:{i}"));
+            let (mut model, key) = (StoreModel::default(), format!("{round}:{i}"));
             let mut at = 1_700_000_000_000_000;
             let mut ask = |limit: &Limit, op: Op, at: u64| {
                 let now = Timestamp::from_micros(at);
@@ -316,7 +316,7 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
     for round in 0..60 {
         let quota = rng.pick(&["12 per 1s", "40 per 1s", "300 per 1s"]).parse().unwrap();
         let limit = Limit::new(SlidingLog, quota).unwrap();
-        let (mut model, name) = (Model::default(), format!("shared:{round}"));
+        let (mut model, name) = (StoreModel::default(), format!("shared:{round}"));
         let key = Key::new(&name).unwrap();
         for _ in 0..150 {
             at += rng.within(0, 9_000);
@@ -358,7 +358,7 @@ fn equal_takes_are_answered_as_in_core() {
             0 => Limit::new(LeakyMeter, quota).unwrap(),
             _ => Limit::new(TokenBucket, quota).unwrap(),
         };
-        let mut model = Model::default();
+        let mut model = StoreModel::default();
         let names: Vec<String> = (0..12).map(|i| format!("equal:{round}:{i}")).collect();
         for step in 0..60 {
             at = match rng.below(12) {
@@ -431,7 +431,7 @@ fn takes_are_answered_as_in_core(limits: [Limit; 4]) {
     let mut rng = Rng::new(14);
     let (mut at, mut refused, mut passed) = (1_700_000_000_000_000_u64, 0, 0);
     for round in 0..60 {
-        let mut model = Model::default();
+        let mut model = StoreModel::default();
         let names: Vec<String> = (0..16).map(|i| format!("several:{round}:{i}")).collect();
         for _ in 0..80 {
             at = match rng.below(12) {
@@ -472,20 +472,20 @@ fn every_sentence_about_stores_holds() {
 
 #[test]
 fn replay_on_a_steady_clock() {
-    replay(Clockwork::Forward, Edits::None);
+    replay(ClockMode::Forward, Edits::None);
 }
 
 #[test]
 fn replay_on_a_clock_that_steps_back() {
-    replay(Clockwork::Unsteady, Edits::None);
+    replay(ClockMode::Unsteady, Edits::None);
 }
 
 #[test]
 fn replay_while_rules_change() {
-    replay(Clockwork::Forward, Edits::Live);
+    replay(ClockMode::Forward, Edits::Live);
 }
 
 #[test]
 fn replay_while_rules_change_on_a_clock_that_steps_back() {
-    replay(Clockwork::Unsteady, Edits::Live);
+    replay(ClockMode::Unsteady, Edits::Live);
 }

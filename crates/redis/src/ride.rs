@@ -241,7 +241,7 @@ impl Drop for Pilot {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::algorithm::bucket::Plain;
+    use tollgate_core::state::ImmediateTake;
     use tollgate_core::{Span, Timestamp};
 
     use super::*;
@@ -251,7 +251,7 @@ mod tests {
     fn told(places: &[u64]) -> Vec<Told> {
         let passed = |place: &u64| match place {
             0 => Told::Open,
-            place => Told::Plain(Plain::Pass(Span::ZERO), Timestamp::from_micros(*place)),
+            place => Told::Plain(ImmediateTake::Pass(Span::ZERO), Timestamp::from_micros(*place)),
         };
         places.iter().map(passed).collect()
     }

@@ -1,6 +1,6 @@
 //! The scripts, put together from their files when this crate is compiled.
 
-use tollgate_core::lock::Kind;
+use tollgate_core::lock::LockKind;
 
 /// Reads a value, or sets it if it is what the caller knows.
 pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
@@ -72,17 +72,17 @@ impl Step {
         Self::Guarded,
     ];
 
-    pub(crate) const fn acquire(kind: Kind) -> Self {
+    pub(crate) const fn acquire(kind: LockKind) -> Self {
         match kind {
-            Kind::Reentrant => Self::Acquire,
-            Kind::Simple => Self::AcquireSimple,
+            LockKind::Reentrant => Self::Acquire,
+            LockKind::Simple => Self::AcquireSimple,
         }
     }
 
-    pub(crate) const fn release(kind: Kind) -> Self {
+    pub(crate) const fn release(kind: LockKind) -> Self {
         match kind {
-            Kind::Reentrant => Self::Release,
-            Kind::Simple => Self::ReleaseSimple,
+            LockKind::Reentrant => Self::Release,
+            LockKind::Simple => Self::ReleaseSimple,
         }
     }
 
@@ -129,14 +129,14 @@ impl Step {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::lock::LATCH;
+    use tollgate_core::lock::RELEASE_RECORD_TTL;
 
     use super::*;
 
     #[test]
     fn the_latch_lives_as_long_as_core_says() {
         for step in [Step::Release, Step::ReleaseSimple] {
-            let set = format!("'PX', '{}')", LATCH.as_millis());
+            let set = format!("'PX', '{}')", RELEASE_RECORD_TTL.as_millis());
             assert_eq!(step.text().matches(&set).count(), 2, "the short cut, and the long way");
         }
     }

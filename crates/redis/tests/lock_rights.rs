@@ -13,15 +13,15 @@ use std::time::Duration;
 use crate::common::*;
 use tollgate_harness::RedisServer;
 use tollgate_redis::core::lock::{
-    Acquire, Acquired, Attempt, Bell, Durability, HoldId, Kind, Lease, LockName, LockStore, Owner,
-    Release, Released, Renew, Renewed, Replicas,
+    Acquire, AcquireOutcome, Attempt, Durability, HoldId, Lease, LockKind, LockName, LockStore,
+    Owner, Release, ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome, Replicas,
 };
 use tollgate_redis::{Config, Guarded, RedisStore, Warning};
 
 struct Heard(tokio::sync::Notify);
 
-impl Bell for Heard {
-    fn ring(&self, _: &LockName) {
+impl ReleaseNotifier for Heard {
+    fn notify(&self, _: &LockName) {
         self.0.notify_one();
     }
 }
@@ -47,11 +47,11 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
     let (name, owner) = (LockName::new(name).unwrap(), Owner::new(1, 1));
     let lease = Lease::DEFAULT;
     let replicas = Replicas { count: 1.try_into().unwrap(), patience: Duration::from_millis(1) };
-    for (kind, id) in [(Kind::Simple, 1), (Kind::Reentrant, 3)] {
+    for (kind, id) in [(LockKind::Simple, 1), (LockKind::Reentrant, 3)] {
         let hold = HoldId::new(id);
         let heard = Arc::new(Heard(tokio::sync::Notify::new()));
-        let bell: Arc<dyn Bell> = heard.clone();
-        let _ear = store.listen(&name, bell).await.unwrap();
+        let bell: Arc<dyn ReleaseNotifier> = heard.clone();
+        let _ear = store.subscribe(&name, bell).await.unwrap();
         let ask = Acquire {
             name: &name,
             kind,
@@ -62,19 +62,19 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
             label: "",
             durability: Durability::Majority(replicas),
         };
-        let Acquired::Granted { fence, .. } = store.acquire(&ask).await.unwrap() else {
+        let AcquireOutcome::Granted { fence, .. } = store.acquire(&ask).await.unwrap() else {
             panic!("it is free");
         };
         let renew = Renew { name: &name, kind, owner: &owner, fence, lease };
-        assert_eq!(store.renew(&[renew]).await.unwrap(), [Renewed::Held]);
+        assert_eq!(store.renew(&[renew]).await.unwrap(), [RenewOutcome::Held]);
         assert_eq!(store.list(0).await.unwrap().holders.len(), 1);
         assert!(store.inspect(&name).await.unwrap().is_some());
         let attempt = Attempt::Sole;
         let release = Release { name: &name, kind, owner: &owner, hold, lease, attempt };
-        assert_eq!(store.release(&release).await.unwrap(), Released::Freed);
+        assert_eq!(store.release(&release).await.unwrap(), ReleaseOutcome::Freed);
         heard.0.notified().await;
-        let again = Acquire { hold: HoldId::new(id + 1), durability: Durability::Plain, ..ask };
-        assert!(matches!(store.acquire(&again).await.unwrap(), Acquired::Granted { .. }));
+        let again = Acquire { hold: HoldId::new(id + 1), durability: Durability::Primary, ..ask };
+        assert!(matches!(store.acquire(&again).await.unwrap(), AcquireOutcome::Granted { .. }));
         assert!(store.force_release(&name).await.unwrap().is_some());
         let resource = format!("{name}:resource");
         for ttl in [None, Some(Duration::from_secs(9))] {
@@ -131,7 +131,7 @@ async fn without_the_right_to_read_latches_nothing_is_granted() {
     let server = RedisServer::start().unwrap();
     let store = connect(as_alice(&server, "~* &* +@all -get")).await;
     let (name, owner) = (LockName::new("order:1").unwrap(), Owner::new(1, 1));
-    for (kind, id) in [(Kind::Simple, 1), (Kind::Reentrant, 2)] {
+    for (kind, id) in [(LockKind::Simple, 1), (LockKind::Reentrant, 2)] {
         let ask = Acquire {
             name: &name,
             kind,
@@ -140,7 +140,7 @@ async fn without_the_right_to_read_latches_nothing_is_granted() {
             lease: Lease::DEFAULT,
             delay: Duration::ZERO,
             label: "",
-            durability: Durability::Plain,
+            durability: Durability::Primary,
         };
         let told = store.acquire(&ask).await;
         assert!(told.is_err(), "{told:?}");

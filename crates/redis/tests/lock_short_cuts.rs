@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use crate::common::*;
 use crate::locks::Redis;
-use tollgate_core::testing::locks::{self, Subject, granted, plain};
+use tollgate_core::testing::locks::{self, LockStoreUnderTest, granted, plain};
 use tollgate_harness::Reply;
 use tollgate_redis::core::Timestamp;
 use tollgate_redis::core::lock::{
-    Acquire, Acquired, Attempt, HoldId, Kind, LATCH, LockName, Owner, Release, Released, Renew,
-    Renewed,
+    Acquire, AcquireOutcome, Attempt, HoldId, LockKind, LockName, Owner, RELEASE_RECORD_TTL,
+    Release, ReleaseOutcome, Renew, RenewOutcome,
 };
 
 /// Sends every release as one that was never sent before, which has a short cut of its own and of which
@@ -26,33 +26,33 @@ use tollgate_redis::core::lock::{
 struct Sole {
     redis: Redis,
     now_ms: Cell<u64>,
-    latches: RefCell<HashMap<(LockName, HoldId), (Released, u64)>>,
+    latches: RefCell<HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>>,
 }
 
 impl Sole {
-    fn latch(&self, name: &LockName, hold: HoldId) -> Option<Released> {
+    fn latch(&self, name: &LockName, hold: HoldId) -> Option<ReleaseOutcome> {
         let latches = self.latches.borrow();
         let (answer, until) = latches.get(&(name.clone(), hold))?;
         (self.now_ms.get() <= *until).then_some(*answer)
     }
 }
 
-impl Subject for Sole {
-    fn acquire(&self, ask: &Acquire<'_>) -> Acquired {
+impl LockStoreUnderTest for Sole {
+    fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         let over = self.latch(ask.name, ask.hold).is_some();
-        if over { Acquired::Over } else { self.redis.acquire(ask) }
+        if over { AcquireOutcome::Over } else { self.redis.acquire(ask) }
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewed> {
+    fn renew(&self, batch: &[Renew<'_>]) -> Vec<RenewOutcome> {
         self.redis.renew(batch)
     }
 
-    fn release(&self, ask: &Release<'_>) -> Released {
+    fn release(&self, ask: &Release<'_>) -> ReleaseOutcome {
         if let Some(answer) = self.latch(ask.name, ask.hold) {
             return answer;
         }
         let answer = self.redis.release(&Release { attempt: Attempt::Sole, ..*ask });
-        let until = self.now_ms.get() + LATCH.as_millis() as u64;
+        let until = self.now_ms.get() + RELEASE_RECORD_TTL.as_millis() as u64;
         self.latches.borrow_mut().insert((ask.name.clone(), ask.hold), (answer, until));
         answer
     }
@@ -88,7 +88,7 @@ fn a_release_that_is_sent_once_is_answered_as_any_other() {
 fn who_is_kept_out_by_a_lock_delay_changes_nothing() {
     let subject = Redis::start();
     let (me, you) = (Owner::new(1, 9), Owner::new(2, 9));
-    for (kind, name) in [(Kind::Reentrant, "a"), (Kind::Simple, "b")] {
+    for (kind, name) in [(LockKind::Reentrant, "a"), (LockKind::Simple, "b")] {
         subject.set_time(locks::START);
         let lock = LockName::new(name).unwrap();
         let delay = Duration::from_secs(60);
@@ -101,7 +101,7 @@ fn who_is_kept_out_by_a_lock_delay_changes_nothing() {
         for hold in 2..4 {
             let left = Some(Duration::from_secs(59));
             let asked = subject.acquire(&plain(&lock, kind, &you, hold));
-            assert_eq!(asked, Acquired::Busy { left });
+            assert_eq!(asked, AcquireOutcome::Busy { left });
         }
 
         assert_eq!(run(&subject.server, &[b"GET", sidecar.as_bytes()]), before);

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use crate::common::*;
 use tokio::runtime::Runtime;
-use tollgate_core::testing::locks::{self, Subject, end, granted, longer, plain};
+use tollgate_core::testing::locks::{self, LockStoreUnderTest, end, granted, longer, plain};
 use tollgate_harness::{Client, RedisServer, Reply, ServerClock};
 use tollgate_redis::core::lock::{
-    Acquire, Acquired, Attempt, Bell, Durability, Fence, HoldId, Kind, Lease, LockName, LockStore,
-    Owner, Release, Released, Renew, Renewed, Replicas,
+    Acquire, AcquireOutcome, Attempt, Durability, Fence, HoldId, Lease, LockKind, LockName,
+    LockStore, Owner, Release, ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome, Replicas,
 };
 use tollgate_redis::core::{StoreErrorKind, Timestamp};
 use tollgate_redis::{Guarded, RedisStore};
@@ -40,16 +40,16 @@ impl Redis {
     }
 }
 
-impl Subject for Redis {
-    fn acquire(&self, ask: &Acquire<'_>) -> Acquired {
+impl LockStoreUnderTest for Redis {
+    fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         self.runtime.block_on(self.store.acquire(ask)).unwrap()
     }
 
-    fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewed> {
+    fn renew(&self, batch: &[Renew<'_>]) -> Vec<RenewOutcome> {
         self.runtime.block_on(self.store.renew(batch)).unwrap()
     }
 
-    fn release(&self, ask: &Release<'_>) -> Released {
+    fn release(&self, ask: &Release<'_>) -> ReleaseOutcome {
         self.runtime.block_on(self.store.release(ask)).unwrap()
     }
 
@@ -149,7 +149,7 @@ fn ours_is_a_hash_that_redisson_takes_for_its_own() {
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
     let java = Redisson { server: &subject.server, owner: JAVA };
     let (outer, inner) =
-        (plain(&name, Kind::Reentrant, &me, 1), plain(&name, Kind::Reentrant, &me, 2));
+        (plain(&name, LockKind::Reentrant, &me, 1), plain(&name, LockKind::Reentrant, &me, 2));
 
     granted(subject.acquire(&outer));
     granted(subject.acquire(&inner));
@@ -169,19 +169,19 @@ fn theirs_keeps_ours_out_and_our_fence_rises_over_it() {
     let subject = Redis::start();
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
     let java = Redisson { server: &subject.server, owner: JAVA };
-    let first = plain(&name, Kind::Reentrant, &me, 1);
+    let first = plain(&name, LockKind::Reentrant, &me, 1);
     let before = granted(subject.acquire(&first));
     subject.release(&end(&first));
 
     assert_eq!((java.lock("order"), java.lock("order")), (Reply::Nil, Reply::Nil));
 
-    let ask = plain(&name, Kind::Reentrant, &me, 2);
-    let busy = Acquired::Busy { left: Some(Duration::from_secs(30)) };
+    let ask = plain(&name, LockKind::Reentrant, &me, 2);
+    let busy = AcquireOutcome::Busy { left: Some(Duration::from_secs(30)) };
     assert_eq!(subject.acquire(&ask), busy);
-    assert_eq!(subject.release(&end(&first)), Released::Freed, "what it was answered before");
-    let stale = plain(&name, Kind::Reentrant, &me, 3);
-    assert_eq!(subject.release(&end(&stale)), Released::AlreadyLost);
-    assert_eq!(subject.renew(&[longer(&ask, before)]), [Renewed::Lost]);
+    assert_eq!(subject.release(&end(&first)), ReleaseOutcome::Freed, "what it was answered before");
+    let stale = plain(&name, LockKind::Reentrant, &me, 3);
+    assert_eq!(subject.release(&end(&stale)), ReleaseOutcome::AlreadyLost);
+    assert_eq!(subject.renew(&[longer(&ask, before)]), [RenewOutcome::Lost]);
     assert_eq!(pttl(&subject.server, b"order"), 30_000);
     let holder = subject.runtime.block_on(subject.store.inspect(&name)).unwrap().unwrap();
     assert_eq!((holder.owner.as_str(), holder.depth, holder.fence), (JAVA, 2, None));
@@ -194,15 +194,16 @@ fn theirs_keeps_ours_out_and_our_fence_rises_over_it() {
 
 struct Told(Sender<LockName>);
 
-impl Bell for Told {
-    fn ring(&self, name: &LockName) {
+impl ReleaseNotifier for Told {
+    fn notify(&self, name: &LockName) {
         let _ = self.0.send(name.clone());
     }
 }
 
 fn listen(subject: &Redis, name: &LockName) -> (tollgate_redis::Ear, Receiver<LockName>) {
     let (tell, told) = channel();
-    let ear = subject.runtime.block_on(subject.store.listen(name, Arc::new(Told(tell)))).unwrap();
+    let ear =
+        subject.runtime.block_on(subject.store.subscribe(name, Arc::new(Told(tell)))).unwrap();
     // The bell rings once when the connection is made; whoever listens asks again anyway.
     while told.recv_timeout(Duration::from_millis(50)).is_ok() {}
     (ear, told)
@@ -232,7 +233,7 @@ fn our_release_wakes_theirs_with_their_message() {
         let (lock, me) = (LockName::new(name).unwrap(), Owner::new(1, 9));
         let mut java = Client::tcp(subject.server.address()).unwrap();
         java.command(&[b"SUBSCRIBE", channel.as_bytes()]).unwrap();
-        let ask = plain(&lock, Kind::Reentrant, &me, name.len() as u128);
+        let ask = plain(&lock, LockKind::Reentrant, &me, name.len() as u128);
         granted(subject.acquire(&ask));
 
         subject.release(&end(&ask));
@@ -248,16 +249,17 @@ fn a_release_leaves_their_latch_until_it_is_answered() {
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
     let latch = format!("redisson_unlock_latch:{{order}}:{}", HoldId::new(1));
     let get = || run(&subject.server, &[b"GET", latch.as_bytes()]);
-    let ask = plain(&name, Kind::Reentrant, &me, 1);
+    let ask = plain(&name, LockKind::Reentrant, &me, 1);
     granted(subject.acquire(&ask));
-    granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 2)));
+    granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 2)));
 
     subject.release(&end(&ask));
     assert_eq!(get(), bulk("0"), "still held");
     assert_eq!(pttl(&subject.server, latch.as_bytes()), 20_000);
 
-    let sole = Release { attempt: Attempt::Sole, ..end(&plain(&name, Kind::Reentrant, &me, 2)) };
-    assert_eq!(subject.release(&sole), Released::Freed);
+    let sole =
+        Release { attempt: Attempt::Sole, ..end(&plain(&name, LockKind::Reentrant, &me, 2)) };
+    assert_eq!(subject.release(&sole), ReleaseOutcome::Freed);
     let second = format!("redisson_unlock_latch:{{order}}:{}", HoldId::new(2));
     subject.runtime.block_on(until("the latch is removed", || {
         run(&subject.server, &[b"EXISTS", second.as_bytes()]) == Reply::Integer(0)
@@ -268,7 +270,7 @@ fn a_release_leaves_their_latch_until_it_is_answered() {
 fn a_simple_lock_is_what_set_nx_makes() {
     let subject = Redis::start();
     let (name, me) = (LockName::new("job").unwrap(), Owner::new(1, 9));
-    let ask = plain(&name, Kind::Simple, &me, 1);
+    let ask = plain(&name, LockKind::Simple, &me, 1);
 
     granted(subject.acquire(&ask));
     assert_eq!(run(&subject.server, &[b"GET", b"job"]), bulk(me.as_str()));
@@ -277,9 +279,9 @@ fn a_simple_lock_is_what_set_nx_makes() {
     subject.release(&end(&ask));
 
     run(&subject.server, &[b"SET", b"job", b"another", b"NX", b"PX", b"9000"]);
-    let ask = plain(&name, Kind::Simple, &me, 2);
-    assert_eq!(subject.acquire(&ask), Acquired::Busy { left: Some(Duration::from_secs(9)) });
-    assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost);
+    let ask = plain(&name, LockKind::Simple, &me, 2);
+    assert_eq!(subject.acquire(&ask), AcquireOutcome::Busy { left: Some(Duration::from_secs(9)) });
+    assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::AlreadyLost);
     assert_eq!(run(&subject.server, &[b"GET", b"job"]), bulk("another"));
 }
 
@@ -290,7 +292,7 @@ fn what_is_no_lock_is_left_alone_and_said_to_be_foreign() {
     run(&subject.server, &[b"RPUSH", b"list", b"x"]);
     run(&subject.server, &[b"HSET", b"hash", me.as_str().as_bytes(), b"many"]);
     run(&subject.server, &[b"SET", b"string", b"x"]);
-    let kinds = [Kind::Reentrant, Kind::Simple];
+    let kinds = [LockKind::Reentrant, LockKind::Simple];
     for (i, (key, kind)) in [
         ("list", kinds[0]),
         ("list", kinds[1]),
@@ -306,9 +308,9 @@ fn what_is_no_lock_is_left_alone_and_said_to_be_foreign() {
 
         let ask = plain(&name, kind, &me, i as u128);
 
-        assert_eq!(subject.acquire(&ask), Acquired::Foreign, "{key} {kind:?}");
-        assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost);
-        assert_eq!(subject.renew(&[longer(&ask, Fence::MAX)]), [Renewed::Lost]);
+        assert_eq!(subject.acquire(&ask), AcquireOutcome::Foreign, "{key} {kind:?}");
+        assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::AlreadyLost);
+        assert_eq!(subject.renew(&[longer(&ask, Fence::MAX)]), [RenewOutcome::Lost]);
         assert_eq!(run(&subject.server, &[b"DUMP", key.as_bytes()]), before);
     }
     let list = LockName::new("list").unwrap();
@@ -336,18 +338,18 @@ fn a_poisoned_sidecar_costs_no_lock() {
     .enumerate()
     {
         run(&subject.server, &[b"SET", sidecar, poison.as_bytes()]);
-        let ask = plain(&name, Kind::Reentrant, &me, i as u128);
+        let ask = plain(&name, LockKind::Reentrant, &me, i as u128);
         assert_eq!(granted(subject.acquire(&ask)).get(), start, "{poison}");
-        assert_eq!(subject.release(&end(&ask)), Released::Freed);
+        assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::Freed);
     }
     run(&subject.server, &[b"DEL", sidecar]);
     run(&subject.server, &[b"RPUSH", sidecar, b"x"]);
-    granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 10)));
+    granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 10)));
     // And one that vanished while the lock is held: the holder is told that it is lost.
     run(&subject.server, &[b"DEL", sidecar]);
-    let ask = plain(&name, Kind::Reentrant, &me, 10);
-    assert_eq!(subject.renew(&[longer(&ask, Fence::new(start).unwrap())]), [Renewed::Lost]);
-    assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost);
+    let ask = plain(&name, LockKind::Reentrant, &me, 10);
+    assert_eq!(subject.renew(&[longer(&ask, Fence::new(start).unwrap())]), [RenewOutcome::Lost]);
+    assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::AlreadyLost);
 }
 
 /// E32: the lock ends with its lease, the sidecar a day later.
@@ -356,7 +358,7 @@ fn everything_has_an_end() {
     let subject = Redis::start();
     let me = Owner::new(1, 9);
     let day = 86_400_000;
-    for (kind, name) in [(Kind::Reentrant, "a"), (Kind::Simple, "b")] {
+    for (kind, name) in [(LockKind::Reentrant, "a"), (LockKind::Simple, "b")] {
         let lock = LockName::new(name).unwrap();
         let lease = Lease::new(Duration::from_secs(7)).unwrap();
         let ask = Acquire { lease, ..plain(&lock, kind, &me, name.len() as u128 + kind as u128) };
@@ -367,7 +369,7 @@ fn everything_has_an_end() {
         assert_eq!(pttl(&subject.server, name.as_bytes()), 7_000);
         assert_eq!(pttl(&subject.server, sidecar.as_bytes()), 7_000 + day);
         subject.set_time(Timestamp::from_micros(locks::START.as_micros() + 5_000_000));
-        assert_eq!(subject.renew(&[longer(&ask, fence)]), [Renewed::Held]);
+        assert_eq!(subject.renew(&[longer(&ask, fence)]), [RenewOutcome::Held]);
         assert_eq!(pttl(&subject.server, name.as_bytes()), 7_000);
         assert_eq!(pttl(&subject.server, sidecar.as_bytes()), 7_000 + day);
         subject.set_time(locks::START);
@@ -381,10 +383,10 @@ fn holders_are_listed_with_what_they_say_of_themselves() {
     let long = "é".repeat(100);
     for i in 0..1_200_u32 {
         let name = LockName::new(&format!("list {{{i}}}")).unwrap();
-        granted(
-            subject
-                .acquire(&Acquire { label: &long, ..plain(&name, Kind::Reentrant, &me, i.into()) }),
-        );
+        granted(subject.acquire(&Acquire {
+            label: &long,
+            ..plain(&name, LockKind::Reentrant, &me, i.into())
+        }));
     }
     subject.set_time(Timestamp::from_micros(locks::START.as_micros() + 3_000_000));
 
@@ -411,7 +413,7 @@ fn the_number_of_listening_processes_is_told() {
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
     let (ear, told) = listen(&subject, &name);
     let (second, _) = listen(&subject, &name);
-    granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 1)));
+    granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 1)));
     let waiting =
         || subject.runtime.block_on(subject.store.inspect(&name)).unwrap().unwrap().waiting;
 
@@ -419,7 +421,7 @@ fn the_number_of_listening_processes_is_told() {
     assert!(subject.force_release(&name).is_some());
     assert_eq!(told.recv_timeout(SOON).unwrap(), name, "a forced release wakes as well");
 
-    granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 2)));
+    granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 2)));
     drop((ear, second));
     subject.runtime.block_on(until("nobody listens", || waiting_now(&subject.server) == 0));
 }
@@ -460,10 +462,10 @@ fn a_channel_that_may_not_be_heard_silences_no_other() {
     let _ear = subject.runtime.block_on(async {
         tokio::select! {
             biased;
-            refused = subject.store.listen(&forbidden, Arc::<Told>::clone(&bell)) => {
+            refused = subject.store.subscribe(&forbidden, Arc::<Told>::clone(&bell)) => {
                 panic!("answered before the one that is heard: {refused:?}")
             }
-            ear = subject.store.listen(&name, Arc::<Told>::clone(&bell)) => ear.unwrap(),
+            ear = subject.store.subscribe(&name, Arc::<Told>::clone(&bell)) => ear.unwrap(),
         }
     });
 
@@ -514,18 +516,18 @@ async fn a_grant_waits_for_a_majority_of_replicas() {
     let replicas = Replicas { count: 1.try_into().unwrap(), patience: AGES };
     let ask = |hold, replicas| {
         let durability = Durability::Required(replicas);
-        Acquire { durability, ..plain(&name, Kind::Reentrant, &me, hold) }
+        Acquire { durability, ..plain(&name, LockKind::Reentrant, &me, hold) }
     };
 
     let copied = store.acquire(&ask(1, replicas)).await.unwrap();
 
-    assert!(matches!(copied, Acquired::Granted { copies: 1, depth: 1, .. }), "{copied:?}");
+    assert!(matches!(copied, AcquireOutcome::Granted { copies: 1, depth: 1, .. }), "{copied:?}");
     let held = run(&replica, &[b"HGETALL", b"a"]);
     assert_eq!(held, Reply::Array(vec![bulk(me.as_str()), bulk("1")]), "it is there already");
     replica.kill().unwrap();
     let patience = Duration::from_millis(20);
     let alone = store.acquire(&ask(2, Replicas { patience, ..replicas })).await.unwrap();
-    assert!(matches!(alone, Acquired::Granted { copies: 0, depth: 2, .. }), "{alone:?}");
+    assert!(matches!(alone, AcquireOutcome::Granted { copies: 0, depth: 2, .. }), "{alone:?}");
 }
 
 /// E42: fences rise over a clock that steps back, over a flush, and over one that jumps ahead.
@@ -535,7 +537,7 @@ fn fences_rise_over_steps_of_the_clock_and_over_a_flush() {
     let me = Owner::new(1, 9);
     let start = locks::START.as_micros();
     let hour = 3_600_000_000;
-    for (kind, name) in [(Kind::Reentrant, "a"), (Kind::Simple, "b")] {
+    for (kind, name) in [(LockKind::Reentrant, "a"), (LockKind::Simple, "b")] {
         let lock = LockName::new(name).unwrap();
         let grant = |hold: u128, micros: u64| {
             subject.set_time(Timestamp::from_micros(micros));

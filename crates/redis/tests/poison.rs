@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use tollgate_core::testing::suite::Model;
+use tollgate_core::testing::suite::StoreModel;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::RedisStore;
 use tollgate_redis::core::algorithm::{SlidingLog, TokenBucket};
@@ -30,7 +30,7 @@ async fn charged_once(store: &RedisStore, server: &RedisServer, limit: &Limit) -
 
 /// What the first charges of a counter are told when it is absent.
 fn expected(limit: &Limit) -> [Answer; 2] {
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     [1, 2].map(|holder| {
         let charge = [one("poisoned", limit, holder)];
         model.charge(&Request::new(&charge).unwrap(), Timestamp::from_micros(START))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::*;
-use tollgate_core::testing::suite::Model;
+use tollgate_core::testing::suite::StoreModel;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate_redis::core::{
@@ -28,7 +28,7 @@ fn sound(stores: &[&RedisStore]) {
 async fn each_algorithm_answers_as_in_memory() {
     let (server, clock) = clockwork();
     let store = connect(patient(&server.url())).await;
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     for (i, limit) in every_algorithm().iter().enumerate() {
         let key = format!("each:{i}");
         for n in 0..14 {
@@ -66,7 +66,7 @@ async fn one_refusal_among_all_algorithms_charges_nobody() {
     let passed = ask(&store, &alone).await.unwrap();
     assert!(passed.passes());
     for (decision, limit) in passed.decisions.iter().zip(&limits) {
-        let expected = Model::default().charge(
+        let expected = StoreModel::default().charge(
             &Request::new(&[one("fresh", limit, 1)]).unwrap(),
             Timestamp::from_micros(START),
         );

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use crate::common::*;
 use tokio::runtime::Runtime;
-use tollgate_core::testing::suite::{self, Subject};
+use tollgate_core::testing::suite::{self, StoreUnderTest};
 use tollgate_harness::{RedisServer, ServerClock};
 use tollgate_redis::RedisStore;
 use tollgate_redis::core::{Answer, Request, Store, Timestamp};
@@ -60,7 +60,7 @@ fn independent(batch: &[Request<'_>]) -> bool {
     })
 }
 
-impl Subject for Whole {
+impl StoreUnderTest for Whole {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
         let answers = match self.order {
             Order::AtOnce if batch.len() > 1 && independent(batch) => self.at_once(batch),

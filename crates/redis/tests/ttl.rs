@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use tollgate_core::testing::Rng;
-use tollgate_core::testing::suite::Model;
+use tollgate_core::testing::suite::StoreModel;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::{FixedWindow, SlidingLog, TokenBucket};
 use tollgate_redis::core::{
@@ -155,7 +155,7 @@ async fn a_key_exists_from_its_admission_until_it_is_idle() {
         clock.set(START + ttl * 1_000 + 1_000).unwrap();
         assert_eq!(run(&server, &[b"EXISTS", &name]), Reply::Integer(0), "{limit}");
         let now = Timestamp::from_micros(clock.micros().unwrap());
-        let expected = Model::default().charge(&Request::new(&charge).unwrap(), now);
+        let expected = StoreModel::default().charge(&Request::new(&charge).unwrap(), now);
         assert_eq!(ask(&store, &charge).await.unwrap(), expected, "E36: {limit}");
     }
     assert_eq!(store.stats().twin_mismatches, 0);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::rule::{Ask, Judgement, LimitKind, Outcome as Considered, RuleSet};
+use tollgate_core::rule::{Ask, Judgement, LimitKind, RuleOutcome, RuleSet};
 use tollgate_core::{Key, Retry, Store, Verdict};
 
 use crate::Limiter;
@@ -177,20 +177,20 @@ fn fates(rules: &RuleSet, ask: &Ask<'_>, ruling: &Ruling) -> Vec<ExplainedRule> 
     let counted = matches!(ruling.reason(), Reason::Limits | Reason::NoRule);
     let listed = ruling.reason() == Reason::Exempt
         || matches!(ruling.blocked_by(), Some(Blocked::List { .. }));
-    let fate = |outcome: &Considered<'_>, shadow: bool| match outcome {
-        Considered::Charges if !counted => Fate::Spared,
-        Considered::Blocks(_) if listed => Fate::Spared,
-        Considered::Charges if shadow => Fate::Shadow,
-        Considered::Charges => Fate::Charged,
-        Considered::Off => Fate::Off,
-        Considered::Unmatched { attribute } => {
+    let fate = |outcome: &RuleOutcome<'_>, shadow: bool| match outcome {
+        RuleOutcome::Charges if !counted => Fate::Spared,
+        RuleOutcome::Blocks(_) if listed => Fate::Spared,
+        RuleOutcome::Charges if shadow => Fate::Shadow,
+        RuleOutcome::Charges => Fate::Charged,
+        RuleOutcome::Off => Fate::Off,
+        RuleOutcome::Unmatched { attribute } => {
             Fate::Unmatched { attribute: (*attribute).to_owned() }
         }
-        Considered::Skipped { attribute } => Fate::Skipped { attribute: (*attribute).to_owned() },
-        Considered::Replaced { by } => Fate::Replaced { by: by.name().to_owned() },
-        Considered::Blocks(_) => Fate::Blocks,
+        RuleOutcome::Skipped { attribute } => Fate::Skipped { attribute: (*attribute).to_owned() },
+        RuleOutcome::Replaced { by } => Fate::Replaced { by: by.name().to_owned() },
+        RuleOutcome::Blocks(_) => Fate::Blocks,
     };
-    let considered = rules.consider(ask).into_iter();
+    let considered = rules.explain(ask).into_iter();
     considered
         .map(|considered| {
             let shadow = considered.rule.mode() == tollgate_core::rule::declaration::Mode::Shadow;

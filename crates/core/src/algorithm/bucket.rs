@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::{Change, FURTHEST_US, MAX_AHEAD_US, Step};
+use super::{Change, MAX_AHEAD_US, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -37,9 +37,14 @@ pub struct TokenBucket;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeakyMeter;
 
+/// The furthest that a bucket, a queue or a smooth limiter can come to lie ahead under any quota: the
+/// longest refill, a period for one more place in a queue, and debt or patience. What lies further
+/// ahead was written by somebody else, and is moved back to here.
+pub const FURTHEST_US: u64 = 12 * MAX_AHEAD_US;
+
 /// The numbers of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct BucketPlan {
     /// The largest cost that can ever pass at once.
     pub capacity: u64,
     /// How long permits take.
@@ -68,13 +73,7 @@ pub enum Ahead {
     Waiting(Timestamp),
 }
 
-/// What is remembered of a key.
-pub type State = Bucket;
-
-/// The bucket as it shall be.
-pub type Edit = Bucket;
-
-impl Plan {
+impl BucketPlan {
     pub(super) fn new(quota: &Quota, capacity: u64) -> Self {
         let rate = quota.rate();
         Self { capacity, rate, full: rate.span(capacity) }
@@ -180,7 +179,7 @@ impl Plan {
     }
 }
 
-impl Plan {
+impl BucketPlan {
     /// Keeps the arrival time as it is, its fraction rounded up. It may then lie further ahead
     /// than the other quota would put it, and stays there: cut back, two quotas that take turns
     /// on one key would refill each other.
@@ -217,7 +216,7 @@ impl Ahead {
 }
 
 fn take(
-    plan: &Plan,
+    plan: &BucketPlan,
     state: Option<&Bucket>,
     cost: u64,
     patience_us: u64,
@@ -244,41 +243,47 @@ fn take(
     (plan.look(verdict, after), Some(bucket))
 }
 
-/// What became of a plain take, in as few words as a lock should be held for.
+/// The result of an immediate take: a take without patience from a bucket within its burst. Small,
+/// so that the answer is computed after the lock is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
+pub enum ImmediateTake {
     /// It passes now and leaves this backlog.
     Pass(Span),
     /// It is refused at this backlog.
     Refuse(Span),
 }
 
-impl Plan {
-    /// Takes `cost` without patience from a bucket that is not [`Ahead`], the way nearly every
-    /// charge goes: the same as settling, deciding and applying, in a few instructions. The
-    /// arrival time is moved if it passes. `None` if something rare is in play and the general
-    /// way must be gone.
+impl BucketPlan {
+    /// Takes `cost` without patience from a bucket that is not [`Ahead`], as nearly every charge
+    /// does: the same as settling, deciding and applying, in a few instructions. Moves the arrival
+    /// time if it passes. `None` for a cost of zero or above the capacity, and for a backlog above
+    /// the burst: then settle, decide and apply.
     #[inline]
-    pub fn take_plainly(&self, arrival: &mut Span, cost: u64, now: Timestamp) -> Option<Plain> {
+    pub fn take_immediately(
+        &self,
+        arrival: &mut Span,
+        cost: u64,
+        now: Timestamp,
+    ) -> Option<ImmediateTake> {
         let backlog = self.rate.sub(*arrival, Span::micros(now.as_micros()));
         if backlog > self.full || cost == 0 || cost > self.capacity {
             return None;
         }
         let after = self.rate.add(backlog, self.rate.span(cost));
         if after > self.full {
-            return Some(Plain::Refuse(backlog));
+            return Some(ImmediateTake::Refuse(backlog));
         }
         let whole = now.as_micros().checked_add(after.whole)?;
         *arrival = Span { whole, part: after.part };
-        Some(Plain::Pass(after))
+        Some(ImmediateTake::Pass(after))
     }
 
-    /// What the caller of a plain take of `cost` is told; no lock is needed for that.
+    /// The decision about an immediate take of `cost`. Needs no lock.
     #[inline]
-    pub fn answer_plainly(&self, plain: Plain, cost: u64) -> Decision {
-        match plain {
-            Plain::Pass(after) => self.look(Verdict::Allow, after),
-            Plain::Refuse(backlog) => {
+    pub fn answer(&self, take: ImmediateTake, cost: u64) -> Decision {
+        match take {
+            ImmediateTake::Pass(after) => self.look(Verdict::Allow, after),
+            ImmediateTake::Refuse(backlog) => {
                 let after = self.rate.add(backlog, self.rate.span(cost));
                 let wait = self.rate.sub(after, self.full).ceil();
                 let retry = Retry::After(Duration::from_micros(wait));
@@ -287,23 +292,29 @@ impl Plan {
         }
     }
 
-    /// What the caller of a plain take is told when another charge of its request refuses, so
-    /// that this one is not made.
+    /// The decision about an immediate take that is not made, because another charge of its request
+    /// refuses.
     #[inline]
-    pub fn peek_plainly(&self, plain: Plain, cost: u64) -> Decision {
-        match plain {
-            Plain::Pass(after) => {
+    pub fn peek(&self, take: ImmediateTake, cost: u64) -> Decision {
+        match take {
+            ImmediateTake::Pass(after) => {
                 let backlog = self.rate.sub(after, self.rate.span(cost));
                 self.look(Verdict::Allow, backlog)
             }
-            Plain::Refuse(_) => self.answer_plainly(plain, cost),
+            ImmediateTake::Refuse(_) => self.answer(take, cost),
         }
     }
 }
 
 /// What a charge is still worth: its cost less what has drained since; while grants in the
 /// future are taken, only the last of them can be given back.
-fn credit(plan: &Plan, state: &Bucket, cost: u64, at: Timestamp, now: Timestamp) -> Option<Bucket> {
+fn credit(
+    plan: &BucketPlan,
+    state: &Bucket,
+    cost: u64,
+    at: Timestamp,
+    now: Timestamp,
+) -> Option<Bucket> {
     let backlog = plan.backlog(Some(state), now);
     let charged = plan.rate.span(cost);
     let left = if let Ahead::Waiting(_) = state.ahead {
@@ -323,46 +334,46 @@ fn credit(plan: &Plan, state: &Bucket, cost: u64, at: Timestamp, now: Timestamp)
 macro_rules! bucket_step {
     ($name:ident) => {
         impl Step for $name {
-            type Plan = Plan;
+            type Plan = BucketPlan;
             type State = Bucket;
             type Edit = Bucket;
 
-            fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
-                Ok(Plan::new(quota, quota.burst().get()))
+            fn plan(&self, quota: &Quota) -> Result<BucketPlan, LimitError> {
+                Ok(BucketPlan::new(quota, quota.burst().get()))
             }
 
             #[inline]
-            fn settle(plan: &Plan, state: &mut Bucket, now: Timestamp) -> bool {
+            fn settle(plan: &BucketPlan, state: &mut Bucket, now: Timestamp) -> bool {
                 plan.settle(state, now)
             }
 
             #[inline]
             fn decide(
-                plan: &Plan,
+                plan: &BucketPlan,
                 state: Option<&Bucket>,
                 terms: Terms,
                 now: Timestamp,
             ) -> (Decision, Option<Bucket>) {
-                METER.decide(plan, state, terms, now)
+                METER_STEPS.decide(plan, state, terms, now)
             }
 
             #[inline]
-            fn apply(_: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
+            fn apply(_: &BucketPlan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
                 Some(edit)
             }
 
             fn convert(
                 state: Bucket,
-                from: &Plan,
-                to: &Plan,
+                from: &BucketPlan,
+                to: &BucketPlan,
                 change: Change,
                 now: Timestamp,
             ) -> Option<Bucket> {
-                Plan::convert(state, from, to, change, now)
+                BucketPlan::convert(state, from, to, change, now)
             }
 
             #[inline]
-            fn idle_at(_: &Plan, state: &Bucket) -> Option<Timestamp> {
+            fn idle_at(_: &BucketPlan, state: &Bucket) -> Option<Timestamp> {
                 state.idle_at()
             }
         }
@@ -373,23 +384,23 @@ bucket_step!(TokenBucket);
 bucket_step!(LeakyMeter);
 
 /// What a kind of bucket does its own way.
-pub(super) struct Manner {
+pub(super) struct BucketSteps {
     pub(super) take: Take,
     pub(super) credit: Credit,
 }
 
 /// Charges a cost, with a patience in microseconds, at a moment.
-type Take = fn(&Plan, Option<&Bucket>, u64, u64, Timestamp) -> (Decision, Option<Bucket>);
+type Take = fn(&BucketPlan, Option<&Bucket>, u64, u64, Timestamp) -> (Decision, Option<Bucket>);
 
 /// Gives back a cost that was charged at one moment, at another.
-type Credit = fn(&Plan, &Bucket, u64, Timestamp, Timestamp) -> Option<Bucket>;
+type Credit = fn(&BucketPlan, &Bucket, u64, Timestamp, Timestamp) -> Option<Bucket>;
 
-const METER: Manner = Manner { take, credit };
+const METER_STEPS: BucketSteps = BucketSteps { take, credit };
 
-impl Manner {
+impl BucketSteps {
     pub(super) fn decide(
         &self,
-        plan: &Plan,
+        plan: &BucketPlan,
         state: Option<&Bucket>,
         terms: Terms,
         now: Timestamp,

@@ -25,7 +25,7 @@ impl Concurrency {
 
 /// The numbers of a concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ConcurrencyPlan {
     /// How many may hold at once.
     pub capacity: u64,
     /// The longest lease, also for a charge that an older revision allowed more.
@@ -37,20 +37,17 @@ pub struct Plan {
 pub struct Holders {
     /// When this was written: the clock has stepped back if it is earlier now.
     written_at: Timestamp,
-    held: Vec<Hold>,
+    held: Vec<HeldPermit>,
 }
 
 /// One permit, held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct HeldPermit {
     /// By whom.
     pub holder: Holder,
     /// Until when, unless renewed.
     pub until: Timestamp,
 }
-
-/// What is remembered of a key.
-pub type State = Holders;
 
 impl Holders {
     /// What a store kept: permits in the order in which their leases end.
@@ -58,7 +55,7 @@ impl Holders {
     /// Whoever finds them in another order, or one holder twice, has been handed what nobody here
     /// wrote, and need not look: a permit then counts until those after it have ended, at the
     /// latest until the last has, and of one holder's permits the first is his.
-    pub const fn restored(written_at: Timestamp, held: Vec<Hold>) -> Self {
+    pub const fn restored(written_at: Timestamp, held: Vec<HeldPermit>) -> Self {
         Self { written_at, held }
     }
 
@@ -68,19 +65,19 @@ impl Holders {
     }
 
     /// Every permit remembered, soonest to end first; those at the front may have ended.
-    pub fn held(&self) -> &[Hold] {
+    pub fn held(&self) -> &[HeldPermit] {
         &self.held
     }
 
     /// Permits held at `now`, soonest to end first.
-    pub fn live(&self, now: Timestamp) -> &[Hold] {
+    pub fn live(&self, now: Timestamp) -> &[HeldPermit] {
         self.held.get(ended(&self.held, now)..).unwrap_or(&[])
     }
 }
 
 /// How many have ended by this moment. Plain bisection, as in Lua: so both find the same place even
 /// where the order is not ours.
-fn ended(held: &[Hold], by: Timestamp) -> usize {
+fn ended(held: &[HeldPermit], by: Timestamp) -> usize {
     let (mut low, mut high) = (0, held.len());
     while low < high {
         let middle = low.midpoint(high);
@@ -94,7 +91,7 @@ fn ended(held: &[Hold], by: Timestamp) -> usize {
 
 /// An edit of the holders: leases that ended are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edit {
+pub struct HoldersEdit {
     /// The moment of the decision.
     pub now: Timestamp,
     /// Whose permit.
@@ -103,7 +100,7 @@ pub struct Edit {
     pub until: Option<Timestamp>,
 }
 
-impl Plan {
+impl ConcurrencyPlan {
     fn look(
         &self,
         verdict: Verdict,
@@ -116,7 +113,7 @@ impl Plan {
     }
 
     /// When `cost` permits will be free, if nobody renews.
-    fn free(&self, live: &[Hold], cost: u64, now: Timestamp) -> Verdict {
+    fn free(&self, live: &[HeldPermit], cost: u64, now: Timestamp) -> Verdict {
         let wanted = count(live).saturating_add(cost);
         let Some(too_many) = wanted.checked_sub(self.capacity).filter(|n| *n > 0 && cost > 0)
         else {
@@ -131,7 +128,7 @@ impl Plan {
     }
 }
 
-fn count(live: &[Hold]) -> u64 {
+fn count(live: &[HeldPermit]) -> u64 {
     u64::try_from(live.len()).unwrap_or(u64::MAX)
 }
 
@@ -141,11 +138,11 @@ fn lease_end(lease: Duration, now: Timestamp) -> Option<Timestamp> {
 }
 
 impl Step for Concurrency {
-    type Plan = Plan;
+    type Plan = ConcurrencyPlan;
     type State = Holders;
-    type Edit = Edit;
+    type Edit = HoldersEdit;
 
-    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+    fn plan(&self, quota: &Quota) -> Result<ConcurrencyPlan, LimitError> {
         refuse_own_burst(quota, "concurrency")?;
         let capacity = quota.count().get();
         if capacity > Self::MAX_COUNT {
@@ -155,10 +152,10 @@ impl Step for Concurrency {
             );
             return Err(LimitError::new(LimitErrorKind::CountTooLarge, reason));
         }
-        Ok(Plan { capacity, longest_us: quota.period_us().get() })
+        Ok(ConcurrencyPlan { capacity, longest_us: quota.period_us().get() })
     }
 
-    fn settle(_: &Plan, state: &mut Holders, now: Timestamp) -> bool {
+    fn settle(_: &ConcurrencyPlan, state: &mut Holders, now: Timestamp) -> bool {
         let back = state.written_at.micros_since(now);
         // A lease under any quota: what was granted under a longer one stays.
         let latest = now.plus_micros(MAX_AHEAD_US);
@@ -173,11 +170,11 @@ impl Step for Concurrency {
     }
 
     fn decide(
-        plan: &Plan,
+        plan: &ConcurrencyPlan,
         state: Option<&Holders>,
         terms: Terms,
         now: Timestamp,
-    ) -> (Decision, Option<Edit>) {
+    ) -> (Decision, Option<HoldersEdit>) {
         let live = state.map_or(&[][..], |state| state.live(now));
         let mine = |holder: Holder| live.iter().any(|hold| hold.holder == holder);
         let last = live.last().map(|hold| hold.until);
@@ -187,7 +184,7 @@ impl Step for Concurrency {
                 let others = live.iter().rev().find(|hold| hold.holder != holder);
                 let last = others.map_or(until, |hold| hold.until.max(until));
                 let decision = plan.look(Verdict::Allow, held, Some(last), now);
-                (decision, Some(Edit { now, holder, until: Some(until) }))
+                (decision, Some(HoldersEdit { now, holder, until: Some(until) }))
             }
             None => (plan.look(Verdict::Deny(Retry::Never), count(live), last, now), None),
         };
@@ -204,7 +201,7 @@ impl Step for Concurrency {
                 let last = others.map(|hold| hold.until);
                 let held = count(live).saturating_sub(1);
                 let decision = plan.look(Verdict::Allow, held, last, now);
-                (decision, Some(Edit { now, holder, until: None }))
+                (decision, Some(HoldersEdit { now, holder, until: None }))
             }
             Op::Release { .. } => (plan.look(Verdict::Allow, count(live), last, now), None),
             Op::Peek(cost) => (plan.look(plan.free(live, cost, now), count(live), last, now), None),
@@ -214,7 +211,7 @@ impl Step for Concurrency {
         }
     }
 
-    fn apply(_: &Plan, state: Option<Holders>, edit: Edit) -> Option<Holders> {
+    fn apply(_: &ConcurrencyPlan, state: Option<Holders>, edit: HoldersEdit) -> Option<Holders> {
         let mut state = state.unwrap_or_default();
         state.held.drain(..ended(&state.held, edit.now));
         if let Some(mine) = state.held.iter().position(|hold| hold.holder == edit.holder) {
@@ -222,23 +219,29 @@ impl Step for Concurrency {
         }
         if let Some(until) = edit.until {
             let place = ended(&state.held, until);
-            state.held.insert(place, Hold { holder: edit.holder, until });
+            state.held.insert(place, HeldPermit { holder: edit.holder, until });
         }
         state.written_at = edit.now;
         (!state.held.is_empty()).then_some(state)
     }
 
-    fn convert(state: Holders, _: &Plan, _: &Plan, _: Change, _: Timestamp) -> Option<Holders> {
+    fn convert(
+        state: Holders,
+        _: &ConcurrencyPlan,
+        _: &ConcurrencyPlan,
+        _: Change,
+        _: Timestamp,
+    ) -> Option<Holders> {
         Some(state)
     }
 
-    fn idle_at(_: &Plan, state: &Holders) -> Option<Timestamp> {
+    fn idle_at(_: &ConcurrencyPlan, state: &Holders) -> Option<Timestamp> {
         Some(state.held.last().map_or(Timestamp::EPOCH, |hold| hold.until))
     }
 
-    fn heap_bytes(plan: &Plan) -> usize {
+    fn heap_bytes(plan: &ConcurrencyPlan) -> usize {
         // A vector grows by doubling.
         let most = usize::try_from(plan.capacity.max(4)).unwrap_or(usize::MAX);
-        most.saturating_mul(2).saturating_mul(size_of::<Hold>())
+        most.saturating_mul(2).saturating_mul(size_of::<HeldPermit>())
     }
 }

@@ -39,7 +39,7 @@ pub enum Anchor {
 
 /// The numbers of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct FixedWindowPlan {
     /// What each window holds.
     pub capacity: u64,
     /// How long a window lasts.
@@ -57,13 +57,7 @@ pub struct Window {
     pub used: u64,
 }
 
-/// What is remembered of a key.
-pub type State = Window;
-
-/// The window as it shall be; an unused one is dropped.
-pub type Edit = Window;
-
-impl Plan {
+impl FixedWindowPlan {
     fn begin(&self, now: Timestamp) -> Timestamp {
         match self.anchor {
             Anchor::FirstHit => now,
@@ -124,20 +118,20 @@ impl Plan {
 }
 
 impl Step for FixedWindow {
-    type Plan = Plan;
+    type Plan = FixedWindowPlan;
     type State = Window;
     type Edit = Window;
 
-    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+    fn plan(&self, quota: &Quota) -> Result<FixedWindowPlan, LimitError> {
         refuse_own_burst(quota, "fixed-window")?;
-        Ok(Plan {
+        Ok(FixedWindowPlan {
             capacity: quota.count().get(),
             window_us: quota.period_us().get(),
             anchor: self.anchor,
         })
     }
 
-    fn settle(_: &Plan, window: &mut Window, now: Timestamp) -> bool {
+    fn settle(_: &FixedWindowPlan, window: &mut Window, now: Timestamp) -> bool {
         // A window ahead of the clock began just now, aligned or not: moved to an aligned start
         // it would end, and be refilled, each time the clock trembles at a boundary.
         let ahead = window.start > now;
@@ -149,7 +143,7 @@ impl Step for FixedWindow {
 
     #[inline]
     fn decide(
-        plan: &Plan,
+        plan: &FixedWindowPlan,
         window: Option<&Window>,
         terms: Terms,
         now: Timestamp,
@@ -175,14 +169,14 @@ impl Step for FixedWindow {
     }
 
     #[inline]
-    fn apply(_: &Plan, _: Option<Window>, edit: Window) -> Option<Window> {
+    fn apply(_: &FixedWindowPlan, _: Option<Window>, edit: Window) -> Option<Window> {
         (edit.used > 0).then_some(edit)
     }
 
     fn convert(
         window: Window,
-        from: &Plan,
-        to: &Plan,
+        from: &FixedWindowPlan,
+        to: &FixedWindowPlan,
         change: Change,
         now: Timestamp,
     ) -> Option<Window> {
@@ -200,7 +194,7 @@ impl Step for FixedWindow {
     }
 
     #[inline]
-    fn idle_at(plan: &Plan, window: &Window) -> Option<Timestamp> {
+    fn idle_at(plan: &FixedWindowPlan, window: &Window) -> Option<Timestamp> {
         window.start.checked_plus_micros(plan.window_us)
     }
 }

@@ -15,8 +15,7 @@
 
 use std::time::Duration;
 
-pub use super::bucket::Plan;
-use super::bucket::{Ahead, Bucket, Manner};
+use super::bucket::{Ahead, Bucket, BucketPlan, BucketSteps};
 use super::{Change, MAX_AHEAD_US, Step};
 use crate::charge::Terms;
 use crate::decision::{Decision, Retry, Verdict};
@@ -30,64 +29,58 @@ use crate::{Quota, Timestamp};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeakyQueue;
 
-/// The next free departure.
-pub type State = Bucket;
-
-/// The departures as they shall be.
-pub type Edit = Bucket;
-
-const QUEUE: Manner = Manner { take: line_up, credit: step_out };
+const QUEUE_STEPS: BucketSteps = BucketSteps { take: line_up, credit: step_out };
 
 impl Step for LeakyQueue {
-    type Plan = Plan;
+    type Plan = BucketPlan;
     type State = Bucket;
     type Edit = Bucket;
 
-    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+    fn plan(&self, quota: &Quota) -> Result<BucketPlan, LimitError> {
         // The one departing takes a place as well.
-        Ok(Plan::new(quota, quota.burst().get().saturating_add(1)))
+        Ok(BucketPlan::new(quota, quota.burst().get().saturating_add(1)))
     }
 
-    fn settle(plan: &Plan, state: &mut Bucket, now: Timestamp) -> bool {
+    fn settle(plan: &BucketPlan, state: &mut Bucket, now: Timestamp) -> bool {
         plan.settle(state, now)
     }
 
     fn decide(
-        plan: &Plan,
+        plan: &BucketPlan,
         state: Option<&Bucket>,
         terms: Terms,
         now: Timestamp,
     ) -> (Decision, Option<Bucket>) {
-        QUEUE.decide(plan, state, terms, now)
+        QUEUE_STEPS.decide(plan, state, terms, now)
     }
 
-    fn apply(_: &Plan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
+    fn apply(_: &BucketPlan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
         Some(edit)
     }
 
     fn convert(
         state: Bucket,
-        from: &Plan,
-        to: &Plan,
+        from: &BucketPlan,
+        to: &BucketPlan,
         change: Change,
         now: Timestamp,
     ) -> Option<Bucket> {
         if change == Change::Revise(OnChange::Reset) {
             return None;
         }
-        let kept = Plan::adopt(state, from, to, now)?;
+        let kept = BucketPlan::adopt(state, from, to, now)?;
         let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
         let backlog = to.backlog(Some(&kept), now).min(most);
         to.bucket(backlog, kept.ahead, now)
     }
 
-    fn idle_at(_: &Plan, state: &Bucket) -> Option<Timestamp> {
+    fn idle_at(_: &BucketPlan, state: &Bucket) -> Option<Timestamp> {
         state.idle_at()
     }
 }
 
 fn line_up(
-    plan: &Plan,
+    plan: &BucketPlan,
     state: Option<&Bucket>,
     cost: u64,
     patience_us: u64,
@@ -117,7 +110,7 @@ fn line_up(
 
 /// Gives back the place that departs at `at`, if it is the last.
 fn step_out(
-    plan: &Plan,
+    plan: &BucketPlan,
     state: &Bucket,
     cost: u64,
     at: Timestamp,

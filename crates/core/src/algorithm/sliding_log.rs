@@ -8,7 +8,7 @@
 //! the oldest live entries: they leave soonest, so this never gives back more than the charge
 //! itself was worth.
 //!
-//! Decisions need only a [`View`] of the log, so that a store that keeps the log elsewhere can
+//! Decisions need only a [`LogView`] of the log, so that a store that keeps the log elsewhere can
 //! answer from a few numbers.
 
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ pub const MAX_SCALED: usize = 256;
 
 /// The numbers of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct SlidingLogPlan {
     /// What any window holds.
     pub capacity: u64,
     /// How long an entry counts.
@@ -55,24 +55,21 @@ pub struct Plan {
 pub struct Log {
     /// Cumulative cost that has left.
     base: u64,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
 }
 
 /// What was charged at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// When.
     pub at: Timestamp,
     /// Everything charged up to and including it.
     pub total: u64,
 }
 
-/// What is remembered of a key.
-pub type State = Log;
-
 /// What a decision needs to know of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct LogView {
     /// What is charged within the window.
     pub used: u64,
     /// When the newest live entry was charged.
@@ -84,9 +81,9 @@ pub struct View {
 impl Log {
     /// A log of entries in the order they came, before which `base` was charged. `None` if
     /// moments or totals do not rise, or total more than a log ever records.
-    pub fn from_entries(base: u64, entries: impl IntoIterator<Item = Entry>) -> Option<Self> {
-        let entries: VecDeque<Entry> = entries.into_iter().collect();
-        let mut before: Option<Entry> = None;
+    pub fn from_entries(base: u64, entries: impl IntoIterator<Item = LogEntry>) -> Option<Self> {
+        let entries: VecDeque<LogEntry> = entries.into_iter().collect();
+        let mut before: Option<LogEntry> = None;
         for entry in &entries {
             let rises = entry.total > before.map_or(base, |b| b.total)
                 && before.is_none_or(|b| entry.at > b.at);
@@ -100,12 +97,12 @@ impl Log {
 
     /// A log that a decision about this cost sees as `view`; for stores that keep the log
     /// elsewhere. Nothing else about it is true.
-    pub fn as_seen(plan: &Plan, view: View, cost: u64) -> Self {
+    pub fn as_seen(plan: &SlidingLogPlan, view: LogView, cost: u64) -> Self {
         let Some(newest) = view.newest else { return Self::default() };
         let gone = view.used.saturating_add(cost).saturating_sub(plan.capacity);
         let before = view.blocking.filter(|at| *at < newest);
-        let entries = before.map(|at| Entry { at, total: gone.min(view.used) });
-        let entries = entries.into_iter().chain([Entry { at: newest, total: view.used }]);
+        let entries = before.map(|at| LogEntry { at, total: gone.min(view.used) });
+        let entries = entries.into_iter().chain([LogEntry { at: newest, total: view.used }]);
         Self { base: 0, entries: entries.collect() }
     }
 
@@ -118,7 +115,7 @@ impl Log {
         let first = self.entries.front().map(|entry| entry.at);
         // The least that an entry may add, or else it would count as given back.
         let least = self.base.saturating_add(1);
-        let mut before = Entry { at: first.unwrap_or(Timestamp::EPOCH), total: least };
+        let mut before = LogEntry { at: first.unwrap_or(Timestamp::EPOCH), total: least };
         for (entry, place) in self.entries.iter().zip(places) {
             let most = usize::try_from(SlidingLog::MAX_COUNT).unwrap_or(usize::MAX);
             entries.resize((*place).min(most).max(entries.len()), before);
@@ -134,7 +131,7 @@ impl Log {
     }
 
     /// The entries that are kept, oldest first.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub fn entries(&self) -> impl Iterator<Item = LogEntry> {
         self.entries.iter().copied()
     }
 
@@ -150,18 +147,18 @@ impl Log {
     }
 
     /// What a decision about `cost` needs to know.
-    pub fn view(&self, plan: &Plan, cost: u64, now: Timestamp) -> View {
+    pub fn view(&self, plan: &SlidingLogPlan, cost: u64, now: Timestamp) -> LogView {
         let first = self.first_live(plan.window_us, now);
         let base = self.total_before(first);
         let Some(newest) = self.entries.back().filter(|_| first < self.entries.len()) else {
-            return View::default();
+            return LogView::default();
         };
         let used = newest.total.saturating_sub(base);
         let too_many = used.saturating_add(cost).saturating_sub(plan.capacity);
         let gone = base.saturating_add(too_many);
         let index = self.entries.partition_point(|entry| entry.total < gone);
         let blocking = if too_many == 0 { None } else { self.entries.get(index).map(|e| e.at) };
-        View { used, newest: Some(newest.at), blocking }
+        LogView { used, newest: Some(newest.at), blocking }
     }
 
     fn first_live(&self, window_us: u64, now: Timestamp) -> usize {
@@ -191,11 +188,11 @@ impl Log {
         match self.entries.back_mut() {
             // Only debits can make more entries than the count; the newest then stands for all.
             Some(newest) if newest.at == now || len >= most_entries => {
-                *newest = Entry { at: now, total };
+                *newest = LogEntry { at: now, total };
             }
             _ => {
                 self.grow(most_entries);
-                self.entries.push_back(Entry { at: now, total });
+                self.entries.push_back(LogEntry { at: now, total });
             }
         }
     }
@@ -246,30 +243,30 @@ impl Log {
 
 /// An edit of a log: entries that left are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edit {
+pub struct LogEdit {
     /// The moment of the decision.
     pub now: Timestamp,
     /// What then happens.
-    pub action: Action,
+    pub action: LogAction,
 }
 
 /// What happens to a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum LogAction {
     /// A charge joins at the end.
     Push(u64),
     /// So much comes off the oldest entries.
     Credit(u64),
 }
 
-impl Plan {
+impl SlidingLogPlan {
     /// Decides from what is known of the log.
     pub(crate) fn decide(
         &self,
-        view: View,
+        view: LogView,
         terms: Terms,
         now: Timestamp,
-    ) -> (Decision, Option<Action>) {
+    ) -> (Decision, Option<LogAction>) {
         let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));
         let look = |verdict, used: u64, newest: Option<Timestamp>| {
             let reset = newest.filter(|_| used > 0).map_or(0, until);
@@ -291,15 +288,15 @@ impl Plan {
                     return (look(Verdict::Allow, view.used, view.newest), None);
                 }
                 let used = view.used.saturating_add(cost);
-                (look(Verdict::Allow, used, Some(now)), Some(Action::Push(cost)))
+                (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
             }
             Op::Debit { cost, at } if cost > 0 && in_window(at) => {
                 let used = view.used.saturating_add(cost);
-                (look(Verdict::Allow, used, Some(now)), Some(Action::Push(cost)))
+                (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
             }
             Op::Credit { cost, at } if cost > 0 && view.used > 0 && in_window(at) => {
                 let used = view.used.saturating_sub(cost);
-                (look(Verdict::Allow, used, view.newest), Some(Action::Credit(cost)))
+                (look(Verdict::Allow, used, view.newest), Some(LogAction::Credit(cost)))
             }
             Op::Debit { .. } | Op::Credit { .. } => {
                 (look(Verdict::Allow, view.used, view.newest), None)
@@ -312,11 +309,11 @@ impl Plan {
 }
 
 impl Step for SlidingLog {
-    type Plan = Plan;
+    type Plan = SlidingLogPlan;
     type State = Log;
-    type Edit = Edit;
+    type Edit = LogEdit;
 
-    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+    fn plan(&self, quota: &Quota) -> Result<SlidingLogPlan, LimitError> {
         refuse_own_burst(quota, "sliding-log")?;
         let capacity = quota.count().get();
         if capacity > Self::MAX_COUNT {
@@ -327,10 +324,10 @@ impl Step for SlidingLog {
             );
             return Err(LimitError::new(LimitErrorKind::CountTooLarge, reason));
         }
-        Ok(Plan { capacity, window_us: quota.period_us().get() })
+        Ok(SlidingLogPlan { capacity, window_us: quota.period_us().get() })
     }
 
-    fn settle(_: &Plan, log: &mut Log, now: Timestamp) -> bool {
+    fn settle(_: &SlidingLogPlan, log: &mut Log, now: Timestamp) -> bool {
         let on_time = log.entries.partition_point(|entry| entry.at <= now);
         let ahead = on_time < log.entries.len();
         if ahead {
@@ -339,41 +336,41 @@ impl Step for SlidingLog {
             log.entries.truncate(on_time);
             match log.entries.back_mut() {
                 Some(newest) if newest.at == now => newest.total = total,
-                _ => log.entries.push_back(Entry { at: now, total }),
+                _ => log.entries.push_back(LogEntry { at: now, total }),
             }
         }
         ahead
     }
 
     fn decide(
-        plan: &Plan,
+        plan: &SlidingLogPlan,
         log: Option<&Log>,
         terms: Terms,
         now: Timestamp,
-    ) -> (Decision, Option<Edit>) {
+    ) -> (Decision, Option<LogEdit>) {
         let cost = match terms.op {
             Op::Take(cost) | Op::Peek(cost) => cost,
             _ => 0,
         };
-        let view = log.map_or_else(View::default, |log| log.view(plan, cost, now));
+        let view = log.map_or_else(LogView::default, |log| log.view(plan, cost, now));
         let (decision, action) = plan.decide(view, terms, now);
-        (decision, action.map(|action| Edit { now, action }))
+        (decision, action.map(|action| LogEdit { now, action }))
     }
 
-    fn apply(plan: &Plan, log: Option<Log>, edit: Edit) -> Option<Log> {
+    fn apply(plan: &SlidingLogPlan, log: Option<Log>, edit: LogEdit) -> Option<Log> {
         let mut log = log.unwrap_or_default();
         log.trim(plan.window_us, edit.now);
         match edit.action {
-            Action::Push(cost) => log.push(cost, edit.now, plan.capacity),
-            Action::Credit(cost) => log.credit(cost),
+            LogAction::Push(cost) => log.push(cost, edit.now, plan.capacity),
+            LogAction::Credit(cost) => log.credit(cost),
         }
         (!log.entries.is_empty()).then_some(log)
     }
 
     fn convert(
         mut log: Log,
-        from: &Plan,
-        to: &Plan,
+        from: &SlidingLogPlan,
+        to: &SlidingLogPlan,
         change: Change,
         now: Timestamp,
     ) -> Option<Log> {
@@ -404,15 +401,15 @@ impl Step for SlidingLog {
         (!log.entries.is_empty()).then_some(log)
     }
 
-    fn idle_at(plan: &Plan, log: &Log) -> Option<Timestamp> {
+    fn idle_at(plan: &SlidingLogPlan, log: &Log) -> Option<Timestamp> {
         match log.entries.back() {
             Some(newest) => newest.at.checked_plus_micros(plan.window_us),
             None => Some(Timestamp::EPOCH),
         }
     }
 
-    fn heap_bytes(plan: &Plan) -> usize {
+    fn heap_bytes(plan: &SlidingLogPlan) -> usize {
         let most = usize::try_from(plan.capacity.max(4)).unwrap_or(usize::MAX);
-        most.saturating_mul(size_of::<Entry>())
+        most.saturating_mul(size_of::<LogEntry>())
     }
 }

@@ -65,7 +65,7 @@ const MAX_PRODUCT: u128 = 1 << 53;
 
 /// The numbers of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct SlidingWindowPlan {
     /// What a window holds.
     pub capacity: u64,
     /// How long a pane lasts.
@@ -86,12 +86,9 @@ pub struct Panes {
     pub counts: Box<[u64]>,
 }
 
-/// What is remembered of a key.
-pub type State = Panes;
-
 /// An edit of the panes: they move on to `pane` first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edit {
+pub struct PanesEdit {
     /// The pane of the decision.
     pub pane: u64,
     /// What joins it.
@@ -100,7 +97,7 @@ pub struct Edit {
     pub credit: u64,
 }
 
-impl Plan {
+impl SlidingWindowPlan {
     fn pane(&self, at: Timestamp) -> u64 {
         at.as_micros().checked_div(self.pane_us).unwrap_or(0)
     }
@@ -124,21 +121,21 @@ impl Plan {
     }
 
     /// What is left, rounded down.
-    fn remaining(&self, view: &View<'_>) -> u64 {
+    fn remaining(&self, view: &PaneView<'_>) -> u64 {
         let pane = u128::from(self.pane_us);
         let all = u128::from(self.capacity).saturating_mul(pane);
         let free = all.saturating_sub(view.used(self));
         u64::try_from(free.checked_div(pane).unwrap_or(0)).unwrap_or(u64::MAX)
     }
 
-    fn look(&self, verdict: Verdict, view: &View<'_>) -> Decision {
+    fn look(&self, verdict: Verdict, view: &PaneView<'_>) -> Decision {
         Decision::new(verdict, self.remaining(view), view.reset(self))
     }
 }
 
 /// The panes as seen at a moment: how many have passed since the newest, and how far into the
 /// present one the moment lies.
-struct View<'a> {
+struct PaneView<'a> {
     counts: &'a [u64],
     passed: u64,
     into: u64,
@@ -148,15 +145,15 @@ struct View<'a> {
     credit: u64,
 }
 
-impl<'a> View<'a> {
-    fn new(plan: &Plan, panes: Option<&'a Panes>, now: Timestamp) -> Self {
+impl<'a> PaneView<'a> {
+    fn new(plan: &SlidingWindowPlan, panes: Option<&'a Panes>, now: Timestamp) -> Self {
         let (counts, newest) = panes.map_or((&[][..], 0), |p| (&*p.counts, p.newest));
         let passed = plan.pane(now).saturating_sub(newest);
         Self { counts, passed, into: plan.offset(now), add: 0, credit: 0 }
     }
 
     /// Live panes, oldest first: age in panes (0 is the present one) and count.
-    fn live(&self, plan: &Plan) -> impl Iterator<Item = (u64, u64)> {
+    fn live(&self, plan: &SlidingWindowPlan) -> impl Iterator<Item = (u64, u64)> {
         let mut credit = self.credit;
         let panes = u64::from(plan.panes);
         let passed = self.passed;
@@ -174,7 +171,7 @@ impl<'a> View<'a> {
     }
 
     /// The estimate, times the length of a pane.
-    fn used(&self, plan: &Plan) -> u128 {
+    fn used(&self, plan: &SlidingWindowPlan) -> u128 {
         self.live(plan).fold(0_u128, |sum, (age, count)| {
             let into = if age == u64::from(plan.panes) { self.into } else { 0 };
             sum.saturating_add(plan.weight(count, into))
@@ -182,16 +179,16 @@ impl<'a> View<'a> {
     }
 
     /// How long until a pane of this age counts for nothing.
-    fn leaves_after(&self, plan: &Plan, age: u64) -> u64 {
+    fn leaves_after(&self, plan: &SlidingWindowPlan, age: u64) -> u64 {
         let panes = u64::from(plan.panes).saturating_add(1).saturating_sub(age);
         panes.saturating_mul(plan.pane_us).saturating_sub(self.into)
     }
 
-    fn reset(&self, plan: &Plan) -> u64 {
+    fn reset(&self, plan: &SlidingWindowPlan) -> u64 {
         self.live(plan).last().map_or(0, |(age, _)| self.leaves_after(plan, age))
     }
 
-    fn verdict(&self, plan: &Plan, cost: u64) -> Verdict {
+    fn verdict(&self, plan: &SlidingWindowPlan, cost: u64) -> Verdict {
         if cost == 0 {
             return Verdict::Allow;
         }
@@ -207,7 +204,7 @@ impl<'a> View<'a> {
 
     /// How long until the estimate is down to `room`: panes leave one after the other, the
     /// oldest at once at its end (conservative) or steadily until then (weighted).
-    fn retry(&self, plan: &Plan, room: u64) -> u64 {
+    fn retry(&self, plan: &SlidingWindowPlan, room: u64) -> u64 {
         let mut newer: u64 = self.live(plan).fold(0, |sum, (_, count)| sum.saturating_add(count));
         for (age, count) in self.live(plan) {
             newer = newer.saturating_sub(count);
@@ -230,11 +227,11 @@ fn to_u64(n: usize) -> u64 {
 }
 
 impl Step for SlidingWindow {
-    type Plan = Plan;
+    type Plan = SlidingWindowPlan;
     type State = Panes;
-    type Edit = Edit;
+    type Edit = PanesEdit;
 
-    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+    fn plan(&self, quota: &Quota) -> Result<SlidingWindowPlan, LimitError> {
         refuse_own_burst(quota, "sliding-window")?;
         let fail = |reason| Err(LimitError::new(LimitErrorKind::Parameter, reason));
         if self.panes == 0 || self.panes > Self::MAX_PANES {
@@ -254,10 +251,10 @@ impl Step for SlidingWindow {
                  conservative estimate, more panes, or count in larger units"
             ));
         }
-        Ok(Plan { capacity, pane_us, panes: self.panes, estimate: self.estimate })
+        Ok(SlidingWindowPlan { capacity, pane_us, panes: self.panes, estimate: self.estimate })
     }
 
-    fn settle(plan: &Plan, panes: &mut Panes, now: Timestamp) -> bool {
+    fn settle(plan: &SlidingWindowPlan, panes: &mut Panes, now: Timestamp) -> bool {
         let present = plan.pane(now);
         let Some(ahead) = panes.newest.checked_sub(present).filter(|ahead| *ahead > 0) else {
             return false;
@@ -276,12 +273,12 @@ impl Step for SlidingWindow {
     }
 
     fn decide(
-        plan: &Plan,
+        plan: &SlidingWindowPlan,
         panes: Option<&Panes>,
         terms: Terms,
         now: Timestamp,
-    ) -> (Decision, Option<Edit>) {
-        let mut view = View::new(plan, panes, now);
+    ) -> (Decision, Option<PanesEdit>) {
+        let mut view = PaneView::new(plan, panes, now);
         let in_window = |at: Timestamp| now.micros_since(at) < plan.window_us();
         match terms.op {
             Op::Take(cost) | Op::Peek(cost) => {
@@ -300,12 +297,12 @@ impl Step for SlidingWindow {
                 return (plan.look(Verdict::Deny(Retry::Never), &view), None);
             }
         }
-        let edit = Edit { pane: plan.pane(now), add: view.add, credit: view.credit };
+        let edit = PanesEdit { pane: plan.pane(now), add: view.add, credit: view.credit };
         let edits = edit.add > 0 || (edit.credit > 0 && panes.is_some());
         (plan.look(Verdict::Allow, &view), edits.then_some(edit))
     }
 
-    fn apply(plan: &Plan, panes: Option<Panes>, edit: Edit) -> Option<Panes> {
+    fn apply(plan: &SlidingWindowPlan, panes: Option<Panes>, edit: PanesEdit) -> Option<Panes> {
         let len = usize::from(plan.panes).saturating_add(1);
         let mut panes = panes.unwrap_or_else(|| Panes {
             newest: edit.pane,
@@ -330,8 +327,8 @@ impl Step for SlidingWindow {
 
     fn convert(
         panes: Panes,
-        from: &Plan,
-        to: &Plan,
+        from: &SlidingWindowPlan,
+        to: &SlidingWindowPlan,
         change: Change,
         now: Timestamp,
     ) -> Option<Panes> {
@@ -345,7 +342,7 @@ impl Step for SlidingWindow {
         let present = to.pane(now);
         let len = usize::from(to.panes).saturating_add(1);
         let mut counts = vec![0_u64; len].into_boxed_slice();
-        let view = View::new(from, Some(&panes), now);
+        let view = PaneView::new(from, Some(&panes), now);
         for (age, count) in view.live(from) {
             // Charges of a pane may all have come at its end.
             let ends_ago = age
@@ -361,7 +358,7 @@ impl Step for SlidingWindow {
         used.then_some(Panes { newest: present, counts })
     }
 
-    fn idle_at(plan: &Plan, panes: &Panes) -> Option<Timestamp> {
+    fn idle_at(plan: &SlidingWindowPlan, panes: &Panes) -> Option<Timestamp> {
         let Some(age) = panes.counts.iter().position(|count| *count > 0) else {
             return Some(Timestamp::EPOCH);
         };
@@ -370,7 +367,7 @@ impl Step for SlidingWindow {
         gone.checked_mul(plan.pane_us).map(Timestamp::from_micros)
     }
 
-    fn heap_bytes(plan: &Plan) -> usize {
+    fn heap_bytes(plan: &SlidingWindowPlan) -> usize {
         usize::from(plan.panes).saturating_add(1).saturating_mul(size_of::<u64>())
     }
 }

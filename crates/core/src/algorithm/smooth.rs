@@ -124,7 +124,7 @@ impl Smooth {
 
 /// The numbers of a smooth limiter. Times are microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan {
+pub struct SmoothPlan {
     /// A permit's time at the stable rate, `s`.
     pub stable: f64,
     /// The most permits stored, `M`.
@@ -145,7 +145,7 @@ pub struct Plan {
 
 /// Stored permits, and when the next one is free.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tickets {
+pub struct SmoothState {
     /// Stored permits, `x`.
     pub stored: f64,
     /// When the next permit is free, `F`.
@@ -154,33 +154,27 @@ pub struct Tickets {
     pub written_at: Timestamp,
 }
 
-/// What is remembered of a key.
-pub type State = Tickets;
-
-/// The tickets as they shall be.
-pub type Edit = Tickets;
-
-impl Tickets {
+impl SmoothState {
     /// No stored permits, the next one free now: how Guava's bursty limiter begins.
     pub const fn empty(now: Timestamp) -> Self {
         Self { stored: 0.0, free_at: now, written_at: now }
     }
 }
 
-impl Plan {
-    fn full(&self, now: Timestamp) -> Tickets {
-        Tickets { stored: self.max_permits, free_at: now, written_at: now }
+impl SmoothPlan {
+    fn full(&self, now: Timestamp) -> SmoothState {
+        SmoothState { stored: self.max_permits, free_at: now, written_at: now }
     }
 
     /// Stores the idle time since `F` as permits.
-    fn resync(&self, state: Option<&Tickets>, now: Timestamp) -> Tickets {
+    fn resync(&self, state: Option<&SmoothState>, now: Timestamp) -> SmoothState {
         let Some(state) = state else { return self.full(now) };
         let idle = now.micros_since(state.free_at);
         if idle == 0 {
-            return Tickets { written_at: now, ..*state };
+            return SmoothState { written_at: now, ..*state };
         }
         let stored = self.max_permits.min(state.stored + idle as f64 / self.cooldown);
-        Tickets { stored, free_at: now, written_at: now }
+        SmoothState { stored, free_at: now, written_at: now }
     }
 
     /// What `k` of `x` stored permits cost: the area under the price curve.
@@ -205,45 +199,45 @@ impl Plan {
     }
 
     /// What `cost` permits are worth now, and what is stored afterwards.
-    fn price(&self, tickets: &Tickets, cost: u64) -> (u64, f64) {
+    fn price(&self, synced: &SmoothState, cost: u64) -> (u64, f64) {
         let n = cost as f64;
-        let from_storage = n.min(tickets.stored);
+        let from_storage = n.min(synced.stored);
         let fresh = n - from_storage;
-        let price = self.stored_price(tickets.stored, from_storage);
+        let price = self.stored_price(synced.stored, from_storage);
         let price = price.saturating_add((fresh * self.stable) as u64);
-        (price, tickets.stored - from_storage)
+        (price, synced.stored - from_storage)
     }
 
-    fn charge(&self, tickets: &Tickets, cost: u64) -> Option<Tickets> {
-        let (price, stored) = self.price(tickets, cost);
-        let free_at = tickets.free_at.checked_plus_micros(price)?;
-        Some(Tickets { stored, free_at, ..*tickets })
+    fn charge(&self, synced: &SmoothState, cost: u64) -> Option<SmoothState> {
+        let (price, stored) = self.price(synced, cost);
+        let free_at = synced.free_at.checked_plus_micros(price)?;
+        Some(SmoothState { stored, free_at, ..*synced })
     }
 
-    fn look(&self, verdict: Verdict, state: Option<&Tickets>, now: Timestamp) -> Decision {
-        let tickets = self.resync(state, now);
-        let debt = tickets.free_at.micros_since(now);
-        let remaining = if debt > 0 { 0 } else { tickets.stored as u64 };
-        let refill = ((self.max_permits - tickets.stored) * self.cooldown).ceil() as u64;
+    fn look(&self, verdict: Verdict, state: Option<&SmoothState>, now: Timestamp) -> Decision {
+        let synced = self.resync(state, now);
+        let debt = synced.free_at.micros_since(now);
+        let remaining = if debt > 0 { 0 } else { synced.stored as u64 };
+        let refill = ((self.max_permits - synced.stored) * self.cooldown).ceil() as u64;
         Decision::new(verdict, remaining, debt.saturating_add(refill))
     }
 
     fn take(
         &self,
-        state: Option<&Tickets>,
+        state: Option<&SmoothState>,
         cost: u64,
         patience_us: u64,
         now: Timestamp,
-    ) -> (Verdict, Option<Tickets>) {
+    ) -> (Verdict, Option<SmoothState>) {
         if self.payment == Payment::Next && cost > self.max_debt {
             return (Verdict::Deny(Retry::Never), None);
         }
-        let tickets = self.resync(state, now);
-        let Some(charged) = self.charge(&tickets, cost) else {
+        let synced = self.resync(state, now);
+        let Some(charged) = self.charge(&synced, cost) else {
             return (Verdict::Deny(Retry::Never), None);
         };
         let grant = match self.payment {
-            Payment::Next => tickets.free_at,
+            Payment::Next => synced.free_at,
             Payment::Own => charged.free_at,
         };
         let wait = grant.micros_since(now);
@@ -256,7 +250,7 @@ impl Plan {
         }
         let retry = match self.payment {
             Payment::Next => Some(wait.saturating_sub(patience_us)),
-            Payment::Own => self.retry_own(state, &tickets, cost, patience_us, now),
+            Payment::Own => self.retry_own(state, &synced, cost, patience_us, now),
         };
         let retry = retry.map_or(Retry::Never, |us| Retry::After(Duration::from_micros(us)));
         (Verdict::Deny(retry), None)
@@ -267,20 +261,20 @@ impl Plan {
     /// at the maximum.
     fn retry_own(
         &self,
-        state: Option<&Tickets>,
-        tickets: &Tickets,
+        state: Option<&SmoothState>,
+        synced: &SmoothState,
         cost: u64,
         patience_us: u64,
         now: Timestamp,
     ) -> Option<u64> {
         let wait_at = |later: u64| {
             let then = now.checked_plus_micros(later)?;
-            let tickets = self.resync(state, then);
-            Some(self.charge(&tickets, cost)?.free_at.micros_since(then))
+            let synced = self.resync(state, then);
+            Some(self.charge(&synced, cost)?.free_at.micros_since(then))
         };
         let fits = |later: u64| wait_at(later).is_some_and(|wait| wait <= patience_us);
         // Until the debt is over the wait shrinks by a microsecond each microsecond.
-        let debt = tickets.free_at.micros_since(now);
+        let debt = synced.free_at.micros_since(now);
         if fits(debt) {
             let wait = wait_at(0)?;
             return Some(wait.saturating_sub(patience_us));
@@ -289,7 +283,7 @@ impl Plan {
             return None;
         }
         // Then it shrinks as permits are stored: bisect, as rounding makes the edge ragged.
-        let refill = ((self.max_permits - tickets.stored) * self.cooldown).ceil() as u64;
+        let refill = ((self.max_permits - synced.stored) * self.cooldown).ceil() as u64;
         let (mut refused, mut passes) = (debt, debt.saturating_add(refill).saturating_add(1));
         if !fits(passes) {
             return None;
@@ -303,45 +297,45 @@ impl Plan {
 
     /// Permits that have drained since `at` are worth nothing any more; the rest shorten the
     /// debt first, at the stable price, and then go back into storage.
-    fn credit(&self, state: &Tickets, cost: u64, at: Timestamp, now: Timestamp) -> Tickets {
-        let tickets = self.resync(Some(state), now);
+    fn credit(&self, state: &SmoothState, cost: u64, at: Timestamp, now: Timestamp) -> SmoothState {
+        let synced = self.resync(Some(state), now);
         let drained = now.micros_since(at) as f64 / self.stable;
         let worth = (cost as f64 - drained).max(0.0);
-        let debt = tickets.free_at.micros_since(now);
+        let debt = synced.free_at.micros_since(now);
         let repaid = debt.min((worth * self.stable) as u64);
         let rest = (worth - repaid as f64 / self.stable).max(0.0);
         let rest = if repaid < debt { 0.0 } else { rest };
-        Tickets {
-            stored: self.max_permits.min(tickets.stored + rest),
-            free_at: tickets.free_at.minus_micros(repaid),
+        SmoothState {
+            stored: self.max_permits.min(synced.stored + rest),
+            free_at: synced.free_at.minus_micros(repaid),
             written_at: now,
         }
     }
 
     fn debit(
         &self,
-        state: Option<&Tickets>,
+        state: Option<&SmoothState>,
         cost: u64,
         at: Timestamp,
         now: Timestamp,
-    ) -> Option<Tickets> {
+    ) -> Option<SmoothState> {
         if cost == 0 || cost as f64 * self.stable <= now.micros_since(at) as f64 {
             return None;
         }
-        let tickets = self.resync(state, now);
-        let (price, stored) = self.price(&tickets, cost);
-        let latest = now.plus_micros(MAX_AHEAD_US).max(tickets.free_at);
-        let free_at = tickets.free_at.plus_micros(price).min(latest);
-        Some(Tickets { stored, free_at, written_at: now })
+        let synced = self.resync(state, now);
+        let (price, stored) = self.price(&synced, cost);
+        let latest = now.plus_micros(MAX_AHEAD_US).max(synced.free_at);
+        let free_at = synced.free_at.plus_micros(price).min(latest);
+        Some(SmoothState { stored, free_at, written_at: now })
     }
 }
 
 impl Step for Smooth {
-    type Plan = Plan;
-    type State = Tickets;
-    type Edit = Tickets;
+    type Plan = SmoothPlan;
+    type State = SmoothState;
+    type Edit = SmoothState;
 
-    fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+    fn plan(&self, quota: &Quota) -> Result<SmoothPlan, LimitError> {
         let (count, period) = (quota.count().get(), quota.period_us().get());
         if count.saturating_mul(100) > period {
             let reason = format!(
@@ -365,7 +359,7 @@ impl Step for Smooth {
         if max_debt as f64 * stable * cold > Quota::MAX_REFILL.as_micros() as f64 {
             return fail(format!("a debt of {max_debt} permits would take more than ten years"));
         }
-        let common = Plan {
+        let common = SmoothPlan {
             stable,
             max_permits: quota.burst().get() as f64,
             threshold: 0.0,
@@ -382,10 +376,10 @@ impl Step for Smooth {
         let max_permits = threshold + 2.0 * warm_up / (stable + cold * stable);
         let slope = (cold * stable - stable) / (max_permits - threshold);
         let cooldown = warm_up / max_permits;
-        Ok(Plan { max_permits, threshold, slope, cooldown, warming: true, ..common })
+        Ok(SmoothPlan { max_permits, threshold, slope, cooldown, warming: true, ..common })
     }
 
-    fn settle(_: &Plan, state: &mut Tickets, now: Timestamp) -> bool {
+    fn settle(_: &SmoothPlan, state: &mut SmoothState, now: Timestamp) -> bool {
         let prior = *state;
         // What lay ahead of the write lies as far ahead of the earlier now.
         let free_at = state.free_at.minus_micros(state.written_at.micros_since(now));
@@ -395,11 +389,11 @@ impl Step for Smooth {
     }
 
     fn decide(
-        plan: &Plan,
-        state: Option<&Tickets>,
+        plan: &SmoothPlan,
+        state: Option<&SmoothState>,
         terms: Terms,
         now: Timestamp,
-    ) -> (Decision, Option<Tickets>) {
+    ) -> (Decision, Option<SmoothState>) {
         let (verdict, edit) = match terms.op {
             Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),
             Op::Take(cost) => plan.take(state, cost, terms.patience_us, now),
@@ -415,29 +409,29 @@ impl Step for Smooth {
         (plan.look(verdict, edit.as_ref().or(state), now), edit)
     }
 
-    fn apply(_: &Plan, _: Option<Tickets>, edit: Tickets) -> Option<Tickets> {
+    fn apply(_: &SmoothPlan, _: Option<SmoothState>, edit: SmoothState) -> Option<SmoothState> {
         Some(edit)
     }
 
     /// `F` stays: debt is priced at the rate under which it was made.
     fn convert(
-        state: Tickets,
-        from: &Plan,
-        to: &Plan,
+        state: SmoothState,
+        from: &SmoothPlan,
+        to: &SmoothPlan,
         change: Change,
         now: Timestamp,
-    ) -> Option<Tickets> {
-        let tickets = from.resync(Some(&state), now);
+    ) -> Option<SmoothState> {
+        let synced = from.resync(Some(&state), now);
         let stored = match change {
             Change::Revise(OnChange::Reset) => return None,
-            Change::Revise(OnChange::Keep) => to.max_permits - (from.max_permits - tickets.stored),
-            Change::Revise(OnChange::Scale) => tickets.stored * to.max_permits / from.max_permits,
-            Change::Adopt => tickets.stored,
+            Change::Revise(OnChange::Keep) => to.max_permits - (from.max_permits - synced.stored),
+            Change::Revise(OnChange::Scale) => synced.stored * to.max_permits / from.max_permits,
+            Change::Adopt => synced.stored,
         };
-        Some(Tickets { stored: stored.clamp(0.0, to.max_permits), ..tickets })
+        Some(SmoothState { stored: stored.clamp(0.0, to.max_permits), ..synced })
     }
 
-    fn idle_at(plan: &Plan, state: &Tickets) -> Option<Timestamp> {
+    fn idle_at(plan: &SmoothPlan, state: &SmoothState) -> Option<Timestamp> {
         let refill = ((plan.max_permits - state.stored) * plan.cooldown).ceil() as u64;
         // Rounding may leave the last permit a hair short of the maximum.
         state.free_at.checked_plus_micros(refill.saturating_add(1))

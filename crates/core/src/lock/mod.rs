@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `name`, `owner`, `lease` | what a lock is called, who holds it, for how long; bad ones cannot be built |
 //! | `fence` | the number that rises with every grant |
-//! | [`Record`] | what is kept of one lock, and each step on it as a pure function |
+//! | `LockRecord` | what is kept of one lock, and each step on it as a pure function |
 //! | [`LockStore`] | the seam to where locks are kept |
 //!
 //! Not here: waiting, renewing and being told of a loss, which need time and tasks (`tollgate`).
 //!
-//! The steps of [`Record`] are what the embedded store executes; `lua/lock/*.lua` of the Redis store
+//! The steps of `LockRecord` are what the embedded store executes; `lua/lock/*.lua` of the Redis store
 //! are the same functions on Redisson's layout. Change them together: the suite of
 //! `testing::locks` replays the same histories through both.
 
@@ -24,8 +24,10 @@ pub use fence::Fence;
 pub use lease::{Lease, LeaseError};
 pub use name::{LockName, LockNameError};
 pub use owner::{HoldId, Owner, OwnerError};
-pub use record::{Acquired, Held, Kind, LATCH, MAX_DEPTH, Record, Released, Renewed};
+pub use record::{AcquireOutcome, LockKind, MAX_DEPTH, ReleaseOutcome, RenewOutcome};
+#[cfg(feature = "store")]
+pub use record::{HeldLock, LockRecord, RELEASE_RECORD_TTL};
 pub use store::{
-    Acquire, Attempt, Bell, Durability, Holder, LockStore, MAX_LABEL, Page, Release, Renew,
-    Replicas,
+    Acquire, Attempt, Durability, LockHolder, LockStore, MAX_LABEL, Page, Release, ReleaseNotifier,
+    Renew, Replicas,
 };

@@ -21,11 +21,11 @@ pub const MAX_DEPTH: usize = 256;
 
 /// For how long a release is remembered: longer than anybody sends one again, or an acquisition may
 /// be under way. As long as Redisson remembers its own.
-pub const LATCH: Duration = Duration::from_secs(20);
+pub const RELEASE_RECORD_TTL: Duration = Duration::from_secs(20);
 
 /// Which of the two kinds of lock is kept under a name. A name has one kind at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum LockKind {
     /// Its owner may hold it several times. In Redis a hash, as Redisson's `RLock`.
     #[default]
     Reentrant,
@@ -35,8 +35,8 @@ pub enum Kind {
 
 /// What is kept of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    held: Option<Held>,
+pub struct LockRecord {
+    held: Option<HeldLock>,
     /// The fence granted last.
     fence: Option<Fence>,
     /// Until when nobody may take it, because its last holder vanished.
@@ -45,11 +45,11 @@ pub struct Record {
 
 /// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldLock {
     /// Who.
     pub owner: Owner,
     /// In which kind of lock.
-    pub kind: Kind,
+    pub kind: LockKind,
     /// Each time it was granted and not yet released, in order.
     pub holds: Vec<HoldId>,
     /// Under which fence; the same for all of them.
@@ -67,7 +67,7 @@ pub struct Held {
 /// What an acquisition comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// It is held.
     Granted {
         /// What the resource is to be shown.
@@ -92,7 +92,7 @@ pub enum Acquired {
 
 /// What a renewal comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewed {
+pub enum RenewOutcome {
     /// It is held for another lease at least.
     Held,
     /// It is not held under this fence any more.
@@ -101,7 +101,7 @@ pub enum Renewed {
 
 /// What a release comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// It was held, and is free now.
     Freed,
     /// It was held, and its owner still holds it by another acquisition.
@@ -114,11 +114,11 @@ const fn millis(now: Timestamp) -> u64 {
     now.as_micros() / 1_000
 }
 
-fn depth(held: &Held) -> u32 {
+fn depth(held: &HeldLock) -> u32 {
     u32::try_from(held.holds.len()).unwrap_or(u32::MAX)
 }
 
-impl Record {
+impl LockRecord {
     /// A record of which nothing but the last fence is known.
     pub const fn after(fence: Option<Fence>) -> Self {
         Self { held: None, fence, barred_ms: 0 }
@@ -130,7 +130,7 @@ impl Record {
     }
 
     /// Who holds it at `now`.
-    pub fn holder(&self, now: Timestamp) -> Option<&Held> {
+    pub fn holder(&self, now: Timestamp) -> Option<&HeldLock> {
         self.held.as_ref().filter(|held| millis(now) <= held.expires_ms)
     }
 
@@ -141,7 +141,7 @@ impl Record {
     }
 
     /// Until when the lock is closed if this holder does not come back.
-    fn barred_until(&self, held: &Held) -> u64 {
+    fn barred_until(&self, held: &HeldLock) -> u64 {
         let delay = u64::try_from(held.delay.as_millis()).unwrap_or(u64::MAX);
         held.expires_ms.saturating_add(delay)
     }
@@ -158,18 +158,18 @@ impl Record {
     /// Takes the lock, or once more, for its owner.
     ///
     /// Sent again under the same id it changes nothing but the lease, which never becomes shorter.
-    pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> Acquired {
+    pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> AcquireOutcome {
         self.settle(now);
         let until = millis(now).saturating_add(ask.lease.millis());
         let Some(held) = &mut self.held else {
             if self.barred_ms > 0 && millis(now) <= self.barred_ms {
                 let left = self.barred_ms.saturating_sub(millis(now));
-                return Acquired::Busy { left: Some(Duration::from_millis(left)) };
+                return AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) };
             }
             let fence = Fence::next(self.fence, now);
             self.barred_ms = 0;
             self.fence = Some(fence);
-            self.held = Some(Held {
+            self.held = Some(HeldLock {
                 owner: ask.owner.clone(),
                 kind: ask.kind,
                 holds: vec![ask.hold],
@@ -179,28 +179,28 @@ impl Record {
                 delay: ask.delay,
                 label: ask.label.into(),
             });
-            return Acquired::Granted { fence, depth: 1, copies: 0 };
+            return AcquireOutcome::Granted { fence, depth: 1, copies: 0 };
         };
         if held.kind != ask.kind {
-            return Acquired::Foreign;
+            return AcquireOutcome::Foreign;
         }
         let known = held.holds.contains(&ask.hold);
-        if held.owner != *ask.owner || (ask.kind == Kind::Simple && !known) {
+        if held.owner != *ask.owner || (ask.kind == LockKind::Simple && !known) {
             let left = held.expires_ms.saturating_sub(millis(now));
-            return Acquired::Busy { left: Some(Duration::from_millis(left)) };
+            return AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) };
         }
         if !known {
             if held.holds.len() >= MAX_DEPTH {
-                return Acquired::TooDeep;
+                return AcquireOutcome::TooDeep;
             }
             held.holds.push(ask.hold);
         }
         held.expires_ms = held.expires_ms.max(until);
-        Acquired::Granted { fence: held.fence, depth: depth(held), copies: 0 }
+        AcquireOutcome::Granted { fence: held.fence, depth: depth(held), copies: 0 }
     }
 
     /// Lengthens the lease of whoever holds it under this fence.
-    pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> Renewed {
+    pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> RenewOutcome {
         self.settle(now);
         match &mut self.held {
             Some(held)
@@ -208,35 +208,35 @@ impl Record {
             {
                 let until = millis(now).saturating_add(ask.lease.millis());
                 held.expires_ms = held.expires_ms.max(until);
-                Renewed::Held
+                RenewOutcome::Held
             }
-            _ => Renewed::Lost,
+            _ => RenewOutcome::Lost,
         }
     }
 
     /// Ends one hold; with the last one the lock is free.
     ///
     /// While others are left, the lease is lengthened for them, as Redisson does.
-    pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> Released {
+    pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> ReleaseOutcome {
         self.settle(now);
-        let Some(held) = &mut self.held else { return Released::AlreadyLost };
+        let Some(held) = &mut self.held else { return ReleaseOutcome::AlreadyLost };
         let place = held.holds.iter().position(|hold| *hold == ask.hold);
         let Some(place) = place.filter(|_| held.owner == *ask.owner && held.kind == ask.kind)
         else {
-            return Released::AlreadyLost;
+            return ReleaseOutcome::AlreadyLost;
         };
         held.holds.remove(place);
         if held.holds.is_empty() {
             self.held = None;
-            return Released::Freed;
+            return ReleaseOutcome::Freed;
         }
         let until = millis(now).saturating_add(ask.lease.millis());
         held.expires_ms = held.expires_ms.max(until);
-        Released::StillHeld
+        ReleaseOutcome::StillHeld
     }
 
     /// Frees the lock, whoever holds it; who that was.
-    pub fn force_release(&mut self, now: Timestamp) -> Option<Held> {
+    pub fn force_release(&mut self, now: Timestamp) -> Option<HeldLock> {
         self.settle(now);
         self.barred_ms = 0;
         self.held.take()

@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Acquired, Fence, HoldId, Kind, Lease, LockName, Owner, Released, Renewed};
+use super::{
+    AcquireOutcome, Fence, HoldId, Lease, LockKind, LockName, Owner, ReleaseOutcome, RenewOutcome,
+};
 use crate::StoreError;
 
 /// The longest that a holder may say of itself.
@@ -16,7 +18,7 @@ pub struct Acquire<'a> {
     /// Which lock.
     pub name: &'a LockName,
     /// Of which kind it is.
-    pub kind: Kind,
+    pub kind: LockKind,
     /// Who wants it.
     pub owner: &'a Owner,
     /// The id of this acquisition: the same when it is sent again, and never otherwise.
@@ -37,7 +39,7 @@ pub struct Acquire<'a> {
 pub enum Durability {
     /// The store has it. A failover may forget it.
     #[default]
-    Plain,
+    Primary,
     /// Waits until a majority of the replicas has it; granted all the same if that takes too long.
     Majority(Replicas),
     /// Waits until a majority of the replicas has it; not granted if that takes too long.
@@ -64,7 +66,7 @@ impl Durability {
     /// Which replicas are waited for, if any.
     pub const fn replicas(&self) -> Option<Replicas> {
         match self {
-            Self::Plain => None,
+            Self::Primary => None,
             Self::Majority(replicas) | Self::Required(replicas) => Some(*replicas),
         }
     }
@@ -76,7 +78,7 @@ pub struct Renew<'a> {
     /// Which lock.
     pub name: &'a LockName,
     /// Of which kind it is.
-    pub kind: Kind,
+    pub kind: LockKind,
     /// Who holds it.
     pub owner: &'a Owner,
     /// Under which fence.
@@ -91,7 +93,7 @@ pub struct Release<'a> {
     /// Which lock.
     pub name: &'a LockName,
     /// Of which kind it is.
-    pub kind: Kind,
+    pub kind: LockKind,
     /// Who held it.
     pub owner: &'a Owner,
     /// Which hold ends.
@@ -114,11 +116,11 @@ pub enum Attempt {
 
 /// Who holds a lock, as far as the store knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// The lock.
     pub name: LockName,
     /// Of which kind it is.
-    pub kind: Kind,
+    pub kind: LockKind,
     /// Who: of a foreign holder the text that is stored, of which some may have been replaced.
     pub owner: String,
     /// How often.
@@ -139,16 +141,16 @@ pub struct Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Who holds which.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<LockHolder>,
     /// What to ask for next; `None` at the end.
     pub next: Option<u64>,
 }
 
 /// Is told that a lock may be free. Must return soon: it is called by whoever releases, or by the
 /// thread of the store.
-pub trait Bell: Send + Sync {
+pub trait ReleaseNotifier: Send + Sync {
     /// The lock may be free: it was released, or releases may have been missed.
-    fn ring(&self, name: &LockName);
+    fn notify(&self, name: &LockName);
 }
 
 /// Keeps locks. One step is one round trip.
@@ -156,7 +158,7 @@ pub trait Bell: Send + Sync {
 /// Every store must pass `testing::locks`.
 pub trait LockStore: Send + Sync + 'static {
     /// While it lives, the bell it was made with is rung.
-    type Ear: Send + Sync + 'static;
+    type Subscription: Send + Sync + 'static;
 
     /// Takes a lock, or once more, or says why not.
     ///
@@ -167,7 +169,7 @@ pub trait LockStore: Send + Sync + 'static {
     fn acquire(
         &self,
         ask: &Acquire<'_>,
-    ) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+    ) -> impl Future<Output = Result<AcquireOutcome, StoreError>> + Send;
 
     /// Lengthens leases: as many answers as were asked for, in order.
     ///
@@ -177,7 +179,7 @@ pub trait LockStore: Send + Sync + 'static {
     fn renew(
         &self,
         batch: &[Renew<'_>],
-    ) -> impl Future<Output = Result<Vec<Renewed>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<RenewOutcome>, StoreError>> + Send;
 
     /// Ends one hold.
     ///
@@ -187,7 +189,7 @@ pub trait LockStore: Send + Sync + 'static {
     fn release(
         &self,
         ask: &Release<'_>,
-    ) -> impl Future<Output = Result<Released, StoreError>> + Send;
+    ) -> impl Future<Output = Result<ReleaseOutcome, StoreError>> + Send;
 
     /// Frees a lock, whoever holds it; who that was.
     ///
@@ -197,7 +199,7 @@ pub trait LockStore: Send + Sync + 'static {
     fn force_release(
         &self,
         name: &LockName,
-    ) -> impl Future<Output = Result<Option<Holder>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<LockHolder>, StoreError>> + Send;
 
     /// Who holds a lock.
     ///
@@ -207,7 +209,7 @@ pub trait LockStore: Send + Sync + 'static {
     fn inspect(
         &self,
         name: &LockName,
-    ) -> impl Future<Output = Result<Option<Holder>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<LockHolder>, StoreError>> + Send;
 
     /// Some of the locks that are held by Tollgate's holders, from `cursor` on, 0 at first. What is
     /// held all the while is listed at least once.
@@ -224,33 +226,33 @@ pub trait LockStore: Send + Sync + 'static {
     /// # Errors
     ///
     /// When the store could not answer.
-    fn listen(
+    fn subscribe(
         &self,
         name: &LockName,
-        bell: Arc<dyn Bell>,
-    ) -> impl Future<Output = Result<Self::Ear, StoreError>> + Send;
+        notifier: Arc<dyn ReleaseNotifier>,
+    ) -> impl Future<Output = Result<Self::Subscription, StoreError>> + Send;
 }
 
 impl<S: LockStore> LockStore for Arc<S> {
-    type Ear = S::Ear;
+    type Subscription = S::Subscription;
 
-    async fn acquire(&self, ask: &Acquire<'_>) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         S::acquire(self, ask).await
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<Renewed>, StoreError> {
+    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<RenewOutcome>, StoreError> {
         S::renew(self, batch).await
     }
 
-    async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
+    async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
         S::release(self, ask).await
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn force_release(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         S::force_release(self, name).await
     }
 
-    async fn inspect(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         S::inspect(self, name).await
     }
 
@@ -258,7 +260,11 @@ impl<S: LockStore> LockStore for Arc<S> {
         S::list(self, cursor).await
     }
 
-    async fn listen(&self, name: &LockName, bell: Arc<dyn Bell>) -> Result<Self::Ear, StoreError> {
-        S::listen(self, name, bell).await
+    async fn subscribe(
+        &self,
+        name: &LockName,
+        notifier: Arc<dyn ReleaseNotifier>,
+    ) -> Result<Self::Subscription, StoreError> {
+        S::subscribe(self, name, notifier).await
     }
 }

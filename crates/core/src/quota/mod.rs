@@ -117,6 +117,7 @@ impl Quota {
     }
 
     /// The exact time a permit takes.
+    #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rate(&self) -> Rate {
         Rate::new(self.count, self.period_us)
     }

@@ -20,12 +20,12 @@ pub struct ActiveRule {
     pub(super) ban: Option<ActiveBan>,
     pub(super) conditions: Vec<Condition>,
     /// As declared, and then what else the domain is partitioned by.
-    pub(super) by: Vec<Part>,
+    pub(super) by: Vec<KeyPart>,
     /// How long a value of `by` may be to enter a key as it is.
     pub(super) verbatim: usize,
     /// Positions in the domain of the rules that it replaces, in order.
     pub(super) replaces: Vec<usize>,
-    pub(super) cost: Option<Slot>,
+    pub(super) cost: Option<AttributeId>,
 }
 
 impl ActiveRule {
@@ -94,14 +94,6 @@ impl ActiveRule {
         cost.min(from.max.unwrap_or(Cost::MAX))
     }
 
-    /// Whether all that it may do to an ask is to charge it.
-    pub(super) fn only_charges(&self) -> bool {
-        self.mode() == Mode::Enforce
-            && self.on_missing() != OnMissing::Refuse
-            && !self.declaration.block
-            && self.replaces.is_empty()
-    }
-
     /// How many counters an ask is charged on here.
     pub(super) fn dues(&self) -> usize {
         self.limits.len().saturating_add(usize::from(self.ban.is_some()))
@@ -113,8 +105,8 @@ impl ActiveRule {
         let own = self.by.iter().take(self.declaration.by.len());
         let own = own.filter(|_| self.on_missing() == OnMissing::Skip);
         own.filter_map(|part| match part {
-            Part::Value(slot) => Some(Condition { slot: *slot, test: Test::Present }),
-            Part::Path | Part::Template | Part::Capture(_) => None,
+            KeyPart::Value(slot) => Some(Condition { slot: *slot, test: ValueTest::Present }),
+            KeyPart::Path | KeyPart::Template | KeyPart::Capture(_) => None,
         })
         .collect()
     }
@@ -219,9 +211,9 @@ impl ActiveBan {
 
 /// Which of the attributes that a domain looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Slot(pub(super) u32);
+pub(super) struct AttributeId(pub(super) u32);
 
-impl Slot {
+impl AttributeId {
     /// `path`, whether a rule looks at it or not.
     pub(super) const PATH: Self = Self(0);
     /// `ip`.
@@ -231,13 +223,13 @@ impl Slot {
 /// A condition at work.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
-    pub(super) slot: Slot,
-    pub(super) test: Test,
+    pub(super) slot: AttributeId,
+    pub(super) test: ValueTest,
 }
 
 /// What a condition asks of the value.
 #[derive(Clone, Debug)]
-pub(super) enum Test {
+pub(super) enum ValueTest {
     /// One of the texts, which are in order, or one that begins with one of the prefixes.
     Text { texts: Vec<Box<[u8]>>, prefixes: Vec<Box<[u8]>> },
     /// An address of one of these.
@@ -252,9 +244,9 @@ pub(super) enum Test {
 
 /// Where a value of `by` comes from.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub(super) enum KeyPart {
     /// An attribute.
-    Value(Slot),
+    Value(AttributeId),
     /// The whole path.
     Path,
     /// The template that the path matched.

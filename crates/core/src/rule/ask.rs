@@ -37,7 +37,7 @@ use crate::Cost;
 pub struct Ask<'a> {
     domain: &'a str,
     cost: Cost,
-    attributes: SmallVec<[(Name<'a>, Held<'a>); 8]>,
+    attributes: SmallVec<[(AttributeName<'a>, AttributeValue<'a>); 8]>,
 }
 
 /// The value of an attribute.
@@ -52,14 +52,14 @@ pub enum Attribute<'a> {
 /// The name of an attribute. Those with a meaning of their own are recognised when an ask is
 /// made, so that they need not be looked up when it is judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Name<'a> {
-    /// A position in [`Name::KNOWN`].
+pub(super) enum AttributeName<'a> {
+    /// A position in [`AttributeName::KNOWN`].
     Known(u8),
     /// Any other, in its one spelling.
     Other(Cow<'a, str>),
 }
 
-impl<'a> Name<'a> {
+impl<'a> AttributeName<'a> {
     /// The attributes with a meaning of their own.
     pub(super) const KNOWN: [&'static str; 6] = ["path", "ip", "host", "method", "service", "user"];
 
@@ -84,7 +84,7 @@ impl<'a> Name<'a> {
 }
 
 #[derive(Clone, Debug)]
-enum Held<'a> {
+enum AttributeValue<'a> {
     Text(Cow<'a, [u8]>),
     Address(IpAddr),
 }
@@ -136,7 +136,7 @@ impl<'a> Ask<'a> {
         if value.len() > Self::MAX_VALUE {
             return Err(AskError::ValueTooLong);
         }
-        let name = Name::new(name);
+        let name = AttributeName::new(name);
         if self.held(&name).is_some() {
             return Err(AskError::Twice);
         }
@@ -159,8 +159,8 @@ impl<'a> Ask<'a> {
 
     /// Says the client's address, as [`Ask::ip`] does.
     pub fn set_ip(&mut self, address: IpAddr) {
-        let held = Held::Address(address.to_canonical());
-        let ip = Name::new("ip");
+        let held = AttributeValue::Address(address.to_canonical());
+        let ip = AttributeName::new("ip");
         match self.attributes.iter_mut().find(|(name, _)| *name == ip) {
             Some((_, earlier)) => *earlier = held,
             // One more than by `with`, so that an address cannot be crowded out.
@@ -192,7 +192,7 @@ impl<'a> Ask<'a> {
     /// The value of this attribute, in its one spelling. Captured `path.…` are not here: they
     /// belong to a rule.
     pub fn attribute(&self, name: &str) -> Option<Attribute<'_>> {
-        self.held(&Name::new(name)).map(Held::attribute)
+        self.held(&AttributeName::new(name)).map(AttributeValue::attribute)
     }
 
     /// All attributes, in the order in which they were said.
@@ -200,20 +200,20 @@ impl<'a> Ask<'a> {
         self.named().map(|(name, value)| (name.text(), value))
     }
 
-    pub(super) fn named(&self) -> impl Iterator<Item = (&Name<'a>, Attribute<'_>)> {
+    pub(super) fn named(&self) -> impl Iterator<Item = (&AttributeName<'a>, Attribute<'_>)> {
         self.attributes.iter().map(|(name, held)| (name, held.attribute()))
     }
 
-    fn held(&self, name: &Name<'_>) -> Option<&Held<'a>> {
+    fn held(&self, name: &AttributeName<'_>) -> Option<&AttributeValue<'a>> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, held)| held)
     }
 }
 
-impl Held<'_> {
-    fn into_owned<'o>(self) -> Held<'o> {
+impl AttributeValue<'_> {
+    fn into_owned<'o>(self) -> AttributeValue<'o> {
         match self {
-            Self::Text(bytes) => Held::Text(Cow::Owned(bytes.into_owned())),
-            Self::Address(address) => Held::Address(address),
+            Self::Text(bytes) => AttributeValue::Text(Cow::Owned(bytes.into_owned())),
+            Self::Address(address) => AttributeValue::Address(address),
         }
     }
 
@@ -235,25 +235,25 @@ pub(super) fn folded(name: &str) -> Cow<'_, str> {
     }
 }
 
-fn read<'a>(name: &str, value: &'a [u8]) -> Result<Held<'a>, AskError> {
+fn read<'a>(name: &str, value: &'a [u8]) -> Result<AttributeValue<'a>, AskError> {
     let text = |error| std::str::from_utf8(value).map_err(|_| error);
     Ok(match name {
-        "path" => Held::Text(path::canonical_bytes(value).map_err(AskError::Path)?),
+        "path" => AttributeValue::Text(path::canonical_bytes(value).map_err(AskError::Path)?),
         "host" => {
             let host = host::canonical(text(AskError::Host(HostError::Malformed))?);
-            Held::Text(match host.map_err(AskError::Host)? {
+            AttributeValue::Text(match host.map_err(AskError::Host)? {
                 Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
                 Cow::Owned(text) => Cow::Owned(text.into_bytes()),
             })
         }
-        "method" => Held::Text(method(value).ok_or(AskError::Method)?),
+        "method" => AttributeValue::Text(method(value).ok_or(AskError::Method)?),
         "ip" => {
             let address: IpAddr =
                 text(AskError::Address)?.parse().map_err(|_| AskError::Address)?;
-            Held::Address(address.to_canonical())
+            AttributeValue::Address(address.to_canonical())
         }
         _ if name.starts_with("path.") => return Err(AskError::Captured),
-        _ => Held::Text(Cow::Borrowed(value)),
+        _ => AttributeValue::Text(Cow::Borrowed(value)),
     })
 }
 

@@ -56,7 +56,7 @@ pub struct Charges<'s> {
     /// The enforced ones, then those of shadow rules.
     pub(super) dues: SmallVec<[Due<'s>; 8]>,
     pub(super) enforced: usize,
-    pub(super) partition: Option<Stretch>,
+    pub(super) partition: Option<ByteRange>,
     pub(super) shadow_block: Option<BlockedBy<'s>>,
     pub(super) shadow_left_out: usize,
 }
@@ -106,13 +106,13 @@ impl<'s> Charges<'s> {
     ///
     /// When the due is of other charges.
     pub fn refusals_key(&self, due: &Due<'s>) -> Option<Key<'_>> {
-        due.refusals.map(|stretch| self.key_at(stretch))
+        due.refusals.map(|range| self.key_at(range))
     }
 
     /// What all keys have in common, for [`Request::within`](crate::Request::within), if the
     /// domain declares a partition.
     pub fn partition(&self) -> Option<&[u8]> {
-        self.partition.and_then(|stretch| self.bytes.get(stretch.range()))
+        self.partition.and_then(|range| self.bytes.get(range.range()))
     }
 
     /// Who in shadow mode would have refused before anything is counted.
@@ -126,8 +126,8 @@ impl<'s> Charges<'s> {
     }
 
     #[expect(clippy::expect_used, reason = "keys are built to fit, from names that are checked")]
-    fn key_at(&self, stretch: Stretch) -> Key<'_> {
-        let bytes = self.bytes.get(stretch.range()).expect("a due of these charges");
+    fn key_at(&self, range: ByteRange) -> Key<'_> {
+        let bytes = self.bytes.get(range.range()).expect("a due of these charges");
         Key::new(bytes).expect("a key has a head, and its tokens are bounded")
     }
 }
@@ -141,18 +141,18 @@ pub struct Due<'s> {
     pub limit: &'s ActiveLimit,
     /// What the ask costs there; 1 for a ban.
     pub cost: Cost,
-    pub(super) key: Stretch,
-    pub(super) refusals: Option<Stretch>,
+    pub(super) key: ByteRange,
+    pub(super) refusals: Option<ByteRange>,
 }
 
 /// Where something is in the bytes of [`Charges`]: at most 128 dues with two keys of 1024 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct ByteRange {
     start: u32,
     end: u32,
 }
 
-impl Stretch {
+impl ByteRange {
     /// What was written since the buffer had `start` bytes.
     pub(super) fn since(start: usize, bytes: &Buffer) -> Self {
         let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);

@@ -6,15 +6,17 @@
 
 use std::sync::Arc;
 
-use super::active::{ActiveBan, ActiveLimit, ActiveRule, Condition, LimitKind, Part, Slot, Test};
+use super::active::{
+    ActiveBan, ActiveLimit, ActiveRule, AttributeId, Condition, KeyPart, LimitKind, ValueTest,
+};
 use super::ask::folded;
 use super::bounds;
 use super::condition::condition;
 use super::declaration::{
     Ban, Domain, Limitation, PathCase, Pattern, Rule, Scenario, Subject, Value,
 };
-use super::domain::{ActiveDomain, List, Slots};
-use super::error::{Place, Report, RuleError};
+use super::domain::{ActiveDomain, AttributeIds, SubjectList};
+use super::error::{ErrorReport, Place, RuleError};
 use super::hash::Table;
 use super::index::Index;
 use super::key;
@@ -38,11 +40,11 @@ pub(super) fn domain(
     place: Place,
     first: usize,
     origin: Origin,
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) -> ActiveDomain {
     let name: Arc<str> = declared.name.as_str().into();
     let mut compiler =
-        Compiler { domain: name, case: declared.path_case, origin, slots: Slots::new() };
+        Compiler { domain: name, case: declared.path_case, origin, slots: AttributeIds::new() };
     let partition: Vec<String> =
         declared.partition.iter().map(|name| folded(name).into_owned()).collect();
     let mut rules = Vec::with_capacity(declared.rules.len());
@@ -61,14 +63,13 @@ pub(super) fn domain(
         rules,
         names,
         index: Index::default(),
-        plain: None,
         partition,
         ipv6_prefix: declared.ipv6_prefix,
         path_case: declared.path_case,
         block,
         exempt,
     };
-    domain.file();
+    domain.build_index();
     domain
 }
 
@@ -98,7 +99,7 @@ struct Compiler {
     domain: Arc<str>,
     case: PathCase,
     origin: Origin,
-    slots: Slots,
+    slots: AttributeIds,
 }
 
 impl Compiler {
@@ -107,7 +108,7 @@ impl Compiler {
         rule: &Rule,
         partition: &[String],
         place: Place,
-        report: &mut Report,
+        report: &mut ErrorReport,
     ) -> ActiveRule {
         let mut conditions = Vec::with_capacity(rule.matches.len());
         for (at, (name, pattern)) in rule.matches.iter().enumerate() {
@@ -115,7 +116,7 @@ impl Compiler {
             conditions.push(self.condition(name, pattern, place, report));
         }
         let templates = conditions.iter().find_map(|condition| match &condition.test {
-            Test::Templates(templates) => Some(templates),
+            ValueTest::Templates(templates) => Some(templates),
             _ => None,
         });
         let mut by = Vec::with_capacity(rule.by.len());
@@ -126,7 +127,7 @@ impl Compiler {
         for name in partition {
             // A counter lives in one partition, so it is told apart by that as well.
             if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
-                by.push(Part::Value(self.slots.take(name)));
+                by.push(KeyPart::Value(self.slots.take(name)));
             }
         }
         let mut limits = Vec::with_capacity(rule.limits.len());
@@ -156,7 +157,7 @@ impl Compiler {
         name: &str,
         pattern: &Pattern,
         place: Place,
-        report: &mut Report,
+        report: &mut ErrorReport,
     ) -> Condition {
         let slot = self.slots.take(&folded(name));
         condition(name, slot, pattern, self.case, place, report)
@@ -167,8 +168,8 @@ impl Compiler {
         name: &str,
         templates: Option<&Templates>,
         place: Place,
-        report: &mut Report,
-    ) -> Part {
+        report: &mut ErrorReport,
+    ) -> KeyPart {
         if let Some(captured) = name.strip_prefix("path.") {
             let captures = |template: &Template| template.captures(captured);
             match templates {
@@ -182,16 +183,21 @@ impl Compiler {
                         .with_hint(format!("match a path such as `/orders/{{{captured}}}`")),
                 ),
             }
-            return Part::Capture(captured.into());
+            return KeyPart::Capture(captured.into());
         }
         match (self.slots.take(&folded(name)), templates) {
-            (Slot::PATH, Some(_)) => Part::Template,
-            (Slot::PATH, None) => Part::Path,
-            (slot, _) => Part::Value(slot),
+            (AttributeId::PATH, Some(_)) => KeyPart::Template,
+            (AttributeId::PATH, None) => KeyPart::Path,
+            (slot, _) => KeyPart::Value(slot),
         }
     }
 
-    fn list(&mut self, subjects: &[Subject], place: Place, report: &mut Report) -> List {
+    fn list(
+        &mut self,
+        subjects: &[Subject],
+        place: Place,
+        report: &mut ErrorReport,
+    ) -> SubjectList {
         let mut entries = Vec::with_capacity(subjects.len());
         for (at, subject) in subjects.iter().enumerate() {
             let (name, value) = match subject {
@@ -202,7 +208,7 @@ impl Compiler {
             let condition = self.condition(name, &pattern, place.item(at), report);
             entries.push((subject.clone(), condition));
         }
-        List::new(entries)
+        SubjectList::new(entries)
     }
 
     fn limit(
@@ -210,7 +216,7 @@ impl Compiler {
         rule: &Rule,
         limitation: &Limitation,
         place: Place,
-        report: &mut Report,
+        report: &mut ErrorReport,
     ) -> Option<ActiveLimit> {
         let algorithm = limitation.algorithm.unwrap_or_else(|| inferred(rule));
         let limit = match Limit::new(algorithm, limitation.quota) {
@@ -255,7 +261,13 @@ impl Compiler {
         ActiveLimit { name, limit, text, kind, guard: None, since, head }
     }
 
-    fn ban(&self, rule: &Rule, ban: Ban, place: Place, report: &mut Report) -> Option<ActiveBan> {
+    fn ban(
+        &self,
+        rule: &Rule,
+        ban: Ban,
+        place: Place,
+        report: &mut ErrorReport,
+    ) -> Option<ActiveBan> {
         let window = FixedWindow { anchor: Anchor::FirstHit };
         let counts: Algorithm =
             if ban.after > SlidingLog::MAX_COUNT { window.into() } else { SlidingLog.into() };
@@ -286,7 +298,7 @@ impl Compiler {
 
 /// The limit of a process in front of this one. Permits are not guarded: who holds one is known only
 /// to the store.
-fn guard(rule: &Rule, limit: &Limit, place: Place, report: &mut Report) -> Option<Limit> {
+fn guard(rule: &Rule, limit: &Limit, place: Place, report: &mut ErrorReport) -> Option<Limit> {
     let allowed = 1_000..=bounds::MAX_LOCAL_GUARD;
     let thousandths = rule.local_guard.filter(|guard| allowed.contains(guard))?;
     if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {

@@ -3,10 +3,10 @@
 //! What a condition compares with is put into the spelling that asks have: hosts and methods
 //! as `ask.rs` spells them, paths as templates, `ip` as networks.
 
-use super::active::{Condition, Slot, Test};
+use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::{folded, method};
 use super::declaration::{Network, PathCase, Pattern, Value};
-use super::error::{Place, Report, RuleError};
+use super::error::{ErrorReport, Place, RuleError};
 use super::host;
 use super::template::Template;
 use super::trie::Templates;
@@ -14,33 +14,35 @@ use super::trie::Templates;
 /// Compiles a condition on the attribute of this slot.
 pub(super) fn condition(
     name: &str,
-    slot: Slot,
+    slot: AttributeId,
     pattern: &Pattern,
     case: PathCase,
     place: Place,
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) -> Condition {
     let test = match (pattern, slot) {
-        (Pattern::Present, _) => Test::Present,
-        (Pattern::Absent, _) => Test::Absent,
-        (Pattern::Any(values), Slot::PATH) => {
+        (Pattern::Present, _) => ValueTest::Present,
+        (Pattern::Absent, _) => ValueTest::Absent,
+        (Pattern::Any(values), AttributeId::PATH) => {
             let templates = collect(values, place, report, |value| template(value, case));
-            Test::Templates(Templates::new(templates))
+            ValueTest::Templates(Templates::new(templates))
         }
-        (Pattern::Any(values), Slot::IP) => Test::Networks(collect(values, place, report, network)),
+        (Pattern::Any(values), AttributeId::IP) => {
+            ValueTest::Networks(collect(values, place, report, network))
+        }
         (Pattern::Any(values), _) => texts(&folded(name), values, place, report),
     };
     Condition { slot, test }
 }
 
 /// What is wrong with a value, and what to write instead.
-type Wrong = (String, Option<String>);
+type Problem = (String, Option<String>);
 
 fn collect<T>(
     values: &[Value],
     place: Place,
-    report: &mut Report,
-    read: impl Fn(&Value) -> Result<T, Wrong>,
+    report: &mut ErrorReport,
+    read: impl Fn(&Value) -> Result<T, Problem>,
 ) -> Vec<T> {
     let mut good = Vec::with_capacity(values.len());
     for (at, value) in values.iter().enumerate() {
@@ -58,7 +60,7 @@ fn collect<T>(
     good
 }
 
-fn template(value: &Value, case: PathCase) -> Result<Template, Wrong> {
+fn template(value: &Value, case: PathCase) -> Result<Template, Problem> {
     let text = match value {
         Value::Text(text) => text.clone(),
         Value::Prefix(prefix) => match prefix.strip_suffix('/') {
@@ -79,7 +81,7 @@ fn template(value: &Value, case: PathCase) -> Result<Template, Wrong> {
     })
 }
 
-fn network(value: &Value) -> Result<Network, Wrong> {
+fn network(value: &Value) -> Result<Network, Problem> {
     let hint = || Some("write an address or a network such as 10.0.0.0/8".to_owned());
     match value {
         Value::Network(network) => match Network::new(network.address, network.prefix) {
@@ -95,7 +97,7 @@ fn network(value: &Value) -> Result<Network, Wrong> {
     }
 }
 
-fn texts(name: &str, values: &[Value], place: Place, report: &mut Report) -> Test {
+fn texts(name: &str, values: &[Value], place: Place, report: &mut ErrorReport) -> ValueTest {
     let spelled = collect(values, place, report, |value| match value {
         Value::Text(text) => spell(name, text).map(|text| (text, true)),
         Value::Prefix(prefix) => Ok((spell_prefix(name, prefix), false)),
@@ -109,10 +111,10 @@ fn texts(name: &str, values: &[Value], place: Place, report: &mut Report) -> Tes
     let mut texts: Vec<Box<[u8]>> = bare(texts).collect();
     texts.sort_unstable();
     texts.dedup();
-    Test::Text { texts, prefixes: bare(prefixes).collect() }
+    ValueTest::Text { texts, prefixes: bare(prefixes).collect() }
 }
 
-fn spell(name: &str, text: &str) -> Result<Box<[u8]>, Wrong> {
+fn spell(name: &str, text: &str) -> Result<Box<[u8]>, Problem> {
     match name {
         "host" => match host::canonical(text) {
             Ok(host) => Ok(host.as_bytes().into()),

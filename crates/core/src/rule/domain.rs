@@ -4,39 +4,31 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use super::active::{ActiveRule, Condition, Slot};
-use super::ask::Name;
+use super::active::{ActiveRule, AttributeId, Condition};
+use super::ask::AttributeName;
+use super::ask_view::AskView;
 use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
 use super::index::Index;
-use super::view::View;
-use crate::Request;
-
-/// How many rules are looked at without the index, and how many networks or prefixes of each: a handful,
-/// as they are compared one by one.
-const FEW: usize = 8;
 
 /// The rules of a domain, ready to judge.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveDomain {
-    pub(super) slots: Slots,
+    pub(super) slots: AttributeIds,
     pub(super) rules: Vec<ActiveRule>,
     /// Positions of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
     pub(super) index: Index,
-    /// Positions of all rules at work, the most specific first, where they are few and do nothing but
-    /// charge: then each is looked at, and nothing has to be gathered, put in order and looked at again.
-    pub(super) plain: Option<Vec<usize>>,
-    pub(super) partition: Vec<Slot>,
+    pub(super) partition: Vec<AttributeId>,
     pub(super) ipv6_prefix: u8,
     pub(super) path_case: PathCase,
-    pub(super) block: List,
-    pub(super) exempt: List,
+    pub(super) block: SubjectList,
+    pub(super) exempt: SubjectList,
 }
 
 impl ActiveDomain {
     /// Positions of rules among which are all that match, each once and in order.
-    pub(super) fn candidates(&self, view: &View<'_>) -> SmallVec<[u32; 16]> {
+    pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[u32; 16]> {
         let mut found: SmallVec<[u32; 16]> = SmallVec::new();
         self.index.candidates(view, |position| found.push(position));
         found.sort_unstable();
@@ -45,7 +37,7 @@ impl ActiveDomain {
     }
 
     /// Files the rules, which do not change any more.
-    pub(super) fn file(&mut self) {
+    pub(super) fn build_index(&mut self) {
         let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
         let implied: Vec<Vec<Condition>> = self.rules.iter().map(ActiveRule::implied).collect();
         let rules = self.rules.iter().zip(&implied);
@@ -53,50 +45,40 @@ impl ActiveDomain {
             Index::new(rules.map(|(rule, implied)| {
                 at_work(rule).then(|| rule.conditions.iter().chain(implied))
             }));
-        let working = self.rules.iter().enumerate().filter(|(_, rule)| at_work(rule));
-        let mut plain: Vec<usize> = working.map(|(at, _)| at).collect();
-        plain.sort_unstable_by_key(|at| self.rules.get(*at).map(|rule| rule.rank));
-        let dues = self.rules.iter().map(ActiveRule::dues).fold(0, usize::saturating_add);
-        let quick = |rule: &ActiveRule| rule.conditions.iter().all(|it| it.test.compares() <= FEW);
-        let only_charges =
-            |at: &usize| self.rules.get(*at).is_some_and(|rule| rule.only_charges() && quick(rule));
-        let is_plain =
-            plain.len() <= FEW && dues <= Request::MAX_CHARGES && plain.iter().all(only_charges);
-        self.plain = is_plain.then_some(plain);
     }
 }
 
 /// The attributes that a domain looks at.
 #[derive(Clone, Debug)]
-pub(super) struct Slots {
-    by_name: Table<Box<str>, Slot>,
-    /// By position in [`Name::KNOWN`].
-    known: [Option<Slot>; Name::KNOWN.len()],
+pub(super) struct AttributeIds {
+    by_name: Table<Box<str>, AttributeId>,
+    /// By position in [`AttributeName::KNOWN`].
+    known: [Option<AttributeId>; AttributeName::KNOWN.len()],
     next: u32,
 }
 
-impl Slots {
+impl AttributeIds {
     /// `path` and `ip` have their slots from the start, but are looked at only if a rule does.
     pub(super) fn new() -> Self {
         Self { by_name: Table::default(), known: Default::default(), next: 2 }
     }
 
     /// The slot of this attribute, from now on looked at.
-    pub(super) fn take(&mut self, name: &str) -> Slot {
+    pub(super) fn take(&mut self, name: &str) -> AttributeId {
         if let Some(slot) = self.by_name.get(name) {
             return *slot;
         }
         let slot = match name {
-            "path" => Slot::PATH,
-            "ip" => Slot::IP,
+            "path" => AttributeId::PATH,
+            "ip" => AttributeId::IP,
             _ => {
-                let slot = Slot(self.next);
+                let slot = AttributeId(self.next);
                 self.next = self.next.saturating_add(1);
                 slot
             }
         };
         self.by_name.insert(name.into(), slot);
-        if let Name::Known(at) = Name::new(name)
+        if let AttributeName::Known(at) = AttributeName::new(name)
             && let Some(known) = self.known.get_mut(usize::from(at))
         {
             *known = Some(slot);
@@ -106,10 +88,10 @@ impl Slots {
 
     /// The slot of this attribute, if it is looked at.
     #[inline]
-    pub(super) fn of(&self, name: &Name<'_>) -> Option<Slot> {
+    pub(super) fn of(&self, name: &AttributeName<'_>) -> Option<AttributeId> {
         match name {
-            Name::Known(at) => self.known.get(usize::from(*at)).copied().flatten(),
-            Name::Other(name) => self.by_name.get(&**name).copied(),
+            AttributeName::Known(at) => self.known.get(usize::from(*at)).copied().flatten(),
+            AttributeName::Other(name) => self.by_name.get(&**name).copied(),
         }
     }
 
@@ -123,12 +105,12 @@ impl Slots {
 
 /// A list at work: who is exempt, or blocked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct List {
+pub(super) struct SubjectList {
     entries: Vec<(Subject, Condition)>,
     index: Index,
 }
 
-impl List {
+impl SubjectList {
     pub(super) fn new(entries: Vec<(Subject, Condition)>) -> Self {
         let index =
             Index::new(entries.iter().map(|(_, condition)| Some(slice::from_ref(condition))));
@@ -137,11 +119,11 @@ impl List {
 
     /// The first entry that the ask falls under. Most lists are empty.
     #[inline(always)]
-    pub(super) fn find(&self, view: &View<'_>) -> Option<&Subject> {
+    pub(super) fn find(&self, view: &AskView<'_>) -> Option<&Subject> {
         if self.entries.is_empty() { None } else { self.look_up(view) }
     }
 
-    fn look_up(&self, view: &View<'_>) -> Option<&Subject> {
+    fn look_up(&self, view: &AskView<'_>) -> Option<&Subject> {
         let mut first: Option<u32> = None;
         self.index.candidates(view, |number| {
             let holds = || {

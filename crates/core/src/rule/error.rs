@@ -120,11 +120,11 @@ impl std::error::Error for RuleError {}
 
 /// What is found to be wrong, until there is too much of it.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct ErrorReport {
     errors: Vec<RuleError>,
 }
 
-impl Report {
+impl ErrorReport {
     pub(super) fn add(&mut self, error: RuleError) {
         if self.errors.len() < RuleError::MAX {
             self.errors.push(error);

@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A table by bytes or text of rules.
-pub(super) type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+pub(super) type Table<K, V> = HashMap<K, V, BuildHasherDefault<MultiplyHasher>>;
 
 /// Folds eight bytes at a time by a multiplication.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mix(u64);
+pub(super) struct MultiplyHasher(u64);
 
-impl Mix {
+impl MultiplyHasher {
     #[inline]
     fn fold(&mut self, word: u64) {
         // The fraction of the golden ratio: an odd number with its bits well spread.
@@ -24,7 +24,7 @@ impl Mix {
     }
 }
 
-impl Hasher for Mix {
+impl Hasher for MultiplyHasher {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();

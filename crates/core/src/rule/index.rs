@@ -14,14 +14,14 @@
 
 use std::net::IpAddr;
 
-use super::active::{Condition, Slot, Test};
+use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::Attribute;
+use super::ask_view::AskView;
 use super::declaration::Network;
 use super::hash::Table;
 use super::network::masked;
-use super::template::{Piece, Template};
+use super::template::{Template, TemplateSegment};
 use super::trie::Trie;
-use super::view::View;
 
 /// Sets of conditions by what they accept; each set has a number.
 #[derive(Clone, Debug, Default)]
@@ -29,28 +29,28 @@ pub(super) struct Index {
     /// What has no condition that a value could be looked up for.
     always: Vec<u32>,
     /// By slot.
-    texts: Vec<Texts>,
-    networks: Networks,
+    texts: Vec<TextIndex>,
+    networks: NetworkIndex,
     paths: Trie,
 }
 
 /// Numbers of sets, by what one of their conditions accepts.
-type Filed<K> = Table<K, Vec<u32>>;
+type Postings<K> = Table<K, Vec<u32>>;
 
 /// Conditions on one attribute.
 #[derive(Clone, Debug, Default)]
-struct Texts {
-    whole: Filed<Box<[u8]>>,
+struct TextIndex {
+    whole: Postings<Box<[u8]>>,
     /// The longest of `whole`: longer values need not be hashed.
     longest: usize,
-    prefixes: Vec<(usize, Filed<Box<[u8]>>)>,
+    prefixes: Vec<(usize, Postings<Box<[u8]>>)>,
     present: Vec<u32>,
 }
 
-/// Networks by their number of leading bits.
+/// NetworkIndex by their number of leading bits.
 #[derive(Clone, Debug, Default)]
-struct Networks {
-    by_prefix: Vec<(u8, Filed<Network>)>,
+struct NetworkIndex {
+    by_prefix: Vec<(u8, Postings<Network>)>,
 }
 
 impl Index {
@@ -60,7 +60,7 @@ impl Index {
     where
         C: IntoIterator<Item = &'c Condition>,
     {
-        let mut census = Census::default();
+        let mut census = Selectivity::default();
         sets.clone().flatten().flatten().for_each(|condition| census.count(condition));
         let mut index = Self::default();
         for (number, conditions) in sets.enumerate() {
@@ -81,7 +81,7 @@ impl Index {
 
     fn file(&mut self, condition: &Condition, number: u32) {
         match &condition.test {
-            Test::Text { texts, prefixes } => {
+            ValueTest::Text { texts, prefixes } => {
                 let slot = self.texts(condition.slot);
                 for text in texts {
                     slot.longest = slot.longest.max(text.len());
@@ -92,32 +92,32 @@ impl Index {
                     table.entry(prefix.clone()).or_default().push(number);
                 }
             }
-            Test::Networks(networks) => {
+            ValueTest::Networks(networks) => {
                 for network in networks {
                     let table = table_of(&mut self.networks.by_prefix, network.prefix);
                     table.entry(*network).or_default().push(number);
                 }
             }
-            Test::Templates(templates) => {
+            ValueTest::Templates(templates) => {
                 for template in templates.iter() {
                     self.paths.insert(template, number);
                 }
             }
-            Test::Present => self.texts(condition.slot).present.push(number),
-            Test::Absent => self.always.push(number),
+            ValueTest::Present => self.texts(condition.slot).present.push(number),
+            ValueTest::Absent => self.always.push(number),
         }
     }
 
-    fn texts(&mut self, slot: Slot) -> &mut Texts {
+    fn texts(&mut self, slot: AttributeId) -> &mut TextIndex {
         let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
         if self.texts.len() <= at {
-            self.texts.resize_with(at.saturating_add(1), Texts::default);
+            self.texts.resize_with(at.saturating_add(1), TextIndex::default);
         }
         &mut self.texts[at]
     }
 
     /// Calls `each` with candidates; one of them may come several times.
-    pub(super) fn candidates(&self, view: &View<'_>, mut each: impl FnMut(u32)) {
+    pub(super) fn candidates(&self, view: &AskView<'_>, mut each: impl FnMut(u32)) {
         self.always.iter().copied().for_each(&mut each);
         for (slot, value) in view.values() {
             let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
@@ -134,7 +134,7 @@ impl Index {
     }
 }
 
-impl Texts {
+impl TextIndex {
     fn candidates(&self, value: Attribute<'_>, each: &mut impl FnMut(u32)) {
         self.present.iter().copied().for_each(&mut *each);
         let Attribute::Text(text) = value else { return };
@@ -151,7 +151,7 @@ impl Texts {
     }
 }
 
-impl Networks {
+impl NetworkIndex {
     fn candidates(&self, address: IpAddr, each: &mut impl FnMut(u32)) {
         for (prefix, table) in &self.by_prefix {
             let network = Network { address: masked(address, *prefix), prefix: *prefix };
@@ -163,7 +163,7 @@ impl Networks {
 }
 
 /// The table of this length, of which there are few.
-fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Filed<K>)>, len: L) -> &mut Filed<K> {
+fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Postings<K>)>, len: L) -> &mut Postings<K> {
     let at = tables.iter().position(|(known, _)| *known == len).unwrap_or_else(|| {
         tables.push((len, Table::default()));
         tables.len().saturating_sub(1)
@@ -173,21 +173,21 @@ fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Filed<K>)>, len: L) -> &mut Fi
 
 /// How many conditions accept what.
 #[derive(Default)]
-struct Census {
-    accepting: Table<Accepted, u64>,
+struct Selectivity {
+    accepting: Table<AcceptedValue, u64>,
 }
 
 /// A value that conditions accept.
 #[derive(PartialEq, Eq, Hash)]
-enum Accepted {
-    Text(Slot, Box<[u8]>),
-    Prefix(Slot, Box<[u8]>),
+enum AcceptedValue {
+    Text(AttributeId, Box<[u8]>),
+    Prefix(AttributeId, Box<[u8]>),
     Network(Network),
     Path(Vec<Option<Box<[u8]>>>),
-    Any(Slot),
+    Any(AttributeId),
 }
 
-impl Census {
+impl Selectivity {
     fn count(&mut self, condition: &Condition) {
         for_each_accepted(condition, |accepted, _| {
             let count = self.accepting.entry(accepted).or_default();
@@ -207,40 +207,40 @@ impl Census {
     }
 }
 
-fn for_each_accepted(condition: &Condition, mut each: impl FnMut(Accepted, u64)) {
+fn for_each_accepted(condition: &Condition, mut each: impl FnMut(AcceptedValue, u64)) {
     let slot = condition.slot;
     match &condition.test {
-        Test::Text { texts, prefixes } => {
-            texts.iter().for_each(|text| each(Accepted::Text(slot, text.clone()), 2));
-            prefixes.iter().for_each(|prefix| each(Accepted::Prefix(slot, prefix.clone()), 4));
+        ValueTest::Text { texts, prefixes } => {
+            texts.iter().for_each(|text| each(AcceptedValue::Text(slot, text.clone()), 2));
+            prefixes.iter().for_each(|prefix| each(AcceptedValue::Prefix(slot, prefix.clone()), 4));
         }
-        Test::Networks(networks) => {
-            networks.iter().for_each(|network| each(Accepted::Network(*network), 4));
+        ValueTest::Networks(networks) => {
+            networks.iter().for_each(|network| each(AcceptedValue::Network(*network), 4));
         }
-        Test::Templates(templates) => {
+        ValueTest::Templates(templates) => {
             templates.iter().for_each(|template| each(shape(template), weight(template)));
         }
-        Test::Present => each(Accepted::Any(slot), 1_000),
-        Test::Absent => {}
+        ValueTest::Present => each(AcceptedValue::Any(slot), 1_000),
+        ValueTest::Absent => {}
     }
 }
 
 /// A template without the names of its captures.
-fn shape(template: &Template) -> Accepted {
-    let segment = |piece: &Piece| match piece {
-        Piece::Literal(literal) => Some(literal.clone()),
-        Piece::Capture(_) => None,
+fn shape(template: &Template) -> AcceptedValue {
+    let segment = |piece: &TemplateSegment| match piece {
+        TemplateSegment::Literal(literal) => Some(literal.clone()),
+        TemplateSegment::Capture(_) => None,
         // No segment is empty.
-        Piece::Rest(_) => Some(Box::default()),
+        TemplateSegment::Rest(_) => Some(Box::default()),
     };
-    Accepted::Path(template.pieces().iter().map(segment).collect())
+    AcceptedValue::Path(template.pieces().iter().map(segment).collect())
 }
 
 /// A template that begins with a capture is met by as many asks as `present` is.
 fn weight(template: &Template) -> u64 {
     match (template.pieces().first(), template.pieces().last()) {
-        (Some(Piece::Capture(_) | Piece::Rest(_)), _) => 1_000,
-        (_, Some(Piece::Rest(_))) => 4,
+        (Some(TemplateSegment::Capture(_) | TemplateSegment::Rest(_)), _) => 1_000,
+        (_, Some(TemplateSegment::Rest(_))) => 4,
         _ => 3,
     }
 }

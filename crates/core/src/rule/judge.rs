@@ -3,15 +3,15 @@
 //! The order is lists (`block`, then `exempt`), then rules. Nothing here allocates unless an ask
 //! is unusual: many attributes, long paths, long keys.
 //!
-//! `consider.rs` tells the same in words for one rule after the other; change them together.
+//! `explain.rs` tells the same in words for one rule after the other; change them together.
 
 use super::ask::{Ask, Attribute};
-use super::charges::{BlockedBy, Charges, Due, Judgement, Stretch};
+use super::ask_view::AskView;
+use super::charges::{BlockedBy, ByteRange, Charges, Due, Judgement};
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
-use super::key::{Buffer, KeySecret, Scribe, verbatim};
-use super::matching::{AllApplied, Applied, Match, find_applied, replacers};
-use super::view::View;
+use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
+use super::matching::{ApplicableRule, ApplicableRules, Match, find_applicable, replacers};
 use crate::Request;
 
 /// What the rules of a domain say about an ask. Said where the caller wants it, as charges are too
@@ -22,7 +22,7 @@ pub(super) fn judge<'s>(
     secret: &KeySecret,
     judgement: &mut Judgement<'s>,
 ) {
-    let mut view = View::of_cost(ask.own_cost());
+    let mut view = AskView::of_cost(ask.own_cost());
     view.read(domain, ask);
     if let Some(subject) = domain.block.find(&view) {
         *judgement = Judgement::Blocked(BlockedBy::List(subject));
@@ -32,15 +32,8 @@ pub(super) fn judge<'s>(
         *judgement = Judgement::Exempt(subject);
         return;
     }
-    if let Some(ranked) = &domain.plain {
-        *judgement = Judgement::Charges(Charges::none());
-        if let Judgement::Charges(charges) = judgement {
-            charge_plainly(&mut Writer { domain, view: &view, secret, charges }, ranked);
-        }
-        return;
-    }
-    let mut applied = AllApplied::new();
-    find_applied(domain, &view, &mut applied);
+    let mut applied = ApplicableRules::new();
+    find_applicable(domain, &view, &mut applied);
     if applied.iter().any(|(found, _)| !found.rule.replaces.is_empty()) {
         let replacers = replacers(&applied);
         applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
@@ -65,26 +58,12 @@ pub(super) fn judge<'s>(
     *judgement = Judgement::Charges(Charges::none());
     if let Judgement::Charges(charges) = judgement {
         charges.shadow_block = shadow_block;
-        charge(&mut Writer { domain, view: &view, secret, charges }, &applied);
+        charge(&mut ChargeWriter { domain, view: &view, secret, charges }, &applied);
     }
-}
-
-/// Writes the charges of those rules that match, where none does anything else.
-fn charge_plainly(writer: &mut Writer<'_, '_, '_>, ranked: &[usize]) {
-    for position in ranked {
-        if let Some(rule) = writer.domain.rules.get(*position)
-            && let Ok(found) = Match::of(rule, *position, writer.view)
-            && found.applies(found.missing(writer.view))
-        {
-            writer.charge(&found);
-        }
-    }
-    writer.charges.enforced = writer.charges.dues.len();
-    writer.partition();
 }
 
 /// Writes the charges of the rules that apply.
-fn charge<'s>(writer: &mut Writer<'_, '_, 's>, applied: &[Applied<'s>]) {
+fn charge<'s>(writer: &mut ChargeWriter<'_, '_, 's>, applied: &[ApplicableRule<'s>]) {
     let mut shadow = false;
     for (found, missing) in applied {
         match found.rule.mode() {
@@ -105,16 +84,16 @@ fn charge<'s>(writer: &mut Writer<'_, '_, 's>, applied: &[Applied<'s>]) {
 }
 
 /// Writes dues and their keys.
-pub(super) struct Writer<'w, 'v, 's> {
+pub(super) struct ChargeWriter<'w, 'v, 's> {
     pub(super) domain: &'s ActiveDomain,
-    pub(super) view: &'w View<'v>,
+    pub(super) view: &'w AskView<'v>,
     pub(super) secret: &'w KeySecret,
     pub(super) charges: &'w mut Charges<'s>,
 }
 
-impl<'w, 's> Writer<'w, '_, 's> {
-    fn scribe(&self, verbatim: usize) -> Scribe<'w> {
-        Scribe { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
+impl<'w, 's> ChargeWriter<'w, '_, 's> {
+    fn tokens(&self, verbatim: usize) -> TokenWriter<'w> {
+        TokenWriter { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
     }
 
     /// Adds the dues of a rule; those of a shadow rule only if they all fit.
@@ -130,17 +109,17 @@ impl<'w, 's> Writer<'w, '_, 's> {
         let value = rule.cost.and_then(|slot| self.view.text(slot));
         let cost = rule.cost(self.view.cost, value);
         if let ([limit], None) = (rule.limits.as_slice(), &rule.ban) {
-            let scribe = self.scribe(rule.verbatim);
+            let tokens = self.tokens(rule.verbatim);
             let bytes = &mut self.charges.bytes;
             let start = bytes.len();
             bytes.extend_from_slice(&limit.head);
-            found.write(self.view, scribe, bytes);
-            let key = Stretch::since(start, bytes);
+            found.write(self.view, tokens, bytes);
+            let key = ByteRange::since(start, bytes);
             self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
             return;
         }
         let mut values = Buffer::new();
-        found.write(self.view, self.scribe(rule.verbatim), &mut values);
+        found.write(self.view, self.tokens(rule.verbatim), &mut values);
         for limit in &rule.limits {
             let key = self.key(&limit.head, &values);
             self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
@@ -152,29 +131,29 @@ impl<'w, 's> Writer<'w, '_, 's> {
         }
     }
 
-    fn key(&mut self, head: &[u8], values: &[u8]) -> Stretch {
+    fn key(&mut self, head: &[u8], values: &[u8]) -> ByteRange {
         let bytes = &mut self.charges.bytes;
         let start = bytes.len();
         bytes.extend_from_slice(head);
         bytes.extend_from_slice(values);
-        Stretch::since(start, bytes)
+        ByteRange::since(start, bytes)
     }
 
     pub(super) fn partition(&mut self) {
         if self.domain.partition.is_empty() {
             return;
         }
-        let scribe = self.scribe(verbatim(self.domain.partition.len()));
+        let tokens = self.tokens(verbatim(self.domain.partition.len()));
         let bytes = &mut self.charges.bytes;
         let start = bytes.len();
         for slot in &self.domain.partition {
-            scribe.value(bytes, self.view.value(*slot));
+            tokens.value(bytes, self.view.value(*slot));
         }
-        self.charges.partition = Some(Stretch::since(start, bytes));
+        self.charges.partition = Some(ByteRange::since(start, bytes));
     }
 }
 
-impl Scribe<'_> {
+impl TokenWriter<'_> {
     /// The token of an attribute's value, or of its absence.
     pub(super) fn value(&self, buffer: &mut Buffer, value: Option<Attribute<'_>>) {
         match value {

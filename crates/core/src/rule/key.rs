@@ -93,13 +93,13 @@ pub(super) fn path_name(path: &str) -> String {
 
 /// Writes tokens: how long a value may be, and the secret for those that are longer.
 #[derive(Clone, Copy)]
-pub(super) struct Scribe<'k> {
+pub(super) struct TokenWriter<'k> {
     pub(super) verbatim: usize,
     pub(super) ipv6_prefix: u8,
     pub(super) secret: &'k KeySecret,
 }
 
-impl Scribe<'_> {
+impl TokenWriter<'_> {
     /// The token of a value.
     pub(super) fn text(&self, buffer: &mut Buffer, value: &[u8]) {
         self.sized(buffer, b't', value);

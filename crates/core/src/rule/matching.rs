@@ -2,17 +2,17 @@
 //!
 //! Rules are looked at as a set: which ones match is found first, who replaces whom second, so
 //! that their order never matters. What is done with those that apply is said in `judge.rs`, and
-//! told in words by `consider.rs`.
+//! told in words by `explain.rs`.
 
 use smallvec::SmallVec;
 
-use super::active::{ActiveRule, Part, Slot, Test};
+use super::active::{ActiveRule, AttributeId, KeyPart, ValueTest};
+use super::ask_view::AskView;
 use super::charges::BlockedBy;
 use super::declaration::{Mode, OnMissing};
 use super::domain::ActiveDomain;
-use super::key::{Buffer, Scribe};
+use super::key::{Buffer, TokenWriter};
 use super::template::Template;
-use super::view::View;
 
 /// A rule that matches, and by which of its templates.
 #[derive(Clone, Copy)]
@@ -27,12 +27,12 @@ impl<'s> Match<'s> {
     pub(super) fn of(
         rule: &'s ActiveRule,
         position: usize,
-        view: &View<'_>,
+        view: &AskView<'_>,
     ) -> Result<Self, usize> {
         let mut template = None;
         for (at, condition) in rule.conditions.iter().enumerate() {
             let holds = match &condition.test {
-                Test::Templates(templates) => {
+                ValueTest::Templates(templates) => {
                     let route = view.route();
                     template = route.and_then(|route| templates.find(route));
                     template.is_some()
@@ -48,12 +48,12 @@ impl<'s> Match<'s> {
 
     /// The first attribute of `by` that the ask lacks, as declared. What the domain is partitioned by
     /// besides is not looked at: who leaves it out shares the counters of all who do.
-    pub(super) fn missing(&self, view: &View<'_>) -> Option<&'s str> {
-        let lacks = |part: &Part| match part {
-            Part::Value(slot) => view.value(*slot).is_none(),
-            Part::Path => view.route().is_none(),
+    pub(super) fn missing(&self, view: &AskView<'_>) -> Option<&'s str> {
+        let lacks = |part: &KeyPart| match part {
+            KeyPart::Value(slot) => view.value(*slot).is_none(),
+            KeyPart::Path => view.route().is_none(),
             // A rule that matches by its path has one; who is named need not.
-            Part::Template | Part::Capture(_) => self.template.is_none(),
+            KeyPart::Template | KeyPart::Capture(_) => self.template.is_none(),
         };
         // Those of the rule itself come first, and of these the ones that a function gives.
         let (given, own) = (view.given.len(), self.rule.by().len());
@@ -77,39 +77,30 @@ impl<'s> Match<'s> {
     }
 
     /// Writes the values of `by`.
-    pub(super) fn write(&self, view: &View<'_>, scribe: Scribe<'_>, buffer: &mut Buffer) {
+    pub(super) fn write(&self, view: &AskView<'_>, tokens: TokenWriter<'_>, buffer: &mut Buffer) {
         for (at, part) in self.rule.by.iter().enumerate() {
             if let Some(value) = view.given.get(at) {
-                scribe.value(buffer, Some(*value));
+                tokens.value(buffer, Some(*value));
                 continue;
             }
             match (part, view.route(), self.template) {
-                (Part::Value(slot), ..) => scribe.value(buffer, view.value(*slot)),
-                (Part::Path, Some(route), _) => scribe.segments(buffer, route.segments(0)),
-                (Part::Template, _, Some(template)) => scribe.template(buffer, template.text()),
-                (Part::Capture(name), Some(route), Some(template)) => {
+                (KeyPart::Value(slot), ..) => tokens.value(buffer, view.value(*slot)),
+                (KeyPart::Path, Some(route), _) => tokens.segments(buffer, route.segments(0)),
+                (KeyPart::Template, _, Some(template)) => tokens.template(buffer, template.text()),
+                (KeyPart::Capture(name), Some(route), Some(template)) => {
                     match template.captured(name, route) {
-                        Some(segment) => scribe.text(buffer, segment),
-                        None => scribe.segments(buffer, template.rest(route)),
+                        Some(segment) => tokens.text(buffer, segment),
+                        None => tokens.segments(buffer, template.rest(route)),
                     }
                 }
-                _ => Scribe::absent(buffer),
+                _ => TokenWriter::absent(buffer),
             }
         }
     }
 }
 
-impl Test {
-    /// How many things a value is compared with one by one, at most.
-    pub(super) fn compares(&self) -> usize {
-        match self {
-            Self::Text { prefixes, .. } => prefixes.len(),
-            Self::Networks(networks) => networks.len(),
-            Self::Templates(_) | Self::Present | Self::Absent => 1,
-        }
-    }
-
-    pub(super) fn holds(&self, view: &View<'_>, slot: Slot) -> bool {
+impl ValueTest {
+    pub(super) fn holds(&self, view: &AskView<'_>, slot: AttributeId) -> bool {
         match self {
             Self::Text { texts, prefixes } => view.text(slot).is_some_and(|value| {
                 texts.binary_search_by(|text| (**text).cmp(value)).is_ok()
@@ -128,16 +119,16 @@ impl Test {
 }
 
 /// A match that applies, and the attribute of `by` that it does without.
-pub(super) type Applied<'s> = (Match<'s>, Option<&'s str>);
+pub(super) type ApplicableRule<'s> = (Match<'s>, Option<&'s str>);
 
 /// Several of them: filled where they are, as they are too large to be moved about for every ask.
-pub(super) type AllApplied<'s> = SmallVec<[Applied<'s>; 8]>;
+pub(super) type ApplicableRules<'s> = SmallVec<[ApplicableRule<'s>; 8]>;
 
 /// Finds the rules that match and apply, replaced or not, the most specific first.
-pub(super) fn find_applied<'s>(
+pub(super) fn find_applicable<'s>(
     domain: &'s ActiveDomain,
-    view: &View<'_>,
-    applied: &mut AllApplied<'s>,
+    view: &AskView<'_>,
+    applied: &mut ApplicableRules<'s>,
 ) {
     for position in domain.candidates(view) {
         let Ok(position) = usize::try_from(position) else { continue };
@@ -166,7 +157,7 @@ impl Match<'_> {
 
 /// Who of these replaces anyone. Whether somebody replaces them in turn does not matter: no
 /// chain of replacements, so no order.
-pub(super) fn replacers<'s>(applied: &[Applied<'s>]) -> SmallVec<[&'s ActiveRule; 4]> {
+pub(super) fn replacers<'s>(applied: &[ApplicableRule<'s>]) -> SmallVec<[&'s ActiveRule; 4]> {
     let rules = applied.iter().map(|(found, _)| found.rule);
     rules.filter(|rule| rule.mode() == Mode::Enforce && !rule.replaces.is_empty()).collect()
 }

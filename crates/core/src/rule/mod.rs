@@ -13,25 +13,27 @@
 //! | `view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
 //! | `writer` | the same keys for what is not a rule |
 //! | `index`, `trie`, `hash` | which rules may match, without looking at all |
-//! | `consider` | the same in words |
+//! | `explain` | the same in words |
 //! | `named` | one rule, by its name |
 
 mod active;
 mod ask;
+mod ask_view;
 pub mod bounds;
 mod charges;
 mod check;
 mod compile;
 mod condition;
-mod consider;
 pub mod declaration;
 mod domain;
 mod error;
+mod explain;
 mod hash;
 pub mod host;
 mod index;
 mod judge;
 mod key;
+mod key_writer;
 mod matching;
 mod named;
 mod network;
@@ -39,16 +41,14 @@ pub mod path;
 mod set;
 mod template;
 mod trie;
-mod view;
-mod writer;
 
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};
 pub use charges::{BlockedBy, Charges, Due, Judgement};
-pub use consider::{Considered, Outcome};
 pub use error::{Place, RuleError};
+pub use explain::{RuleExplanation, RuleOutcome};
 pub use key::KeySecret;
-pub use named::NamedError;
+pub use key_writer::KeyWriter;
+pub use named::NamedRuleError;
 pub use network::NetworkError;
 pub use set::RuleSet;
-pub use writer::KeyWriter;

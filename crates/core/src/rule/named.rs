@@ -4,15 +4,15 @@
 
 use std::fmt;
 
-use super::active::{Part, Slot};
+use super::active::{AttributeId, KeyPart};
 use super::ask::{Ask, Attribute};
+use super::ask_view::AskView;
 use super::charges::{BlockedBy, Charges, Judgement};
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
-use super::judge::Writer;
+use super::judge::ChargeWriter;
 use super::key::KeySecret;
 use super::matching::Match;
-use super::view::View;
 
 /// What the rule says about an ask.
 pub(super) fn judge<'s>(
@@ -21,21 +21,21 @@ pub(super) fn judge<'s>(
     rule: &str,
     values: Option<&[&[u8]]>,
     secret: &KeySecret,
-) -> Result<Judgement<'s>, NamedError> {
-    let position = *domain.names.get(rule).ok_or(NamedError::Rule)?;
-    let rule = domain.rules.get(position).ok_or(NamedError::Rule)?;
-    let mut view = View::new(domain, ask);
+) -> Result<Judgement<'s>, NamedRuleError> {
+    let position = *domain.names.get(rule).ok_or(NamedRuleError::Rule)?;
+    let rule = domain.rules.get(position).ok_or(NamedRuleError::Rule)?;
+    let mut view = AskView::new(domain, ask);
     if let Some(values) = values {
         let expected = rule.by().len();
         if values.len() != expected {
-            return Err(NamedError::Values { expected, given: values.len() });
+            return Err(NamedRuleError::Values { expected, given: values.len() });
         }
         for (value, part) in values.iter().zip(&rule.by) {
             let value = match part {
-                Part::Value(Slot::IP) => address(value).ok_or(NamedError::Address)?,
+                KeyPart::Value(AttributeId::IP) => address(value).ok_or(NamedRuleError::Address)?,
                 _ => Attribute::Text(value),
             };
-            if let Part::Value(slot) = part {
+            if let KeyPart::Value(slot) = part {
                 view.set(*slot, value);
             }
             view.given.push(value);
@@ -55,13 +55,15 @@ pub(super) fn judge<'s>(
         match found.block(missing) {
             Some(block) if rule.mode() == Mode::Shadow => charges.shadow_block = Some(block),
             Some(block) => return Ok(Judgement::Blocked(block)),
-            None => Writer { domain, view: &view, secret, charges: &mut charges }.charge(&found),
+            None => {
+                ChargeWriter { domain, view: &view, secret, charges: &mut charges }.charge(&found)
+            }
         }
         if rule.mode() == Mode::Enforce {
             charges.enforced = charges.dues.len();
         }
     }
-    Writer { domain, view: &view, secret, charges: &mut charges }.partition();
+    ChargeWriter { domain, view: &view, secret, charges: &mut charges }.partition();
     Ok(Judgement::Charges(charges))
 }
 
@@ -73,7 +75,7 @@ fn address(text: &[u8]) -> Option<Attribute<'static>> {
 /// Why a rule that was named cannot judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NamedError {
+pub enum NamedRuleError {
     /// The set has no such domain.
     Domain,
     /// The domain has no such rule.
@@ -89,7 +91,7 @@ pub enum NamedError {
     Address,
 }
 
-impl fmt::Display for NamedError {
+impl fmt::Display for NamedRuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Domain => f.write_str("the rules have no such domain"),
@@ -102,4 +104,4 @@ impl fmt::Display for NamedError {
     }
 }
 
-impl std::error::Error for NamedError {}
+impl std::error::Error for NamedRuleError {}

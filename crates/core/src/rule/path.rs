@@ -46,7 +46,8 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
     if path.len() > MAX_LEN {
         return Err(PathError::TooLong);
     }
-    let rewritten = if is_plain(path.as_bytes()) { Cow::Borrowed(path) } else { rewrite(path)? };
+    let rewritten =
+        if is_canonical(path.as_bytes()) { Cow::Borrowed(path) } else { rewrite(path)? };
     if rewritten.len() > MAX_LEN {
         return Err(PathError::TooLong);
     }
@@ -60,7 +61,7 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
 /// each byte is looked at once.
 pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
     // A path that short cannot have too many segments.
-    if raw.len() <= MAX_SEGMENTS && raw.first() == Some(&b'/') && is_plain(raw) {
+    if raw.len() <= MAX_SEGMENTS && raw.first() == Some(&b'/') && is_canonical(raw) {
         return Ok(Cow::Borrowed(raw));
     }
     let text = std::str::from_utf8(raw).map_err(|_| PathError::NotUtf8)?;
@@ -71,7 +72,7 @@ pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
 }
 
 /// Whether nothing in the path could need rewriting; false only means that it has to be read.
-fn is_plain(path: &[u8]) -> bool {
+fn is_canonical(path: &[u8]) -> bool {
     let mut after_slash = false;
     path.iter().all(|byte| {
         let slash = *byte == b'/';

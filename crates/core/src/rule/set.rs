@@ -6,14 +6,14 @@
 use super::active::{ActiveLimit, ActiveRule};
 use super::ask::Ask;
 use super::charges::Judgement;
-use super::consider::Considered;
 use super::declaration::{Declaration, Domain, Rule};
 use super::domain::ActiveDomain;
-use super::error::{Place, Report, RuleError};
+use super::error::{ErrorReport, Place, RuleError};
+use super::explain::RuleExplanation;
 use super::hash::Table;
 use super::key::{self, KeySecret};
-use super::named::{self, NamedError};
-use super::{check, compile, consider, judge};
+use super::named::{self, NamedRuleError};
+use super::{check, compile, explain, judge};
 use crate::OnChange;
 
 /// Rules, checked and ready to judge.
@@ -85,7 +85,7 @@ impl RuleSet {
     }
 
     fn build(declaration: Declaration, origin: compile::Origin) -> Result<Self, Vec<RuleError>> {
-        let mut report = Report::default();
+        let mut report = ErrorReport::default();
         check::check(&declaration, &mut report);
         let mut domains = Vec::with_capacity(declaration.domains.len());
         let mut by_name = Table::default();
@@ -202,8 +202,8 @@ impl RuleSet {
         rule: &str,
         values: Option<&[&[u8]]>,
         secret: &KeySecret,
-    ) -> Result<Judgement<'s>, NamedError> {
-        let (domain, _) = self.domain(ask.domain()).ok_or(NamedError::Domain)?;
+    ) -> Result<Judgement<'s>, NamedRuleError> {
+        let (domain, _) = self.domain(ask.domain()).ok_or(NamedRuleError::Domain)?;
         named::judge(domain, ask, rule, values, secret)
     }
 
@@ -226,9 +226,9 @@ impl RuleSet {
 
     /// Why each rule of the ask's domain applies or does not, in the order of declaration; none
     /// for an unknown domain. Lists are not considered: [`RuleSet::judge`] tells those.
-    pub fn consider<'s>(&'s self, ask: &Ask<'_>) -> Vec<Considered<'s>> {
+    pub fn explain<'s>(&'s self, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
         let domain = self.domain(ask.domain());
-        domain.map_or_else(Vec::new, |(domain, _)| consider::consider(domain, ask))
+        domain.map_or_else(Vec::new, |(domain, _)| explain::explain(domain, ask))
     }
 
     fn domain(&self, name: &str) -> Option<&(ActiveDomain, Vec<String>)> {
@@ -242,8 +242,8 @@ impl RuleSet {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ask_view::AskView;
     use super::super::declaration::{Limitation, OnMissing, Pattern, Value};
-    use super::super::view::View;
     use super::*;
 
     fn rule(name: String, matches: &[(&str, String)]) -> Rule {
@@ -293,27 +293,10 @@ mod tests {
             let set = set_of(rules);
             let (domain, _) = &set.domains[0];
 
-            let candidates = domain.candidates(&View::new(domain, &asked));
+            let candidates = domain.candidates(&AskView::new(domain, &asked));
 
             assert_eq!(candidates.as_slice(), [0, 12, 13, 14, 15, 16], "of {rules}");
         }
-    }
-
-    #[test]
-    fn only_few_and_short_rules_are_looked_at_without_the_index() {
-        let is_plain = |rules: usize, networks: usize| {
-            let mut domain = Domain::new("shop");
-            domain.rules.extend((0..rules).map(|i| rule(format!("r{i}"), &[])));
-            let networks = (0..networks).map(|i| Value::Text(format!("10.0.{i}.0/24")));
-            let pattern = Pattern::Any(networks.collect());
-            domain.rules[0].matches.push(("ip".to_owned(), pattern));
-            let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
-            set.domains[0].0.plain.is_some()
-        };
-
-        assert!(is_plain(8, 8));
-        assert!(!is_plain(9, 8));
-        assert!(!is_plain(8, 9));
     }
 
     /// Ten thousand rules that count by attributes which the ask lacks were all looked at.
@@ -330,7 +313,7 @@ mod tests {
         let (domain, _) = &set.domains[0];
         let asked = Ask::new("shop").with("attr77", "x").unwrap();
 
-        let candidates = domain.candidates(&View::new(domain, &asked));
+        let candidates = domain.candidates(&AskView::new(domain, &asked));
 
         assert_eq!(candidates.as_slice(), [7, 77]);
     }

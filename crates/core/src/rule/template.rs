@@ -1,6 +1,6 @@
 //! Path templates: `/orders/{id}`, `/static/{*rest}`.
 //!
-//! A template is matched with a [`Route`]: the segments of a canonical path as an application
+//! A template is matched with a [`PathSegments`]: the segments of a canonical path as an application
 //! will see them, that is, decoded, without `;parameters`, without empty ones, and folded where
 //! the domain ignores case. Keys are built from the same segments, so that what matches alike
 //! also counts alike.
@@ -17,13 +17,13 @@ use super::path::{self, hex};
 
 /// A path, as templates see it.
 #[derive(Clone, Debug)]
-pub(super) struct Route {
+pub(super) struct PathSegments {
     text: SmallVec<[u8; 192]>,
     /// Where each segment begins and ends. A canonical path has at most 8192 bytes.
     segments: SmallVec<[(u16, u16); 16]>,
 }
 
-impl Route {
+impl PathSegments {
     /// No path. Inlined, or all of its empty room would be copied to where it is wanted.
     #[inline(always)]
     pub(super) fn none() -> Self {
@@ -39,7 +39,7 @@ impl Route {
 
     /// Takes the segments of a canonical path; the route was empty.
     pub(super) fn read(&mut self, canonical: &[u8], case: PathCase) {
-        if !self.read_plainly(canonical) {
+        if !self.read_undecoded(canonical) {
             self.segments.clear();
             for segment in canonical.split(|byte| *byte == b'/') {
                 self.text.push(b'/');
@@ -53,7 +53,7 @@ impl Route {
 
     /// Most paths are their own text, but for case. False for one that is not; it has left segments
     /// then, and no text.
-    fn read_plainly(&mut self, canonical: &[u8]) -> bool {
+    fn read_undecoded(&mut self, canonical: &[u8]) -> bool {
         let mut start = 0;
         for (at, byte) in (0_u16..).zip(canonical) {
             match byte {
@@ -117,12 +117,12 @@ impl Route {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Template {
     text: String,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplateSegment>,
 }
 
 /// One segment of a template. Ordered from the most specific on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Piece {
+pub(super) enum TemplateSegment {
     /// This segment.
     Literal(Box<[u8]>),
     /// Any one segment.
@@ -147,13 +147,13 @@ impl Template {
             return Err(TemplateError::new("is longer than 1024 bytes", None));
         }
         let inner = inner.strip_suffix('/').unwrap_or(inner);
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<TemplateSegment> = Vec::new();
         for segment in inner.split('/').filter(|_| !inner.is_empty()) {
-            if let Some(Piece::Rest(_)) = pieces.last() {
+            if let Some(TemplateSegment::Rest(_)) = pieces.last() {
                 let hint = "only the last segment may be `{*rest}`";
                 return Err(TemplateError::new("goes on behind `{*…}`", Some(hint)));
             }
-            let piece = Piece::parse(segment, case)?;
+            let piece = TemplateSegment::parse(segment, case)?;
             if piece.name().is_some_and(|name| pieces.iter().any(|p| p.name() == Some(name))) {
                 return Err(TemplateError::new("captures one name twice", None));
             }
@@ -172,18 +172,18 @@ impl Template {
     }
 
     /// Its segments.
-    pub(super) fn pieces(&self) -> &[Piece] {
+    pub(super) fn pieces(&self) -> &[TemplateSegment] {
         &self.pieces
     }
 
     /// Whether this is one of its paths.
-    pub(super) fn matches(&self, route: &Route) -> bool {
+    pub(super) fn matches(&self, route: &PathSegments) -> bool {
         let mut at = 0_usize;
         for piece in &self.pieces {
             match (piece, route.segment(at)) {
-                (Piece::Rest(_), _) => return true,
-                (Piece::Literal(literal), Some(segment)) if **literal == *segment => {}
-                (Piece::Capture(_), Some(_)) => {}
+                (TemplateSegment::Rest(_), _) => return true,
+                (TemplateSegment::Literal(literal), Some(segment)) if **literal == *segment => {}
+                (TemplateSegment::Capture(_), Some(_)) => {}
                 _ => return false,
             }
             at = at.saturating_add(1);
@@ -197,24 +197,24 @@ impl Template {
     }
 
     /// The one segment of a matching path that was captured by this name.
-    pub(super) fn captured<'r>(&self, name: &str, route: &'r Route) -> Option<&'r [u8]> {
-        let is_meant = |piece: &Piece| matches!(piece, Piece::Capture(own) if **own == *name);
+    pub(super) fn captured<'r>(&self, name: &str, route: &'r PathSegments) -> Option<&'r [u8]> {
+        let is_meant = |piece: &TemplateSegment| matches!(piece, TemplateSegment::Capture(own) if **own == *name);
         route.segment(self.pieces.iter().position(is_meant)?)
     }
 
     /// The segments of a matching path that `{*rest}` stands for.
-    pub(super) fn rest<'r>(&self, route: &'r Route) -> impl Iterator<Item = &'r [u8]> {
+    pub(super) fn rest<'r>(&self, route: &'r PathSegments) -> impl Iterator<Item = &'r [u8]> {
         route.segments(self.pieces.len().saturating_sub(1))
     }
 
     /// Which of two templates that match one path is meant: the first that is more specific,
     /// from left to right.
     pub(super) fn precedence(&self, other: &Self) -> Ordering {
-        let rank = |piece: Option<&Piece>| match piece {
-            Some(Piece::Literal(_)) => 0,
-            Some(Piece::Capture(_)) => 1,
+        let rank = |piece: Option<&TemplateSegment>| match piece {
+            Some(TemplateSegment::Literal(_)) => 0,
+            Some(TemplateSegment::Capture(_)) => 1,
             None => 2,
-            Some(Piece::Rest(_)) => 3,
+            Some(TemplateSegment::Rest(_)) => 3,
         };
         let longest = self.pieces.len().max(other.pieces.len());
         (0..longest)
@@ -224,7 +224,7 @@ impl Template {
     }
 }
 
-impl Piece {
+impl TemplateSegment {
     fn parse(segment: &str, case: PathCase) -> Result<Self, TemplateError> {
         let inner = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         if let Some(inner) = inner {
@@ -262,7 +262,7 @@ impl Piece {
         let absolute = format!("/{segment}");
         let canonical = path::canonical(&absolute)
             .map_err(|_| TemplateError::new("has a segment that no path can have", None))?;
-        let route = Route::new(canonical.as_bytes(), case);
+        let route = PathSegments::new(canonical.as_bytes(), case);
         match (route.len(), route.segment(0)) {
             (1, Some(literal)) => Ok(Self::Literal(literal.into())),
             _ => Err(TemplateError::new("has a segment that no path can have", None)),

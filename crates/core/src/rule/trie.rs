@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::hash::Table;
-use super::template::{Piece, Route, Template};
+use super::template::{PathSegments, Template, TemplateSegment};
 
 /// The templates of one condition.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Templates {
     }
 
     /// The most specific one that matches.
-    pub(super) fn find(&self, route: &Route) -> Option<&Template> {
+    pub(super) fn find(&self, route: &PathSegments) -> Option<&Template> {
         let Some(trie) = &self.trie else {
             return self.list.iter().find(|template| template.matches(route));
         };
@@ -76,12 +76,14 @@ impl Trie {
             let fresh = self.nodes.len();
             let Some(node) = self.nodes.get_mut(at) else { return };
             at = match piece {
-                Piece::Rest(_) => {
+                TemplateSegment::Rest(_) => {
                     node.rests.push(owner);
                     return;
                 }
-                Piece::Capture(_) => *node.capture.get_or_insert(fresh),
-                Piece::Literal(literal) => *node.literals.entry(literal.clone()).or_insert(fresh),
+                TemplateSegment::Capture(_) => *node.capture.get_or_insert(fresh),
+                TemplateSegment::Literal(literal) => {
+                    *node.literals.entry(literal.clone()).or_insert(fresh)
+                }
             };
             if at == fresh {
                 self.nodes.push(Node::default());
@@ -100,7 +102,7 @@ impl Trie {
 
     /// Calls `each` with the owners of all templates that match; one owner may come several
     /// times.
-    pub(super) fn walk(&self, route: &Route, mut each: impl FnMut(u32)) {
+    pub(super) fn walk(&self, route: &PathSegments, mut each: impl FnMut(u32)) {
         let mut open: SmallVec<[(usize, usize); 8]> = SmallVec::new();
         open.push((0, 0));
         while let Some((at, depth)) = open.pop() {

@@ -15,7 +15,7 @@ use crate::{Decision, Holder, Limit, OnChange, Op, Quota, Retry, Revision, Times
 
 /// An algorithm in one of its shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AlgorithmKind {
     /// A fixed window, of either anchor.
     FixedWindow,
     /// A sliding log.
@@ -36,7 +36,7 @@ pub enum Kind {
     Concurrency,
 }
 
-impl Kind {
+impl AlgorithmKind {
     /// Every kind.
     pub const ALL: [Self; 9] = [
         Self::FixedWindow,
@@ -143,7 +143,7 @@ impl Kind {
 
 /// Whether a history's clock may step back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clockwork {
+pub enum ClockMode {
     /// Never.
     Forward,
     /// Now and then, by little or by much.
@@ -176,8 +176,8 @@ pub struct Turn {
 #[derive(Clone, Debug)]
 pub struct History {
     rng: Rng,
-    kind: Kind,
-    clockwork: Clockwork,
+    kind: AlgorithmKind,
+    clockwork: ClockMode,
     limits: Vec<Limit>,
     current: usize,
     now: u64,
@@ -191,7 +191,7 @@ const LAST_MOMENT: u64 = 1 << 52;
 
 impl History {
     /// A history of this kind.
-    pub fn new(kind: Kind, clockwork: Clockwork, edits: Edits, seed: u64) -> Self {
+    pub fn new(kind: AlgorithmKind, clockwork: ClockMode, edits: Edits, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let mut limits = vec![kind.limit(&mut rng)];
         if edits == Edits::Live {
@@ -207,7 +207,7 @@ impl History {
     }
 
     /// Another limit of the same kind, as likely near the first as anywhere.
-    fn edited(kind: Kind, first: &Limit, rng: &mut Rng) -> Limit {
+    fn edited(kind: AlgorithmKind, first: &Limit, rng: &mut Rng) -> Limit {
         let quota = first.quota();
         let count = match rng.below(4) {
             0 => quota.count().get() / 2,
@@ -232,7 +232,7 @@ impl History {
         }
         self.pass_time();
         let op = match self.kind {
-            Kind::Concurrency => self.holder_op(),
+            AlgorithmKind::Concurrency => self.holder_op(),
             _ => self.cost_op(),
         };
         let refill = self.refill();
@@ -286,7 +286,7 @@ impl History {
 
     fn pass_time(&mut self) {
         let (interval, period, refill) = (self.interval(), self.period(), self.refill());
-        if self.clockwork == Clockwork::Unsteady && self.rng.chance(1, 15) {
+        if self.clockwork == ClockMode::Unsteady && self.rng.chance(1, 15) {
             let back = match self.rng.below(6) {
                 0 => 1,
                 1 => self.rng.below(interval.saturating_add(1)),
@@ -393,9 +393,9 @@ mod tests {
     #[test]
     fn every_kind_draws_limits_of_its_own_kind() {
         let mut rng = Rng::new(1);
-        for kind in Kind::ALL {
+        for kind in AlgorithmKind::ALL {
             for _ in 0..100 {
-                assert_eq!(Kind::of(&kind.limit(&mut rng).algorithm()), kind);
+                assert_eq!(AlgorithmKind::of(&kind.limit(&mut rng).algorithm()), kind);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What every store of locks must do, whatever it is made of.
 //!
-//! A store crate implements [`Subject`] over its store and calls [`all`]. The heart is [`replay`]:
+//! A store crate implements [`LockStoreUnderTest`] over its store and calls [`all`]. The heart is [`replay`]:
 //! random histories of a few owners on a few locks, executed by the store and by a map of
-//! [`Record`]s; every answer must be equal. The other checks are the sentences people rely on.
+//! [`LockRecord`]s; every answer must be equal. The other checks are the sentences people rely on.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use std::time::Duration;
 use super::Rng;
 use crate::Timestamp;
 use crate::lock::{
-    Acquire, Acquired, Attempt, Durability, Fence, HoldId, Kind, LATCH, Lease, LockName, MAX_DEPTH,
-    Owner, Record, Release, Released, Renew, Renewed,
+    Acquire, AcquireOutcome, Attempt, Durability, Fence, HoldId, Lease, LockKind, LockName,
+    LockRecord, MAX_DEPTH, Owner, RELEASE_RECORD_TTL, Release, ReleaseOutcome, Renew, RenewOutcome,
 };
 
 /// A store under test, with a clock that the test moves.
-pub trait Subject {
+pub trait LockStoreUnderTest {
     /// Takes a lock.
-    fn acquire(&self, ask: &Acquire<'_>) -> Acquired;
+    fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome;
 
     /// Lengthens leases.
-    fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewed>;
+    fn renew(&self, batch: &[Renew<'_>]) -> Vec<RenewOutcome>;
 
     /// Ends a hold.
-    fn release(&self, ask: &Release<'_>) -> Released;
+    fn release(&self, ask: &Release<'_>) -> ReleaseOutcome;
 
     /// Frees a lock; its owner and how often it was held.
     fn force_release(&self, name: &LockName) -> Option<(String, u32)>;
@@ -40,9 +40,9 @@ pub trait Subject {
 /// # Panics
 ///
 /// When the store does something else than it must.
-pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
+pub fn all(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     subject.set_time(START);
-    for kind in [Kind::Reentrant, Kind::Simple] {
+    for kind in [LockKind::Reentrant, LockKind::Simple] {
         an_acquisition_sent_again_counts_once(subject, kind);
         a_release_sent_again_releases_nothing_else(subject, kind);
         only_the_holder_can_renew_or_release(subject, kind);
@@ -59,7 +59,7 @@ pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
 pub const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 /// An acquisition with nothing special about it.
-pub fn plain<'a>(name: &'a LockName, kind: Kind, owner: &'a Owner, hold: u128) -> Acquire<'a> {
+pub fn plain<'a>(name: &'a LockName, kind: LockKind, owner: &'a Owner, hold: u128) -> Acquire<'a> {
     Acquire {
         name,
         kind,
@@ -68,7 +68,7 @@ pub fn plain<'a>(name: &'a LockName, kind: Kind, owner: &'a Owner, hold: u128) -
         lease: Lease::DEFAULT,
         delay: Duration::ZERO,
         label: "a test",
-        durability: Durability::Plain,
+        durability: Durability::Primary,
     }
 }
 
@@ -89,22 +89,22 @@ pub const fn longer<'a>(ask: &Acquire<'a>, fence: Fence) -> Renew<'a> {
 /// # Panics
 ///
 /// When it was not granted.
-pub fn granted(acquired: Acquired) -> Fence {
+pub fn granted(acquired: AcquireOutcome) -> Fence {
     match acquired {
-        Acquired::Granted { fence, .. } => fence,
+        AcquireOutcome::Granted { fence, .. } => fence,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-fn name(of: &str, kind: Kind) -> LockName {
+fn name(of: &str, kind: LockKind) -> LockName {
     LockName::new(&format!("suite {{{of}}} {kind:?}")).expect("a short name")
 }
 
 /// No two holds have one id, whatever the lock.
-const fn id(kind: Kind, number: u128) -> u128 {
+const fn id(kind: LockKind, number: u128) -> u128 {
     match kind {
-        Kind::Reentrant => number,
-        Kind::Simple => 500 + number,
+        LockKind::Reentrant => number,
+        LockKind::Simple => 500 + number,
     }
 }
 
@@ -113,7 +113,7 @@ fn owner(number: u64) -> Owner {
 }
 
 /// E43: sent twice, it is held once.
-pub fn an_acquisition_sent_again_counts_once(subject: &impl Subject, kind: Kind) {
+pub fn an_acquisition_sent_again_counts_once(subject: &impl LockStoreUnderTest, kind: LockKind) {
     let (lock, me) = (name("again", kind), owner(1));
     let ask = plain(&lock, kind, &me, id(kind, 1));
 
@@ -121,12 +121,15 @@ pub fn an_acquisition_sent_again_counts_once(subject: &impl Subject, kind: Kind)
     let again = subject.acquire(&ask);
 
     assert_eq!(first, again);
-    assert_eq!(subject.release(&end(&ask)), Released::Freed);
+    assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::Freed);
     assert_eq!(subject.holder(&lock), None);
 }
 
 /// E43: a release that comes again, late, does not free the next holder's lock.
-pub fn a_release_sent_again_releases_nothing_else(subject: &impl Subject, kind: Kind) {
+pub fn a_release_sent_again_releases_nothing_else(
+    subject: &impl LockStoreUnderTest,
+    kind: LockKind,
+) {
     let (lock, me, you) = (name("released", kind), owner(1), owner(2));
     let (mine, yours) =
         (plain(&lock, kind, &me, id(kind, 10)), plain(&lock, kind, &you, id(kind, 11)));
@@ -136,7 +139,7 @@ pub fn a_release_sent_again_releases_nothing_else(subject: &impl Subject, kind: 
 
     let again = subject.release(&end(&mine));
 
-    assert_eq!((first, again), (Released::Freed, first));
+    assert_eq!((first, again), (ReleaseOutcome::Freed, first));
     assert_eq!(subject.holder(&lock), Some((you.as_str().to_owned(), 1)));
     // Nor does it free the same owner's next hold.
     subject.release(&end(&yours));
@@ -148,7 +151,7 @@ pub fn a_release_sent_again_releases_nothing_else(subject: &impl Subject, kind: 
 }
 
 /// E43, C40: strangers, and the owner under an older fence, change nothing.
-pub fn only_the_holder_can_renew_or_release(subject: &impl Subject, kind: Kind) {
+pub fn only_the_holder_can_renew_or_release(subject: &impl LockStoreUnderTest, kind: LockKind) {
     let (lock, me, you) = (name("foreign", kind), owner(1), owner(2));
     let (old, mine) =
         (plain(&lock, kind, &me, id(kind, 20)), plain(&lock, kind, &me, id(kind, 21)));
@@ -161,28 +164,34 @@ pub fn only_the_holder_can_renew_or_release(subject: &impl Subject, kind: Kind) 
     let renewed = subject.renew(&[stranger, longer(&mine, stale), longer(&mine, fence)]);
     let released = subject.release(&Release { owner: &you, ..end(&mine) });
 
-    assert_eq!(renewed, [Renewed::Lost, Renewed::Lost, Renewed::Held]);
-    assert_eq!(released, Released::AlreadyLost);
+    assert_eq!(renewed, [RenewOutcome::Lost, RenewOutcome::Lost, RenewOutcome::Held]);
+    assert_eq!(released, ReleaseOutcome::AlreadyLost);
     assert_eq!(subject.holder(&lock), Some((me.as_str().to_owned(), 1)));
     assert_eq!(subject.force_release(&lock), Some((me.as_str().to_owned(), 1)));
-    assert_eq!(subject.renew(&[longer(&mine, fence)]), [Renewed::Lost]);
+    assert_eq!(subject.renew(&[longer(&mine, fence)]), [RenewOutcome::Lost]);
     assert_eq!(subject.force_release(&lock), None);
 }
 
 /// A caller gave up, and its acquisition arrives after its release.
-pub fn a_hold_that_was_released_is_not_granted_any_more(subject: &impl Subject, kind: Kind) {
+pub fn a_hold_that_was_released_is_not_granted_any_more(
+    subject: &impl LockStoreUnderTest,
+    kind: LockKind,
+) {
     let (lock, me) = (name("late", kind), owner(1));
     let ask = plain(&lock, kind, &me, id(kind, 30));
 
-    assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost);
-    assert_eq!(subject.acquire(&ask), Acquired::Over);
+    assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::AlreadyLost);
+    assert_eq!(subject.acquire(&ask), AcquireOutcome::Over);
 
     assert_eq!(subject.holder(&lock), None);
-    assert_eq!(subject.release(&end(&ask)), Released::AlreadyLost, "answered alike");
+    assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::AlreadyLost, "answered alike");
 }
 
 /// The lock-delay: after a loss it is closed for a while, after a release it is not.
-pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(subject: &impl Subject, kind: Kind) {
+pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(
+    subject: &impl LockStoreUnderTest,
+    kind: LockKind,
+) {
     let (lock, me, you) = (name("delay", kind), owner(1), owner(2));
     let minute = Duration::from_secs(60);
     let mine = Acquire { delay: minute, ..plain(&lock, kind, &me, id(kind, 40)) };
@@ -200,126 +209,133 @@ pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(subject: &impl Subj
     let open = subject.acquire(&Acquire { hold: HoldId::new(id(kind, 44)), ..yours });
 
     let left = minute - Duration::from_millis(1);
-    assert_eq!(closed, Acquired::Busy { left: Some(left) });
+    assert_eq!(closed, AcquireOutcome::Busy { left: Some(left) });
     granted(open);
     subject.force_release(&lock);
     subject.set_time(START);
 }
 
 /// E41, E44: a second hold has the first one's fence, and cannot cut its lease short.
-pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl Subject) {
-    let (lock, me, you) = (name("twice", Kind::Reentrant), owner(1), owner(2));
-    let outer = plain(&lock, Kind::Reentrant, &me, 50);
+pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl LockStoreUnderTest) {
+    let (lock, me, you) = (name("twice", LockKind::Reentrant), owner(1), owner(2));
+    let outer = plain(&lock, LockKind::Reentrant, &me, 50);
     let short = Lease::new(Duration::from_secs(1)).expect("a second");
     let inner = Acquire { hold: HoldId::new(51), lease: short, ..outer };
 
     let fence = granted(subject.acquire(&outer));
     let second = subject.acquire(&inner);
 
-    assert_eq!(second, Acquired::Granted { fence, depth: 2, copies: 0 });
-    assert_eq!(subject.release(&end(&inner)), Released::StillHeld);
-    let busy = subject.acquire(&plain(&lock, Kind::Reentrant, &you, 52));
-    assert_eq!(busy, Acquired::Busy { left: Some(Lease::DEFAULT.duration()) });
-    assert_eq!(subject.release(&end(&outer)), Released::Freed);
+    assert_eq!(second, AcquireOutcome::Granted { fence, depth: 2, copies: 0 });
+    assert_eq!(subject.release(&end(&inner)), ReleaseOutcome::StillHeld);
+    let busy = subject.acquire(&plain(&lock, LockKind::Reentrant, &you, 52));
+    assert_eq!(busy, AcquireOutcome::Busy { left: Some(Lease::DEFAULT.duration()) });
+    assert_eq!(subject.release(&end(&outer)), ReleaseOutcome::Freed);
 }
 
 /// At [`MAX_DEPTH`] there is no further in.
-pub fn re_entry_ends_at_a_depth(subject: &impl Subject) {
-    let (lock, me) = (name("deep", Kind::Reentrant), owner(1));
+pub fn re_entry_ends_at_a_depth(subject: &impl LockStoreUnderTest) {
+    let (lock, me) = (name("deep", LockKind::Reentrant), owner(1));
     for hold in 0..MAX_DEPTH {
-        granted(subject.acquire(&plain(&lock, Kind::Reentrant, &me, 1_000 + hold as u128)));
+        granted(subject.acquire(&plain(&lock, LockKind::Reentrant, &me, 1_000 + hold as u128)));
     }
 
-    let deeper = subject.acquire(&plain(&lock, Kind::Reentrant, &me, 9_999));
+    let deeper = subject.acquire(&plain(&lock, LockKind::Reentrant, &me, 9_999));
 
-    assert_eq!(deeper, Acquired::TooDeep);
+    assert_eq!(deeper, AcquireOutcome::TooDeep);
     assert_eq!(subject.holder(&lock), Some((me.as_str().to_owned(), MAX_DEPTH as u32)));
     subject.force_release(&lock);
 }
 
 /// A name that is one kind of lock now is not the other.
-pub fn kinds_do_not_mix(subject: &impl Subject) {
-    let (lock, me) = (name("mixed", Kind::Reentrant), owner(1));
-    for (kind, other) in [(Kind::Reentrant, Kind::Simple), (Kind::Simple, Kind::Reentrant)] {
+pub fn kinds_do_not_mix(subject: &impl LockStoreUnderTest) {
+    let (lock, me) = (name("mixed", LockKind::Reentrant), owner(1));
+    for (kind, other) in
+        [(LockKind::Reentrant, LockKind::Simple), (LockKind::Simple, LockKind::Reentrant)]
+    {
         let ask = plain(&lock, kind, &me, id(kind, 60));
         let fence = granted(subject.acquire(&ask));
 
         let mixed = Acquire { kind: other, hold: HoldId::new(69), ..ask };
 
-        assert_eq!(subject.acquire(&mixed), Acquired::Foreign);
+        assert_eq!(subject.acquire(&mixed), AcquireOutcome::Foreign);
         let renewed = subject.renew(&[Renew { kind: other, ..longer(&ask, fence) }]);
-        assert_eq!(renewed, [Renewed::Lost]);
-        assert_eq!(subject.release(&end(&ask)), Released::Freed);
+        assert_eq!(renewed, [RenewOutcome::Lost]);
+        assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::Freed);
     }
 }
 
 /// A store as simple as can be: a map that only grows.
 #[derive(Debug, Default)]
-pub struct Model {
-    records: HashMap<LockName, Record>,
+pub struct LockModel {
+    records: HashMap<LockName, LockRecord>,
     /// What each release was answered, and until which millisecond that is remembered.
-    latches: HashMap<(LockName, HoldId), (Released, u64)>,
+    release_records: HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>,
 }
 
-impl Model {
-    fn latch(&self, name: &LockName, hold: HoldId, now: Timestamp) -> Option<Released> {
-        let (answer, until) = self.latches.get(&(name.clone(), hold))?;
+impl LockModel {
+    fn release_record(
+        &self,
+        name: &LockName,
+        hold: HoldId,
+        now: Timestamp,
+    ) -> Option<ReleaseOutcome> {
+        let (answer, until) = self.release_records.get(&(name.clone(), hold))?;
         (now.as_micros() / 1_000 <= *until).then_some(*answer)
     }
 
     /// Takes a lock.
-    pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> Acquired {
-        if self.latch(ask.name, ask.hold, now).is_some() {
-            return Acquired::Over;
+    pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> AcquireOutcome {
+        if self.release_record(ask.name, ask.hold, now).is_some() {
+            return AcquireOutcome::Over;
         }
         self.records.entry(ask.name.clone()).or_default().acquire(ask, now)
     }
 
     /// Lengthens a lease.
-    pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> Renewed {
+    pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> RenewOutcome {
         self.records.entry(ask.name.clone()).or_default().renew(ask, now)
     }
 
     /// Ends a hold.
-    pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> Released {
-        if let Some(answer) = self.latch(ask.name, ask.hold, now) {
+    pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> ReleaseOutcome {
+        if let Some(answer) = self.release_record(ask.name, ask.hold, now) {
             return answer;
         }
         let answer = self.records.entry(ask.name.clone()).or_default().release(ask, now);
-        let until = now.as_micros() / 1_000 + LATCH.as_millis() as u64;
-        self.latches.insert((ask.name.clone(), ask.hold), (answer, until));
+        let until = now.as_micros() / 1_000 + RELEASE_RECORD_TTL.as_millis() as u64;
+        self.release_records.insert((ask.name.clone(), ask.hold), (answer, until));
         answer
     }
 }
 
 /// One step of a history on owned parts.
-struct Play {
+struct OwnedAcquire {
     name: LockName,
-    kind: Kind,
+    kind: LockKind,
     owner: Owner,
     hold: u128,
     lease: Lease,
     delay: Duration,
 }
 
-impl Play {
+impl OwnedAcquire {
     fn ask(&self) -> Acquire<'_> {
         let Self { lease, delay, .. } = *self;
         Acquire { lease, delay, ..plain(&self.name, self.kind, &self.owner, self.hold) }
     }
 }
 
-/// Replays a random history through the store and through the [`Model`]. E45
+/// Replays a random history through the store and through the [`LockModel`]. E45
 ///
 /// Fences need not be equal: a store may count all its locks together. But they must rise with every
 /// grant of a lock, and be the same where the model's are. E42
-pub fn replay(subject: &impl Subject, seed: u64, steps: u64) {
+pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     let mut rng = Rng::new(seed);
-    let mut model = Model::default();
+    let mut model = LockModel::default();
     let mut now = START;
     let mut fences: HashMap<(LockName, Fence), Fence> = HashMap::new();
     let mut highest: HashMap<LockName, Fence> = HashMap::new();
-    let mut plays: Vec<Play> = Vec::new();
+    let mut plays: Vec<OwnedAcquire> = Vec::new();
     for step in 0..steps {
         now = moved(&mut rng, now);
         subject.set_time(now);
@@ -334,8 +350,8 @@ pub fn replay(subject: &impl Subject, seed: u64, steps: u64) {
             let (expected, found) = (model.acquire(&play.ask(), now), subject.acquire(&play.ask()));
             match (expected, found) {
                 (
-                    Acquired::Granted { fence, depth, .. },
-                    Acquired::Granted { fence: actual, depth: reported, .. },
+                    AcquireOutcome::Granted { fence, depth, .. },
+                    AcquireOutcome::Granted { fence: actual, depth: reported, .. },
                 ) => {
                     assert_eq!(depth, reported, "{}", context());
                     let key = (play.name.clone(), fence);
@@ -386,13 +402,13 @@ fn moved(rng: &mut Rng, now: Timestamp) -> Timestamp {
     })
 }
 
-fn drawn(rng: &mut Rng, seed: u64, step: u64) -> Play {
-    let kind = rng.pick(&[Kind::Reentrant, Kind::Reentrant, Kind::Simple]);
+fn drawn(rng: &mut Rng, seed: u64, step: u64) -> OwnedAcquire {
+    let kind = rng.pick(&[LockKind::Reentrant, LockKind::Reentrant, LockKind::Simple]);
     // Now and then the other kind by the same name.
-    let named = if rng.chance(1, 20) { Kind::Simple } else { kind };
+    let named = if rng.chance(1, 20) { LockKind::Simple } else { kind };
     let name = LockName::new(&format!("replay {seed} {named:?} {}", rng.below(2))).expect("short");
     let millis = rng.pick(&[10, 500, 1_000, 30_000]);
-    Play {
+    OwnedAcquire {
         name,
         kind,
         owner: owner(rng.below(3)),

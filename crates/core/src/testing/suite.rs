@@ -1,6 +1,6 @@
 //! What every store must do, whatever it is made of.
 //!
-//! A store crate implements [`Subject`] over its store and calls [`all`]. The heart is
+//! A store crate implements [`StoreUnderTest`] over its store and calls [`all`]. The heart is
 //! [`replay`]: random histories of every algorithm, in requests of several charges and batches
 //! of several requests, executed by the store and by a plain map of counters; every field of
 //! every answer must be equal. The other checks are the sentences people rely on.
@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Rng;
-use super::history::{Clockwork, Edits, History, Kind};
+use super::history::{AlgorithmKind, ClockMode, Edits, History};
 use crate::algorithm::{LeakyQueue, TokenBucket};
-use crate::{
-    Answer, Charge, Counter, Key, Limit, Need, Op, Quota, Request, Seat, Timestamp, Verdict,
-};
+use crate::counter::Counter;
+use crate::request::ChargeTarget;
+use crate::{Answer, Charge, Key, Limit, Need, Op, Quota, Request, Timestamp, Verdict};
 
 /// A store under test, with a clock that the test moves.
-pub trait Subject {
+pub trait StoreUnderTest {
     /// Executes the batch.
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer>;
 
@@ -33,7 +33,7 @@ pub trait Subject {
 /// # Panics
 ///
 /// When the store does something else than it must.
-pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
+pub fn all(subject: &impl StoreUnderTest, seed: u64, steps: u64) {
     one_refusal_charges_nobody(subject);
     the_longest_retry_names_who_refuses(subject);
     the_order_of_charges_does_not_matter(subject, seed);
@@ -41,7 +41,7 @@ pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
     one_key_under_two_algorithms_counts_apart(subject);
     any_one_of_a_group_suffices(subject);
     a_batch_is_decided_in_order(subject);
-    for clockwork in [Clockwork::Forward, Clockwork::Unsteady] {
+    for clockwork in [ClockMode::Forward, ClockMode::Unsteady] {
         for edits in [Edits::None, Edits::Live] {
             replay(subject, clockwork, edits, seed, steps);
         }
@@ -50,11 +50,11 @@ pub fn all(subject: &impl Subject, seed: u64, steps: u64) {
 
 /// A store as simple as can be: a map that only grows.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub struct StoreModel {
     counters: HashMap<(Vec<u8>, u8), Counter>,
 }
 
-impl Model {
+impl StoreModel {
     /// The counter of a charge that was executed.
     pub fn counter(&self, charge: &Charge<'_>) -> Option<&Counter> {
         self.counters.get(&name(charge))
@@ -76,10 +76,10 @@ impl Model {
                 counters.push(found.unwrap_or_else(|| Counter::absent(limit)));
             }
         }
-        let seat = |charge| names.iter().position(|other| *other == name(charge)).expect("named");
-        let seats: Vec<Seat> =
-            request.charges().iter().map(|charge| Seat::Counter(seat(charge))).collect();
-        let answer = request.judge(&mut counters, &seats, now);
+        let target = |charge| names.iter().position(|other| *other == name(charge)).expect("named");
+        let targets: Vec<ChargeTarget> =
+            request.charges().iter().map(|charge| ChargeTarget::Counter(target(charge))).collect();
+        let answer = request.judge(&mut counters, &targets, now);
         self.counters.extend(names.into_iter().zip(counters));
         answer
     }
@@ -90,31 +90,37 @@ fn name(charge: &Charge<'_>) -> (Vec<u8>, u8) {
 }
 
 /// Replays random histories through the store and through a plain map of counters. E31
-pub fn replay(subject: &impl Subject, clockwork: Clockwork, edits: Edits, seed: u64, steps: u64) {
+pub fn replay(
+    subject: &impl StoreUnderTest,
+    clockwork: ClockMode,
+    edits: Edits,
+    seed: u64,
+    steps: u64,
+) {
     let mut rng = Rng::new(seed);
-    let mut players: Vec<Player> = Kind::ALL
+    let mut players: Vec<KeyHistory> = AlgorithmKind::ALL
         .iter()
         .cycle()
-        .take(2 * Kind::ALL.len())
+        .take(2 * AlgorithmKind::ALL.len())
         .enumerate()
         .map(|(i, kind)| {
             let history = History::new(*kind, clockwork, edits, rng.any());
-            Player { key: format!("replay:{clockwork:?}:{edits:?}:{seed}:{i}"), history }
+            KeyHistory { key: format!("replay:{clockwork:?}:{edits:?}:{seed}:{i}"), history }
         })
         .collect();
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     let mut now = Timestamp::from_micros(1_700_000_000_000_000);
     for step in 0..steps {
         let leader = rng.below(players.len() as u64) as usize;
         players[leader].history.move_to(now);
-        let mut batch: Vec<Vec<Played>> = Vec::new();
+        let mut batch: Vec<Vec<OwnedCharge>> = Vec::new();
         for i in 0..rng.pick(&[1, 1, 1, 2, 4]) {
             let plays = play(&mut players, leader, &mut rng, now, i == 0);
             now = plays[0].now;
             batch.push(plays);
         }
         let charges: Vec<Vec<Charge<'_>>> =
-            batch.iter().map(|plays| plays.iter().map(Played::charge).collect()).collect();
+            batch.iter().map(|plays| plays.iter().map(OwnedCharge::charge).collect()).collect();
         let requests: Vec<Request<'_>> =
             charges.iter().filter_map(|charges| Request::new(charges).ok()).collect();
 
@@ -139,13 +145,13 @@ pub fn replay(subject: &impl Subject, clockwork: Clockwork, edits: Edits, seed: 
 }
 
 /// A key and its history.
-struct Player {
+struct KeyHistory {
     key: String,
     history: History,
 }
 
 /// One charge, owned.
-struct Played {
+struct OwnedCharge {
     key: String,
     limit: Limit,
     op: Op,
@@ -154,7 +160,7 @@ struct Played {
     now: Timestamp,
 }
 
-impl Played {
+impl OwnedCharge {
     fn charge(&self) -> Charge<'_> {
         let key = Key::new(&self.key).expect("a short key");
         let charge = Charge::new(key, &self.limit, self.op).expect("fits");
@@ -165,12 +171,12 @@ impl Played {
 
 /// The charges of one request: the leader's, and now and then others at the same moment.
 fn play(
-    players: &mut [Player],
+    players: &mut [KeyHistory],
     leader: usize,
     rng: &mut Rng,
     now: Timestamp,
     leads: bool,
-) -> Vec<Played> {
+) -> Vec<OwnedCharge> {
     let others = rng.pick(&[0, 0, 0, 1, 2, 3, 6]);
     let mut plays = Vec::new();
     let mut moment = now;
@@ -185,7 +191,7 @@ fn play(
         let patience = if i == 0 { turn.patience } else { Duration::ZERO };
         let need = if rng.chance(1, 8) { Need::AnyOf } else { Need::Must };
         let (key, limit, op) = (player.key.clone(), turn.limit, turn.op);
-        plays.push(Played { key, limit, op, patience, need, now: moment });
+        plays.push(OwnedCharge { key, limit, op, patience, need, now: moment });
     }
     plays
 }
@@ -201,19 +207,19 @@ fn take<'a>(key: &'a str, limit: &'a Limit, cost: u64) -> Charge<'a> {
     Charge::take(Key::new(key).expect("a short key"), limit, cost).expect("not concurrency")
 }
 
-fn ask(subject: &impl Subject, charges: &[Charge<'_>]) -> Answer {
+fn ask(subject: &impl StoreUnderTest, charges: &[Charge<'_>]) -> Answer {
     let request = Request::new(charges).expect("a plain request");
     subject.charge(&[request]).pop().expect("one answer a request")
 }
 
-fn remaining(subject: &impl Subject, key: &str, limit: &Limit) -> u64 {
+fn remaining(subject: &impl StoreUnderTest, key: &str, limit: &Limit) -> u64 {
     let key = Key::new(key).expect("a short key");
     let peek = Charge::new(key, limit, Op::Peek(0)).expect("anything can be peeked at");
     ask(subject, &[peek]).decisions[0].remaining
 }
 
 /// A request that one charge refuses spends nothing of the others. E23
-pub fn one_refusal_charges_nobody(subject: &impl Subject) {
+pub fn one_refusal_charges_nobody(subject: &impl StoreUnderTest) {
     let (tenant, user) = (bucket(100, HOUR), bucket(3, HOUR));
 
     let answer = ask(subject, &[take("s1:tenant", &tenant, 5), take("s1:user", &user, 5)]);
@@ -230,7 +236,7 @@ pub fn one_refusal_charges_nobody(subject: &impl Subject) {
 }
 
 /// Of several that refuse, the one that does so longest is named. E24
-pub fn the_longest_retry_names_who_refuses(subject: &impl Subject) {
+pub fn the_longest_retry_names_who_refuses(subject: &impl StoreUnderTest) {
     let (short, long) = (bucket(1, Duration::from_secs(1)), bucket(1, HOUR));
     let both = [take("s2:short", &short, 1), take("s2:long", &long, 1)];
     assert!(ask(subject, &both).passes());
@@ -243,7 +249,7 @@ pub fn the_longest_retry_names_who_refuses(subject: &impl Subject) {
 }
 
 /// Two requests with the same charges in another order are answered alike. E25
-pub fn the_order_of_charges_does_not_matter(subject: &impl Subject, seed: u64) {
+pub fn the_order_of_charges_does_not_matter(subject: &impl StoreUnderTest, seed: u64) {
     let mut rng = Rng::new(seed);
     let limits: Vec<Limit> = (0..3).map(|_| bucket(rng.within(1, 20), HOUR)).collect();
     for _ in 0..50 {
@@ -259,7 +265,7 @@ pub fn the_order_of_charges_does_not_matter(subject: &impl Subject, seed: u64) {
 }
 
 /// What a request is refused, it is refused with one more charge as well. E26
-pub fn another_charge_never_turns_a_refusal_into_a_pass(subject: &impl Subject, seed: u64) {
+pub fn another_charge_never_turns_a_refusal_into_a_pass(subject: &impl StoreUnderTest, seed: u64) {
     let mut rng = Rng::new(seed);
     let (a, b) = (bucket(10, HOUR), bucket(5, HOUR));
     for i in 0..50 {
@@ -275,7 +281,7 @@ pub fn another_charge_never_turns_a_refusal_into_a_pass(subject: &impl Subject, 
 }
 
 /// Algorithms do not share counters, even under one key.
-pub fn one_key_under_two_algorithms_counts_apart(subject: &impl Subject) {
+pub fn one_key_under_two_algorithms_counts_apart(subject: &impl StoreUnderTest) {
     let bucket = bucket(5, HOUR);
     let queue = Limit::new(LeakyQueue, bucket.quota()).expect("a queue takes any quota");
 
@@ -286,7 +292,7 @@ pub fn one_key_under_two_algorithms_counts_apart(subject: &impl Subject) {
 }
 
 /// A group passes if one of it does; the one that refuses is not charged.
-pub fn any_one_of_a_group_suffices(subject: &impl Subject) {
+pub fn any_one_of_a_group_suffices(subject: &impl StoreUnderTest) {
     let (small, large) = (bucket(1, HOUR), bucket(10, HOUR));
     let either = [take("s6:small", &small, 2).any_of(), take("s6:large", &large, 2).any_of()];
 
@@ -297,7 +303,7 @@ pub fn any_one_of_a_group_suffices(subject: &impl Subject) {
 }
 
 /// Each request of a batch sees what those before it charged.
-pub fn a_batch_is_decided_in_order(subject: &impl Subject) {
+pub fn a_batch_is_decided_in_order(subject: &impl StoreUnderTest) {
     let limit = bucket(3, HOUR);
     let two = [take("s7", &limit, 2)];
     let one = [take("s7", &limit, 1)];

@@ -2,7 +2,7 @@
 
 use tollgate_core::algorithm::LeakyMeter;
 use tollgate_core::rule::declaration::{CostFrom, Domain, Mode, OnMissing, Rule, Scenario};
-use tollgate_core::rule::{Ask, BlockedBy, Judgement, Outcome, RuleSet};
+use tollgate_core::rule::{Ask, BlockedBy, Judgement, RuleOutcome, RuleSet};
 use tollgate_core::{OnChange, OnFull, Request, Revision};
 
 use crate::support::{
@@ -16,7 +16,7 @@ fn an_unknown_domain_is_said_to_be_unknown() {
     assert!(matches!(set(vec![]).judge(&other, &SECRET), Judgement::UnknownDomain));
     assert!(matches!(RuleSet::empty().judge(&other, &SECRET), Judgement::UnknownDomain));
     assert_eq!(RuleSet::empty().version(), 0);
-    assert!(set(vec![]).consider(&other).is_empty());
+    assert!(set(vec![]).explain(&other).is_empty());
 }
 
 #[test]
@@ -263,15 +263,15 @@ fn an_explanation_says_why_each_rule_does_what_it_does() {
         Rule::new("blocks").with(|rule| rule.block = true),
     ]);
 
-    let considered = set.consider(&ask(&[("user", "u")]));
+    let considered = set.explain(&ask(&[("user", "u")]));
 
     let [off, unmatched, skipped, replaced, charged, blocks] = considered.as_slice() else {
         panic!("{considered:?}")
     };
-    assert!(matches!(off.outcome, Outcome::Off));
-    assert!(matches!(unmatched.outcome, Outcome::Unmatched { attribute: "plan" }));
-    assert!(matches!(skipped.outcome, Outcome::Skipped { attribute: "tenant" }));
-    assert!(matches!(replaced.outcome, Outcome::Replaced { by } if by.name() == "charged"));
-    assert!(matches!(charged.outcome, Outcome::Charges));
-    assert!(matches!(blocks.outcome, Outcome::Blocks(BlockedBy::Rule(_))));
+    assert!(matches!(off.outcome, RuleOutcome::Off));
+    assert!(matches!(unmatched.outcome, RuleOutcome::Unmatched { attribute: "plan" }));
+    assert!(matches!(skipped.outcome, RuleOutcome::Skipped { attribute: "tenant" }));
+    assert!(matches!(replaced.outcome, RuleOutcome::Replaced { by } if by.name() == "charged"));
+    assert!(matches!(charged.outcome, RuleOutcome::Charges));
+    assert!(matches!(blocks.outcome, RuleOutcome::Blocks(BlockedBy::Rule(_))));
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use tollgate_core::rule::declaration::{Domain, Mode, OnMissing, Pattern, Rule, Value};
-use tollgate_core::rule::{Ask, BlockedBy, Judgement, Outcome, RuleSet};
+use tollgate_core::rule::{Ask, BlockedBy, Judgement, RuleOutcome, RuleSet};
 use tollgate_core::testing::Rng;
 
 use crate::oracle::{Expected, Facts, judge, spelled};
@@ -296,11 +296,11 @@ fn an_explanation_says_what_the_judgement_does() {
             let facts = random_facts(&mut rng);
             let path = facts.path.as_ref().map(|segments| spelled(segments, &mut rng));
             let ask = asked(&facts, path.as_deref());
-            let considered = set.consider(&ask);
+            let considered = set.explain(&ask);
             assert_eq!(considered.len(), domain.rules.len());
             let names = |mode: Mode| {
                 let charged = considered.iter().filter(|one| {
-                    matches!(one.outcome, Outcome::Charges) && one.rule.mode() == mode
+                    matches!(one.outcome, RuleOutcome::Charges) && one.rule.mode() == mode
                 });
                 let mut names: Vec<String> =
                     charged.map(|one| one.rule.name().to_owned()).collect();
@@ -308,7 +308,7 @@ fn an_explanation_says_what_the_judgement_does() {
                 names
             };
             let refuses = considered.iter().any(|one| {
-                matches!(one.outcome, Outcome::Blocks(_)) && one.rule.mode() == Mode::Enforce
+                matches!(one.outcome, RuleOutcome::Blocks(_)) && one.rule.mode() == Mode::Enforce
             });
             match actual(&set, &ask) {
                 Expected::Charges { enforced, shadow } => {

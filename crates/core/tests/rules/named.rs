@@ -1,7 +1,7 @@
 //! Rules by name, and rules in the code.
 
 use tollgate_core::rule::declaration::{Mode, OnMissing};
-use tollgate_core::rule::{Ask, BlockedBy, Charges, Judgement, NamedError, RuleSet};
+use tollgate_core::rule::{Ask, BlockedBy, Charges, Judgement, NamedRuleError, RuleSet};
 
 use crate::support::{SECRET, With, ask, key, rule, set, set_of, shop, subject};
 
@@ -75,10 +75,10 @@ fn what_is_not_there_or_does_not_fit_is_an_error() {
         set.judge_named(&Ask::new(domain), rule, values, &SECRET).map(drop).unwrap_err()
     };
 
-    assert_eq!(judge("bank", "r", None), NamedError::Domain);
-    assert_eq!(judge("shop", "x", None), NamedError::Rule);
-    assert_eq!(judge("shop", "r", Some(&[])), NamedError::Values { expected: 1, given: 0 });
-    assert_eq!(judge("shop", "r", Some(&[b"10.0.0"])), NamedError::Address);
+    assert_eq!(judge("bank", "r", None), NamedRuleError::Domain);
+    assert_eq!(judge("shop", "x", None), NamedRuleError::Rule);
+    assert_eq!(judge("shop", "r", Some(&[])), NamedRuleError::Values { expected: 1, given: 0 });
+    assert_eq!(judge("shop", "r", Some(&[b"10.0.0"])), NamedRuleError::Address);
 }
 
 #[test]

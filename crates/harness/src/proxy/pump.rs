@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Fault, Lane, TICK};
+use super::{DirectionState, Fault, TICK};
 use crate::lock;
 
 /// Between the pieces of [`Fault::Slice`], so that a reader has the time to see each alone.
@@ -23,7 +23,7 @@ const MAX_LINE: usize = 1 << 20;
 const MAX_DELAY: Duration = Duration::from_secs(86_400);
 
 /// How a direction ended.
-pub(super) enum End {
+pub(super) enum PumpEnd {
     /// The sender has no more to say; the other direction may go on.
     Eof,
     Close,
@@ -34,7 +34,7 @@ pub(super) struct Pump<'a> {
     over: &'a AtomicBool,
     from: &'a TcpStream,
     to: &'a TcpStream,
-    lane: &'a Lane,
+    direction_state: &'a DirectionState,
     line: VecDeque<(Instant, Vec<u8>)>,
     in_line: usize,
     /// The number of the fault last seen, and the bytes that came under it.
@@ -45,21 +45,21 @@ impl<'a> Pump<'a> {
     pub(super) fn new(
         from: &'a TcpStream,
         to: &'a TcpStream,
-        lane: &'a Lane,
+        direction_state: &'a DirectionState,
         over: &'a AtomicBool,
     ) -> Self {
-        Self { over, from, to, lane, line: VecDeque::new(), in_line: 0, counted: (0, 0) }
+        Self { over, from, to, direction_state, line: VecDeque::new(), in_line: 0, counted: (0, 0) }
     }
 
-    pub(super) fn run(mut self) -> io::Result<End> {
+    pub(super) fn run(mut self) -> io::Result<PumpEnd> {
         let mut buffer = vec![0; 16 << 10];
         let mut from = self.from;
         loop {
             if self.wait()? {
                 let count = from.read(&mut buffer)?;
-                let end = if count == 0 { Some(End::Eof) } else { self.take(&buffer[..count]) };
+                let end = if count == 0 { Some(PumpEnd::Eof) } else { self.take(&buffer[..count]) };
                 // Counted after the fault was asked for: another may be set once they are seen.
-                self.lane.received.fetch_add(count, SeqCst);
+                self.direction_state.received.fetch_add(count, SeqCst);
                 if let Some(end) = end {
                     return self.finish(end);
                 }
@@ -86,8 +86,8 @@ impl<'a> Pump<'a> {
     }
 
     /// Puts arrived bytes in line as the fault wants it.
-    fn take(&mut self, bytes: &[u8]) -> Option<End> {
-        let (number, fault) = *lock(&self.lane.fault);
+    fn take(&mut self, bytes: &[u8]) -> Option<PumpEnd> {
+        let (number, fault) = *lock(&self.direction_state.fault);
         if self.counted.0 != number {
             self.counted = (number, 0);
         }
@@ -97,11 +97,11 @@ impl<'a> Pump<'a> {
             Fault::Pass => self.put(Duration::ZERO, bytes.to_vec()),
             Fault::Latency(delay) => self.put(delay, bytes.to_vec()),
             Fault::BlackHole => {}
-            Fault::Reset => return Some(End::Reset),
+            Fault::Reset => return Some(PumpEnd::Reset),
             Fault::CutAfter(limit) => {
                 let rest = limit.saturating_sub(before);
                 self.put(Duration::ZERO, bytes[..rest.min(bytes.len())].to_vec());
-                return (rest <= bytes.len()).then_some(End::Close);
+                return (rest <= bytes.len()).then_some(PumpEnd::Close);
             }
             Fault::Slice(size) => {
                 let mut delay = Duration::ZERO;
@@ -124,8 +124,8 @@ impl<'a> Pump<'a> {
     }
 
     /// An orderly end lets what is in line arrive first; a reset, here or from elsewhere, does not.
-    fn finish(&mut self, end: End) -> io::Result<End> {
-        while let (Some((due, _)), End::Eof | End::Close) = (self.line.front(), &end) {
+    fn finish(&mut self, end: PumpEnd) -> io::Result<PumpEnd> {
+        while let (Some((due, _)), PumpEnd::Eof | PumpEnd::Close) = (self.line.front(), &end) {
             let left = due.saturating_duration_since(now());
             if self.over.load(SeqCst) {
                 break;
@@ -142,8 +142,8 @@ impl<'a> Pump<'a> {
         let Some((_, bytes)) = self.line.pop_front() else { return Ok(()) };
         self.in_line = self.in_line.saturating_sub(bytes.len());
         // Counted first: whoever has the bytes must find them counted.
-        self.lane.delivered.fetch_add(bytes.len(), SeqCst);
-        self.lane.pieces.fetch_add(1, SeqCst);
+        self.direction_state.delivered.fetch_add(bytes.len(), SeqCst);
+        self.direction_state.pieces.fetch_add(1, SeqCst);
         let (mut to, mut rest) = (self.to, bytes.as_slice());
         while !rest.is_empty() {
             match to.write(rest) {

@@ -9,12 +9,12 @@ use syn::{Error, Expr, Ident, Lit, LitStr, Signature, Token};
 use tollgate_core::Quota;
 use tollgate_core::lock::Lease;
 
-use super::template::{self, Piece};
+use super::template::{self, NamePart};
 use crate::arguments::{name, once};
 
 /// The attribute, checked.
-pub(super) struct Arguments {
-    pub(super) name: Vec<Piece>,
+pub(super) struct LockArguments {
+    pub(super) name: Vec<NamePart>,
     /// Values that are added to the name, each behind its length.
     pub(super) by: Vec<Expr>,
     pub(super) wait: Wait,
@@ -39,9 +39,9 @@ const WAIT: Wait = Wait::For(Duration::from_secs(10));
 
 const NAMES: [&str; 8] = ["by", "wait", "lease", "fence", "guard", "owner", "locks", "error"];
 
-/// Arguments as they were written.
+/// LockArguments as they were written.
 #[derive(Default)]
-struct Written {
+struct RawLockArguments {
     name: Option<LitStr>,
     by: Option<Vec<Expr>>,
     wait: Option<Wait>,
@@ -54,19 +54,19 @@ struct Written {
 }
 
 /// Reads the arguments of the attribute of a function.
-pub(super) fn read(tokens: TokenStream, signature: &Signature) -> syn::Result<Arguments> {
-    let Written { name, by, wait, lease, fence, guard, owner, locks, error } =
-        syn::parse2::<Written>(tokens)?;
+pub(super) fn read(tokens: TokenStream, signature: &Signature) -> syn::Result<LockArguments> {
+    let RawLockArguments { name, by, wait, lease, fence, guard, owner, locks, error } =
+        syn::parse2::<RawLockArguments>(tokens)?;
     let Some(name) = name else {
         let message = "the lock has no name: write `#[lock(\"order:{id}\")]`";
         return Err(Error::new(Span::call_site(), message));
     };
     let name = template::read(&name, signature)?;
     let (by, wait) = (by.unwrap_or_default(), wait.unwrap_or(WAIT));
-    Ok(Arguments { name, by, wait, lease, fence, guard, owner, locks, error })
+    Ok(LockArguments { name, by, wait, lease, fence, guard, owner, locks, error })
 }
 
-impl Parse for Written {
+impl Parse for RawLockArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut written = Self::default();
         while !input.is_empty() {
@@ -91,7 +91,7 @@ impl Parse for Written {
     }
 }
 
-impl Written {
+impl RawLockArguments {
     fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();

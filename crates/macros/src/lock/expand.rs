@@ -11,12 +11,12 @@ use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{GenericArgument, ItemFn, PathArguments, ReturnType, Type};
 
-use super::arguments::{Arguments, Wait};
-use super::template::Piece;
+use super::arguments::{LockArguments, Wait};
+use super::template::NamePart;
 use crate::expand::{body, by_place, here, optional};
 
 /// The function under its lock.
-pub(super) fn expand(arguments: &Arguments, function: &ItemFn) -> TokenStream {
+pub(super) fn expand(arguments: &LockArguments, function: &ItemFn) -> TokenStream {
     let ItemFn { attrs, vis, sig, block, .. } = function;
     let (outer, inner) = by_place(attrs);
     let block = body(block);
@@ -93,10 +93,10 @@ fn duration(span: Duration) -> TokenStream {
 }
 
 /// Puts the name together.
-fn name(arguments: &Arguments) -> TokenStream {
+fn name(arguments: &LockArguments) -> TokenStream {
     let pieces = arguments.name.iter().map(|piece| match piece {
-        Piece::Text(text) => quote_spanned!(Span::mixed_site()=> call.text(#text);),
-        Piece::Value(value) => {
+        NamePart::Text(text) => quote_spanned!(Span::mixed_site()=> call.text(#text);),
+        NamePart::Value(value) => {
             let span = here(value);
             quote_spanned!(span=> call.value(&(#value));)
         }
@@ -113,7 +113,7 @@ fn name(arguments: &Arguments) -> TokenStream {
 }
 
 /// Whom to ask.
-fn enter(arguments: &Arguments, root: &TokenStream) -> TokenStream {
+fn enter(arguments: &LockArguments, root: &TokenStream) -> TokenStream {
     match &arguments.locks {
         Some(locks) => {
             let span = here(locks);
@@ -125,7 +125,7 @@ fn enter(arguments: &Arguments, root: &TokenStream) -> TokenStream {
 
 /// What a call without its lock returns. All of it is written where the return type is, for the
 /// compiler to complain there.
-fn refuse(arguments: &Arguments, function: &ItemFn) -> TokenStream {
+fn refuse(arguments: &LockArguments, function: &ItemFn) -> TokenStream {
     match &arguments.error {
         Some(error) => {
             let span = here(error);

@@ -8,13 +8,13 @@ use tollgate_core::lock::LockName;
 use crate::nearest::nearest;
 
 /// A part of a name.
-pub(super) enum Piece {
+pub(super) enum NamePart {
     Text(String),
     Value(Box<Expr>),
 }
 
 /// Reads a name.
-pub(super) fn read(text: &LitStr, signature: &Signature) -> syn::Result<Vec<Piece>> {
+pub(super) fn read(text: &LitStr, signature: &Signature) -> syn::Result<Vec<NamePart>> {
     let wrong = |message: String| Error::new(text.span(), message);
     let written = text.value();
     let (mut pieces, mut plain) = (Vec::new(), String::new());
@@ -32,15 +32,15 @@ pub(super) fn read(text: &LitStr, signature: &Signature) -> syn::Result<Vec<Piec
             let Some((inside, after)) = inside.split_once('}') else {
                 return Err(wrong(format!("`{from}` has no end: write `{{{{` for a brace")));
             };
-            let value = Piece::Value(Box::new(value(inside, text, signature)?));
-            if plain.is_empty() && matches!(pieces.last(), Some(Piece::Value(_))) {
+            let value = NamePart::Value(Box::new(value(inside, text, signature)?));
+            if plain.is_empty() && matches!(pieces.last(), Some(NamePart::Value(_))) {
                 return Err(wrong(format!(
                     "nothing stands between two values, and `1` and `23` would be `12` and `3`: \
                      put a text before `{{{inside}}}`, or write `by = (…)`"
                 )));
             }
             if !plain.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                pieces.push(NamePart::Text(std::mem::take(&mut plain)));
             }
             pieces.push(value);
             rest = after;
@@ -50,16 +50,16 @@ pub(super) fn read(text: &LitStr, signature: &Signature) -> syn::Result<Vec<Piec
     }
     plain.push_str(rest);
     if !plain.is_empty() {
-        pieces.push(Piece::Text(plain));
+        pieces.push(NamePart::Text(plain));
     }
     check(&pieces).map_err(wrong)?;
     Ok(pieces)
 }
 
-fn check(pieces: &[Piece]) -> Result<(), String> {
+fn check(pieces: &[NamePart]) -> Result<(), String> {
     let lengths = pieces.iter().map(|piece| match piece {
-        Piece::Text(text) => text.len(),
-        Piece::Value(_) => 0,
+        NamePart::Text(text) => text.len(),
+        NamePart::Value(_) => 0,
     });
     let length = lengths.fold(0, usize::saturating_add);
     if pieces.is_empty() {

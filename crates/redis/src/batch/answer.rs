@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::bucket::{self, Plain};
-use tollgate_core::algorithm::sliding_log;
+use tollgate_core::state::{BucketPlan, ImmediateTake, SlidingLogPlan};
 use tollgate_core::{
     Answer, Counter, Limit, OnChange, Op, Plan, Request, Retry, Span, State, Timestamp, Verdict,
 };
@@ -24,7 +23,7 @@ pub(crate) enum Told {
     #[default]
     Open,
     /// What became of a plain take from a bucket, and when.
-    Plain(Plain, Timestamp),
+    Plain(ImmediateTake, Timestamp),
     /// All of it.
     Whole(Box<Answer>),
 }
@@ -39,7 +38,7 @@ impl Told {
         match (self, request.charges()) {
             (Self::Whole(answer), _) => Some(*answer),
             (Self::Plain(plain, at), [charge]) => {
-                let (plan, cost) = (charge.limit().bucket_plan()?, charge.plain_cost()?);
+                let (plan, cost) = (charge.limit().bucket_plan()?, charge.immediate_cost()?);
                 Some(plainly(plan, plain, cost, at))
             }
             _ => None,
@@ -47,8 +46,8 @@ impl Told {
     }
 }
 
-fn plainly(plan: &bucket::Plan, plain: Plain, cost: u64, at: Timestamp) -> Answer {
-    let decision = plan.answer_plainly(plain, cost);
+fn plainly(plan: &BucketPlan, plain: ImmediateTake, cost: u64, at: Timestamp) -> Answer {
+    let decision = plan.answer(plain, cost);
     let refused_by = (!decision.passes()).then_some(0);
     let mut decisions = SmallVec::new();
     decisions.push(decision);
@@ -143,19 +142,20 @@ impl Batch {
             } else if *under != kind {
                 return None;
             }
-            let plain = plan.take_plainly(arrival, cost, now)?;
+            let plain = plan.take_immediately(arrival, cost, now)?;
             let passed = match letter {
                 b'p' => true,
                 b'd' => false,
                 _ => return None,
             };
-            *told.get_mut(self.place(request))? = if matches!(plain, Plain::Pass(_)) == passed {
-                Told::Plain(plain, now)
-            } else {
-                mismatches = mismatches.saturating_add(1);
-                let answer = plainly(plan, plain, cost, now);
-                Told::Whole(Box::new(as_charged(answer, passed)))
-            };
+            *told.get_mut(self.place(request))? =
+                if matches!(plain, ImmediateTake::Pass(_)) == passed {
+                    Told::Plain(plain, now)
+                } else {
+                    mismatches = mismatches.saturating_add(1);
+                    let answer = plainly(plan, plain, cost, now);
+                    Told::Whole(Box::new(as_charged(answer, passed)))
+                };
         }
         Some(mismatches)
     }
@@ -236,7 +236,7 @@ impl Batch {
     fn adapt_log(
         &mut self,
         lot: &Lot<'_>,
-        plan: &sliding_log::Plan,
+        plan: &SlidingLogPlan,
         found: &[u8],
         now: Timestamp,
         tally: &mut Tally,

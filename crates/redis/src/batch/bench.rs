@@ -1,8 +1,8 @@
 //! The counters of a batch, as the core knows them: what Lua decided is decided there once more.
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::sliding_log::Log;
-use tollgate_core::{Answer, Counter, Need, Op, Plan, Request, Seat, State, Timestamp};
+use tollgate_core::state::Log;
+use tollgate_core::{Answer, ChargeTarget, Counter, Need, Op, Plan, Request, State, Timestamp};
 
 use super::cargo::{Cargo, Lot};
 use super::{Batch, Garbled};
@@ -105,19 +105,19 @@ impl<'r> Bench<'r> {
             return Some(Answer { verdict, at, refused_by, decisions });
         }
         let shared = cargo.shares_a_log(request);
-        let mut seats: SmallVec<[Seat; 4]> = SmallVec::new();
+        let mut targets: SmallVec<[ChargeTarget; 4]> = SmallVec::new();
         for item in items {
             let (index, lot) = (usize::from(cargo.key(item)).checked_sub(1)?, cargo.lot(item)?);
             if lot.is_log() && !shared {
                 self.see(index, &lot)?;
-            } else if lot.is_log() && !seats.contains(&Seat::Counter(index)) {
+            } else if lot.is_log() && !targets.contains(&ChargeTarget::Counter(index)) {
                 self.see_all(index, &lot, cargo, request)?;
             }
-            seats.push(Seat::Counter(index));
+            targets.push(ChargeTarget::Counter(index));
         }
         let charges = cargo.as_charges(request);
         let request = Request::new(&charges).ok()?;
-        Some(request.judge(&mut self.counters, &seats, self.now))
+        Some(request.judge(&mut self.counters, &targets, self.now))
     }
 
     /// Takes what was seen of a log for this charge as the log.

@@ -1,11 +1,11 @@
 //! Buckets and queues: `lua/bucket.lua`.
 
-use tollgate_core::algorithm::bucket::{Ahead, Bucket, Plan};
+use tollgate_core::state::{Ahead, Bucket, BucketPlan};
 use tollgate_core::{Span, Timestamp};
 
 use super::{double, exact, take_exact};
 
-pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+pub(super) fn pack_plan(plan: &BucketPlan, out: &mut Vec<u8>) {
     for number in [plan.capacity, plan.rate.denominator().get(), plan.full.whole, plan.full.part] {
         double(number, out);
     }
@@ -24,13 +24,13 @@ pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
 }
 
 /// The arrival time, if there is nothing else.
-pub(super) fn read_plain(plan: &Plan, bytes: &[u8]) -> Option<Span> {
+pub(super) fn read_plain(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
     let (whole, part) = bytes.split_first_chunk::<8>()?;
     let (whole, part) = (exact(*whole)?, exact(part.try_into().ok()?)?);
     (part < plan.rate.denominator().get()).then_some(Span { whole, part })
 }
 
-pub(super) fn decode(plan: &Plan, mut bytes: &[u8]) -> Option<Bucket> {
+pub(super) fn decode(plan: &BucketPlan, mut bytes: &[u8]) -> Option<Bucket> {
     let whole = take_exact(&mut bytes)?;
     let part = take_exact(&mut bytes).filter(|part| *part < plan.rate.denominator().get())?;
     let ahead = match bytes.split_first() {

@@ -4,13 +4,13 @@
 //! `lua/concurrency.lua` is the same in Lua: change them together.
 
 use tollgate_core::algorithm::Concurrency;
-use tollgate_core::algorithm::concurrency::{Hold, Holders, Plan, State};
+use tollgate_core::state::{ConcurrencyPlan, HeldPermit, Holders};
 use tollgate_core::{Holder, Timestamp};
 
 use super::moment;
 
 /// Capacity and longest lease.
-pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+pub(crate) fn pack_plan(plan: &ConcurrencyPlan, out: &mut Vec<u8>) {
     out.extend_from_slice(&plan.capacity.to_le_bytes());
     out.extend_from_slice(&plan.longest_us.to_le_bytes());
 }
@@ -21,7 +21,7 @@ pub(crate) const fn holder(holder: Holder) -> [u8; 16] {
 }
 
 /// Appends the state.
-pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
+pub(crate) fn encode(state: &Holders, out: &mut Vec<u8>) {
     out.extend_from_slice(&state.written_at().as_micros().to_le_bytes());
     for hold in state.held() {
         out.extend_from_slice(&holder(hold.holder));
@@ -33,7 +33,7 @@ pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
 ///
 /// Nobody looks at every permit: thousands may hold. The plan does not matter either: after its count
 /// was lowered more may hold than it allows.
-pub(crate) fn decode(_: &Plan, bytes: &[u8]) -> Option<State> {
+pub(crate) fn decode(_: &ConcurrencyPlan, bytes: &[u8]) -> Option<Holders> {
     let (written_at, bytes) = bytes.split_first_chunk()?;
     let (permits, []) = bytes.as_chunks::<24>() else { return None };
     let count = u64::try_from(permits.len()).ok()?;
@@ -45,9 +45,9 @@ pub(crate) fn decode(_: &Plan, bytes: &[u8]) -> Option<State> {
 }
 
 /// A permit; it has the length of one.
-fn permit(bytes: &[u8; 24]) -> Option<Hold> {
+fn permit(bytes: &[u8; 24]) -> Option<HeldPermit> {
     let (holder, until) = bytes.split_first_chunk()?;
     let holder = Holder(u128::from_le_bytes(*holder));
     let until = u64::from_le_bytes(until.try_into().ok()?);
-    Some(Hold { holder, until: Timestamp::from_micros(until) })
+    Some(HeldPermit { holder, until: Timestamp::from_micros(until) })
 }

@@ -2,11 +2,11 @@
 
 use tollgate_core::Timestamp;
 use tollgate_core::algorithm::Anchor;
-use tollgate_core::algorithm::fixed_window::{MAX_USED, Plan, Window};
+use tollgate_core::state::{FixedWindowPlan, MAX_USED, Window};
 
 use super::{double, take_exact};
 
-pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+pub(super) fn pack_plan(plan: &FixedWindowPlan, out: &mut Vec<u8>) {
     double(plan.capacity, out);
     double(plan.window_us, out);
     double(u64::from(plan.anchor == Anchor::Epoch), out);

@@ -17,7 +17,7 @@ mod tag;
 #[cfg(test)]
 mod twins;
 
-use tollgate_core::algorithm::bucket::Plan as Bucket;
+use tollgate_core::state::BucketPlan as Bucket;
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
 pub(crate) use sliding_log::{Carry, read_dump, read_sketch, read_view};

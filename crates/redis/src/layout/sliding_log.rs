@@ -2,23 +2,23 @@
 //! of what one decision needs, as a sketch of what several do, or, if it is short, as a dump.
 
 use tollgate_core::Timestamp;
-use tollgate_core::algorithm::sliding_log::{Entry, Log, Plan, View};
+use tollgate_core::state::{Log, LogEntry, LogView, SlidingLogPlan};
 
 use super::{double, take_exact};
 
-pub(super) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+pub(super) fn pack_plan(plan: &SlidingLogPlan, out: &mut Vec<u8>) {
     double(plan.capacity, out);
     double(plan.window_us, out);
 }
 
 /// Takes a view off the front: three numbers, of which zero means none.
-pub(crate) fn read_view(bytes: &mut &[u8]) -> Option<View> {
+pub(crate) fn read_view(bytes: &mut &[u8]) -> Option<LogView> {
     let used = take_exact(bytes)?;
     let mut moment = || {
         let micros = take_exact(bytes)?;
         Some((micros > 0).then(|| Timestamp::from_micros(micros)))
     };
-    Some(View { used, newest: moment()?, blocking: moment()? })
+    Some(LogView { used, newest: moment()?, blocking: moment()? })
 }
 
 /// The log that was dumped; empty bytes are an empty log.
@@ -30,7 +30,7 @@ pub(crate) fn read_dump(mut bytes: &[u8]) -> Option<Log> {
     let mut entries = Vec::with_capacity(bytes.len() / 16);
     while !bytes.is_empty() {
         let at = Timestamp::from_micros(take_exact(&mut bytes)?);
-        entries.push(Entry { at, total: take_exact(&mut bytes)? });
+        entries.push(LogEntry { at, total: take_exact(&mut bytes)? });
     }
     Log::from_entries(base, entries)
 }
@@ -43,7 +43,7 @@ pub(crate) fn read_sketch(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
     while !bytes.is_empty() {
         places.push(usize::try_from(take_exact(&mut bytes)?).ok()?);
         let at = Timestamp::from_micros(take_exact(&mut bytes)?);
-        entries.push(Entry { at, total: take_exact(&mut bytes)? });
+        entries.push(LogEntry { at, total: take_exact(&mut bytes)? });
     }
     Some((Log::from_entries(base, entries)?, places))
 }
@@ -63,7 +63,7 @@ pub(crate) enum Carry {
 
 impl Carry {
     /// Writes it with the numbers of both limits; the new one's tag shall follow.
-    pub(crate) fn write(self, from: &Plan, to: &Plan, out: &mut Vec<u8>) {
+    pub(crate) fn write(self, from: &SlidingLogPlan, to: &SlidingLogPlan, out: &mut Vec<u8>) {
         out.push(match self {
             Self::Drop => 0,
             Self::Keep => 1,

@@ -4,13 +4,13 @@
 //! `lua/smooth.lua` is the same in Lua: change them together.
 
 use tollgate_core::algorithm::Payment;
-use tollgate_core::algorithm::smooth::{Plan, State};
+use tollgate_core::state::{SmoothPlan, SmoothState};
 
 use super::moment;
 
 /// Stable interval, most permits, threshold, slope and cooldown (doubles), 1 if stored permits
 /// cost and 1 if the caller itself waits (a byte each), and the most permits taken in advance.
-pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
+pub(crate) fn pack_plan(plan: &SmoothPlan, out: &mut Vec<u8>) {
     let own = match plan.payment {
         Payment::Next => 0,
         Payment::Own => 1,
@@ -23,18 +23,18 @@ pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
 }
 
 /// Appends the state.
-pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
+pub(crate) fn encode(state: &SmoothState, out: &mut Vec<u8>) {
     out.extend_from_slice(&state.stored.to_le_bytes());
     out.extend_from_slice(&state.free_at.as_micros().to_le_bytes());
     out.extend_from_slice(&state.written_at.as_micros().to_le_bytes());
 }
 
 /// The state, unless its permits are not between none and the most, or a moment is inexact.
-pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Option<State> {
+pub(crate) fn decode(plan: &SmoothPlan, bytes: &[u8]) -> Option<SmoothState> {
     let ([stored, free_at, written_at], []) = bytes.as_chunks::<8>() else { return None };
     let stored = f64::from_le_bytes(*stored);
     // A range never contains NaN.
     let possible = (0.0..=plan.max_permits).contains(&stored);
     let [free_at, written_at] = [moment(*free_at)?, moment(*written_at)?];
-    possible.then_some(State { stored, free_at, written_at })
+    possible.then_some(SmoothState { stored, free_at, written_at })
 }

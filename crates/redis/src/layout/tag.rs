@@ -127,14 +127,14 @@ fn take_number(bytes: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::testing::{Rng, history::Kind};
+    use tollgate_core::testing::{Rng, history::AlgorithmKind};
 
     use super::*;
 
     #[test]
     fn a_tag_tells_its_limit_and_ends_where_it_ends() {
         let mut rng = Rng::new(5);
-        for kind in Kind::ALL {
+        for kind in AlgorithmKind::ALL {
             for _ in 0..2_000 {
                 let limit = kind.limit(&mut rng).with_revision(Revision(rng.magnitude(u64::MAX)));
                 let mut tag = Vec::new();

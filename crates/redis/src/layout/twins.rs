@@ -12,10 +12,11 @@
 
 use std::time::Duration;
 
-use tollgate_core::algorithm::concurrency::{Hold, Holders};
-use tollgate_core::algorithm::fixed_window::MAX_USED;
-use tollgate_core::algorithm::{Smooth, concurrency::Plan as Permits, sliding_window, smooth};
-use tollgate_core::testing::history::{Clockwork, Edits, Kind, Turn};
+use tollgate_core::algorithm::Smooth;
+use tollgate_core::state::{
+    ConcurrencyPlan as Permits, HeldPermit, Holders, MAX_USED, Panes, SmoothState,
+};
+use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits, Turn};
 use tollgate_core::testing::{History, Rng};
 use tollgate_core::{
     Charge, Counter, Decision, Effect, Holder, Key, Limit, Op, Plan, Quota, State, Timestamp,
@@ -227,10 +228,10 @@ fn compare(server: &RedisServer, cases: &[Case]) -> usize {
 }
 
 /// Turns of histories in a row, each on the state that the one before it left.
-fn replay(kind: Kind, histories: u64) -> Vec<Case> {
+fn replay(kind: AlgorithmKind, histories: u64) -> Vec<Case> {
     let mut cases = Vec::new();
     for seed in 0..histories {
-        let mut history = History::new(kind, Clockwork::Unsteady, Edits::None, seed);
+        let mut history = History::new(kind, ClockMode::Unsteady, Edits::None, seed);
         let mut prior = Vec::new();
         for _ in 0..400 {
             let turn = history.turn();
@@ -261,11 +262,11 @@ fn any_state(plan: &Plan, rng: &mut Rng, now: u64) -> State {
             let counts = (0..=plan.panes).map(|_| rng.magnitude(most)).collect();
             let pane = now / plan.pane_us;
             let newest = (pane + rng.below(5)).saturating_sub(rng.below(5));
-            State::SlidingWindow(sliding_window::Panes { newest, counts })
+            State::SlidingWindow(Panes { newest, counts })
         }
         Plan::Smooth(plan) => {
             let share = rng.pick(&[0.0, 1e-9, 0.3, 0.7, 1.0]);
-            State::Smooth(smooth::Tickets {
+            State::Smooth(SmoothState {
                 stored: plan.max_permits * share,
                 free_at: near(rng, 1 << 48),
                 written_at: near(rng, 1 << 48),
@@ -275,8 +276,8 @@ fn any_state(plan: &Plan, rng: &mut Rng, now: u64) -> State {
             let most = if rng.chance(1, 200) { 10_000 } else { rng.pick(&[1, 8, 20, 100, 500]) };
             let count = rng.within(1, most);
             let holders = rng.pick(&[4, 1_000, u64::MAX]);
-            let mut held: Vec<Hold> = (0..count)
-                .map(|_| Hold { holder: any_holder(rng, holders), until: near(rng, 1 << 40) })
+            let mut held: Vec<HeldPermit> = (0..count)
+                .map(|_| HeldPermit { holder: any_holder(rng, holders), until: near(rng, 1 << 40) })
                 .collect();
             held.sort_by_key(|hold| hold.until);
             let written_at = near(rng, 1 << 40);
@@ -293,11 +294,15 @@ fn any_holder(rng: &mut Rng, most: u64) -> Holder {
 }
 
 /// Turns on states that need not follow from anything.
-fn wild(kind: Kind, cases: u64, mut spoil: impl FnMut(&mut Rng, &mut Vec<u8>)) -> Vec<Case> {
+fn wild(
+    kind: AlgorithmKind,
+    cases: u64,
+    mut spoil: impl FnMut(&mut Rng, &mut Vec<u8>),
+) -> Vec<Case> {
     let mut rng = Rng::new(7);
     let mut all = Vec::new();
     for seed in 0..cases {
-        let mut history = History::new(kind, Clockwork::Unsteady, Edits::None, seed);
+        let mut history = History::new(kind, ClockMode::Unsteady, Edits::None, seed);
         let mut turn = history.turn();
         let now = turn.now.as_micros();
         let state = any_state(turn.limit.plan(), &mut rng, now);
@@ -359,7 +364,7 @@ fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-fn is_a_twin(kinds: &[Kind]) {
+fn is_a_twin(kinds: &[AlgorithmKind]) {
     let server = RedisServer::start().expect("redis-server starts");
     let mut turns = 0;
     for kind in kinds {
@@ -375,17 +380,17 @@ fn is_a_twin(kinds: &[Kind]) {
 
 #[test]
 fn the_sliding_window_is_the_same_in_lua() {
-    is_a_twin(&[Kind::Conservative, Kind::Weighted]);
+    is_a_twin(&[AlgorithmKind::Conservative, AlgorithmKind::Weighted]);
 }
 
 #[test]
 fn the_smooth_limiter_is_the_same_in_lua() {
-    is_a_twin(&[Kind::Smooth]);
+    is_a_twin(&[AlgorithmKind::Smooth]);
 }
 
 #[test]
 fn concurrency_is_the_same_in_lua() {
-    is_a_twin(&[Kind::Concurrency]);
+    is_a_twin(&[AlgorithmKind::Concurrency]);
 }
 
 // What is repaid is worth a hair more than what it was bought for: storage must not go below zero.
@@ -395,14 +400,14 @@ fn a_repaid_debt_leaves_no_negative_permits() {
     let limit = Limit::new(Smooth::bursty(), quota).expect("slow enough");
     let now = Timestamp::from_micros(1_700_000_000_000_000);
     let free_at = Timestamp::from_micros(now.as_micros() + 13 * 68_591_374 / 26);
-    let debt = State::Smooth(smooth::Tickets { stored: 0.0, free_at, written_at: now });
+    let debt = State::Smooth(SmoothState { stored: 0.0, free_at, written_at: now });
     let op = Op::Credit { cost: 13, at: now };
     let turn = Turn { limit, op, patience: Duration::ZERO, now };
     let case = Case { turn, prior: encode(&debt) };
 
     let after = case.run().map(|(_, _, state)| state);
 
-    assert_eq!(after, Some(State::Smooth(smooth::Tickets::empty(now))));
+    assert_eq!(after, Some(State::Smooth(SmoothState::empty(now))));
     let server = RedisServer::start().expect("redis-server starts");
     assert_eq!(compare(&server, &[case]), 0);
 }
@@ -417,7 +422,7 @@ fn no_more_holders_are_stored_than_can_be() {
     bytes.extend([0; 24]);
 
     assert_eq!(concurrency::decode(&plan, &bytes), None);
-    let turn = History::new(Kind::Concurrency, Clockwork::Forward, Edits::None, 1).turn();
+    let turn = History::new(AlgorithmKind::Concurrency, ClockMode::Forward, Edits::None, 1).turn();
     let server = RedisServer::start().expect("redis-server starts");
     assert_eq!(compare(&server, &[Case { turn, prior: bytes }]), 1);
 }

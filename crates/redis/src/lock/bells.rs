@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 use tollgate_core::StoreError;
-use tollgate_core::lock::{Bell, LockName};
+use tollgate_core::lock::{LockName, ReleaseNotifier};
 
 use super::names;
 use crate::error::Cause;
@@ -60,7 +60,7 @@ struct Channel {
 struct Ring {
     number: u64,
     name: LockName,
-    bell: Arc<dyn Bell>,
+    bell: Arc<dyn ReleaseNotifier>,
 }
 
 impl fmt::Debug for Ring {
@@ -101,7 +101,7 @@ impl Tower {
     fn ring(&self, channel: &[u8]) {
         let rings = self.lock().get(channel).map(|channel| channel.rings.clone());
         for Ring { name, bell, .. } in rings.into_iter().flatten() {
-            bell.ring(&name);
+            bell.notify(&name);
         }
     }
 
@@ -137,7 +137,7 @@ impl RedisStore {
     pub(super) async fn hear(
         &self,
         name: &LockName,
-        bell: Arc<dyn Bell>,
+        bell: Arc<dyn ReleaseNotifier>,
     ) -> Result<Ear, StoreError> {
         let (tower, channel) = (self.tower(), names::channel(name).into_bytes());
         let (ear, mut live) = {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::sync::OnceCell;
-use tollgate_core::lock::{Acquired, Replicas};
+use tollgate_core::lock::{AcquireOutcome, Replicas};
 use tollgate_core::{StoreError, StoreErrorKind};
 
 use super::reply;
@@ -36,7 +36,7 @@ impl RedisStore {
         &self,
         call: Call<'static>,
         replicas: Replicas,
-    ) -> Result<Acquired, StoreError> {
+    ) -> Result<AcquireOutcome, StoreError> {
         let Durable { config, link } = &self.locks.durable;
         let (config, link) = (config.clone(), Arc::clone(link));
         let patience = self.locks.patience;
@@ -52,8 +52,8 @@ impl RedisStore {
         let (reply, copies) =
             ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
         match reply::acquired(&reply).ok_or_else(reply::garbled)? {
-            Acquired::Granted { fence, depth, .. } => {
-                Ok(Acquired::Granted { fence, depth, copies })
+            AcquireOutcome::Granted { fence, depth, .. } => {
+                Ok(AcquireOutcome::Granted { fence, depth, copies })
             }
             other => Ok(other),
         }

@@ -26,8 +26,8 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 use tollgate_core::lock::{
-    Acquire, Acquired, Attempt, Bell, Holder, Kind, LockName, LockStore, MAX_LABEL, Page, Release,
-    Released, Renew, Renewed,
+    Acquire, AcquireOutcome, Attempt, LockHolder, LockKind, LockName, LockStore, MAX_LABEL, Page,
+    Release, ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome,
 };
 use tollgate_core::{StoreError, StoreErrorKind};
 
@@ -90,10 +90,10 @@ fn call<'a>(
     Call { which: Which::Lock(step), keys, args: args.into_iter().map(Into::into).collect() }
 }
 
-fn letter(kind: Kind) -> String {
+fn letter(kind: LockKind) -> String {
     match kind {
-        Kind::Reentrant => "r".to_owned(),
-        Kind::Simple => "s".to_owned(),
+        LockKind::Reentrant => "r".to_owned(),
+        LockKind::Simple => "s".to_owned(),
     }
 }
 
@@ -171,7 +171,11 @@ impl RedisStore {
         ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))
     }
 
-    async fn holder_of(&self, step: Step, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn holder_of(
+        &self,
+        step: Step,
+        name: &LockName,
+    ) -> Result<Option<LockHolder>, StoreError> {
         let (sidecar, channel) = (names::sidecar(name), names::channel(name));
         let args = (step == Step::Force).then(|| PUBLISH.to_owned());
         let reply = self.step(call(step, [name.as_str(), &sidecar, &channel], args)).await?;
@@ -180,9 +184,9 @@ impl RedisStore {
 }
 
 impl LockStore for RedisStore {
-    type Ear = Ear;
+    type Subscription = Ear;
 
-    async fn acquire(&self, ask: &Acquire<'_>) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         if let Some(replicas) = ask.durability.replicas() {
             return self.acquire_durably(acquisition(ask), replicas).await;
         }
@@ -190,7 +194,7 @@ impl LockStore for RedisStore {
         reply::acquired(&reply).ok_or_else(reply::garbled)
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<Renewed>, StoreError> {
+    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<RenewOutcome>, StoreError> {
         let mut renewed = Vec::with_capacity(batch.len());
         for part in batch.chunks(RENEWED_AT_ONCE) {
             let sidecars: Vec<String> = part.iter().map(|ask| names::sidecar(ask.name)).collect();
@@ -206,7 +210,7 @@ impl LockStore for RedisStore {
         Ok(renewed)
     }
 
-    async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
+    async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
         let (call, latch) = ending(ask);
         let reply = self.step(call).await?;
         // Nothing of this hold is under way any more, so nobody will ask the latch.
@@ -218,11 +222,11 @@ impl LockStore for RedisStore {
         reply::released(&reply).ok_or_else(reply::garbled)
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn force_release(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         self.holder_of(Step::Force, name).await
     }
 
-    async fn inspect(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         self.holder_of(Step::Inspect, name).await
     }
 
@@ -242,7 +246,11 @@ impl LockStore for RedisStore {
         Ok(Page { holders, next: (next != 0).then_some(next) })
     }
 
-    async fn listen(&self, name: &LockName, bell: Arc<dyn Bell>) -> Result<Ear, StoreError> {
+    async fn subscribe(
+        &self,
+        name: &LockName,
+        bell: Arc<dyn ReleaseNotifier>,
+    ) -> Result<Ear, StoreError> {
         self.hear(name, bell).await
     }
 }

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tollgate_core::StoreError;
-use tollgate_core::lock::{Acquired, Fence, Holder, Kind, LockName, Released, Renewed};
+use tollgate_core::lock::{
+    AcquireOutcome, Fence, LockHolder, LockKind, LockName, ReleaseOutcome, RenewOutcome,
+};
 
 use super::names;
 use crate::error::Cause;
@@ -30,43 +32,47 @@ fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-pub(super) fn acquired(reply: &Reply) -> Option<Acquired> {
+pub(super) fn acquired(reply: &Reply) -> Option<AcquireOutcome> {
     if reply.values.is_empty() {
         // The time alone: that is the fence.
-        return Some(Acquired::Granted { fence: Fence::new(reply.now)?, depth: 1, copies: 0 });
+        return Some(AcquireOutcome::Granted {
+            fence: Fence::new(reply.now)?,
+            depth: 1,
+            copies: 0,
+        });
     }
     Some(match text(reply, 0)? {
-        "granted" => Acquired::Granted {
+        "granted" => AcquireOutcome::Granted {
             fence: Fence::new(number(reply, 1)?)?,
             depth: number(reply, 2)?,
             copies: 0,
         },
-        "busy" => Acquired::Busy { left: left(number(reply, 1)?) },
-        "over" => Acquired::Over,
-        "deep" => Acquired::TooDeep,
-        "foreign" => Acquired::Foreign,
+        "busy" => AcquireOutcome::Busy { left: left(number(reply, 1)?) },
+        "over" => AcquireOutcome::Over,
+        "deep" => AcquireOutcome::TooDeep,
+        "foreign" => AcquireOutcome::Foreign,
         _ => return None,
     })
 }
 
-pub(super) fn renewed(reply: &Reply, asked: usize) -> Option<Vec<Renewed>> {
+pub(super) fn renewed(reply: &Reply, asked: usize) -> Option<Vec<RenewOutcome>> {
     let letter = |letter| match letter {
-        b'h' => Some(Renewed::Held),
-        b'l' => Some(Renewed::Lost),
+        b'h' => Some(RenewOutcome::Held),
+        b'l' => Some(RenewOutcome::Lost),
         _ => None,
     };
     let renewed: Option<Vec<_>> = text(reply, 0)?.bytes().map(letter).collect();
     renewed.filter(|renewed| renewed.len() == asked)
 }
 
-pub(super) fn released(reply: &Reply) -> Option<Released> {
+pub(super) fn released(reply: &Reply) -> Option<ReleaseOutcome> {
     if reply.values.is_empty() {
-        return Some(Released::Freed);
+        return Some(ReleaseOutcome::Freed);
     }
     match text(reply, 0)? {
-        "1" => Some(Released::Freed),
-        "0" => Some(Released::StillHeld),
-        "x" => Some(Released::AlreadyLost),
+        "1" => Some(ReleaseOutcome::Freed),
+        "0" => Some(ReleaseOutcome::StillHeld),
+        "x" => Some(ReleaseOutcome::AlreadyLost),
         _ => None,
     }
 }
@@ -76,24 +82,24 @@ pub(super) fn released(reply: &Reply) -> Option<Released> {
 /// # Errors
 ///
 /// When it is no lock, or the reply is not ours.
-pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<Holder>, StoreError> {
+pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
     let kind = match text(reply, 0) {
         Some("none") => return Ok(None),
-        Some("hash") => Kind::Reentrant,
-        Some("string") => Kind::Simple,
+        Some("hash") => LockKind::Reentrant,
+        Some("string") => LockKind::Simple,
         Some("other") => return Err(Cause::NoLock.corrupt()),
         _ => return Err(garbled()),
     };
     held(reply, name, kind).map(Some).ok_or_else(garbled)
 }
 
-fn held(reply: &Reply, name: &LockName, kind: Kind) -> Option<Holder> {
+fn held(reply: &Reply, name: &LockName, kind: LockKind) -> Option<LockHolder> {
     let since: Option<u64> = number(reply, 6);
     let lossy = |place: usize| {
         let bytes = reply.values.get(place)?.as_deref()?;
         Some(String::from_utf8_lossy(bytes).into_owned())
     };
-    Some(Holder {
+    Some(LockHolder {
         name: name.clone(),
         kind,
         owner: lossy(1)?,

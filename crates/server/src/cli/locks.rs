@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::json;
 use tollgate::Locks;
-use tollgate::core::lock::{Holder, Kind};
+use tollgate::core::lock::{LockHolder, LockKind};
 use tollgate::redis::RedisStore;
 
 use super::redis::{LockStore, chain, plain, whoami};
@@ -153,7 +153,7 @@ async fn force(
 }
 
 /// Asks at the terminal.
-fn confirmed(holder: &Holder) -> Result<bool, Failure> {
+fn confirmed(holder: &LockHolder) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err("nobody can be asked, as stdin is no terminal: write --yes".into());
     }
@@ -167,7 +167,7 @@ fn confirmed(holder: &Holder) -> Result<bool, Failure> {
 }
 
 /// Who holds it, in words.
-fn sentence(holder: &Holder) -> String {
+fn sentence(holder: &LockHolder) -> String {
     let mut text = plain(&holder.owner);
     if !holder.label.is_empty() {
         text.push_str(&format!(" [{}]", plain(&holder.label)));
@@ -185,14 +185,14 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-const fn kind(kind: Kind) -> &'static str {
+const fn kind(kind: LockKind) -> &'static str {
     match kind {
-        Kind::Reentrant => "reentrant",
-        Kind::Simple => "simple",
+        LockKind::Reentrant => "reentrant",
+        LockKind::Simple => "simple",
     }
 }
 
-fn object(holder: &Holder) -> serde_json::Value {
+fn object(holder: &LockHolder) -> serde_json::Value {
     json!({
         "name": holder.name.as_str(),
         "kind": kind(holder.kind),
@@ -206,7 +206,7 @@ fn object(holder: &Holder) -> serde_json::Value {
     })
 }
 
-fn table(holders: &[Holder]) -> String {
+fn table(holders: &[LockHolder]) -> String {
     let head = ["NAME", "OWNER", "COUNT", "AGE", "LEFT", "FENCE", "WAITING", "HOLDER"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(holders.iter().map(|holder| {
@@ -310,9 +310,9 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned_and_says_what_is_not_known() {
-        let holder = Holder {
+        let holder = LockHolder {
             name: LockName::new("a\nb").unwrap(),
-            kind: Kind::Reentrant,
+            kind: LockKind::Reentrant,
             owner: "java:1".to_owned(),
             depth: 2,
             left: Some(Duration::from_secs(20)),

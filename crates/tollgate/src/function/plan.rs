@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate_core::rule::declaration::Mode;
-use tollgate_core::rule::{Ask, Attribute, Charges, Judgement, KeySecret, NamedError, RuleSet};
+use tollgate_core::rule::{Ask, Attribute, Charges, Judgement, KeySecret, NamedRuleError, RuleSet};
 use tollgate_core::{Cost, Request};
 
 use super::call::Call;
@@ -119,11 +119,11 @@ impl<'s> Planner<'s> {
                  attribute, or say it with `tollgate::scope::Scope::domain`"
             ))
         })?;
-        let wrong = |error: NamedError| call.site.misconfigured(complaint(domain, rule, error));
+        let wrong = |error: NamedRuleError| call.site.misconfigured(complaint(domain, rule, error));
         let active = self.rules.named(domain, rule).ok_or_else(|| {
             let known = !self.rules.wants(domain).is_empty()
                 || self.rules.declaration().domains.iter().any(|known| known.name == domain);
-            wrong(if known { NamedError::Rule } else { NamedError::Domain })
+            wrong(if known { NamedRuleError::Rule } else { NamedRuleError::Domain })
         })?;
         let values = given.map(|given| given.values(call)).transpose()?;
         // Where these are what the rule counts by, it is to count as it does without them: `/A` may
@@ -385,10 +385,10 @@ fn complain(call: &Call, name: &str, unseen: Unseen) -> Refused {
     }
 }
 
-fn complaint(domain: &str, rule: &str, error: NamedError) -> String {
+fn complaint(domain: &str, rule: &str, error: NamedRuleError) -> String {
     match error {
-        NamedError::Domain => format!("the limiter's rules have no domain `{domain}`"),
-        NamedError::Rule => {
+        NamedRuleError::Domain => format!("the limiter's rules have no domain `{domain}`"),
+        NamedRuleError::Rule => {
             format!(
                 "the limiter has no rule `{rule}` in the domain `{domain}`: add it to the rules"
             )

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::lock::{HoldId, Lease, Renewed};
+use tollgate_core::lock::{HoldId, Lease, RenewOutcome};
 
 use super::hold::{Hold, LockState, Upkeep};
 use crate::clock::BootTime;
@@ -62,7 +62,7 @@ fn pause(lease: Lease) -> Duration {
 impl Dog {
     /// Watches a hold that was asked for at `sent`. Whether the thread must be woken for it.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
-        let renewal = (hold.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.lease)));
+        let renewal = (hold.upkeep == Upkeep::RenewOutcome).then(|| sent.after(third(hold.lease)));
         let (id, deadline) = (hold.id, hold.deadline());
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renewal.map(|at| (at, id)));
@@ -118,12 +118,12 @@ impl Dog {
     pub(crate) fn answered(
         &mut self,
         id: HoldId,
-        renewed: Renewed,
+        renewed: RenewOutcome,
         sent: BootTime,
     ) -> Option<Arc<Hold>> {
         // One that was released meanwhile is nobody's business any more.
         let watched = self.holds.get_mut(&id)?;
-        if renewed == Renewed::Lost {
+        if renewed == RenewOutcome::Lost {
             let hold = Arc::clone(&watched.hold);
             self.forget(id);
             return Some(hold);
@@ -157,7 +157,7 @@ impl Dog {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::lock::{Fence, Kind, LockName, Owner};
+    use tollgate_core::lock::{Fence, LockKind, LockName, Owner};
 
     use super::*;
 
@@ -172,7 +172,16 @@ mod tests {
         let name = LockName::new(&format!("lock {id}")).unwrap();
         let (owner, fence) = (Owner::new(1, 1), Fence::new(1).unwrap());
         let id = HoldId::new(id);
-        Arc::new(Hold::new(name, Kind::Reentrant, owner, id, fence, Lease::DEFAULT, upkeep, sent))
+        Arc::new(Hold::new(
+            name,
+            LockKind::Reentrant,
+            owner,
+            id,
+            fence,
+            Lease::DEFAULT,
+            upkeep,
+            sent,
+        ))
     }
 
     fn ids(holds: &[Arc<Hold>]) -> Vec<HoldId> {
@@ -183,7 +192,7 @@ mod tests {
     fn a_hold_is_renewed_every_third_of_its_lease_with_those_due_soon_after() {
         let mut dog = Dog::default();
         for (i, sent) in [(1, 0.0), (2, 0.9), (3, 1.1)] {
-            dog.watch(hold(i, Upkeep::Renewed, at(sent)), at(sent));
+            dog.watch(hold(i, Upkeep::RenewOutcome, at(sent)), at(sent));
         }
 
         assert!(dog.round(at(9.9)).renew.is_empty());
@@ -192,7 +201,7 @@ mod tests {
         assert_eq!(ids(&round.renew), [HoldId::new(1), HoldId::new(2)]);
         assert!(dog.round(at(10.5)).renew.is_empty(), "they are under way");
         assert_eq!(ids(&dog.round(at(11.1)).renew), [HoldId::new(3)]);
-        assert!(dog.answered(HoldId::new(1), Renewed::Held, at(10.0)).is_none());
+        assert!(dog.answered(HoldId::new(1), RenewOutcome::Held, at(10.0)).is_none());
         assert_eq!(ids(&dog.round(at(20.0)).renew), [HoldId::new(1)]);
     }
 
@@ -200,7 +209,7 @@ mod tests {
     #[test]
     fn a_store_that_does_not_answer_is_asked_again_until_the_hold_is_lost() {
         let mut dog = Dog::default();
-        let held = hold(1, Upkeep::Renewed, START);
+        let held = hold(1, Upkeep::RenewOutcome, START);
         dog.watch(Arc::clone(&held), START);
         let (mut attempts, mut now) = (0, at(10.0));
         loop {
@@ -227,13 +236,13 @@ mod tests {
     #[test]
     fn an_answer_counts_from_when_it_was_asked_and_makes_sure_again() {
         let mut dog = Dog::default();
-        let held = hold(1, Upkeep::Renewed, START);
+        let held = hold(1, Upkeep::RenewOutcome, START);
         dog.watch(Arc::clone(&held), START);
         dog.round(at(10.0));
         dog.failed(held.id, at(10.2));
         dog.round(at(11.0));
 
-        assert!(dog.answered(held.id, Renewed::Held, at(11.0)).is_none());
+        assert!(dog.answered(held.id, RenewOutcome::Held, at(11.0)).is_none());
 
         assert_eq!(held.state(at(39.9)), LockState::Sure);
         assert_eq!(held.state(at(40.0)), LockState::Lost, "29 s after 11 s");
@@ -244,13 +253,13 @@ mod tests {
     #[test]
     fn what_is_released_is_not_renewed_and_its_late_answer_changes_nothing() {
         let mut dog = Dog::default();
-        let held = hold(1, Upkeep::Renewed, START);
+        let held = hold(1, Upkeep::RenewOutcome, START);
         dog.watch(Arc::clone(&held), START);
         assert_eq!(dog.round(at(10.0)).renew.len(), 1);
 
         dog.forget(held.id);
 
-        assert!(dog.answered(held.id, Renewed::Lost, at(10.0)).is_none());
+        assert!(dog.answered(held.id, RenewOutcome::Lost, at(10.0)).is_none());
         dog.failed(held.id, at(10.0));
         let round = dog.round(at(100.0));
         assert!(round.renew.is_empty() && round.lost.is_empty());
@@ -272,9 +281,12 @@ mod tests {
     #[test]
     fn the_thread_is_woken_only_for_what_it_would_sleep_through() {
         let mut dog = Dog::default();
-        assert!(dog.watch(hold(1, Upkeep::Renewed, START), START), "it sleeps until it is woken");
+        assert!(
+            dog.watch(hold(1, Upkeep::RenewOutcome, START), START),
+            "it sleeps until it is woken"
+        );
         dog.round(START);
-        assert!(!dog.watch(hold(2, Upkeep::Renewed, START), START));
+        assert!(!dog.watch(hold(2, Upkeep::RenewOutcome, START), START));
         assert_eq!(dog.round(START).next, Some(START.after(SECOND)));
     }
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollgate_core::lock::{Attempt, Fence, HoldId, Kind, Lease, LockName, Owner, Release, Renew};
+use tollgate_core::lock::{
+    Attempt, Fence, HoldId, Lease, LockKind, LockName, Owner, Release, Renew,
+};
 
 use crate::clock::BootTime;
 
@@ -29,7 +31,7 @@ pub enum LockState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upkeep {
     /// The watchdog.
-    Renewed,
+    RenewOutcome,
     /// Nobody: it was asked for so long and no longer.
     Fixed,
 }
@@ -37,7 +39,7 @@ pub(crate) enum Upkeep {
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) name: LockName,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     pub(crate) owner: Owner,
     pub(crate) id: HoldId,
     pub(crate) fence: Fence,
@@ -61,7 +63,7 @@ impl Hold {
     #[expect(clippy::too_many_arguments, reason = "each is of another type, and named")]
     pub(crate) fn new(
         name: LockName,
-        kind: Kind,
+        kind: LockKind,
         owner: Owner,
         id: HoldId,
         fence: Fence,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tollgate_core::lock::{LockStore, Released, Renew};
+use tollgate_core::lock::{LockStore, ReleaseOutcome, Renew};
 
 use super::LockEvent;
 use super::dog::Dog;
@@ -202,7 +202,7 @@ impl<S: LockStore> Keeper<S> {
         let patience = BootTime::now().after(PATIENCE);
         loop {
             let error = match self.store.release(&hold.release()).await {
-                Ok(Released::Freed | Released::StillHeld) => {
+                Ok(ReleaseOutcome::Freed | ReleaseOutcome::StillHeld) => {
                     self.observers.tell(|| {
                         Event::Lock(LockEvent::Released {
                             name: hold.name.clone(),
@@ -212,7 +212,7 @@ impl<S: LockStore> Keeper<S> {
                     });
                     return Ok(Release::Released);
                 }
-                Ok(Released::AlreadyLost) => {
+                Ok(ReleaseOutcome::AlreadyLost) => {
                     self.lose(hold);
                     return Ok(Release::AlreadyLost);
                 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tollgate_core::lock::{Bell, LockName, Owner};
+use tollgate_core::lock::{LockName, Owner, ReleaseNotifier};
 
 use crate::clock::BootTime;
 
@@ -128,8 +128,8 @@ impl Lines {
 /// Wakes the head of a line.
 pub(crate) struct Alarm(pub(crate) Weak<Lines>);
 
-impl Bell for Alarm {
-    fn ring(&self, name: &LockName) {
+impl ReleaseNotifier for Alarm {
+    fn notify(&self, name: &LockName) {
         let Some(lines) = self.0.upgrade() else { return };
         let bell = lines.lock().by_name.get(name).map(|line| Arc::clone(&line.bell));
         if let Some(bell) = bell {

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate_core::lock::{
-    Durability, Fence, Holder, Kind, Lease, LockName, LockStore, MAX_LABEL, Owner, Page,
+    Durability, Fence, Lease, LockHolder, LockKind, LockName, LockStore, MAX_LABEL, Owner, Page,
 };
 
 pub use error::LockError;
@@ -135,7 +135,7 @@ pub enum LockEvent {
     /// Somebody took it from its holder.
     ForceReleased {
         /// Who held it.
-        holder: Holder,
+        holder: LockHolder,
         /// Why.
         reason: String,
     },
@@ -153,7 +153,7 @@ impl<S: LockStore> Locks<S> {
             store,
             lease: Lease::DEFAULT,
             delay: Duration::ZERO,
-            durability: Durability::Plain,
+            durability: Durability::Primary,
             patience: Duration::from_secs(10),
             most_waiting: MOST_WAITING,
             label: format!("pid {}", std::process::id()),
@@ -175,7 +175,7 @@ impl<S: LockStore> Locks<S> {
     pub fn named(&self, name: &str) -> Result<Lock<S>, LockError> {
         let name = LockName::new(name)?;
         let shared = Arc::clone(&self.shared);
-        Ok(Lock { shared, name, kind: Kind::Reentrant, owner: None, lease: None })
+        Ok(Lock { shared, name, kind: LockKind::Reentrant, owner: None, lease: None })
     }
 
     /// Waits for a re-entrant lock, and holds it under a new owner until the guard is dropped.
@@ -226,7 +226,7 @@ impl<S: LockStore> Locks<S> {
     /// # Errors
     ///
     /// When the name is none, what is there is no lock, or the store does not answer.
-    pub async fn inspect(&self, name: &str) -> Result<Option<Holder>, LockError> {
+    pub async fn inspect(&self, name: &str) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
         self.shared.thread.keeper.store.inspect(&name).await.map_err(LockError::Store)
     }
@@ -255,7 +255,7 @@ impl<S: LockStore> Locks<S> {
         &self,
         name: &str,
         reason: &str,
-    ) -> Result<Option<Holder>, LockError> {
+    ) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
         let keeper = &self.shared.thread.keeper;
         let holder = keeper.store.force_release(&name).await.map_err(LockError::Store)?;
@@ -274,7 +274,7 @@ impl<S: LockStore> Locks<S> {
 pub struct Lock<S: LockStore> {
     shared: Arc<Shared<S>>,
     name: LockName,
-    kind: Kind,
+    kind: LockKind,
     owner: Option<Owner>,
     lease: Option<Lease>,
 }
@@ -298,7 +298,7 @@ impl<S: LockStore> Lock<S> {
     /// The simple kind of lock: a string in Redis, held once or not at all.
     #[must_use]
     pub const fn simple(mut self) -> Self {
-        self.kind = Kind::Simple;
+        self.kind = LockKind::Simple;
         self
     }
 
@@ -362,7 +362,7 @@ impl<S: LockStore> Lock<S> {
     }
 
     fn renewed(&self) -> Want {
-        self.want(self.lease.unwrap_or(self.shared.lease), Upkeep::Renewed)
+        self.want(self.lease.unwrap_or(self.shared.lease), Upkeep::RenewOutcome)
     }
 
     fn want(&self, lease: Lease, upkeep: Upkeep) -> Want {
@@ -418,7 +418,7 @@ impl<S: LockStore> LocksBuilder<S> {
         self
     }
 
-    /// How far a grant must have spread before it counts; [`Durability::Plain`] unless set.
+    /// How far a grant must have spread before it counts; [`Durability::Primary`] unless set.
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout, timeout_at};
 use tollgate_core::lock::{
-    Acquire, Acquired, Durability, Fence, HoldId, Kind, Lease, LockName, LockStore, Owner,
+    Acquire, AcquireOutcome, Durability, Fence, HoldId, Lease, LockKind, LockName, LockStore, Owner,
 };
 use tollgate_core::{StoreError, StoreErrorKind};
 
@@ -41,7 +41,7 @@ const TRIES: u32 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Want {
     pub(crate) name: LockName,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     pub(crate) owner: Owner,
     /// Whether the owner may hold it already, here or elsewhere.
     pub(crate) shared_owner: bool,
@@ -173,9 +173,9 @@ impl<'a, S: LockStore> Pending<'a, S> {
         }
     }
 
-    fn answered(&mut self, acquired: Acquired, sent: BootTime) -> Result<Attempted, Failed> {
+    fn answered(&mut self, acquired: AcquireOutcome, sent: BootTime) -> Result<Attempted, Failed> {
         match acquired {
-            Acquired::Granted { fence, copies, .. } => {
+            AcquireOutcome::Granted { fence, copies, .. } => {
                 if let Durability::Required(replicas) = self.want.durability
                     && copies < replicas.majority()
                 {
@@ -185,13 +185,13 @@ impl<'a, S: LockStore> Pending<'a, S> {
                 }
                 Ok(Attempted::Granted(self.granted(fence, copies, sent)))
             }
-            Acquired::Busy { left } => Ok(Attempted::Busy(left)),
-            Acquired::Over => {
+            AcquireOutcome::Busy { left } => Ok(Attempted::Busy(left)),
+            AcquireOutcome::Over => {
                 // Nobody released it, so somebody drew the same id; another one will do.
                 self.hold = HoldId::new(self.shared.ids.draw());
                 Ok(Attempted::Busy(Some(Duration::ZERO)))
             }
-            Acquired::TooDeep => Err(Failed::For(LockError::TooDeep(self.want.name.clone()))),
+            AcquireOutcome::TooDeep => Err(Failed::For(LockError::TooDeep(self.want.name.clone()))),
             _ => Err(Failed::For(LockError::Foreign(self.want.name.clone()))),
         }
     }
@@ -245,7 +245,7 @@ impl<'a, S: LockStore> Pending<'a, S> {
     /// longer than a poll.
     async fn listens(&self, ticket: &Ticket, patience: Duration) -> bool {
         let alarm = Arc::new(Alarm(Arc::downgrade(&self.shared.lines)));
-        let listen = self.shared.thread.keeper.store.listen(&self.want.name, alarm);
+        let listen = self.shared.thread.keeper.store.subscribe(&self.want.name, alarm);
         match timeout(patience, listen).await {
             Ok(Ok(ear)) => {
                 ticket.hear(Ear::new(ear));

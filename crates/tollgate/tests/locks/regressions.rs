@@ -262,13 +262,13 @@ async fn a_holder_that_died_before_its_first_renewal_is_outlived() {
     let (name, owner) = (LockName::new("a").unwrap(), Locks::new(stage.way().await).owner());
     let ask = tollgate::core::lock::Acquire {
         name: &name,
-        kind: tollgate::core::lock::Kind::Reentrant,
+        kind: tollgate::core::lock::LockKind::Reentrant,
         owner: &owner,
         hold: tollgate::core::lock::HoldId::new(1),
         lease: brisk(),
         delay: Duration::ZERO,
         label: "dead",
-        durability: tollgate::core::lock::Durability::Plain,
+        durability: tollgate::core::lock::Durability::Primary,
     };
     dead.acquire(&ask).await.unwrap();
     drop(dead);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::core::lock::{
-    Acquire, Acquired, Bell, Holder, Lease, LockName, LockStore, Page, Release, Released, Renew,
-    Renewed,
+    Acquire, AcquireOutcome, Lease, LockHolder, LockName, LockStore, Page, Release,
+    ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome,
 };
 use tollgate::core::{StoreError, StoreErrorKind};
 use tollgate::redis::{Config, RedisStore};
@@ -139,21 +139,21 @@ fn lost(count: &AtomicU64) -> Result<(), StoreError> {
 
 struct Nobody;
 
-impl Bell for Nobody {
-    fn ring(&self, _: &LockName) {}
+impl ReleaseNotifier for Nobody {
+    fn notify(&self, _: &LockName) {}
 }
 
 impl<S: LockStore> LockStore for Flaky<S> {
-    type Ear = S::Ear;
+    type Subscription = S::Subscription;
 
-    async fn acquire(&self, ask: &Acquire<'_>) -> Result<Acquired, StoreError> {
+    async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         self.acquisitions.fetch_add(1, SeqCst);
         let acquired = self.inner.acquire(ask).await?;
         lost(&self.lose_acquired)?;
         Ok(acquired)
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<Renewed>, StoreError> {
+    async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<RenewOutcome>, StoreError> {
         let over: Vec<bool> = {
             let released = self.released.lock().unwrap();
             batch.iter().map(|ask| released.contains(ask.owner.as_str())).collect()
@@ -161,25 +161,25 @@ impl<S: LockStore> LockStore for Flaky<S> {
         let renewed = self.inner.renew(batch).await?;
         for (over, renewed) in over.iter().zip(&renewed) {
             self.renewed.fetch_add(1, SeqCst);
-            if *over && *renewed == Renewed::Held {
+            if *over && *renewed == RenewOutcome::Held {
                 self.revived.fetch_add(1, SeqCst);
             }
         }
         Ok(renewed)
     }
 
-    async fn release(&self, ask: &Release<'_>) -> Result<Released, StoreError> {
+    async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
         let released = self.inner.release(ask).await?;
         self.released.lock().unwrap().insert(ask.owner.as_str().to_owned());
         lost(&self.lose_released)?;
         Ok(released)
     }
 
-    async fn force_release(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn force_release(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         self.inner.force_release(name).await
     }
 
-    async fn inspect(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
+    async fn inspect(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
         self.inner.inspect(name).await
     }
 
@@ -187,13 +187,17 @@ impl<S: LockStore> LockStore for Flaky<S> {
         self.inner.list(cursor).await
     }
 
-    async fn listen(&self, name: &LockName, bell: Arc<dyn Bell>) -> Result<Self::Ear, StoreError> {
+    async fn subscribe(
+        &self,
+        name: &LockName,
+        bell: Arc<dyn ReleaseNotifier>,
+    ) -> Result<Self::Subscription, StoreError> {
         let first = self.while_listening.lock().unwrap().take();
         if let Some(first) = first {
             first();
         }
         let bell = if self.deaf.load(SeqCst) { Arc::new(Nobody) } else { bell };
-        self.inner.listen(name, bell).await
+        self.inner.subscribe(name, bell).await
     }
 }
 

@@ -10,12 +10,12 @@ mod rule;
 
 use super::bounds;
 use super::declaration::{Declaration, Domain, Mode, OnMissing, Rule, Subject, Value};
-use super::error::{Place, Report, RuleError};
+use super::error::{ErrorReport, Place, RuleError};
 use super::hash::Table;
 use crate::Request;
 
 /// Reports everything that is wrong.
-pub(super) fn check(declaration: &Declaration, report: &mut Report) {
+pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
     let place = Place::default();
     if declaration.version == 0 {
         let error = RuleError::new(place.field("version"), "version 0 is the empty set");
@@ -36,7 +36,7 @@ pub(super) fn check(declaration: &Declaration, report: &mut Report) {
     }
 }
 
-fn check_domain(domain: &Domain, place: Place, report: &mut Report) {
+fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     names::check(&domain.name, bounds::MAX_NAME, place.field("domain"), report);
     if !(1..=128).contains(&domain.ipv6_prefix) {
         let message = format!("{} is no number of leading bits", domain.ipv6_prefix);
@@ -74,7 +74,7 @@ fn check_domain(domain: &Domain, place: Place, report: &mut Report) {
 
 /// Reports rules that together would refuse every request: more limits apply to whatever comes than
 /// one request may be charged on. Where that depends on the request, only judging can tell.
-fn check_sum(rules: &[Rule], place: Place, report: &mut Report) {
+fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
     let enforced = || rules.iter().filter(|rule| rule.mode == Mode::Enforce);
     let mut replaced = Table::default();
     enforced().flat_map(|rule| &rule.replaces).for_each(|name| {
@@ -100,7 +100,7 @@ fn check_sum(rules: &[Rule], place: Place, report: &mut Report) {
     }
 }
 
-fn check_list(list: &[Subject], place: Place, report: &mut Report) {
+fn check_list(list: &[Subject], place: Place, report: &mut ErrorReport) {
     at_most(list.len(), bounds::MAX_LIST, "entries", place, report);
     for (at, subject) in list.iter().enumerate() {
         let Subject::Attribute { name, value } = subject else { continue };
@@ -110,7 +110,7 @@ fn check_list(list: &[Subject], place: Place, report: &mut Report) {
     }
 }
 
-fn check_value(value: &Value, place: Place, report: &mut Report) {
+fn check_value(value: &Value, place: Place, report: &mut ErrorReport) {
     let len = match value {
         Value::Network(_) => return,
         Value::Text(text) => text.len(),
@@ -127,7 +127,7 @@ fn check_value(value: &Value, place: Place, report: &mut Report) {
     }
 }
 
-fn at_most(count: usize, most: usize, what: &str, place: Place, report: &mut Report) {
+fn at_most(count: usize, most: usize, what: &str, place: Place, report: &mut ErrorReport) {
     if count > most {
         report.add(RuleError::new(place, format!("{count} {what} are more than {most}")));
     }

@@ -1,7 +1,7 @@
 //! Names: of domains, rules and limits; of attributes; and which one was meant.
 
-use super::super::ask::{Ask, Name, folded};
-use super::super::error::{Place, Report, RuleError};
+use super::super::ask::{Ask, AttributeName, folded};
+use super::super::error::{ErrorReport, Place, RuleError};
 use super::super::hash::Table;
 
 /// The most names that are compared to find the one that was meant: an error is worth a
@@ -9,7 +9,7 @@ use super::super::hash::Table;
 const MAX_COMPARED: usize = 2_000;
 
 /// Reports what is wrong with the name of a domain, rule or limit.
-pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut Report) {
+pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut ErrorReport) {
     let message = if name.is_empty() {
         "the name is empty".to_owned()
     } else if name.len() > longest {
@@ -27,7 +27,7 @@ pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut Repor
 }
 
 /// Reports what is wrong with a list of attributes, one by one and together.
-pub(super) fn check_attributes(names: &[String], place: Place, report: &mut Report) {
+pub(super) fn check_attributes(names: &[String], place: Place, report: &mut ErrorReport) {
     let mut seen = Table::default();
     for (at, name) in names.iter().enumerate() {
         check_attribute(name, place.item(at), report);
@@ -38,7 +38,7 @@ pub(super) fn check_attributes(names: &[String], place: Place, report: &mut Repo
 }
 
 /// Reports what is wrong with the name of an attribute.
-pub(super) fn check_attribute(name: &str, place: Place, report: &mut Report) {
+pub(super) fn check_attribute(name: &str, place: Place, report: &mut ErrorReport) {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     // A header's name is a token of RFC 9110, which has more characters than these.
     let is_token = |byte: u8| fits(byte) || b"!#$%&'*+^`|~".contains(&byte);
@@ -69,7 +69,7 @@ pub(super) fn check_attribute(name: &str, place: Place, report: &mut Report) {
 }
 
 /// Reports a captured attribute where only the ask's own can be.
-pub(super) fn refuse_captured(name: &str, place: Place, report: &mut Report) {
+pub(super) fn refuse_captured(name: &str, place: Place, report: &mut ErrorReport) {
     if name.strip_prefix("path.").is_some() {
         let error = RuleError::new(place, format!("`{name}` is captured by `path` itself"));
         report.add(error.with_hint("write the value into the path, in place of the capture"));
@@ -85,7 +85,7 @@ fn meant_attribute(name: &str) -> Option<String> {
         }
     }
     let lower = name.to_ascii_lowercase();
-    let known = Name::KNOWN.contains(&lower.as_str()) && lower != name;
+    let known = AttributeName::KNOWN.contains(&lower.as_str()) && lower != name;
     let alias = match lower.as_str() {
         "remote_addr" | "remote-addr" | "client_ip" | "client-ip" | "ip_address" => Some("ip"),
         "uri" | "url" => Some("path"),

@@ -2,7 +2,7 @@
 
 use super::super::bounds::MAX_REPLACES;
 use super::super::declaration::Rule;
-use super::super::error::{Place, Report, RuleError};
+use super::super::error::{ErrorReport, Place, RuleError};
 use super::super::hash::Table;
 use super::{at_most, names};
 
@@ -11,7 +11,7 @@ pub(super) fn check(
     rules: &[Rule],
     by_name: &Table<&str, usize>,
     place: Place,
-    report: &mut Report,
+    report: &mut ErrorReport,
 ) {
     for (at, rule) in rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place }.field("replaces");
@@ -43,7 +43,7 @@ pub(super) fn check(
 
 /// How far a rule has been followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Followed {
+enum VisitState {
     Not,
     /// It is on the way that is being followed.
     Open,
@@ -52,18 +52,18 @@ enum Followed {
 
 /// Reports each circle once, at the rule that closes it. Follows the names without recursion:
 /// a chain may be as long as the set.
-fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &mut Report) {
-    let mut followed = vec![Followed::Not; rules.len()];
+fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &mut ErrorReport) {
+    let mut followed = vec![VisitState::Not; rules.len()];
     for start in 0..rules.len() {
         let mut way = vec![(start, 0)];
         while let Some((at, next)) = way.pop() {
             let (Some(rule), Some(state)) = (rules.get(at), followed.get_mut(at)) else { continue };
-            if *state == Followed::Done {
+            if *state == VisitState::Done {
                 continue;
             }
-            *state = Followed::Open;
+            *state = VisitState::Open;
             let Some(name) = rule.replaces.get(next) else {
-                *state = Followed::Done;
+                *state = VisitState::Done;
                 continue;
             };
             way.push((at, usize::saturating_add(next, 1)));
@@ -71,8 +71,8 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
                 continue;
             };
             match followed.get(target) {
-                Some(Followed::Not) => way.push((target, 0)),
-                Some(Followed::Open) => {
+                Some(VisitState::Not) => way.push((target, 0)),
+                Some(VisitState::Open) => {
                     let place = Place { rule: Some(at), ..place }.field("replaces").item(next);
                     report.add(circle(rules, &way, target, place));
                 }

@@ -4,13 +4,13 @@ use super::super::ask::folded;
 use super::super::bounds;
 use super::super::compile::limit_name;
 use super::super::declaration::{Limitation, OnMissing, Pattern, Rule};
-use super::super::error::{Place, Report, RuleError};
+use super::super::error::{ErrorReport, Place, RuleError};
 use super::super::hash::Table;
 use super::{at_most, check_value, names};
 use crate::Algorithm;
 
 /// Reports what is wrong with a rule, but for whom it replaces.
-pub(super) fn check(rule: &Rule, place: Place, report: &mut Report) {
+pub(super) fn check(rule: &Rule, place: Place, report: &mut ErrorReport) {
     names::check(&rule.name, bounds::MAX_NAME, place.field("name"), report);
     check_matches(rule, place.field("match"), report);
     let by = place.field("by");
@@ -22,7 +22,7 @@ pub(super) fn check(rule: &Rule, place: Place, report: &mut Report) {
     check_guard(rule, place.field("local-guard"), report);
 }
 
-fn check_guard(rule: &Rule, place: Place, report: &mut Report) {
+fn check_guard(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let Some(guard) = rule.local_guard else { return };
     if !(1_000..=bounds::MAX_LOCAL_GUARD).contains(&guard) {
         let message = format!("a local guard of {guard} thousandths of the limit");
@@ -36,7 +36,7 @@ fn check_guard(rule: &Rule, place: Place, report: &mut Report) {
     }
 }
 
-fn check_matches(rule: &Rule, place: Place, report: &mut Report) {
+fn check_matches(rule: &Rule, place: Place, report: &mut ErrorReport) {
     at_most(rule.matches.len(), bounds::MAX_CONDITIONS, "conditions", place, report);
     let mut seen = Table::default();
     for (at, (name, pattern)) in rule.matches.iter().enumerate() {
@@ -60,7 +60,7 @@ fn check_matches(rule: &Rule, place: Place, report: &mut Report) {
     }
 }
 
-fn check_limits(rule: &Rule, place: Place, report: &mut Report) {
+fn check_limits(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let field = place.field("limits");
     at_most(rule.limits.len(), bounds::MAX_LIMITS, "limits", field, report);
     if rule.limits.is_empty() && !rule.block {
@@ -83,7 +83,7 @@ fn check_limits(rule: &Rule, place: Place, report: &mut Report) {
 }
 
 /// A rule that blocks counts nothing, so whatever is about counting says something else.
-fn check_block(rule: &Rule, place: Place, report: &mut Report) {
+fn check_block(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let mut refuse = |field, message: &str| {
         let error = RuleError::new(place.field(field), message);
         report.add(error.with_hint("drop it, or drop `block`"));
@@ -111,7 +111,7 @@ fn check_block(rule: &Rule, place: Place, report: &mut Report) {
     }
 }
 
-fn check_cost(rule: &Rule, place: Place, report: &mut Report) {
+fn check_cost(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let cost = &rule.cost;
     if let Some(name) = &cost.attribute {
         names::check_attribute(name, place, report);

@@ -2,7 +2,7 @@
 //!
 //! The leaky meter is the same bucket seen from below.
 
-use super::{Expected, How, MAX_DEBT_US, misfit, retry};
+use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, misfit, retry};
 use crate::testing::Ratio;
 use crate::{Limit, OnChange, Op, Retry, Verdict};
 
@@ -25,11 +25,11 @@ struct Level {
     /// When that was true.
     seen: u64,
     /// Why it is negative, and as of which write.
-    owed: Option<Owed>,
+    owed: Option<Debt>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owed {
+struct Debt {
     since: u64,
     permits: Ratio,
     /// Whether a granted moment lies in the future, rather than plain debt.
@@ -98,11 +98,11 @@ impl BucketOracle {
     }
 
     fn write(&mut self, permits: Ratio, waiting: bool, now: u64) {
-        let owed = (permits < Ratio::ZERO).then_some(Owed { since: now, permits, waiting });
+        let owed = (permits < Ratio::ZERO).then_some(Debt { since: now, permits, waiting });
         self.level = Some(Level { permits, seen: now, owed });
     }
 
-    /// How long until `cost` is there, checked at both sides of the edge.
+    /// LimitChange long until `cost` is there, checked at both sides of the edge.
     fn wait(&self, cost: u64) -> u64 {
         let missing = (Ratio::int(cost) - self.level()).max(Ratio::ZERO);
         let wait = u64::try_from(self.takes(missing).ceil()).expect("a burst refills in years");
@@ -125,7 +125,7 @@ impl BucketOracle {
         }
     }
 
-    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> ExpectedDecision {
         let mut verdict = Verdict::Allow;
         match op {
             Op::Peek(cost) => verdict = self.judge(cost, patience),
@@ -140,7 +140,7 @@ impl BucketOracle {
             op => misfit(op),
         }
         let reset = self.takes(self.full() - self.level()).ceil();
-        Expected::exact(verdict, self.level().floor(), reset)
+        ExpectedDecision::exact(verdict, self.level().floor(), reset)
     }
 
     fn debit(&mut self, cost: u64, at: u64, now: u64) {
@@ -168,7 +168,7 @@ impl BucketOracle {
         self.write((self.level() + worth).min(self.full()), false, now);
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));
         let Some(level) = from.level else { return };
         let used = from.full() - level.permits;
@@ -181,13 +181,13 @@ impl BucketOracle {
         };
         let one = Ratio::int(1);
         let used = match how {
-            How::Revise(OnChange::Reset) => return,
-            How::Revise(OnChange::Keep) => used.scaled(one, self.micros),
-            How::Revise(OnChange::Scale) => {
+            LimitChange::Revise(OnChange::Reset) => return,
+            LimitChange::Revise(OnChange::Keep) => used.scaled(one, self.micros),
+            LimitChange::Revise(OnChange::Scale) => {
                 let grown = Ratio::new(self.burst.into(), from.burst.into());
                 used.scaled(grown, self.micros)
             }
-            How::Adopt => {
+            LimitChange::Adopt => {
                 // The moment of being full again stays, its fraction rounded up, however far
                 // ahead that is for the other quota.
                 let floor = time.scaled(one, self.permits).expect("a time that fits");

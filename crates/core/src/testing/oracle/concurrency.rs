@@ -1,6 +1,6 @@
 //! Concurrency, by definition: so many holders whose leases have not ended.
 
-use super::{Expected, How, misfit, retry};
+use super::{ExpectedDecision, LimitChange, misfit, retry};
 use crate::{Holder, Limit, Op, Retry, Verdict};
 
 /// Who holds until when.
@@ -58,7 +58,7 @@ impl ConcurrencyOracle {
         self.written = now;
     }
 
-    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> ExpectedDecision {
         let holds =
             |who: Holder| self.held.iter().any(|(holder, end)| *holder == who && *end > now);
         let verdict = match op {
@@ -85,11 +85,11 @@ impl ConcurrencyOracle {
         };
         let last = self.held.iter().map(|(_, until)| *until).max().unwrap_or(0);
         let left = i128::from(self.count) - i128::from(self.held_at(now));
-        Expected::exact(verdict, left, i128::from(last) - i128::from(now))
+        ExpectedDecision::exact(verdict, left, i128::from(last) - i128::from(now))
     }
 
     /// Permits that are held are facts: no change takes them away.
-    pub(super) fn change(&mut self, to: &Limit, _how: How, _now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, _how: LimitChange, _now: u64) {
         self.count = to.quota().count().get();
         self.longest = super::us(to.quota().period());
     }

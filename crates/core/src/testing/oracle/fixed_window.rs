@@ -1,6 +1,6 @@
 //! The fixed window, by definition: what was charged in the window that `now` lies in.
 
-use super::{Expected, How, misfit, retry, share};
+use super::{ExpectedDecision, LimitChange, misfit, retry, share};
 use crate::algorithm::{Algorithm, Anchor, FixedWindow};
 use crate::{Limit, OnChange, Op, Quota, Retry, Verdict};
 
@@ -10,11 +10,11 @@ pub struct FixedWindowOracle {
     count: u64,
     period: u64,
     anchor: Anchor,
-    window: Option<Window>,
+    window: Option<OracleWindow>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct OracleWindow {
     start: u64,
     used: u64,
 }
@@ -53,7 +53,7 @@ impl FixedWindowOracle {
         let used =
             (u128::from(self.used()) + u128::from(cost)).min(2 * u128::from(Quota::MAX_COUNT));
         let used = u64::try_from(used).expect("capped");
-        self.window = Some(Window { start, used });
+        self.window = Some(OracleWindow { start, used });
     }
 
     fn judge(&self, cost: u64, now: u64) -> Verdict {
@@ -67,7 +67,7 @@ impl FixedWindowOracle {
         }
     }
 
-    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> ExpectedDecision {
         let mut verdict = Verdict::Allow;
         match op {
             Op::Peek(cost) => verdict = self.judge(cost, now),
@@ -98,23 +98,24 @@ impl FixedWindowOracle {
         }
         let left = i128::from(self.count) - i128::from(self.used());
         let reset = self.window.map_or(0, |w| w.start + self.period - now);
-        Expected::exact(verdict, left, reset.into())
+        ExpectedDecision::exact(verdict, left, reset.into())
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let Algorithm::FixedWindow(params) = to.algorithm() else { unreachable!("one algorithm") };
         let from = std::mem::replace(self, Self::new(params, to));
         let Some(window) = from.window else { return };
         let used = match how {
-            How::Revise(OnChange::Reset) => 0,
-            How::Revise(OnChange::Scale) => share(window.used, from.count, self.count),
-            How::Revise(OnChange::Keep) | How::Adopt => window.used,
+            LimitChange::Revise(OnChange::Reset) => 0,
+            LimitChange::Revise(OnChange::Scale) => share(window.used, from.count, self.count),
+            LimitChange::Revise(OnChange::Keep) | LimitChange::Adopt => window.used,
         };
         // A first-hit window keeps its beginning; an aligned one is the one `now` lies in.
         let start = match self.anchor {
             Anchor::FirstHit => window.start,
             Anchor::Epoch => self.start_of(now),
         };
-        self.window = (used > 0 && now < start + self.period).then_some(Window { start, used });
+        self.window =
+            (used > 0 && now < start + self.period).then_some(OracleWindow { start, used });
     }
 }

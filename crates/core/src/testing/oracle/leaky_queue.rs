@@ -1,6 +1,6 @@
 //! The leaky queue, by definition: departures one after the other, `1 / rate` apart.
 
-use super::{Expected, How, MAX_DEBT_US, misfit, retry};
+use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, misfit, retry};
 use crate::testing::Ratio;
 use crate::{Limit, OnChange, Op, Retry, Verdict};
 
@@ -12,11 +12,11 @@ pub struct LeakyQueueOracle {
     interval: Ratio,
     /// The denominator of the interval.
     permits: u64,
-    line: Option<Line>,
+    line: Option<Departures>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct Departures {
     next: Ratio,
     /// The write that put `next` further ahead than the places allow: debt, or a smaller queue.
     over: Option<u64>,
@@ -71,7 +71,7 @@ impl LeakyQueueOracle {
 
     fn write(&mut self, next: Ratio, now: u64) {
         let over = (next - Ratio::int(now) > self.full()).then_some(now);
-        self.line = Some(Line { next, over });
+        self.line = Some(Departures { next, over });
     }
 
     fn judge(&self, cost: u64, patience: u64, now: u64) -> Verdict {
@@ -103,7 +103,7 @@ impl LeakyQueueOracle {
         retry((passing - now).into())
     }
 
-    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> ExpectedDecision {
         let mut verdict = Verdict::Allow;
         match op {
             Op::Peek(cost) => verdict = self.judge(cost, patience, now),
@@ -126,7 +126,7 @@ impl LeakyQueueOracle {
         }
         let ahead = self.next(now) - Ratio::int(now);
         let free = (self.full() - ahead) * self.interval.inverse();
-        Expected::exact(verdict, free.floor(), ahead.ceil())
+        ExpectedDecision::exact(verdict, free.floor(), ahead.ceil())
     }
 
     /// Only the last departure can be given back.
@@ -140,9 +140,9 @@ impl LeakyQueueOracle {
 
     /// Granted departures cannot be recalled, so every change but a reset keeps the time line,
     /// moved on to the next step of the new rate.
-    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));
-        if from.line.is_none() || how == How::Revise(OnChange::Reset) {
+        if from.line.is_none() || how == LimitChange::Revise(OnChange::Reset) {
             return;
         }
         let ahead = from.next(now) - Ratio::int(now);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Expected, How, Oracle};
-use crate::{Limit, OnChange, Op, State, Timestamp};
+use super::{ExpectedDecision, LimitChange, Oracle};
+use crate::algorithm::State;
+use crate::{Limit, OnChange, Op, Timestamp};
 
 /// The oracle of one key, charged under whatever limit each charge names.
 ///
@@ -34,7 +35,7 @@ impl Ledger {
         op: Op,
         patience: Duration,
         now: Timestamp,
-    ) -> Expected {
+    ) -> ExpectedDecision {
         self.oracle.observe(now);
         if self.oracle.is_absent() {
             *self = Self::new(limit);
@@ -43,12 +44,12 @@ impl Ledger {
             let same =
                 limit.quota() == self.under.quota() && limit.algorithm() == self.under.algorithm();
             let how = if same { OnChange::Keep } else { limit.on_change() };
-            self.oracle.change(limit, How::Revise(how), now);
+            self.oracle.change(limit, LimitChange::Revise(how), now);
             self.under = *limit;
         } else if limit.revision() == self.under.revision()
             && (limit.quota() != self.under.quota() || limit.algorithm() != self.under.algorithm())
         {
-            self.oracle.change(limit, How::Adopt, now);
+            self.oracle.change(limit, LimitChange::Adopt, now);
             self.under = *limit;
         }
         self.oracle.charge_observed(op, patience, now)

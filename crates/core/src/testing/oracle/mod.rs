@@ -23,7 +23,8 @@ mod smooth;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::{Decision, Limit, OnChange, Op, Retry, State, Timestamp, Verdict};
+use crate::algorithm::State;
+use crate::{Decision, Limit, OnChange, Op, Retry, Timestamp, Verdict};
 
 pub use bucket::BucketOracle;
 pub use concurrency::ConcurrencyOracle;
@@ -37,9 +38,9 @@ pub use smooth::SmoothOracle;
 /// Debt ends here: the longest period there is.
 const MAX_DEBT_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 
-/// How a limit changes under live usage.
+/// LimitChange a limit changes under live usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum LimitChange {
     /// A higher revision, by its declared policy.
     Revise(OnChange),
     /// Another quota at the same revision: recorded times stay.
@@ -48,18 +49,18 @@ pub enum How {
 
 /// What the specification says a charge must be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedDecision {
     /// The verdict, with its exact delay.
     pub verdict: Verdict,
     /// What is left, rounded down.
     pub remaining: u64,
-    /// How long until the full capacity is back, rounded up.
+    /// LimitChange long until the full capacity is back, rounded up.
     pub reset_after: Duration,
-    /// How far an answer may be off; exact unless the algorithm truncates.
+    /// LimitChange far an answer may be off; exact unless the algorithm truncates.
     pub slack: Slack,
 }
 
-/// How far an answer may be off.
+/// LimitChange far an answer may be off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
     /// Not at all.
@@ -70,7 +71,7 @@ pub enum Slack {
     Edge,
 }
 
-impl Expected {
+impl ExpectedDecision {
     /// An exact answer.
     fn exact(verdict: Verdict, remaining: i128, reset_us: i128) -> Self {
         Self {
@@ -170,18 +171,18 @@ impl Oracle {
     }
 
     /// What `op` must be told at `now`; made so unless refused.
-    pub fn charge(&mut self, op: Op, patience: Duration, now: Timestamp) -> Expected {
+    pub fn charge(&mut self, op: Op, patience: Duration, now: Timestamp) -> ExpectedDecision {
         self.observe(now);
         self.charge_observed(op, patience, now)
     }
 
-    fn charge_observed(&mut self, op: Op, patience: Duration, now: Timestamp) -> Expected {
+    fn charge_observed(&mut self, op: Op, patience: Duration, now: Timestamp) -> ExpectedDecision {
         let patience = us(patience);
         each!(self, inner => inner.charge(op, patience, now.as_micros()))
     }
 
     /// Carries what is remembered over to another limit of the same algorithm.
-    pub fn change(&mut self, to: &Limit, how: How, now: Timestamp) {
+    pub fn change(&mut self, to: &Limit, how: LimitChange, now: Timestamp) {
         self.observe(now);
         each!(self, inner => inner.change(to, how, now.as_micros()));
     }

@@ -1,6 +1,6 @@
 //! The sliding log, by definition: the sum of the costs charged in `(now − W, now]`.
 
-use super::{Expected, How, misfit, retry, share};
+use super::{ExpectedDecision, LimitChange, misfit, retry, share};
 use crate::{Limit, OnChange, Op, Retry, Verdict};
 
 /// The most debt a log records.
@@ -14,11 +14,11 @@ const MAX_SCALED: u64 = 256;
 pub struct SlidingLogOracle {
     count: u64,
     period: u64,
-    charges: Vec<Entry>,
+    charges: Vec<LoggedCharge>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LoggedCharge {
     at: u64,
     cost: u64,
 }
@@ -34,7 +34,7 @@ impl SlidingLogOracle {
         self.charges.is_empty()
     }
 
-    fn is_live(&self, entry: &Entry, now: u64) -> bool {
+    fn is_live(&self, entry: &LoggedCharge, now: u64) -> bool {
         now < entry.at + self.period
     }
 
@@ -78,14 +78,15 @@ impl SlidingLogOracle {
         }
         // Room appears only when a charge leaves, so these are all the moments to try. The
         // later, the more have left: bisect.
-        let live: Vec<&Entry> = self.charges.iter().filter(|e| self.is_live(e, now)).collect();
+        let live: Vec<&LoggedCharge> =
+            self.charges.iter().filter(|e| self.is_live(e, now)).collect();
         let first = live.partition_point(|entry| !fits(entry.at + self.period));
         retry((live[first].at + self.period - now).into())
     }
 
     fn push(&mut self, cost: u64, now: u64) {
         self.forget(now, self.period);
-        self.charges.push(Entry { at: now, cost: cost.min(MAX_DEBT) });
+        self.charges.push(LoggedCharge { at: now, cost: cost.min(MAX_DEBT) });
         let mut over = self.used(now).saturating_sub(MAX_DEBT);
         for entry in &mut self.charges {
             let off = entry.cost.min(over);
@@ -98,7 +99,7 @@ impl SlidingLogOracle {
             // Only debits lead here: the newest entry stands for one more charge.
             let last = self.charges.pop().expect("just pushed");
             let newest = self.charges.last_mut().expect("a count is at least one");
-            *newest = Entry { at: now, cost: newest.cost + last.cost };
+            *newest = LoggedCharge { at: now, cost: newest.cost + last.cost };
         }
     }
 
@@ -109,12 +110,12 @@ impl SlidingLogOracle {
         if n <= MAX_SCALED {
             return;
         }
-        let mut groups = vec![Entry { at: 0, cost: 0 }; MAX_SCALED as usize];
+        let mut groups = vec![LoggedCharge { at: 0, cost: 0 }; MAX_SCALED as usize];
         for (i, charge) in (1..).zip(&self.charges) {
             // The first group whose end, a multiple of n / 256 rounded down, is not before it.
             let group = (1..=MAX_SCALED).find(|end| end * n / MAX_SCALED >= i);
             let group = &mut groups[group.expect("the last ends with the last") as usize - 1];
-            *group = Entry { at: charge.at, cost: group.cost + charge.cost };
+            *group = LoggedCharge { at: charge.at, cost: group.cost + charge.cost };
         }
         self.charges = groups;
     }
@@ -123,7 +124,7 @@ impl SlidingLogOracle {
         self.charges.retain(|entry| now < entry.at + period);
     }
 
-    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> ExpectedDecision {
         let recent = |at: crate::Timestamp| now.saturating_sub(at.as_micros()) < self.period;
         let mut verdict = Verdict::Allow;
         match op {
@@ -150,16 +151,16 @@ impl SlidingLogOracle {
         let used = self.used(now);
         let newest = self.charges.iter().rev().find(|e| self.is_live(e, now) && e.cost > 0);
         let reset = newest.map_or(0, |entry| entry.at + self.period - now);
-        Expected::exact(verdict, i128::from(self.count) - i128::from(used), reset.into())
+        ExpectedDecision::exact(verdict, i128::from(self.count) - i128::from(used), reset.into())
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));
         self.charges = from.charges;
         self.forget(now, from.period.min(self.period));
         match how {
-            How::Revise(OnChange::Reset) => self.charges.clear(),
-            How::Revise(OnChange::Scale) => {
+            LimitChange::Revise(OnChange::Reset) => self.charges.clear(),
+            LimitChange::Revise(OnChange::Scale) => {
                 self.coarsen();
                 let (mut before, mut after) = (0, 0);
                 for entry in &mut self.charges {
@@ -170,7 +171,7 @@ impl SlidingLogOracle {
                 }
                 self.charges.retain(|entry| entry.cost > 0);
             }
-            How::Revise(OnChange::Keep) | How::Adopt => {}
+            LimitChange::Revise(OnChange::Keep) | LimitChange::Adopt => {}
         }
         while self.charges.len() as u64 > self.count {
             // The oldest two become one, at the later moment.

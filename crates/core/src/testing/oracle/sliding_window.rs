@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Expected, How, misfit, retry, share};
+use super::{ExpectedDecision, LimitChange, misfit, retry, share};
 use crate::algorithm::{Algorithm, Estimate, SlidingWindow};
 use crate::{Limit, OnChange, Op, Quota, Retry, Verdict};
 
@@ -13,11 +13,11 @@ pub struct SlidingWindowOracle {
     panes: u64,
     width: u64,
     estimate: Estimate,
-    charges: Vec<Entry>,
+    charges: Vec<PaneCharge>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct PaneCharge {
     at: u64,
     cost: u64,
 }
@@ -39,7 +39,7 @@ impl SlidingWindowOracle {
         self.charges.is_empty()
     }
 
-    /// How many panes ago `at` was; `None` when its pane has left, or is yet to come.
+    /// LimitChange many panes ago `at` was; `None` when its pane has left, or is yet to come.
     fn age(&self, at: u64, now: u64) -> Option<u64> {
         let age = (now / self.width).checked_sub(at / self.width)?;
         (age <= self.panes).then_some(age)
@@ -66,7 +66,7 @@ impl SlidingWindowOracle {
             Estimate::Conservative => self.width,
             Estimate::Weighted => self.width - now % self.width,
         };
-        let weighed = |entry: &Entry| match self.age(entry.at, now) {
+        let weighed = |entry: &PaneCharge| match self.age(entry.at, now) {
             None => 0,
             Some(age) if age == self.panes => u128::from(entry.cost) * u128::from(covered),
             Some(_) => u128::from(entry.cost) * u128::from(self.width),
@@ -107,7 +107,7 @@ impl SlidingWindowOracle {
 
     fn push(&mut self, cost: u64, now: u64) {
         self.forget(now);
-        self.charges.push(Entry { at: now, cost });
+        self.charges.push(PaneCharge { at: now, cost });
         self.cap(now / self.width);
         self.forget(now);
     }
@@ -132,7 +132,7 @@ impl SlidingWindowOracle {
         self.forget(now);
     }
 
-    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> ExpectedDecision {
         let period = self.panes * self.width;
         let recent = |at: crate::Timestamp| now.saturating_sub(at.as_micros()) < period;
         let mut verdict = Verdict::Allow;
@@ -157,10 +157,10 @@ impl SlidingWindowOracle {
         let newest = self.charges.iter().filter(|e| self.age(e.at, now).is_some());
         let gone = newest.map(|e| (e.at / self.width + self.panes + 1) * self.width).max();
         let left = i128::try_from(left).expect("at most the count");
-        Expected::exact(verdict, left, gone.map_or(0, |gone| gone - now).into())
+        ExpectedDecision::exact(verdict, left, gone.map_or(0, |gone| gone - now).into())
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let Algorithm::SlidingWindow(params) = to.algorithm() else {
             unreachable!("one algorithm")
         };
@@ -173,13 +173,13 @@ impl SlidingWindowOracle {
         }
         for (pane, used) in panes {
             let cost = match how {
-                How::Revise(OnChange::Reset) => 0,
-                How::Revise(OnChange::Scale) => share(used, from.count, self.count),
-                How::Revise(OnChange::Keep) | How::Adopt => used,
+                LimitChange::Revise(OnChange::Reset) => 0,
+                LimitChange::Revise(OnChange::Scale) => share(used, from.count, self.count),
+                LimitChange::Revise(OnChange::Keep) | LimitChange::Adopt => used,
             };
             // All of a pane may have been charged at its very end.
             let at = ((pane + 1) * from.width - 1).min(now);
-            self.charges.push(Entry { at, cost });
+            self.charges.push(PaneCharge { at, cost });
             self.cap(at / self.width);
         }
         self.forget(now);

@@ -6,26 +6,27 @@
 //!
 //! The five numbers of a limiter come from its plan; `tests/smooth_guava.rs` checks those.
 
-use super::{Expected, How, MAX_DEBT_US, Slack, misfit};
-use crate::algorithm::smooth::Plan as Numbers;
+use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, Slack, misfit};
+use crate::algorithm::State;
+use crate::algorithm::smooth::SmoothPlan as Numbers;
 use crate::algorithm::{Payment, Plan};
-use crate::{Limit, OnChange, Op, Retry, State, Verdict};
+use crate::{Limit, OnChange, Op, Retry, Verdict};
 
-/// How close to an edge truncation may tip a verdict: three truncated terms.
+/// LimitChange close to an edge truncation may tip a verdict: three truncated terms.
 const EDGE_US: f64 = 3.0;
 
 /// Stored permits and when the next one is free, in real numbers.
 #[derive(Clone, Debug)]
 pub struct SmoothOracle {
     numbers: Numbers,
-    tickets: Option<Tickets>,
+    tickets: Option<OraclePermits>,
 }
 
 /// Times are relative to `written`, so that a double holds them to a fraction of a microsecond.
 #[derive(Clone, Copy, Debug)]
-struct Tickets {
+struct OraclePermits {
     stored: f64,
-    /// How long after `written` the next permit is free.
+    /// LimitChange long after `written` the next permit is free.
     ahead: f64,
     written: u64,
 }
@@ -42,7 +43,7 @@ impl SmoothOracle {
 
     pub(super) fn show(&mut self, state: &State) {
         self.tickets = match state {
-            State::Smooth(tickets) => Some(Tickets {
+            State::Smooth(tickets) => Some(OraclePermits {
                 stored: tickets.stored,
                 ahead: (i128::from(tickets.free_at.as_micros())
                     - i128::from(tickets.written_at.as_micros())) as f64,
@@ -59,14 +60,14 @@ impl SmoothOracle {
         let ahead = tickets.ahead - passed;
         let idle = (-ahead).max(0.0);
         let stored = (tickets.stored + idle / self.numbers.cooldown).min(self.numbers.max_permits);
-        let seen = Tickets { stored, ahead: ahead.max(0.0), written: now };
+        let seen = OraclePermits { stored, ahead: ahead.max(0.0), written: now };
         // Kept one microsecond longer than it has to, which no answer shows.
         let missing = (self.numbers.max_permits - tickets.stored) * self.numbers.cooldown;
         self.tickets = (idle < missing.ceil() + 1.0).then_some(seen);
     }
 
-    fn seen(&self, now: u64) -> Tickets {
-        let full = Tickets { stored: self.numbers.max_permits, ahead: 0.0, written: now };
+    fn seen(&self, now: u64) -> OraclePermits {
+        let full = OraclePermits { stored: self.numbers.max_permits, ahead: 0.0, written: now };
         self.tickets.unwrap_or(full)
     }
 
@@ -85,8 +86,8 @@ impl SmoothOracle {
         self.area(stored) - self.area(stored - taken) + fresh * self.numbers.stable
     }
 
-    /// How long a caller arriving `later` from now would wait.
-    fn wait(&self, tickets: &Tickets, cost: u64, later: f64) -> f64 {
+    /// LimitChange long a caller arriving `later` from now would wait.
+    fn wait(&self, tickets: &OraclePermits, cost: u64, later: f64) -> f64 {
         let idle = (later - tickets.ahead).max(0.0);
         let stored = (tickets.stored + idle / self.numbers.cooldown).min(self.numbers.max_permits);
         let own = match self.numbers.payment {
@@ -140,7 +141,7 @@ impl SmoothOracle {
         (Verdict::Deny(Retry::After(super::micros(passing as i128 + 1))), slack)
     }
 
-    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> Expected {
+    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> ExpectedDecision {
         let (verdict, slack) = match op {
             Op::Peek(cost) => self.judge(cost, patience, now),
             Op::Take(cost) => {
@@ -171,14 +172,14 @@ impl SmoothOracle {
         let refill = (self.numbers.max_permits - tickets.stored) * self.numbers.cooldown;
         let remaining = if tickets.ahead > 0.0 { 0.0 } else { tickets.stored };
         let reset = (tickets.ahead + refill).ceil() as i128;
-        Expected { slack, ..Expected::exact(verdict, remaining as i128, reset) }
+        ExpectedDecision { slack, ..ExpectedDecision::exact(verdict, remaining as i128, reset) }
     }
 
     fn spend(&mut self, cost: u64, now: u64) {
         let tickets = self.seen(now);
         let stored = (tickets.stored - cost as f64).max(0.0);
         let ahead = tickets.ahead + self.price(tickets.stored, cost);
-        self.tickets = Some(Tickets { stored, ahead, written: now });
+        self.tickets = Some(OraclePermits { stored, ahead, written: now });
     }
 
     /// Time has given back what has drained since; the rest shortens the debt, then is stored.
@@ -192,17 +193,17 @@ impl SmoothOracle {
         tickets.stored = (tickets.stored + rest).min(self.numbers.max_permits);
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: How, now: u64) {
+    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));
-        if from.tickets.is_none() || how == How::Revise(OnChange::Reset) {
+        if from.tickets.is_none() || how == LimitChange::Revise(OnChange::Reset) {
             return;
         }
         let mut tickets = from.seen(now);
         let (old, new) = (from.numbers.max_permits, self.numbers.max_permits);
         tickets.stored = match how {
-            How::Revise(OnChange::Scale) => tickets.stored * new / old,
-            How::Revise(_) => new - (old - tickets.stored),
-            How::Adopt => tickets.stored,
+            LimitChange::Revise(OnChange::Scale) => tickets.stored * new / old,
+            LimitChange::Revise(_) => new - (old - tickets.stored),
+            LimitChange::Adopt => tickets.stored,
         };
         tickets.stored = tickets.stored.clamp(0.0, new);
         self.tickets = Some(tickets);

@@ -174,7 +174,7 @@ impl Lock {
     fn locks(&self, store: RedisStore) -> Result<Locks<RedisStore>, Failure> {
         let replicas = Replicas { count: self.replicas, patience: self.replicas_wait.0 };
         let durability = match self.durability {
-            Spread::Plain => Durability::Plain,
+            Spread::Plain => Durability::Primary,
             Spread::Majority => Durability::Majority(replicas),
             Spread::Required => Durability::Required(replicas),
         };

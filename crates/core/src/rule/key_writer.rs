@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::key::{Buffer, KeySecret, Scribe, verbatim};
+use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
 use crate::{Key, KeyError};
 
 /// Writes keys one behind the other into one buffer.
@@ -53,14 +53,14 @@ impl<'k> KeyWriter<'k> {
 
     /// A value, as it is, or hashed if it is long.
     pub fn text(&mut self, value: &[u8]) {
-        let scribe = self.scribe();
-        scribe.text(&mut self.bytes, value);
+        let tokens = self.tokens();
+        tokens.text(&mut self.bytes, value);
     }
 
     /// A pattern that stands for all values that match it: no value can imitate it.
     pub fn pattern(&mut self, pattern: &str) {
-        let scribe = self.scribe();
-        scribe.template(&mut self.bytes, pattern);
+        let tokens = self.tokens();
+        tokens.template(&mut self.bytes, pattern);
     }
 
     /// Ends the key, and says where it is.
@@ -77,8 +77,8 @@ impl<'k> KeyWriter<'k> {
         Key::new(self.bytes.get(place).unwrap_or_default())
     }
 
-    const fn scribe(&self) -> Scribe<'k> {
-        Scribe { verbatim: self.verbatim, ipv6_prefix: 128, secret: self.secret }
+    const fn tokens(&self) -> TokenWriter<'k> {
+        TokenWriter { verbatim: self.verbatim, ipv6_prefix: 128, secret: self.secret }
     }
 }
 

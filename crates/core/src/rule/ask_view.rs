@@ -4,37 +4,37 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::active::Slot;
+use super::active::AttributeId;
 use super::ask::{Ask, Attribute};
 use super::domain::ActiveDomain;
-use super::template::Route;
+use super::template::PathSegments;
 use crate::Cost;
 
 /// What a domain can see of an ask.
-pub(super) struct View<'v> {
-    values: SmallVec<[(Slot, Attribute<'v>); 8]>,
+pub(super) struct AskView<'v> {
+    values: SmallVec<[(AttributeId, Attribute<'v>); 8]>,
     /// Empty where there is no path. Not in an `Option`: it is too large to be moved into one for
     /// every ask.
-    path: Route,
+    path: PathSegments,
     has_path: bool,
     pub(super) cost: Cost,
     /// Values of `by` that a caller gave for a rule that it named, in its order.
     pub(super) given: SmallVec<[Attribute<'v>; 2]>,
 }
 
-impl<'v> View<'v> {
+impl<'v> AskView<'v> {
     pub(super) fn new(domain: &ActiveDomain, ask: &'v Ask<'_>) -> Self {
         let mut view = Self::of_cost(ask.own_cost());
         view.read(domain, ask);
         view
     }
 
-    /// Nothing but a cost: see [`Route::none`].
+    /// Nothing but a cost: see [`PathSegments::none`].
     #[inline(always)]
     pub(super) fn of_cost(cost: Cost) -> Self {
         Self {
             values: SmallVec::new(),
-            path: Route::none(),
+            path: PathSegments::none(),
             has_path: false,
             cost,
             given: SmallVec::new(),
@@ -45,7 +45,7 @@ impl<'v> View<'v> {
     pub(super) fn read(&mut self, domain: &ActiveDomain, ask: &'v Ask<'_>) {
         for (name, value) in ask.named() {
             let Some(slot) = domain.slots.of(name) else { continue };
-            if let (Slot::PATH, Attribute::Text(path)) = (slot, value) {
+            if let (AttributeId::PATH, Attribute::Text(path)) = (slot, value) {
                 self.path.read(path, domain.path_case);
                 self.has_path = true;
             }
@@ -54,27 +54,27 @@ impl<'v> View<'v> {
     }
 
     /// The path, as templates see it.
-    pub(super) fn route(&self) -> Option<&Route> {
+    pub(super) fn route(&self) -> Option<&PathSegments> {
         self.has_path.then_some(&self.path)
     }
 
     /// Sees this value, whatever the ask says.
-    pub(super) fn set(&mut self, slot: Slot, value: Attribute<'v>) {
+    pub(super) fn set(&mut self, slot: AttributeId, value: Attribute<'v>) {
         match self.values.iter_mut().find(|(known, _)| *known == slot) {
             Some((_, earlier)) => *earlier = value,
             None => self.values.push((slot, value)),
         }
     }
 
-    pub(super) fn values(&self) -> &[(Slot, Attribute<'v>)] {
+    pub(super) fn values(&self) -> &[(AttributeId, Attribute<'v>)] {
         &self.values
     }
 
-    pub(super) fn value(&self, slot: Slot) -> Option<Attribute<'v>> {
+    pub(super) fn value(&self, slot: AttributeId) -> Option<Attribute<'v>> {
         self.values.iter().find(|(known, _)| *known == slot).map(|(_, value)| *value)
     }
 
-    pub(super) fn text(&self, slot: Slot) -> Option<&'v [u8]> {
+    pub(super) fn text(&self, slot: AttributeId) -> Option<&'v [u8]> {
         match self.value(slot) {
             Some(Attribute::Text(text)) => Some(text),
             _ => None,
@@ -82,7 +82,7 @@ impl<'v> View<'v> {
     }
 
     pub(super) fn address(&self) -> Option<IpAddr> {
-        match self.value(Slot::IP) {
+        match self.value(AttributeId::IP) {
             Some(Attribute::Address(address)) => Some(address),
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Requests of a few plain takes, on either side of what is few, as core decides them.
+//! Requests of several takes, as core decides them.
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
@@ -11,12 +11,11 @@ use std::time::Duration;
 use tollgate_core::algorithm::{LeakyMeter, TokenBucket};
 use tollgate_core::testing::{ManualClock, Rng};
 use tollgate_embedded::EmbeddedStore;
-use tollgate_embedded::core::{Charge, Clock, Counter, Key, Limit, Request, Seat};
+use tollgate_embedded::core::{Charge, ChargeTarget, Clock, Counter, Key, Limit, Request};
 
-/// Refusals among them give back what was taken before; new keys, keys at booths, keys that come twice
-/// and requests of five take another way.
+/// With new keys, promoted keys, and keys that come twice among them.
 #[test]
-fn a_few_plain_takes_are_made_together_or_not_at_all() {
+fn several_takes_are_made_together_or_not_at_all() {
     let limits = [
         Limit::new(TokenBucket, "5 per 1s burst 7".parse().unwrap()).unwrap(),
         Limit::new(LeakyMeter, "3 per 2s".parse().unwrap()).unwrap(),
@@ -41,13 +40,13 @@ fn a_few_plain_takes_are_made_together_or_not_at_all() {
             let mut apart = names.clone();
             apart.sort_unstable();
             apart.dedup();
-            let seat = |name: &u64| Seat::Counter(apart.binary_search(name).unwrap());
-            let seats: Vec<Seat> = names.iter().map(seat).collect();
+            let target = |name: &u64| ChargeTarget::Counter(apart.binary_search(name).unwrap());
+            let targets: Vec<ChargeTarget> = names.iter().map(target).collect();
             let counter = |name: &u64| {
                 counters.get(name).cloned().unwrap_or_else(|| Counter::absent(limit(*name)))
             };
             let mut touched: Vec<Counter> = apart.iter().map(counter).collect();
-            let expected = request.judge(&mut touched, &seats, clock.now());
+            let expected = request.judge(&mut touched, &targets, clock.now());
             counters.extend(apart.into_iter().zip(touched));
 
             let answer = store.charge_request(&request);

@@ -12,8 +12,8 @@ use crate::slot::LimitId;
 
 /// Limits by number.
 #[derive(Debug, Default)]
-pub(crate) struct Interned {
-    limits: Vec<Counted>,
+pub(crate) struct LimitInterner {
+    limits: Vec<InternedLimit>,
     free: Vec<u32>,
     numbers: HashMap<Limit, u32>,
     /// The one asked for last, which is nearly always the one asked for next.
@@ -21,12 +21,12 @@ pub(crate) struct Interned {
 }
 
 #[derive(Debug)]
-struct Counted {
+struct InternedLimit {
     limit: Arc<Limit>,
     uses: u32,
 }
 
-impl Interned {
+impl LimitInterner {
     #[inline]
     pub(crate) fn limit(&self, id: LimitId) -> Option<&Limit> {
         self.shared(id).map(|limit| &**limit)
@@ -52,7 +52,7 @@ impl Interned {
             self.count(id, used_once_more);
             return id;
         }
-        let counted = Counted { limit: Arc::new(*limit), uses: 1 };
+        let counted = InternedLimit { limit: Arc::new(*limit), uses: 1 };
         let number = match self.free.pop() {
             Some(number) => {
                 let index = usize::try_from(number).unwrap_or(usize::MAX);

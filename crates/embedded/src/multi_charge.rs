@@ -1,31 +1,31 @@
-//! Requests with several charges: all their shards locked, all their counters in hand.
+//! Requests with several charges: all their shards locked, then decided together.
 //!
 //! Counters are taken out of their shards, judged together by the core, and put back. A key
 //! without room is counted by the shared counter of its limit, so two such keys of one request
 //! may meet on one counter.
 
 use smallvec::SmallVec;
-use tollgate_core::algorithm::bucket::Plain;
+use tollgate_core::state::ImmediateTake;
 use tollgate_core::{
-    Answer, Basis, Charge, Clock, Counter, Limit, Need, Op, Request, Seat, Timestamp,
+    Answer, Basis, Charge, ChargeTarget, Clock, Counter, Limit, Need, Op, Request, Timestamp,
+    Verdict,
 };
 
 use crate::EmbeddedStore;
-use crate::few::{answer_plainly, are_apart};
 use crate::fingerprint::Fingerprint;
-use crate::overflow::{Overflow, Shared};
-use crate::shard::{Planned, Shard};
+use crate::overflow::{Overflow, OverflowTarget};
+use crate::shard::{Shard, SlotWrite};
 use crate::sync::Guard;
 
-/// A request under way. Most have at most four charges; more go to the heap.
-pub(crate) struct Several<'s, C> {
+/// A request in progress. Most have at most four charges; more go to the heap.
+pub(crate) struct MultiCharge<'s, C> {
     store: &'s EmbeddedStore<C>,
     prints: SmallVec<[Fingerprint; 4]>,
     shards: Guards<'s>,
     overflow: Option<Guard<'s, Overflow>>,
     counters: SmallVec<[Counter; 4]>,
-    homes: SmallVec<[Home; 4]>,
-    seats: SmallVec<[Seat; 4]>,
+    locations: SmallVec<[CounterLocation; 4]>,
+    targets: SmallVec<[ChargeTarget; 4]>,
 }
 
 /// The guards of the shards a request touches, with their indices.
@@ -37,15 +37,15 @@ fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> Option<(usize, &'g mut 
     numbered.find(|(_, (i, _))| *i == index).map(|(at, (_, shard))| (at, &mut **shard))
 }
 
-/// A plain take that is planned.
-struct Take {
+/// A planned immediate take.
+struct PlannedTake {
     /// Which of the guards.
     at: usize,
-    planned: Planned,
-    plain: Plain,
+    write: SlotWrite,
+    result: ImmediateTake,
 }
 
-/// Whether an operation on a key without a counter may make one.
+/// True when an operation on a key without a counter may make one.
 const fn leaves_a_trace(op: Op) -> bool {
     match op {
         Op::Take(cost) => cost > 0,
@@ -56,14 +56,14 @@ const fn leaves_a_trace(op: Op) -> bool {
 
 /// Where a counter belongs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Home {
+enum CounterLocation {
     /// Nowhere: the key has no counter, and gets none by being asked about.
     Nowhere,
     Shard(Fingerprint),
     Overflow(Limit),
 }
 
-impl<'s, C: Clock> Several<'s, C> {
+impl<'s, C: Clock> MultiCharge<'s, C> {
     pub(crate) fn new(store: &'s EmbeddedStore<C>, request: &Request<'_>) -> Self {
         let mut prints = SmallVec::new();
         for charge in request.charges() {
@@ -75,8 +75,8 @@ impl<'s, C: Clock> Several<'s, C> {
             shards: SmallVec::new(),
             overflow: None,
             counters: SmallVec::new(),
-            homes: SmallVec::new(),
-            seats: SmallVec::new(),
+            locations: SmallVec::new(),
+            targets: SmallVec::new(),
         }
     }
 
@@ -84,22 +84,22 @@ impl<'s, C: Clock> Several<'s, C> {
     pub(crate) fn charge(mut self, request: &Request<'_>, answer: &mut Answer) {
         let early = self.store.early();
         self.lock_shards();
-        self.call_back();
+        self.demote();
         let now = self.moment(early);
-        if self.charge_plainly(request, now, answer) {
+        if self.charge_immediately(request, now, answer) {
             return;
         }
         self.end_reservations();
         for (i, charge) in request.charges().iter().enumerate() {
             if let Some(print) = self.prints.get(i).copied() {
-                self.find_seat(charge, print, now);
+                self.find_target(charge, print, now);
             }
         }
         let now = self.agree_with_overflow(now);
-        *answer = request.judge(&mut self.counters, &self.seats, now);
-        for (decision, seat) in answer.decisions.iter_mut().zip(&self.seats) {
-            if let Seat::Counter(i) = seat
-                && let Some(Home::Overflow(_)) = self.homes.get(*i)
+        *answer = request.judge(&mut self.counters, &self.targets, now);
+        for (decision, target) in answer.decisions.iter_mut().zip(&self.targets) {
+            if let ChargeTarget::Counter(i) = target
+                && let Some(CounterLocation::Overflow(_)) = self.locations.get(*i)
             {
                 decision.basis = Basis::Overflow;
             }
@@ -118,64 +118,71 @@ impl<'s, C: Clock> Several<'s, C> {
         now
     }
 
-    /// Plain takes from different buckets, more than a few or from new ones. False, and nothing done, if
-    /// any of them is not that.
-    fn charge_plainly(
+    /// Makes immediate takes from different buckets: plans all of them, and writes if all pass. False,
+    /// and nothing done, for any other request.
+    fn charge_immediately(
         &mut self,
         request: &Request<'_>,
         now: Timestamp,
         answer: &mut Answer,
     ) -> bool {
         let charges = request.charges();
-        let mut takes: SmallVec<[Take; 4]> = SmallVec::new();
+        let mut takes: SmallVec<[PlannedTake; 4]> = SmallVec::new();
         if !self.are_apart(charges) || !self.plan(charges, now, &mut takes) {
             return false;
         }
-        if takes.iter().any(|take| matches!(take.planned, Planned::Insert(..))) {
+        if takes.iter().any(|take| matches!(take.write, SlotWrite::Insert(..))) {
             takes.clear();
             if !self.make_room(charges, now) || !self.plan(charges, now, &mut takes) {
                 return false;
             }
         }
-        let passes = takes.iter().all(|take| matches!(take.plain, Plain::Pass(_)));
+        let passes = takes.iter().all(|take| matches!(take.result, ImmediateTake::Pass(_)));
         if passes {
             for ((take, charge), print) in takes.iter().zip(charges).zip(&self.prints) {
                 if let Some((_, shard)) = self.shards.get_mut(take.at) {
-                    shard.make_planned(*print, charge.limit(), take.planned);
+                    shard.write(*print, charge.limit(), take.write);
                 }
             }
         }
         self.unlock();
-        answer_plainly(request, takes.iter().map(|take| take.plain), passes, now, answer);
+        answer_immediately(request, takes.iter().map(|take| take.result), passes, now, answer);
         true
     }
 
-    /// Whether all of these must pass, and no two are of one counter.
+    /// True when all of these must pass and no two share a counter.
     fn are_apart(&self, charges: &[Charge<'_>]) -> bool {
-        are_apart(&self.prints) && charges.iter().all(|charge| charge.need() == Need::Must)
+        let mut prints = self.prints.as_slice();
+        while let [print, others @ ..] = prints {
+            if others.contains(print) {
+                return false;
+            }
+            prints = others;
+        }
+        charges.iter().all(|charge| charge.need() == Need::Must)
     }
 
-    /// Plans plain takes; false if one of them is not that simple.
+    /// Plans immediate takes; false if a charge is anything else.
     fn plan(
         &mut self,
         charges: &[Charge<'_>],
         now: Timestamp,
-        takes: &mut SmallVec<[Take; 4]>,
+        takes: &mut SmallVec<[PlannedTake; 4]>,
     ) -> bool {
         for (charge, print) in charges.iter().zip(&self.prints) {
             let Some((at, shard)) = find(&mut self.shards, self.store.index(*print)) else {
                 return false;
             };
-            let Some((plain, planned)) = shard.plan_plainly(*print, charge, now) else {
+            let Some((result, write)) = shard.plan_immediately(*print, charge, now) else {
                 return false;
             };
-            takes.push(Take { at, planned, plain });
+            takes.push(PlannedTake { at, write, result });
         }
         true
     }
 
-    /// Makes room for the keys of plain takes that have no slot; false if there is none. Keys that
-    /// are found here may be dropped by that if they are idle, and need room themselves then.
+    /// Makes room for the keys of immediate takes that have no slot; false if there is none. Making
+    /// room may drop an idle key of this request, which then needs room itself.
     fn make_room(&mut self, charges: &[Charge<'_>], now: Timestamp) -> bool {
         let mut absent = 0;
         // Once more if making room dropped an idle key of this very request.
@@ -200,7 +207,7 @@ impl<'s, C: Clock> Several<'s, C> {
         self.missing().len() == absent
     }
 
-    /// Which of the keys have no slot.
+    /// Positions of the keys that have no slot.
     fn missing(&mut self) -> SmallVec<[usize; 4]> {
         let mut missing = SmallVec::new();
         for (i, print) in self.prints.iter().enumerate() {
@@ -237,38 +244,37 @@ impl<'s, C: Clock> Several<'s, C> {
         }
     }
 
-    /// Calls back the slots that are at booths: those of this request, and where room may be
-    /// short, all.
-    fn call_back(&mut self) {
-        if self.shards.iter().all(|(_, shard)| !shard.lends()) {
+    /// Demotes the promoted slots of this request, and all slots of a shard that is short of room.
+    fn demote(&mut self) {
+        if self.shards.iter().all(|(_, shard)| !shard.any_promoted()) {
             return;
         }
         let keys = self.prints.len();
         let short: SmallVec<[usize; 4]> = self
             .shards
             .iter()
-            .filter_map(|(i, shard)| shard.misses_lent(keys).then_some(*i))
+            .filter_map(|(i, shard)| shard.promoted_may_free_room(keys).then_some(*i))
             .collect();
-        let lent = |print: &Fingerprint| {
+        let promoted = |print: &Fingerprint| {
             let index = self.store.index(*print);
-            self.shards.iter().any(|(i, shard)| *i == index && shard.has_lent(*print))
+            self.shards.iter().any(|(i, shard)| *i == index && shard.has_promoted(*print))
         };
-        if short.is_empty() && !self.prints.iter().any(lent) {
+        if short.is_empty() && !self.prints.iter().any(promoted) {
             return;
         }
-        // Booths come before shards, and while they are held no slot is lent again.
+        // Hot slots are locked before shards. While they are held, no slot is promoted.
         self.shards.clear();
         for shard in short {
-            self.store.call_all_back(shard);
+            self.store.demote_all(shard);
         }
-        let booths = self.store.lock_booths(&self.prints);
+        let hot_slots = self.store.lock_hot_slots(&self.prints);
         self.lock_shards();
-        for (print, mut booth) in booths {
+        for (print, mut hot_slot) in hot_slots {
             let index = self.store.index(print);
             if let Some((_, shard)) = find(&mut self.shards, index)
-                && let Some((slot, latest)) = booth.vacate()
+                && let Some((slot, latest)) = hot_slot.evict()
             {
-                shard.take_back(slot, latest);
+                shard.demote(slot, latest);
             }
         }
     }
@@ -284,64 +290,64 @@ impl<'s, C: Clock> Several<'s, C> {
     }
 
     /// Finds where a charge is counted, and takes that counter in hand.
-    fn find_seat(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
-        if self.share_seat(Home::Shard(print)) {
+    fn find_target(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
+        if self.share_target(CounterLocation::Shard(print)) {
             return;
         }
         let index = self.store.index(print);
         let Some((_, shard)) = find(&mut self.shards, index) else { return };
         if let Some(counter) = shard.take(print) {
-            return self.add(counter, Home::Shard(print));
+            return self.add(counter, CounterLocation::Shard(print));
         }
         let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
             && self.overflow.get_or_insert_with(|| self.store.lock_overflow()).may_hold(charge);
         let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
         if !held && alone && !leaves_a_trace(charge.op()) {
-            return self.add(Counter::absent(charge.limit()), Home::Nowhere);
+            return self.add(Counter::absent(charge.limit()), CounterLocation::Nowhere);
         }
         if !held && shard.make_room(print, charge.limit(), now) {
-            return self.add(Counter::absent(charge.limit()), Home::Shard(print));
+            return self.add(Counter::absent(charge.limit()), CounterLocation::Shard(print));
         }
-        shard.tally.overflowed = shard.tally.overflowed.saturating_add(1);
+        shard.stats.overflowed = shard.stats.overflowed.saturating_add(1);
         let until_room = shard.until_room(now);
-        let home = Home::Overflow(*charge.limit());
-        if self.share_seat(home) {
+        let location = CounterLocation::Overflow(*charge.limit());
+        if self.share_target(location) {
             return;
         }
         let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
-        match overflow.seat(charge, until_room, now) {
-            Shared::Counter(counter) => self.add(counter, home),
-            Shared::Fixed(verdict) => self.seats.push(Seat::Fixed(verdict)),
+        match overflow.target(charge, until_room, now) {
+            OverflowTarget::Counter(counter) => self.add(counter, location),
+            OverflowTarget::Fixed(verdict) => self.targets.push(ChargeTarget::Fixed(verdict)),
         }
     }
 
     /// Seats a charge at a counter that an earlier charge brought.
-    fn share_seat(&mut self, home: Home) -> bool {
-        let found = self.homes.iter().position(|other| *other == home);
+    fn share_target(&mut self, location: CounterLocation) -> bool {
+        let found = self.locations.iter().position(|other| *other == location);
         if let Some(i) = found {
-            self.seats.push(Seat::Counter(i));
+            self.targets.push(ChargeTarget::Counter(i));
         }
         found.is_some()
     }
 
-    fn add(&mut self, counter: Counter, home: Home) {
-        self.seats.push(Seat::Counter(self.counters.len()));
+    fn add(&mut self, counter: Counter, location: CounterLocation) {
+        self.targets.push(ChargeTarget::Counter(self.counters.len()));
         self.counters.push(counter);
-        self.homes.push(home);
+        self.locations.push(location);
     }
 
     fn put_back(&mut self) {
         let counters = std::mem::take(&mut self.counters);
-        for (counter, home) in counters.into_iter().zip(&self.homes) {
-            match home {
-                Home::Nowhere => {}
-                Home::Shard(print) => {
+        for (counter, location) in counters.into_iter().zip(&self.locations) {
+            match location {
+                CounterLocation::Nowhere => {}
+                CounterLocation::Shard(print) => {
                     let index = self.store.index(*print);
                     if let Some((_, shard)) = find(&mut self.shards, index) {
                         shard.put(*print, counter);
                     }
                 }
-                Home::Overflow(limit) => {
+                CounterLocation::Overflow(limit) => {
                     if let Some(overflow) = &mut self.overflow {
                         overflow.put(limit, counter);
                     }
@@ -350,4 +356,30 @@ impl<'s, C: Clock> Several<'s, C> {
         }
         self.end_reservations();
     }
+}
+
+/// Answers immediate takes, which were made if all of them pass. Needs no lock.
+fn answer_immediately(
+    request: &Request<'_>,
+    takes: impl Iterator<Item = ImmediateTake>,
+    passes: bool,
+    now: Timestamp,
+    answer: &mut Answer,
+) {
+    for (charge, take) in request.charges().iter().zip(takes) {
+        if let (Some(plan), Some(cost)) = (charge.limit().bucket_plan(), charge.immediate_cost()) {
+            answer.decisions.push(if passes {
+                plan.answer(take, cost)
+            } else {
+                plan.peek(take, cost)
+            });
+        }
+    }
+    answer.at = now;
+    (answer.verdict, answer.refused_by) = if passes {
+        // All of them must, and do.
+        (Verdict::Allow, None)
+    } else {
+        request.rule(&answer.decisions)
+    };
 }

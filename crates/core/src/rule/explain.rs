@@ -5,24 +5,24 @@
 
 use super::active::ActiveRule;
 use super::ask::Ask;
+use super::ask_view::AskView;
 use super::charges::BlockedBy;
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
-use super::matching::{Applied, Match, replacers};
-use super::view::View;
+use super::matching::{ApplicableRule, Match, replacers};
 
 /// A rule, and what becomes of it for an ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Considered<'s> {
+pub struct RuleExplanation<'s> {
     /// The rule.
     pub rule: &'s ActiveRule,
     /// What becomes of it.
-    pub outcome: Outcome<'s>,
+    pub outcome: RuleOutcome<'s>,
 }
 
 /// What becomes of a rule for an ask.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome<'s> {
+pub enum RuleOutcome<'s> {
     /// It is switched off.
     Off,
     /// The condition on this attribute does not hold; it is the first that does not.
@@ -47,39 +47,41 @@ pub enum Outcome<'s> {
 }
 
 /// Considers every rule of the domain, in the order of their declaration.
-pub(super) fn consider<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<Considered<'s>> {
-    let view = View::new(domain, ask);
-    let found: Vec<Result<Applied<'s>, Outcome<'s>>> =
+pub(super) fn explain<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
+    let view = AskView::new(domain, ask);
+    let found: Vec<Result<ApplicableRule<'s>, RuleOutcome<'s>>> =
         domain.rules.iter().enumerate().map(|(at, rule)| find(rule, at, &view)).collect();
-    let applied: Vec<Applied<'s>> =
+    let applied: Vec<ApplicableRule<'s>> =
         found.iter().filter_map(|one| one.as_ref().ok().copied()).collect();
     let replacers = replacers(&applied);
-    let outcome = |one: &Result<Applied<'s>, Outcome<'s>>| match one {
+    let outcome = |one: &Result<ApplicableRule<'s>, RuleOutcome<'s>>| match one {
         Err(outcome) => *outcome,
         Ok((found, missing)) => match (found.replaced_by(&replacers), found.block(*missing)) {
-            (Some(by), _) => Outcome::Replaced { by },
-            (None, Some(block)) => Outcome::Blocks(block),
-            (None, None) => Outcome::Charges,
+            (Some(by), _) => RuleOutcome::Replaced { by },
+            (None, Some(block)) => RuleOutcome::Blocks(block),
+            (None, None) => RuleOutcome::Charges,
         },
     };
     let rules = domain.rules.iter().zip(&found);
-    rules.map(|(rule, one)| Considered { rule, outcome: outcome(one) }).collect()
+    rules.map(|(rule, one)| RuleExplanation { rule, outcome: outcome(one) }).collect()
 }
 
 fn find<'s>(
     rule: &'s ActiveRule,
     position: usize,
-    view: &View<'_>,
-) -> Result<Applied<'s>, Outcome<'s>> {
+    view: &AskView<'_>,
+) -> Result<ApplicableRule<'s>, RuleOutcome<'s>> {
     if rule.mode() == Mode::Off {
-        return Err(Outcome::Off);
+        return Err(RuleOutcome::Off);
     }
     let found = Match::of(rule, position, view).map_err(|failed| {
         let declared = rule.declaration.matches.get(failed);
-        Outcome::Unmatched { attribute: declared.map_or("", |(name, _)| name) }
+        RuleOutcome::Unmatched { attribute: declared.map_or("", |(name, _)| name) }
     })?;
     match found.missing(view) {
-        Some(attribute) if !found.applies(Some(attribute)) => Err(Outcome::Skipped { attribute }),
+        Some(attribute) if !found.applies(Some(attribute)) => {
+            Err(RuleOutcome::Skipped { attribute })
+        }
         missing => Ok((found, missing)),
     }
 }

@@ -1,0 +1,236 @@
+//! The table of algorithms: names, stored codes, and the dispatch from a limit to its steps.
+//!
+//! An algorithm is one entry of `algorithms!` at the end of the macro. The compiler names whatever
+//! is missing.
+
+use std::fmt;
+
+use super::bucket::{Bucket, BucketPlan};
+use super::concurrency::{ConcurrencyPlan, Holders, HoldersEdit};
+use super::fixed_window::{FixedWindowPlan, Window};
+use super::sliding_log::{Log, LogEdit, SlidingLogPlan};
+use super::sliding_window::{Panes, PanesEdit, SlidingWindowPlan};
+use super::smooth::{SmoothPlan, SmoothState};
+use super::{
+    Change, Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
+    Step, TokenBucket,
+};
+use crate::charge::Terms;
+use crate::limit::LimitError;
+use crate::{Charge, Decision, Limit, Quota, Timestamp};
+
+macro_rules! algorithms {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident = $text:literal, code $code:literal, plan $plan:ty, state $state:ty, edit $edit:ty;
+    )+) => {
+        /// What a quota means. A closed set: each member needs an oracle and a twin.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Algorithm {
+            $($(#[$doc])+ $name($name),)+
+        }
+
+        $(impl From<$name> for Algorithm {
+            fn from(params: $name) -> Self {
+                Self::$name(params)
+            }
+        })+
+
+        impl Algorithm {
+            /// The name in rules and keys.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$name(_) => $text,)+ }
+            }
+
+            /// The number of the algorithm in stored keys, states and reservation tokens.
+            ///
+            /// Counters of one key under different algorithms are different counters. Codes are
+            /// stored, so a code never changes and is never used again.
+            pub const fn code(&self) -> u8 {
+                match self { $(Self::$name(_) => $code,)+ }
+            }
+
+            pub(crate) fn plan(&self, quota: &Quota) -> Result<Plan, LimitError> {
+                match self { $(Self::$name(params) => params.plan(quota).map(Plan::$name),)+ }
+            }
+        }
+
+        /// The numbers an algorithm computes from a quota, once.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Plan {
+            $($(#[$doc])+ $name($plan),)+
+        }
+
+        /// What is remembered of a key.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub enum State {
+            /// Nothing: full, or cold for a warming limiter.
+            #[default]
+            Absent,
+            $($(#[$doc])+ $name($state),)+
+        }
+
+        /// An edit that makes a decision so. Nothing is edited unless it is applied.
+        #[derive(Clone, Debug, PartialEq)]
+        #[must_use]
+        pub enum Effect {
+            /// The state stays as it is.
+            None,
+            $($(#[$doc])+ $name($edit),)+
+        }
+
+        #[cfg_attr(not(feature = "store"), doc(hidden))]
+        impl Limit {
+            /// Makes `state` true for `now`: drops it when it is worth no more than an absent
+            /// one, and moves back what a clock that stepped back left ahead. Returns whether
+            /// it changed, and so must be written even if the charge is refused.
+            pub fn settle(&self, state: &mut State, now: Timestamp) -> bool {
+                if matches!(state, State::Absent) {
+                    return false;
+                }
+                if self.idle_at(state).is_some_and(|idle| idle <= now) {
+                    *state = State::Absent;
+                    return true;
+                }
+                match (self.plan(), state) {
+                    $((Plan::$name(plan), State::$name(state)) => {
+                        $name::settle(plan, state, now)
+                    })+
+                    // Another algorithm's state: never under this key, and worth nothing here.
+                    (_, state) => { *state = State::Absent; true }
+                }
+            }
+
+            /// What `charge` would be answered at `now`, and the edit that makes it so.
+            ///
+            /// The state must be settled at `now`. The charge's own limit is not consulted:
+            /// a charge of an older revision is judged by the newer limit it finds.
+            #[inline]
+            pub fn decide(&self, state: &State, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
+                self.decide_terms(state, charge.terms(), now)
+            }
+
+            #[inline]
+            pub(crate) fn decide_terms(&self, state: &State, terms: Terms, now: Timestamp) -> (Decision, Effect) {
+                match self.plan() {
+                    $(Plan::$name(plan) => {
+                        let state = match state { State::$name(state) => Some(state), _ => None };
+                        let (decision, edit) = $name::decide(plan, state, terms, now);
+                        (decision, edit.map_or(Effect::None, Effect::$name))
+                    })+
+                }
+            }
+
+            /// Applies an edit that [`Limit::decide`] made for this state at this moment.
+            #[inline]
+            pub fn apply(&self, state: &mut State, effect: Effect) {
+                match (self.plan(), effect) {
+                    $((Plan::$name(plan), Effect::$name(edit)) => {
+                        let prior = match std::mem::take(state) { State::$name(prior) => Some(prior), _ => None };
+                        *state = $name::apply(plan, prior, edit).map_or(State::Absent, State::$name);
+                    })+
+                    _ => {}
+                }
+            }
+
+            /// The first moment from which the state is worth no more than an absent one;
+            /// `None` when that lies past the end of time.
+            #[inline]
+            pub fn idle_at(&self, state: &State) -> Option<Timestamp> {
+                match (self.plan(), state) {
+                    $((Plan::$name(plan), State::$name(state)) => $name::idle_at(plan, state),)+
+                    _ => Some(Timestamp::EPOCH),
+                }
+            }
+
+            /// The most heap bytes one key's state can come to occupy under this limit.
+            pub fn heap_bytes(&self) -> usize {
+                match self.plan() { $(Plan::$name(plan) => $name::heap_bytes(plan),)+ }
+            }
+
+            /// Carries a settled state over from another limit of the same algorithm.
+            pub(crate) fn convert(&self, from: &Self, state: State, change: Change, now: Timestamp) -> State {
+                match (from.plan(), self.plan(), state) {
+                    $((Plan::$name(from), Plan::$name(to), State::$name(state)) => {
+                        $name::convert(state, from, to, change, now).map_or(State::Absent, State::$name)
+                    })+
+                    _ => State::Absent,
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    /// Up to the count in each window, then nothing until the next.
+    FixedWindow = "fixed-window", code 0,
+        plan FixedWindowPlan, state Window, edit Window;
+    /// Every charge remembered: never above the count in any window.
+    SlidingLog = "sliding-log", code 1,
+        plan SlidingLogPlan, state Log, edit LogEdit;
+    /// Charges counted by sub-window: constant memory.
+    SlidingWindow = "sliding-window", code 2,
+        plan SlidingWindowPlan, state Panes, edit PanesEdit;
+    /// Permits refill steadily up to the burst.
+    TokenBucket = "token-bucket", code 3,
+        plan BucketPlan, state Bucket, edit Bucket;
+    /// Water leaks steadily from a bucket of the burst's size; overflow waits or is refused.
+    LeakyMeter = "leaky-meter", code 4,
+        plan BucketPlan, state Bucket, edit Bucket;
+    /// Departures spaced evenly, with the burst as the number of places in the queue.
+    LeakyQueue = "leaky-queue", code 5,
+        plan BucketPlan, state Bucket, edit Bucket;
+    /// A steady rate with stored permits, as Guava's limiters.
+    Smooth = "smooth", code 6,
+        plan SmoothPlan, state SmoothState, edit SmoothState;
+    /// At most the count at once, each for a lease of at most the period.
+    Concurrency = "concurrency", code 7,
+        plan ConcurrencyPlan, state Holders, edit HoldersEdit;
+}
+
+impl Algorithm {
+    /// Each algorithm as it is unless somebody says more: what its name alone stands for.
+    pub fn usual() -> [Self; 8] {
+        [
+            FixedWindow::default().into(),
+            SlidingLog.into(),
+            SlidingWindow::conservative().into(),
+            TokenBucket.into(),
+            LeakyMeter.into(),
+            LeakyQueue.into(),
+            Smooth::bursty().into(),
+            Concurrency.into(),
+        ]
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Redis keys and states hold these numbers: another value would lose every counter.
+    #[test]
+    fn stored_codes_never_change() {
+        let codes = Algorithm::usual().map(|algorithm| (algorithm.name(), algorithm.code()));
+
+        assert_eq!(
+            codes,
+            [
+                ("fixed-window", 0),
+                ("sliding-log", 1),
+                ("sliding-window", 2),
+                ("token-bucket", 3),
+                ("leaky-meter", 4),
+                ("leaky-queue", 5),
+                ("smooth", 6),
+                ("concurrency", 7),
+            ]
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! Hot slots: a key that is charged again and again gets a lock of its own.
+//!
+//! In the table, a charge touches two cache lines that other processors want as well: the line of
+//! the shard's lock and the line of the key's slot. A hot slot holds a lock, a slot and its limit in
+//! one line. Threads that share a key then exchange that line only, and threads on different keys
+//! exchange nothing.
+//!
+//! A slot in a hot slot is *promoted*: its place in the table stays and is marked, and the shard
+//! neither decides on it nor drops it. Promotion and demotion hold both locks, the hot slot's and
+//! the shard's, so a slot is always in exactly one of the two. Locks are taken in the order hot
+//! slots, then shards, each ascending; a thread that holds a shard may only *try* a hot slot.
+//!
+//! Not here: when a slot is promoted or demoted (`store.rs`), and any charge but an immediate take.
+
+use std::sync::{Arc, OnceLock};
+
+use tollgate_core::state::ImmediateTake;
+use tollgate_core::{Charge, Limit, Timestamp};
+
+use crate::fingerprint::Fingerprint;
+use crate::slot::Slot;
+use crate::sync::{AtomicU64, Guard, Lock, Ordering};
+
+/// A slot with its limit, and the latest moment it was charged at.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct HotSlot {
+    latest: Timestamp,
+    slot: Slot,
+    limit: Option<Arc<Limit>>,
+}
+
+/// All hot slots of a store, allocated when the first one is needed.
+#[derive(Debug)]
+pub(crate) struct HotSlots {
+    built: OnceLock<HotSlotTable>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct HotSlotTable {
+    /// Half of the fingerprint that each holds. Only a hint: it is read without the lock, so that a
+    /// key without a hot slot pays for no lock. It is stored apart from the slots, because a line that
+    /// is read before it is locked is fetched from another processor twice.
+    hints: Box<[AtomicU64]>,
+    hot_slots: Box<[CacheLine]>,
+}
+
+/// One cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct CacheLine(Lock<HotSlot>);
+
+/// A hot slot under its lock.
+pub(crate) struct LockedHotSlot<'a> {
+    hint: &'a AtomicU64,
+    hot_slot: Guard<'a, HotSlot>,
+}
+
+impl HotSlots {
+    /// Makes `count` hot slots, a power of two.
+    pub(crate) fn new(count: usize) -> Self {
+        // Loom does not see how a `OnceLock` orders its initialisation, so loom builds them at once.
+        let built = if cfg!(loom) { HotSlotTable::new(count).into() } else { OnceLock::new() };
+        Self { built, count }
+    }
+
+    pub(crate) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The index of a fingerprint's hot slot. The low bits choose the shard as well, so all keys of a
+    /// hot slot belong to one shard.
+    pub(crate) fn index(&self, fingerprint: Fingerprint) -> usize {
+        let mask = u64::try_from(self.count.saturating_sub(1)).unwrap_or(0);
+        usize::try_from(fingerprint.low & mask).unwrap_or(0)
+    }
+
+    /// Locks the hot slot of this fingerprint if it holds this key.
+    #[inline]
+    pub(crate) fn lock_holding(&self, fingerprint: Fingerprint) -> Option<LockedHotSlot<'_>> {
+        let built = self.built.get()?;
+        let index = self.index(fingerprint);
+        let hint = built.hints.get(index)?;
+        if hint.load(Ordering::Relaxed) != fingerprint.low {
+            return None;
+        }
+        let hot_slot = built.hot_slots.get(index)?.0.lock();
+        (hot_slot.slot.fingerprint == fingerprint).then_some(LockedHotSlot { hint, hot_slot })
+    }
+
+    /// Locks a hot slot; `None` before any was built.
+    pub(crate) fn lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
+        let built = self.built.get()?;
+        let (hint, line) = (built.hints.get(index)?, built.hot_slots.get(index)?);
+        Some(LockedHotSlot { hint, hot_slot: line.0.lock() })
+    }
+
+    /// Locks a hot slot unless another thread has it.
+    pub(crate) fn try_lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
+        let built = self.built.get_or_init(|| HotSlotTable::new(self.count));
+        let (hint, line) = (built.hints.get(index)?, built.hot_slots.get(index)?);
+        line.0.try_lock().map(|hot_slot| LockedHotSlot { hint, hot_slot })
+    }
+}
+
+impl HotSlotTable {
+    fn new(count: usize) -> Self {
+        Self {
+            hints: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            hot_slots: (0..count).map(|_| CacheLine(Lock::new(HotSlot::default()))).collect(),
+        }
+    }
+}
+
+impl LockedHotSlot<'_> {
+    /// Settles the race between reading a monotonic clock and taking the lock.
+    #[inline]
+    pub(crate) fn no_earlier(&mut self, now: Timestamp) -> Timestamp {
+        self.hot_slot.latest = self.hot_slot.latest.max(now);
+        self.hot_slot.latest
+    }
+
+    /// Makes an immediate take. `None`, and nothing done, for any other charge.
+    #[inline]
+    pub(crate) fn take_immediately(
+        &mut self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<ImmediateTake> {
+        let hot_slot = &mut *self.hot_slot;
+        let (take, slot) = hot_slot.slot.take_immediately(hot_slot.limit.as_ref()?, charge, now)?;
+        hot_slot.slot = slot;
+        Some(take)
+    }
+
+    /// Holds this slot from now on. It was last charged at `latest`.
+    pub(crate) fn install(&mut self, slot: Slot, limit: Arc<Limit>, latest: Timestamp) {
+        self.hint.store(slot.fingerprint.low, Ordering::Relaxed);
+        *self.hot_slot = HotSlot { latest, slot, limit: Some(limit) };
+    }
+
+    /// Removes the slot, with the moment it was last charged at.
+    pub(crate) fn evict(&mut self) -> Option<(Slot, Timestamp)> {
+        self.hot_slot.limit.take()?;
+        self.hint.store(0, Ordering::Relaxed);
+        Some((std::mem::take(&mut self.hot_slot.slot), self.hot_slot.latest))
+    }
+}
