@@ -36,12 +36,12 @@ pub(crate) type Name = SmallVec<[u8; 56]>;
 
 /// What comes before the key in the name of a counter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct NamePrefix {
     bytes: [u8; 16],
     length: usize,
 }
 
-impl Head {
+impl NamePrefix {
     /// Of the counter of `key` under `limit`, within `partition`.
     pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
         let [a, b, c] = lane(partition.unwrap_or(key.as_bytes()));
@@ -68,7 +68,7 @@ impl Head {
 /// The name of the counter of `key` under `limit`, within `partition`.
 #[cfg(test)]
 pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Name {
-    let mut name = Name::from_slice(Head::new(partition, key, limit).bytes());
+    let mut name = Name::from_slice(NamePrefix::new(partition, key, limit).bytes());
     name.extend_from_slice(key.as_bytes());
     name
 }

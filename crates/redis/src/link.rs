@@ -472,7 +472,7 @@ struct Ids {
 
 impl Default for Ids {
     fn default() -> Self {
-        let (high, low) = (crate::chance::bits(), crate::chance::bits());
+        let (high, low) = (crate::random::bits(), crate::random::bits());
         Self { process: format!("{high:016x}{low:016x}"), next: AtomicU64::new(0) }
     }
 }

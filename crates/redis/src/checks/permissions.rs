@@ -7,9 +7,9 @@
 //! `SUBSCRIBE` is not tried, as it would change what the connection is for.
 
 use super::Warning;
-use crate::chance;
 use crate::config::Config;
 use crate::link::{Gone, Value, Wire, command};
+use crate::random;
 
 /// Each command that a script uses, once. A script that begins to use another one adds it here, and
 /// the line that is recommended to administrators follows.
@@ -64,7 +64,7 @@ pub(super) async fn look(wire: &Wire, config: &Config) -> Result<Vec<Warning>, G
     let evalsha = command(&[b"EVALSHA", nothing.as_bytes(), b"0"]);
     found.note("evalsha", &wire.ask(evalsha).await?);
 
-    let tag = chance::bits();
+    let tag = random::bits();
     let [first, second] = own_keys(tag);
     found.note_all(&wire.ask(eval(&[&first, &second], USED)).await?);
     let mut warnings = found.warnings(config);
@@ -80,7 +80,7 @@ async fn look_for_locks(
     names: &str,
 ) -> Result<Option<Warning>, Gone> {
     let mut found = Found::default();
-    let tag = chance::bits();
+    let tag = random::bits();
     let [first, second] = own_keys(tag);
     let channel = format!("{CHANNEL}:{{tg-check-{tag:x}}}");
     found.note_all(&wire.ask(eval(&[&first, &second, &channel], USED_BY_LOCKS)).await?);

@@ -125,7 +125,7 @@ impl Aside {
                 value => return Ok(said(value)),
             }
         }
-        Err(Cause::Garbled.unavailable())
+        Err(Cause::MalformedReply.unavailable())
     }
 
     async fn value(&self, words: &[&[u8]]) -> Result<Value, StoreError> {

@@ -249,17 +249,18 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::alarm::Alarm;
     use crate::clock;
+    use crate::wake_count::WakeCount;
 
     /// A desk at which a task attends, and what is written on its socket.
-    fn desk(most: usize) -> (Desk, UnixStream, Arc<Alarm>) {
+    fn desk(most: usize) -> (Desk, UnixStream, Arc<WakeCount>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
-        let (desk, alarm) = (Desk::new(Some(Socket::Unix(ours)), most), Arc::new(Alarm::default()));
-        desk.attend(&Context::from_waker(&Waker::from(Arc::clone(&alarm))));
-        (desk, theirs, alarm)
+        let (desk, wakes) =
+            (Desk::new(Some(Socket::Unix(ours)), most), Arc::new(WakeCount::default()));
+        desk.attend(&Context::from_waker(&Waker::from(Arc::clone(&wakes))));
+        (desk, theirs, wakes)
     }
 
     fn written(theirs: &mut UnixStream) -> Vec<u8> {
@@ -283,13 +284,13 @@ mod tests {
 
     #[test]
     fn a_few_write_for_themselves_and_the_rest_is_written_at_once() {
-        let (desk, mut theirs, alarm) = desk(100);
+        let (desk, mut theirs, wakes) = desk(100);
 
         let told: Vec<_> = (b'a'..=b'h').map(|letter| desk.post(vec![letter], soon())).collect();
 
         assert!(told.iter().all(Option::is_some));
         assert_eq!(written(&mut theirs), b"abcd");
-        assert_eq!(alarm.rang(), 2, "to look after the first, and to write the fifth");
+        assert_eq!(wakes.take(), 2, "to look after the first, and to write the fifth");
         let mut rest = Vec::new();
         let write = |slices: &[IoSlice<'_>]| {
             let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
@@ -321,10 +322,10 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_left_to_the_task_which_is_woken() {
-        let (desk, mut theirs, alarm) = desk(100);
+        let (desk, mut theirs, wakes) = desk(100);
         let long = vec![b'x'; 1 << 23];
         desk.post(long.clone(), soon()).unwrap();
-        assert_eq!(alarm.rang(), 1);
+        assert_eq!(wakes.take(), 1);
 
         let mut arrived = 0;
         loop {
@@ -347,7 +348,7 @@ mod tests {
 
     #[test]
     fn who_is_not_answered_is_told_at_its_deadline_and_its_answer_is_nobodys() {
-        let (desk, _theirs, alarm) = desk(100);
+        let (desk, _theirs, wakes) = desk(100);
         let now = clock::now();
         let mut early = desk.post(b"1".into(), now + WATCH).unwrap();
         let mut later = desk.post(b"2".into(), now + 3 * WATCH).unwrap();
@@ -362,25 +363,25 @@ mod tests {
         desk.next().unwrap().send(heard(Value::Nil)).unwrap();
         assert_eq!(value(&mut later), Some(Value::Nil), "the next hears its own");
         assert_eq!(desk.look(now + 2 * WATCH), None, "there is nobody left to look after");
-        alarm.rang();
+        wakes.take();
         desk.post(b"3".into(), now + 4 * WATCH).unwrap();
-        assert_eq!(alarm.rang(), 1, "whoever comes next has the task look again");
+        assert_eq!(wakes.take(), 1, "whoever comes next has the task look again");
     }
 
     #[test]
     fn who_posts_while_the_task_still_looks_need_not_wake_it() {
-        let (desk, _theirs, alarm) = desk(100);
+        let (desk, _theirs, wakes) = desk(100);
         let now = clock::now();
         let posted = desk.post(b"1".into(), now + WATCH).unwrap();
         assert_eq!(desk.look(now), Some(now + WATCH));
         desk.next().unwrap().send(heard(Value::Nil)).unwrap();
         drop(posted);
-        alarm.rang();
+        wakes.take();
 
         // The task looks at `now + WATCH`, before this could be late.
         desk.post(b"2".into(), now + WATCH + WATCH / 2).unwrap();
 
-        assert_eq!(alarm.rang(), 0);
+        assert_eq!(wakes.take(), 0);
         assert_eq!(desk.look(now + WATCH), Some(now + WATCH + WATCH / 2));
     }
 

@@ -14,7 +14,7 @@ use super::dial::Dialled;
 use super::wire::{Pulse, Wire};
 use super::{Lane, Shared};
 use crate::error::{ConnectError, ConnectErrorKind};
-use crate::{chance, checks, clock};
+use crate::{checks, clock, random};
 
 /// The pause before the second attempt; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -105,7 +105,7 @@ async fn look_after(shared: &Shared, lane: &Lane, wire: &Wire) {
     loop {
         // For how long a PING may go unanswered before nobody else should wait for Redis.
         let patience = if breaker.is_open() {
-            sleep(chance::within(&shared.config.breaker.probe)).await;
+            sleep(random::within(&shared.config.breaker.probe)).await;
             deadline
         } else {
             let patience = tokio::select! {
@@ -161,7 +161,7 @@ impl Backoff {
     fn pause(&mut self) -> Duration {
         let longest = self.next;
         self.next = longest.saturating_mul(2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        chance::within(&(longest.checked_div(2).unwrap_or_default()..=longest))
+        random::within(&(longest.checked_div(2).unwrap_or_default()..=longest))
     }
 }
 

@@ -20,7 +20,7 @@ use tollgate_core::lock::{Bell, LockName};
 use super::names;
 use crate::error::Cause;
 use crate::link::{Hearing, Link};
-use crate::{RedisStore, chance, clock};
+use crate::{RedisStore, clock, random};
 
 /// Channels subscribed with one command.
 const AT_ONCE: usize = 128;
@@ -127,7 +127,7 @@ impl RedisStore {
             let tower = Arc::new(Tower { channels: Mutex::default(), changed });
             // The task holds no tower: it ends when the store does, whose queue it is told by.
             let keep = keep(Arc::clone(&self.link), Arc::downgrade(&tower), changes);
-            self.driver.start_beside(keep);
+            self.driver.spawn(keep);
             tower
         });
         Arc::clone(tower)
@@ -194,7 +194,7 @@ async fn keep(link: Arc<Link>, tower: Weak<Tower>, mut changes: mpsc::UnboundedR
             tower.set_dead();
         }
         let half = pause.checked_div(2).unwrap_or_default();
-        sleep(chance::within(&(half..=pause))).await;
+        sleep(random::within(&(half..=pause))).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
 }

@@ -51,7 +51,7 @@ impl RedisStore {
         let ran = self.driver.run(work).await;
         let (reply, copies) =
             ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
-        match reply::acquired(&reply).ok_or_else(reply::garbled)? {
+        match reply::acquired(&reply).ok_or_else(reply::malformed)? {
             Acquired::Granted { fence, depth, .. } => {
                 Ok(Acquired::Granted { fence, depth, copies })
             }

@@ -63,7 +63,7 @@ impl RedisStore {
                 let newest = newest.and_then(Fence::new).unwrap_or(Fence::MAX);
                 Ok(Guarded::Stale { newest })
             }
-            _ => Err(reply::garbled()),
+            _ => Err(reply::malformed()),
         }
     }
 }

@@ -187,7 +187,7 @@ impl LockStore for RedisStore {
             return self.acquire_durably(acquisition(ask), replicas).await;
         }
         let reply = self.step(acquisition(ask)).await?;
-        reply::acquired(&reply).ok_or_else(reply::garbled)
+        reply::acquired(&reply).ok_or_else(reply::malformed)
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<Renewed>, StoreError> {
@@ -201,7 +201,7 @@ impl LockStore for RedisStore {
                 [letter(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
             });
             let reply = self.step(call(Step::Renew, keys, args)).await?;
-            renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::garbled)?);
+            renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::malformed)?);
         }
         Ok(renewed)
     }
@@ -213,9 +213,9 @@ impl LockStore for RedisStore {
         if ask.attempt == Attempt::Sole
             && let Some(sweep) = self.locks.latches.remove(&self.link, latch)
         {
-            self.driver.start_beside(sweep);
+            self.driver.spawn(sweep);
         }
-        reply::released(&reply).ok_or_else(reply::garbled)
+        reply::released(&reply).ok_or_else(reply::malformed)
     }
 
     async fn force_release(&self, name: &LockName) -> Result<Option<Holder>, StoreError> {
@@ -229,7 +229,7 @@ impl LockStore for RedisStore {
     async fn list(&self, cursor: u64) -> Result<Page, StoreError> {
         let args = [cursor.to_string(), LISTED_AT_ONCE.to_owned()];
         let reply = self.step(call(Step::List, [], args)).await?;
-        let (next, names) = reply::page(&reply).ok_or_else(reply::garbled)?;
+        let (next, names) = reply::page(&reply).ok_or_else(reply::malformed)?;
         let mut holders = Vec::new();
         for name in &names {
             match self.inspect(name).await {

@@ -13,8 +13,8 @@ use crate::error::Cause;
 use crate::link::Reply;
 
 /// It was executed, whatever it says.
-pub(super) fn garbled() -> StoreError {
-    Cause::Garbled.timeout()
+pub(super) fn malformed() -> StoreError {
+    Cause::MalformedReply.timeout()
 }
 
 fn text(reply: &Reply, place: usize) -> Option<&str> {
@@ -82,9 +82,9 @@ pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<Holder>, S
         Some("hash") => Kind::Reentrant,
         Some("string") => Kind::Simple,
         Some("other") => return Err(Cause::NoLock.corrupt()),
-        _ => return Err(garbled()),
+        _ => return Err(malformed()),
     };
-    held(reply, name, kind).map(Some).ok_or_else(garbled)
+    held(reply, name, kind).map(Some).ok_or_else(malformed)
 }
 
 fn held(reply: &Reply, name: &LockName, kind: Kind) -> Option<Holder> {
