@@ -3,7 +3,7 @@
 //! Callers fill the last batch, the driver takes another, so neither touches more than a pointer of
 //! what the other works on.
 //!
-//! The first batch departs first, until it has waited for too long. Then more come than Redis can
+//! The first batch departs first, until it has waited for too long. FlushRecords more come than Redis can
 //! serve, and the latest departs first: those list are answered with time to spare, where in
 //! order everybody would be sent with the little that is left of its time, and be charged without
 //! being told. Those who waited in vain are turned away uncharged shortly before their deadline,

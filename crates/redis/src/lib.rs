@@ -27,10 +27,10 @@ mod waiters;
 mod wake_count;
 
 pub use crate::checks::Warning;
-pub use crate::config::{BreakerSettings, Config, Retry};
+pub use crate::config::{BreakerSettings, Config, RetryPolicy};
 pub use crate::error::{ConnectError, ConnectErrorKind};
-pub use crate::link::{Aside, Said};
-pub use crate::lock::{Ear, Guarded};
+pub use crate::link::{AuxiliaryConnection, RedisValue};
+pub use crate::lock::{FencedWrite, ReleaseSubscription};
 pub use crate::store::{RedisStore, Stats};
 pub use tollgate_core as core;
 

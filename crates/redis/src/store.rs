@@ -16,8 +16,8 @@ use tollgate_core::{
 use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::driver::{self, Driver, MAX_CHARGES};
-use crate::link::{Call, Link, Which};
-use crate::lock::Locks;
+use crate::link::{Call, Link, ScriptId};
+use crate::lock::LockContext;
 use crate::waiters::WaiterHandle;
 use crate::{Config, ConnectError, Warning, clock, keys};
 
@@ -45,7 +45,7 @@ use crate::{Config, ConnectError, Warning, clock, keys};
 pub struct RedisStore {
     pub(crate) link: Arc<Link>,
     pub(crate) driver: Driver,
-    pub(crate) locks: Locks,
+    pub(crate) locks: LockContext,
     config: Config,
 }
 
@@ -61,7 +61,7 @@ pub struct Stats {
     pub poisoned: u64,
     /// Requests about which the script and this crate disagreed: always zero, or there is a bug.
     pub twin_mismatches: u64,
-    /// Counters carried over to another edit of their rule.
+    /// LinkCounters carried over to another edit of their rule.
     pub converted: u64,
     /// Connections that are up.
     pub connected: usize,
@@ -97,7 +97,7 @@ impl RedisStore {
     /// When a person has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let (driver, link) = Driver::start(&config).await?;
-        let locks = Locks::new(&config, driver::max_batches_in_flight(&config));
+        let locks = LockContext::new(&config, driver::max_batches_in_flight(&config));
         Ok(Self { link, driver, locks, config })
     }
 
@@ -220,7 +220,7 @@ impl RedisStore {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let name = keys::value_name(name);
         let keys = std::iter::once(&name[..]).collect();
-        let call = Call { which: Which::Values, keys, args };
+        let call = Call { script: ScriptId::Values, keys, args };
         let deadline = self.deadline();
         let link = Arc::clone(&self.link);
         let ran = self.driver.run(async move { link.run(call, deadline).await }).await;

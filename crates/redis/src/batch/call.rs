@@ -6,7 +6,7 @@ use super::Conversion;
 use super::buffer::{BatchBuffer, PackedCharge};
 use super::name_table::NameParts;
 use crate::layout;
-use crate::link::{Call, Keys, Which};
+use crate::link::{Call, Keys, ScriptId};
 
 /// The bit of a term's number that puts the charge into the group of which any suffices.
 const ANY_OF: u16 = 1 << 15;
@@ -70,7 +70,7 @@ impl Run {
 /// The call with these arguments, over all keys of the requests.
 pub(super) fn call(buffer: &BatchBuffer, args: Vec<Vec<u8>>) -> Call<'_> {
     let keys = Keys::Of(buffer.strings.strings(), buffer.logs.strings());
-    Call { which: Which::Batch, keys, args }
+    Call { script: ScriptId::Batch, keys, args }
 }
 
 /// The arguments, and the tag of each kind of limit.

@@ -51,7 +51,7 @@ pub(crate) struct BatchCounts {
     pub(crate) poisoned: u64,
     /// Requests about which Lua and Rust disagreed.
     pub(crate) mismatches: u64,
-    /// Counters carried over to another limit.
+    /// LinkCounters carried over to another limit.
     pub(crate) converted: u64,
 }
 

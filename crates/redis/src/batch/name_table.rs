@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Key};
 
 use crate::keys::{Name, NamePrefix};
-use crate::link::Strings;
+use crate::link::PackedStrings;
 
 /// What a caller computes of a charge's name before it meets the others.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl NameParts<'_> {
 /// NameTable, each with its number from 1 on.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
-    strings: Strings,
+    strings: PackedStrings,
     hashes: Vec<u32>,
     /// Numbers, where their hashes point or behind; 0 where there is none. Never more than half full.
     slots: Vec<u16>,
@@ -65,7 +65,7 @@ pub(super) struct NameTable {
 const FIRST_SLOTS: usize = 1024;
 
 impl NameTable {
-    pub(super) const fn strings(&self) -> &Strings {
+    pub(super) const fn strings(&self) -> &PackedStrings {
         &self.strings
     }
 

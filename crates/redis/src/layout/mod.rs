@@ -10,12 +10,12 @@
 mod bucket;
 mod concurrency;
 mod fixed_window;
+#[cfg(test)]
+mod lua_equivalence;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
 mod tag;
-#[cfg(test)]
-mod twins;
 
 use tollgate_core::algorithm::bucket::Plan as Bucket;
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};

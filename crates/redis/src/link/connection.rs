@@ -5,27 +5,27 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::answer::Refusal;
-use super::desk::{Desk, Heard};
+use super::connection_task::Question;
 use super::resp::{self, Value};
-use super::talk::Question;
+use super::script_outcome::Refusal;
+use super::write_queue::{TimedReply, WriteQueue};
 use crate::clock::Instant;
 use crate::error::Cause;
 
 /// One established connection. Clones share it; what is sent on it is answered in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire {
+pub(crate) struct Connection {
     questions: mpsc::Sender<Question>,
-    desk: Arc<Desk>,
-    hang_up: Arc<Notify>,
+    queue: Arc<WriteQueue>,
+    close: Arc<Notify>,
     serial: u64,
 }
 
-impl Wire {
-    pub(super) fn new(questions: mpsc::Sender<Question>, desk: Arc<Desk>) -> Self {
+impl Connection {
+    pub(super) fn new(questions: mpsc::Sender<Question>, queue: Arc<WriteQueue>) -> Self {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Relaxed);
-        Self { questions, desk, hang_up: Arc::new(Notify::new()), serial }
+        Self { questions, queue, close: Arc::new(Notify::new()), serial }
     }
 
     /// The answer to a command, be it an error that Redis reports.
@@ -36,40 +36,41 @@ impl Wire {
     /// # Errors
     ///
     /// When the connection ended. The command may have been executed.
-    pub(crate) async fn ask(&self, command: Vec<u8>) -> Result<Value, Gone> {
+    pub(crate) async fn request(&self, command: Vec<u8>) -> Result<Value, ConnectionClosed> {
         let (tell, told) = oneshot::channel();
-        self.questions.send(Question { command, tell }).await.map_err(|_| Gone)?;
-        told.await.ok().flatten().map(|(value, _)| value).ok_or(Gone)
+        self.questions.send(Question { command, tell }).await.map_err(|_| ConnectionClosed)?;
+        told.await.ok().flatten().map(|(value, _)| value).ok_or(ConnectionClosed)
     }
 
     /// Writes a command here and now, or has it written with others; where its answer comes, or by then
     /// that it did not. `None` if it must be asked.
-    pub(super) fn post(
+    pub(super) fn send(
         &self,
         command: Vec<u8>,
         until: Instant,
-    ) -> Option<oneshot::Receiver<Option<Heard>>> {
-        self.desk.post(command, until)
+    ) -> Option<oneshot::Receiver<Option<TimedReply>>> {
+        self.queue.send(command, until)
     }
 
     /// The answers to these commands, in order. They are sent without waiting for each other's.
     ///
     /// # Errors
     ///
-    /// As [`Wire::ask`].
-    pub(super) async fn ask_all(
+    /// As [`Connection::ask`].
+    pub(super) async fn request_all(
         &self,
         commands: impl Iterator<Item = Vec<u8>>,
-    ) -> Result<Vec<Value>, Gone> {
+    ) -> Result<Vec<Value>, ConnectionClosed> {
         let mut asked = Vec::new();
         for command in commands {
             let (tell, told) = oneshot::channel();
-            self.questions.send(Question { command, tell }).await.map_err(|_| Gone)?;
+            self.questions.send(Question { command, tell }).await.map_err(|_| ConnectionClosed)?;
             asked.push(told);
         }
         let mut answers = Vec::with_capacity(asked.len());
         for told in asked {
-            answers.push(told.await.ok().flatten().map(|(value, _)| value).ok_or(Gone)?);
+            answers
+                .push(told.await.ok().flatten().map(|(value, _)| value).ok_or(ConnectionClosed)?);
         }
         Ok(answers)
     }
@@ -78,21 +79,21 @@ impl Wire {
     ///
     /// Any answer is a sign of life, even that this user may not use `PING`; except one that
     /// says that Redis is not to be had now.
-    pub(super) async fn ping(&self) -> Result<Pulse, Gone> {
-        match self.ask(resp::command(&[b"PING"])).await? {
-            Value::Status(pong) if pong == b"PONG" => Ok(Pulse::Alive),
+    pub(super) async fn ping(&self) -> Result<PingReply, ConnectionClosed> {
+        match self.request(resp::command(&[b"PING"])).await? {
+            Value::Status(pong) if pong == b"PONG" => Ok(PingReply::Alive),
             Value::Error(error) => {
                 let refusal = Refusal::new(error);
                 let alive = refusal.code() == "NOPERM";
-                Ok(if alive { Pulse::Alive } else { Pulse::Refused(refusal) })
+                Ok(if alive { PingReply::Alive } else { PingReply::Refused(refusal) })
             }
-            _ => Err(Gone),
+            _ => Err(ConnectionClosed),
         }
     }
 
     /// The server's time in microseconds, or why it is not told.
-    pub(super) async fn time(&self) -> Result<Result<u64, Cause>, Gone> {
-        let answer = self.ask(resp::command(&[b"TIME"])).await?;
+    pub(super) async fn time(&self) -> Result<Result<u64, Cause>, ConnectionClosed> {
+        let answer = self.request(resp::command(&[b"TIME"])).await?;
         let number = |value: &Value| match value {
             Value::String(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
             _ => None,
@@ -100,21 +101,22 @@ impl Wire {
         match answer {
             Value::Error(error) => Ok(Err(Refusal::new(error).into_cause())),
             Value::Array(parts) => {
-                let [seconds, micros] = parts.as_slice() else { return Err(Gone) };
-                let (seconds, micros) = number(seconds).zip(number(micros)).ok_or(Gone)?;
+                let [seconds, micros] = parts.as_slice() else { return Err(ConnectionClosed) };
+                let (seconds, micros) =
+                    number(seconds).zip(number(micros)).ok_or(ConnectionClosed)?;
                 Ok(Ok(u64::saturating_mul(seconds, 1_000_000).saturating_add(micros)))
             }
-            _ => Err(Gone),
+            _ => Err(ConnectionClosed),
         }
     }
 
     /// Ends the connection soon, and with it everything that waits on it.
-    pub(super) fn hang_up(&self) {
-        self.hang_up.notify_one();
+    pub(super) fn close(&self) {
+        self.close.notify_one();
     }
 
-    pub(super) async fn hung_up(&self) {
-        self.hang_up.notified().await;
+    pub(super) async fn close_requested(&self) {
+        self.close.notified().await;
     }
 
     /// Whether both are the same connection.
@@ -125,10 +127,10 @@ impl Wire {
 
 /// The connection ended, or what came over it was not Redis's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone;
+pub(crate) struct ConnectionClosed;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Pulse {
+pub(super) enum PingReply {
     Alive,
     Refused(Refusal),
 }
