@@ -1,78 +1,69 @@
 //! One established connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 
-use super::connection_task::Question;
 use super::resp::{self, Value};
 use super::script_outcome::Refusal;
 use super::write_queue::{TimedReply, WriteQueue};
 use crate::clock::Instant;
 use crate::error::Cause;
 
-/// One established connection. Clones share it; what is sent on it is answered in order.
+/// One established connection. Clones share it; replies come in the order of the commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    questions: mpsc::Sender<Question>,
     queue: Arc<WriteQueue>,
     close: Arc<Notify>,
-    serial: u64,
 }
 
 impl Connection {
-    pub(super) fn new(questions: mpsc::Sender<Question>, queue: Arc<WriteQueue>) -> Self {
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let serial = SERIAL.fetch_add(1, Relaxed);
-        Self { questions, queue, close: Arc::new(Notify::new()), serial }
+    pub(super) fn new(queue: Arc<WriteQueue>) -> Self {
+        Self { queue, close: Arc::default() }
     }
 
-    /// The answer to a command, be it an error that Redis reports.
+    /// Sends a command and returns its reply, which may be an error that Redis reports.
     ///
-    /// Waits for as long as the connection lives. A caller that gives up leaves its command where
-    /// it is; the answer is thrown away when it comes.
+    /// Waits for as long as the connection lives. When the caller gives up, the command stays sent, and
+    /// its reply is thrown away.
     ///
     /// # Errors
     ///
     /// When the connection ended. The command may have been executed.
     pub(crate) async fn request(&self, command: Vec<u8>) -> Result<Value, ConnectionClosed> {
-        let (tell, told) = oneshot::channel();
-        self.questions.send(Question { command, tell }).await.map_err(|_| ConnectionClosed)?;
-        told.await.ok().flatten().map(|(value, _)| value).ok_or(ConnectionClosed)
+        let reply = self.queue.send(command, None).ok_or(ConnectionClosed)?.await;
+        reply.ok().flatten().map(|(value, _)| value).ok_or(ConnectionClosed)
     }
 
-    /// Writes a command here and now, or has it written with others; where its answer comes, or by then
-    /// that it did not. `None` if it must be asked.
-    pub(super) fn send(
+    /// Sends a command whose reply is `None` at the deadline. Returns `None` if the command was not sent.
+    pub(super) fn send_until(
         &self,
         command: Vec<u8>,
-        until: Instant,
+        deadline: Instant,
     ) -> Option<oneshot::Receiver<Option<TimedReply>>> {
-        self.queue.send(command, until)
+        self.queue.send(command, Some(deadline))
     }
 
-    /// The answers to these commands, in order. They are sent without waiting for each other's.
+    /// Sends a command and ignores its reply.
+    pub(super) fn send_and_forget(&self, command: Vec<u8>) {
+        drop(self.queue.send(command, None));
+    }
+
+    /// Sends commands together and returns their replies in order.
     ///
     /// # Errors
     ///
-    /// As [`Connection::ask`].
+    /// As [`Connection::request`].
     pub(super) async fn request_all(
         &self,
         commands: impl Iterator<Item = Vec<u8>>,
     ) -> Result<Vec<Value>, ConnectionClosed> {
-        let mut asked = Vec::new();
-        for command in commands {
-            let (tell, told) = oneshot::channel();
-            self.questions.send(Question { command, tell }).await.map_err(|_| ConnectionClosed)?;
-            asked.push(told);
+        let mut replies = Vec::new();
+        for receiver in commands.map(|command| self.queue.send(command, None)).collect::<Vec<_>>() {
+            let reply = receiver.ok_or(ConnectionClosed)?.await.ok().flatten();
+            replies.push(reply.ok_or(ConnectionClosed)?.0);
         }
-        let mut answers = Vec::with_capacity(asked.len());
-        for told in asked {
-            answers
-                .push(told.await.ok().flatten().map(|(value, _)| value).ok_or(ConnectionClosed)?);
-        }
-        Ok(answers)
+        Ok(replies)
     }
 
     /// Whether Redis answers a `PING`.
@@ -121,7 +112,7 @@ impl Connection {
 
     /// Whether both are the same connection.
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.serial == other.serial
+        Arc::ptr_eq(&self.queue, &other.queue)
     }
 }
 

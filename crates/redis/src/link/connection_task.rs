@@ -1,10 +1,10 @@
-//! The task behind a connection: it writes what is asked, and hands out the answers in order.
+//! The connection task: writes queued commands, and hands out the replies in order.
 //!
-//! It ends when the connection does, when what comes is not Redis's protocol or answers no question, or
-//! when nobody can ask any more. Whoever still waits then learns that there will be no answer.
+//! It ends when the connection does, or when it receives something other than Redis's protocol or a reply
+//! that nobody asked for. Every caller that still waits then learns that no reply will come.
 //!
-//! On a connection for messages somebody hears those, which answer no question. Nothing is kept of them,
-//! so there is no queue that could grow.
+//! On a subscriber connection it passes each message to a callback. Messages are not stored, so there is
+//! no queue that could grow.
 
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -12,18 +12,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep_until};
 
 use super::resp::{self, Value};
-use super::write_queue::{ReplySender, WriteQueue};
+use super::write_queue::WriteQueue;
 use crate::clock;
-
-/// A command, and where its answer goes.
-pub(super) struct Question {
-    pub(super) command: Vec<u8>,
-    pub(super) tell: ReplySender,
-}
 
 /// Who is told the channel and the content of each message. Called on the thread of the connection.
 pub(crate) type OnMessage = Box<dyn FnMut(&[u8], &[u8]) + Send>;
@@ -33,7 +26,6 @@ const ROOM: usize = 32 << 10;
 
 pub(super) struct ConnectionTask<S> {
     stream: S,
-    questions: mpsc::Receiver<Question>,
     /// Who hears messages, on a connection for them.
     on_message: Option<OnMessage>,
     /// What is to be written, and who waits for an answer.
@@ -53,15 +45,9 @@ pub(super) struct ConnectionTask<S> {
 struct TaskOver;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
-    pub(super) fn new(
-        stream: S,
-        questions: mpsc::Receiver<Question>,
-        queue: Arc<WriteQueue>,
-        on_message: Option<OnMessage>,
-    ) -> Self {
+    pub(super) fn new(stream: S, queue: Arc<WriteQueue>, on_message: Option<OnMessage>) -> Self {
         Self {
             stream,
-            questions,
             on_message,
             queue,
             look: None,
@@ -76,14 +62,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
     pub(super) const fn at_most(mut self, most: usize) -> Self {
         self.most = most;
         self
-    }
-
-    fn listen(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
-        while let Poll::Ready(question) = self.questions.poll_recv(context) {
-            let Question { command, tell } = question.ok_or(TaskOver)?;
-            self.queue.put(command, tell);
-        }
-        Ok(())
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
@@ -157,7 +135,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
     fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
         self.queue.register_waker(context);
         loop {
-            self.listen(context)?;
             self.write(context)?;
             match self.read(context) {
                 Poll::Ready(read) => read?,
@@ -221,54 +198,46 @@ mod tests {
     use std::sync::Mutex;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::sync::oneshot;
 
-    use super::super::write_queue::TimedReply;
     use super::*;
 
     const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n";
 
-    fn talk(
+    fn task(
         stream: DuplexStream,
-        questions: mpsc::Receiver<Question>,
         on_message: Option<OnMessage>,
-    ) -> ConnectionTask<DuplexStream> {
-        ConnectionTask::new(stream, questions, Arc::new(WriteQueue::new(None, 1)), on_message)
-    }
-
-    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Option<TimedReply>> {
-        let (tell, told) = oneshot::channel();
-        questions.try_send(Question { command: b"?".into(), tell }).ok().unwrap();
-        told
+    ) -> (ConnectionTask<DuplexStream>, Arc<WriteQueue>) {
+        let queue = Arc::new(WriteQueue::new(None, 1));
+        (ConnectionTask::new(stream, Arc::clone(&queue), on_message), queue)
     }
 
     #[tokio::test]
     async fn messages_are_heard_before_between_and_after_answers() {
         let (ours, mut theirs) = duplex(64);
-        let (questions, asked) = mpsc::channel(2);
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let on_message = Arc::clone(&heard);
+        let messages = Arc::clone(&heard);
         let on_message: OnMessage = Box::new(move |channel, content| {
-            on_message.lock().unwrap().push([channel, content].concat());
+            messages.lock().unwrap().push([channel, content].concat());
         });
-        let talking = tokio::spawn(talk(ours, asked, Some(on_message)));
+        let (task, queue) = task(ours, Some(on_message));
+        let running = tokio::spawn(task);
         // Cut anywhere, as a network may.
         for byte in MESSAGE {
             theirs.write_all(&[*byte]).await.unwrap();
             tokio::task::yield_now().await;
         }
-        let (first, second) = (ask(&questions), ask(&questions));
+        let [first, second] = [(); 2].map(|()| queue.send(b"?".into(), None).unwrap());
         assert_eq!(theirs.read_exact(&mut [0; 2]).await.unwrap(), 2);
 
         theirs.write_all(b":1\r\n").await.unwrap();
         theirs.write_all(MESSAGE).await.unwrap();
         theirs.write_all(b":2\r\n").await.unwrap();
 
-        let answers = [first.await, second.await].map(|told| told.unwrap().unwrap().0);
-        assert_eq!(answers, [Value::Number(1), Value::Number(2)]);
+        let replies = [first.await, second.await].map(|reply| reply.unwrap().unwrap().0);
+        assert_eq!(replies, [Value::Number(1), Value::Number(2)]);
         theirs.write_all(MESSAGE).await.unwrap();
         drop(theirs);
-        talking.await.unwrap();
+        running.await.unwrap();
         assert_eq!(*heard.lock().unwrap(), [b"c0", b"c0", b"c0"]);
     }
 
@@ -276,54 +245,49 @@ mod tests {
     async fn commands_arrive_whole_and_in_order_however_little_is_taken_at_a_time() {
         for room in [1, 7, 1 << 16] {
             let (ours, mut theirs) = duplex(room);
-            const MANY: usize = 200;
-            let (questions, asked) = mpsc::channel(MANY);
-            let mut expected = Vec::new();
-            let mut answers = Vec::new();
-            for i in 0..MANY {
+            let (task, queue) = task(ours, None);
+            let (mut expected, mut pending) = (Vec::new(), Vec::new());
+            for i in 0..200 {
                 let command = vec![b"abcdefghij"[i % 10]; 1 + i % 11];
                 expected.extend_from_slice(&command);
-                let (tell, told) = oneshot::channel();
-                questions.try_send(Question { command, tell }).ok().unwrap();
-                answers.push(told);
+                pending.push(queue.send(command, None).unwrap());
             }
-            let talking = tokio::spawn(talk(ours, asked, None));
+            let running = tokio::spawn(task);
 
             let mut written = vec![0; expected.len()];
             theirs.read_exact(&mut written).await.unwrap();
 
             assert_eq!(written, expected, "{room} bytes at a time");
             drop(theirs);
-            talking.await.unwrap();
+            running.await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn what_nobody_asked_for_ends_a_talk_unless_it_is_a_message_that_is_heard() {
+    async fn a_reply_nobody_asked_for_ends_the_task_unless_it_is_a_message_for_a_subscriber() {
         let on_message: OnMessage = Box::new(|_, _| {});
         for (unasked, on_message) in [(MESSAGE, None), (b":1\r\n", Some(on_message))] {
             let (ours, mut theirs) = duplex(64);
-            let (_questions, asked) = mpsc::channel(1);
 
             theirs.write_all(unasked).await.unwrap();
 
-            talk(ours, asked, on_message).await;
+            task(ours, on_message).0.await;
         }
     }
 
     #[tokio::test]
-    async fn more_than_may_be_kept_ends_a_talk() {
+    async fn a_longer_reply_than_allowed_ends_the_task() {
         for (length, ends) in [(93, false), (94, true)] {
             let (ours, mut theirs) = duplex(1024);
-            let (questions, asked) = mpsc::channel(1);
-            let talking = tokio::spawn(talk(ours, asked, None).at_most(100));
-            let answer = ask(&questions);
+            let (task, queue) = task(ours, None);
+            let running = tokio::spawn(task.at_most(100));
+            let reply = queue.send(b"?".into(), None).unwrap();
             let promised = format!("${length}\r\n{}", "x".repeat(length));
             theirs.write_all(format!("{promised}\r\n").as_bytes()).await.unwrap();
 
-            assert_eq!(answer.await.is_err(), ends, "{length}");
+            assert_eq!(reply.await.is_err(), ends, "{length}");
             drop(theirs);
-            talking.await.unwrap();
+            running.await.unwrap();
         }
     }
 }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -105,12 +104,12 @@ impl Dialer {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(cannot)?;
                 let socket = stream.as_fd().try_clone_to_owned().map_err(cannot)?;
-                Ok(self.talk(stream, Some(Socket::Unix(socket.into())), on_message))
+                Ok(self.connection(stream, Some(Socket::Unix(socket.into())), on_message))
             }
             Address::Tcp { host, port } => {
                 let stream = self.tcp(host, *port).await.map_err(cannot)?;
                 let socket = stream.as_fd().try_clone_to_owned().map_err(cannot)?;
-                Ok(self.talk(stream, Some(Socket::Tcp(socket.into())), on_message))
+                Ok(self.connection(stream, Some(Socket::Tcp(socket.into())), on_message))
             }
             #[cfg(feature = "tls")]
             Address::Tls { host, port } => {
@@ -128,7 +127,7 @@ impl Dialer {
                     }
                 })?;
                 // What is written must be encrypted by who reads.
-                Ok(self.talk(stream, None, on_message))
+                Ok(self.connection(stream, None, on_message))
             }
             #[cfg(not(feature = "tls"))]
             Address::Tls { .. } => {
@@ -158,7 +157,7 @@ impl Dialer {
         Err(last)
     }
 
-    fn talk<S>(
+    fn connection<S>(
         &self,
         stream: S,
         socket: Option<Socket>,
@@ -167,13 +166,11 @@ impl Dialer {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // All calls that may be in flight, and a few PINGs, find room without waiting.
-        let room = self.config.max_in_flight.saturating_add(8);
-        let (ask, asked) = mpsc::channel(room);
-        let queue = Arc::new(WriteQueue::new(socket.filter(|_| on_message.is_none()), room));
-        let talk =
-            ConnectionTask::new(stream, asked, Arc::clone(&queue), on_message).at_most(self.most);
-        (Connection::new(ask, queue), Box::pin(talk))
+        // All calls that may be in flight, and a few PINGs.
+        let max_pending = self.config.max_in_flight.saturating_add(8);
+        let queue = Arc::new(WriteQueue::new(socket, max_pending));
+        let task = ConnectionTask::new(stream, Arc::clone(&queue), on_message).at_most(self.most);
+        (Connection::new(queue), Box::pin(task))
     }
 
     /// Logs in, and waits for a sign of life: a stopped server accepts connections too.

@@ -17,7 +17,6 @@ use super::resp::{self, Value};
 use super::script_outcome::{Reply, ScriptOutcome};
 use super::{CallProgress, Link, LinkState, WATCH_INTERVAL};
 use crate::clock::{self, Instant};
-use crate::config::Address;
 use crate::error::{Cause, ConnectError};
 
 impl Link {
@@ -35,16 +34,14 @@ impl Link {
         let shared = &*self.shared;
         let _room = shared.in_flight.try_acquire().ok()?;
         let left = deadline.saturating_duration_since(clock::now());
-        // What is encrypted nobody but the task can write; to pick a connection would pass it over.
-        let is_tls = matches!(shared.config.address, Address::Tls { .. });
-        if is_tls || shared.breaker.is_open() || left < WATCH_INTERVAL {
+        if shared.breaker.is_open() || left < WATCH_INTERVAL {
             return None;
         }
         let (slot, connection) = shared.pick()?;
         let not_after = shared.not_after(left.max(shared.config.deadline).saturating_mul(2));
         let preamble = Preamble { not_after, id: String::new() };
         let command = call.pack(shared.script(call.script), EvalForm::BySha, &preamble);
-        let Ok(answer) = connection.send(command, deadline)?.await else {
+        let Ok(answer) = connection.send_until(command, deadline)?.await else {
             shared.lost(&slot, &connection);
             return Some(Err(Cause::Lost.timeout()));
         };
@@ -101,11 +98,10 @@ impl Link {
         timeout_at(deadline, run).await.unwrap_or_else(|_| Err(Cause::NoReply.timeout()))
     }
 
-    /// Sends a command if there is a connection, and waits for no answer. To be called on the thread of
-    /// the store.
+    /// Sends a command, if there is a connection, and ignores its reply.
     pub(crate) fn send_and_forget(&self, command: Vec<u8>) {
         if let Some((_, connection)) = self.shared.pick() {
-            tokio::spawn(async move { connection.request(command).await });
+            connection.send_and_forget(command);
         }
     }
 

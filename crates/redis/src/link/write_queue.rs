@@ -1,13 +1,12 @@
-//! What is to be written on a connection and who waits for an answer: shared by the task behind it
-//! (`talk.rs`) and those who ask.
+//! The write queue of a connection: commands to be written, and the callers that wait for replies.
 //!
-//! A question usually goes to that task, which writes it. Whoever *sends* one writes it itself, if nothing
-//! else is to be written, as to wake another thread takes longer than to write. If as many are under way
-//! as is good, it is left for the task, which is woken for the first of those: so what is asked meanwhile
-//! is written at once.
+//! This is the only way to the socket. A caller that [sends](WriteQueue::send) a command writes it itself
+//! if nothing else waits to be written, because waking another thread takes longer than writing. With
+//! [`MAX_DIRECT`] commands in flight, or over TLS, the connection task (`connection_task.rs`) writes the
+//! command; the first such command wakes the task, so commands that arrive meanwhile share one write.
 //!
-//! Somebody must tell who sent that no answer came. The task does, by its own clock: while there are
-//! such questions it looks at them, and for a while after the last, so that the next need not wake it.
+//! A command may have a deadline. The connection task watches the deadlines by its own clock, and keeps
+//! watching for a while after the last one, so that the next command need not wake it.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -22,18 +21,18 @@ use tokio::sync::oneshot;
 use super::resp::Value;
 use crate::clock::Instant;
 
-/// An answer, and when it arrived: whoever waits for it may look much later.
+/// A reply and its time of arrival. The caller may look at it much later.
 pub(super) type TimedReply = (Value, Instant);
 
-/// Where an answer goes: `None` if there was none in time.
+/// Delivers the reply, or `None` when the deadline passed first.
 pub(super) type ReplySender = oneshot::Sender<Option<TimedReply>>;
 
-/// How long the task goes on looking when there was nothing to look after. No question that is sent has
-/// less time than this, so that a look comes before its end. Steps on locks have more.
+/// The connection task keeps watching for this long after the last deadline. Commands with a deadline must
+/// allow at least this much time, so that a look comes before it. Lock steps allow more.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Questions under way up to which one more is written by who sends it: a few tasks do not wait for each
-/// other's answers, and many share what they take to write.
+/// With fewer commands in flight than this, the caller writes its command itself: a few tasks do not wait
+/// for each other's replies, and many share one write.
 const MAX_DIRECT: usize = 4;
 
 /// Commands written with one call to the system: those that are asked at the same time are few.
@@ -58,35 +57,38 @@ impl Socket {
 #[derive(Debug)]
 pub(super) struct WriteQueue {
     contents: Mutex<QueueContents>,
-    /// How many may wait for an answer before nobody sends any more.
-    most: usize,
+    /// Commands with a deadline are refused while this many callers wait for replies.
+    max_pending: usize,
 }
 
 #[derive(Debug, Default)]
 struct QueueContents {
-    /// None where a question cannot simply be written, and when the talk is over.
+    /// `None` where only the connection task can write: over TLS.
     socket: Option<Socket>,
-    /// What is to be written, and how much of the first has been.
+    /// Commands to be written, and how many bytes of the first were.
     outgoing: VecDeque<Vec<u8>>,
     written: usize,
-    /// Who waits for an answer, in order; with those whose question is not written yet.
-    waiting: VecDeque<PendingReply>,
+    /// Callers in the order of their commands, written or not.
+    pending: VecDeque<PendingReply>,
     task: Option<Waker>,
-    /// Whether the task looks after those who sent, and whether anybody did since its last look.
+    /// The task watches deadlines.
     watched: bool,
-    sent: bool,
+    /// A command with a deadline was sent since the task looked last.
+    deadline_added: bool,
+    closed: bool,
 }
 
 #[derive(Debug)]
 struct PendingReply {
-    /// None once it was told.
-    tell: Option<ReplySender>,
-    until: Option<Instant>,
+    /// `None` once the deadline passed.
+    sender: Option<ReplySender>,
+    deadline: Option<Instant>,
 }
 
 impl WriteQueue {
-    pub(super) fn new(socket: Option<Socket>, most: usize) -> Self {
-        Self { contents: Mutex::new(QueueContents { socket, ..QueueContents::default() }), most }
+    pub(super) fn new(socket: Option<Socket>, max_pending: usize) -> Self {
+        let contents = QueueContents { socket, ..QueueContents::default() };
+        Self { contents: Mutex::new(contents), max_pending }
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueContents> {
@@ -94,56 +96,56 @@ impl WriteQueue {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a question, or leaves it to the task; `None` if it must go another way. It has [`WATCH_INTERVAL`] at
-    /// least to be answered.
+    /// Writes a command, or queues it for the connection task. A deadline is at least [`WATCH_INTERVAL`]
+    /// away; a command without one waits for as long as the connection lives.
+    ///
+    /// Returns `None`, with nothing written, when the connection is closed, or when a deadline is given and
+    /// too many callers wait.
     pub(super) fn send(
         &self,
         command: Vec<u8>,
-        until: Instant,
+        deadline: Option<Instant>,
     ) -> Option<oneshot::Receiver<Option<TimedReply>>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let mut contents = self.lock();
-        let socket = contents.socket.as_ref()?;
-        if contents.waiting.len() >= self.most {
+        let full = deadline.is_some() && contents.pending.len() >= self.max_pending;
+        if full || contents.closed {
             return None;
         }
-        let mut wake = false;
-        if contents.outgoing.is_empty() && contents.waiting.len() < MAX_DIRECT {
-            let written = match socket.write(&command) {
+        // The first command in the queue wakes the task; those that follow need not.
+        let mut wake = contents.outgoing.is_empty();
+        let direct = wake && contents.pending.len() < MAX_DIRECT;
+        let mut written = 0;
+        if let Some(socket) = contents.socket.as_ref().filter(|_| direct) {
+            written = match socket.write(&command) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                // The task finds out by itself.
+                // The task notices by itself.
                 Err(_) => return None,
             };
-            if written < command.len() {
-                contents.written = written;
-                contents.outgoing.push_back(command);
-                wake = true;
-            }
-        } else {
-            // The next answer may be far; those who come after this one need not wake it again.
-            wake = contents.outgoing.is_empty();
-            contents.outgoing.push_back(command);
         }
-        contents.waiting.push_back(PendingReply { tell: Some(tell), until: Some(until) });
-        contents.sent = true;
-        wake |= !std::mem::replace(&mut contents.watched, true);
+        if written < command.len() {
+            if wake {
+                contents.written = written;
+            }
+            contents.outgoing.push_back(command);
+        } else {
+            wake = false;
+        }
+        contents.pending.push_back(PendingReply { sender: Some(sender), deadline });
+        if deadline.is_some() {
+            contents.deadline_added = true;
+            wake |= !std::mem::replace(&mut contents.watched, true);
+        }
         let task = contents.task.as_ref().filter(|_| wake).cloned();
         drop(contents);
         if let Some(task) = task {
             task.wake();
         }
-        Some(told)
+        Some(receiver)
     }
 
-    /// The task has this question to write.
-    pub(super) fn put(&self, command: Vec<u8>, tell: ReplySender) {
-        let mut contents = self.lock();
-        contents.outgoing.push_back(command);
-        contents.waiting.push_back(PendingReply { tell: Some(tell), until: None });
-    }
-
-    /// Remembers whom to wake.
+    /// Remembers the waker of the connection task.
     pub(super) fn register_waker(&self, context: &Context<'_>) {
         let mut contents = self.lock();
         if contents.task.as_ref().is_none_or(|task| !task.will_wake(context.waker())) {
@@ -151,11 +153,11 @@ impl WriteQueue {
         }
     }
 
-    /// Writes what there is by `write`, as far as it gets; whether anything was written.
+    /// Passes queued commands to `write`, as many as it takes. Returns whether anything was written.
     ///
     /// # Errors
     ///
-    /// When it cannot be written on any more.
+    /// When the connection takes no more bytes.
     pub(super) fn write(
         &self,
         mut write: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>,
@@ -179,48 +181,51 @@ impl WriteQueue {
         Ok(any)
     }
 
-    /// Who waits for the next of these answers, which are told in the same order.
+    /// Takes the caller that waits for the next reply.
     pub(super) fn next(&self) -> Option<ReplySender> {
-        self.lock().waiting.pop_front().map(|waiting| waiting.tell.unwrap_or_else(nobody))
+        let pending = self.lock().pending.pop_front()?;
+        // The deadline passed: nobody receives this one.
+        Some(pending.sender.unwrap_or_else(|| oneshot::channel().0))
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no caller waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().waiting.is_empty()
+        self.lock().pending.is_empty()
     }
 
-    /// Whether those who sent are to be looked after.
+    /// Returns whether deadlines are to be watched.
     pub(super) fn has_deadlines(&self) -> bool {
         self.lock().watched
     }
 
-    /// Tells those whose time has passed, and when to look again, if ever.
+    /// Tells callers whose deadline has passed. Returns when to look again, if ever.
     pub(super) fn expire_overdue(&self, now: Instant) -> Option<Instant> {
         let mut contents = self.lock();
-        let (mut late, mut first) = (Vec::new(), None::<Instant>);
-        for PendingReply { tell, until } in &mut contents.waiting {
-            match until {
-                Some(at) if tell.is_some() && *at <= now => late.extend(tell.take()),
-                Some(at) if tell.is_some() => {
-                    first = Some(first.map_or(*at, |first| first.min(*at)))
+        let (mut overdue, mut first) = (Vec::new(), None::<Instant>);
+        for PendingReply { sender, deadline } in &mut contents.pending {
+            match deadline {
+                Some(at) if sender.is_some() && *at <= now => overdue.extend(sender.take()),
+                Some(at) if sender.is_some() => {
+                    first = Some(first.map_or(*at, |first| first.min(*at)));
                 }
                 _ => {}
             }
         }
-        let sent = std::mem::take(&mut contents.sent);
-        contents.watched = sent || first.is_some();
+        let added = std::mem::take(&mut contents.deadline_added);
+        contents.watched = added || first.is_some();
         let watched = contents.watched;
         drop(contents);
-        // Whoever has given up does not miss it.
-        late.into_iter().for_each(|tell| drop(tell.send(None)));
+        // A caller that gave up does not miss it.
+        overdue.into_iter().for_each(|sender| drop(sender.send(None)));
         let again = now.checked_add(WATCH_INTERVAL).unwrap_or(now);
         watched.then(|| first.map_or(again, |first| first.min(again)))
     }
 
-    /// Lets go of everybody who waits: there will be no answer.
+    /// Drops every caller that waits, and accepts no more commands.
     pub(super) fn close(&self) {
-        let gone = std::mem::take(&mut *self.lock());
-        drop(gone);
+        let closed = QueueContents { closed: true, ..QueueContents::default() };
+        let dropped = std::mem::replace(&mut *self.lock(), closed);
+        drop(dropped);
     }
 }
 
@@ -237,11 +242,6 @@ impl QueueContents {
     }
 }
 
-/// In place of somebody who was told already.
-fn nobody() -> ReplySender {
-    oneshot::channel().0
-}
-
 #[cfg(test)]
 #[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
 mod tests {
@@ -252,13 +252,15 @@ mod tests {
     use crate::clock;
     use crate::wake_count::WakeCount;
 
-    /// A queue at which a task attends, and what is written on its socket.
-    fn queue(most: usize) -> (WriteQueue, UnixStream, Arc<WakeCount>) {
+    /// A queue with a task to wake, and the other end of its socket.
+    fn queue(max_pending: usize) -> (WriteQueue, UnixStream, Arc<WakeCount>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
-        let (queue, wakes) =
-            (WriteQueue::new(Some(Socket::Unix(ours)), most), Arc::new(WakeCount::default()));
+        let (queue, wakes) = (
+            WriteQueue::new(Some(Socket::Unix(ours)), max_pending),
+            Arc::new(WakeCount::default()),
+        );
         queue.register_waker(&Context::from_waker(&Waker::from(Arc::clone(&wakes))));
         (queue, theirs, wakes)
     }
@@ -270,25 +272,25 @@ mod tests {
         bytes
     }
 
-    fn heard(value: Value) -> Option<TimedReply> {
+    fn reply(value: Value) -> Option<TimedReply> {
         Some((value, clock::now()))
     }
 
-    fn value(told: &mut oneshot::Receiver<Option<TimedReply>>) -> Option<Value> {
-        told.try_recv().unwrap().map(|(value, _)| value)
+    fn value(receiver: &mut oneshot::Receiver<Option<TimedReply>>) -> Option<Value> {
+        receiver.try_recv().unwrap().map(|(value, _)| value)
     }
 
-    fn soon() -> Instant {
-        clock::now() + WATCH_INTERVAL
+    fn soon() -> Option<Instant> {
+        Some(clock::now() + WATCH_INTERVAL)
     }
 
     #[test]
     fn a_few_write_for_themselves_and_the_rest_is_written_at_once() {
         let (queue, mut theirs, wakes) = queue(100);
 
-        let told: Vec<_> = (b'a'..=b'h').map(|letter| queue.send(vec![letter], soon())).collect();
+        let sent: Vec<_> = (b'a'..=b'h').map(|byte| queue.send(vec![byte], soon())).collect();
 
-        assert!(told.iter().all(Option::is_some));
+        assert!(sent.iter().all(Option::is_some));
         assert_eq!(written(&mut theirs), b"abcd");
         assert_eq!(wakes.take(), 2, "to look after the first, and to write the fifth");
         let mut rest = Vec::new();
@@ -304,20 +306,38 @@ mod tests {
     #[test]
     fn answers_go_to_those_who_asked_in_the_order_in_which_it_was_written() {
         let (queue, mut theirs, _) = queue(100);
-        let (tell, mut put) = oneshot::channel();
-        let mut first = queue.send(b"1".into(), soon()).unwrap();
-        queue.put(b"2".into(), tell);
-        // Something is to be written already, so this must not come before it.
-        let mut third = queue.send(b"3".into(), soon()).unwrap();
-        assert_eq!(written(&mut theirs), b"1");
+        let deadlines = [soon(), None, None, soon(), None, soon()];
+        let mut sent: Vec<_> = (b'1'..)
+            .zip(deadlines)
+            .map(|(digit, deadline)| queue.send(vec![digit], deadline).unwrap())
+            .collect();
+        assert_eq!(written(&mut theirs), b"1234");
 
-        for number in 1..=3 {
-            queue.next().unwrap().send(heard(Value::Number(number))).unwrap();
+        for number in 1..=6 {
+            queue.next().unwrap().send(reply(Value::Number(number))).unwrap();
         }
 
-        let answers = [&mut first, &mut put, &mut third].map(value);
-        assert_eq!(answers, [1, 2, 3].map(|number| Some(Value::Number(number))));
+        let replies: Vec<_> = sent.iter_mut().map(value).collect();
+        assert_eq!(replies, (1..=6).map(|number| Some(Value::Number(number))).collect::<Vec<_>>());
         assert!(queue.next().is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn without_a_socket_of_its_own_the_task_writes_everything() {
+        let (queue, wakes) = (WriteQueue::new(None, 100), Arc::new(WakeCount::default()));
+        queue.register_waker(&Context::from_waker(&Waker::from(Arc::clone(&wakes))));
+
+        let sent: Vec<_> = (b'a'..=b'c').map(|byte| queue.send(vec![byte], None)).collect();
+
+        assert!(sent.iter().all(Option::is_some));
+        assert_eq!(wakes.take(), 1, "for the first");
+        let mut bytes = Vec::new();
+        let write = |slices: &[IoSlice<'_>]| {
+            slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+            Poll::Ready(Ok(slices.len()))
+        };
+        assert!(queue.write(write).unwrap());
+        assert_eq!(bytes, b"abc");
     }
 
     #[test]
@@ -350,8 +370,8 @@ mod tests {
     fn who_is_not_answered_is_told_at_its_deadline_and_its_answer_is_nobodys() {
         let (queue, _theirs, wakes) = queue(100);
         let now = clock::now();
-        let mut early = queue.send(b"1".into(), now + WATCH_INTERVAL).unwrap();
-        let mut later = queue.send(b"2".into(), now + 3 * WATCH_INTERVAL).unwrap();
+        let mut early = queue.send(b"1".into(), Some(now + WATCH_INTERVAL)).unwrap();
+        let mut later = queue.send(b"2".into(), Some(now + 3 * WATCH_INTERVAL)).unwrap();
 
         assert!(queue.has_deadlines());
         assert_eq!(queue.expire_overdue(now), Some(now + WATCH_INTERVAL));
@@ -359,8 +379,8 @@ mod tests {
         assert_eq!(queue.expire_overdue(now + WATCH_INTERVAL), Some(now + 2 * WATCH_INTERVAL));
         assert_eq!(early.try_recv(), Ok(None));
 
-        assert!(queue.next().unwrap().send(heard(Value::Nil)).is_err(), "nobody hears it");
-        queue.next().unwrap().send(heard(Value::Nil)).unwrap();
+        assert!(queue.next().unwrap().send(reply(Value::Nil)).is_err(), "nobody hears it");
+        queue.next().unwrap().send(reply(Value::Nil)).unwrap();
         assert_eq!(value(&mut later), Some(Value::Nil), "the next hears its own");
         assert_eq!(
             queue.expire_overdue(now + 2 * WATCH_INTERVAL),
@@ -368,22 +388,22 @@ mod tests {
             "there is nobody left to look after"
         );
         wakes.take();
-        queue.send(b"3".into(), now + 4 * WATCH_INTERVAL).unwrap();
+        queue.send(b"3".into(), Some(now + 4 * WATCH_INTERVAL)).unwrap();
         assert_eq!(wakes.take(), 1, "whoever comes next has the task look again");
     }
 
     #[test]
-    fn who_posts_while_the_task_still_looks_need_not_wake_it() {
+    fn sending_while_the_task_still_watches_does_not_wake_it() {
         let (queue, _theirs, wakes) = queue(100);
         let now = clock::now();
-        let sent = queue.send(b"1".into(), now + WATCH_INTERVAL).unwrap();
+        let sent = queue.send(b"1".into(), Some(now + WATCH_INTERVAL)).unwrap();
         assert_eq!(queue.expire_overdue(now), Some(now + WATCH_INTERVAL));
-        queue.next().unwrap().send(heard(Value::Nil)).unwrap();
+        queue.next().unwrap().send(reply(Value::Nil)).unwrap();
         drop(sent);
         wakes.take();
 
         // The task looks at `now + WATCH_INTERVAL`, before this could be late.
-        queue.send(b"2".into(), now + WATCH_INTERVAL + WATCH_INTERVAL / 2).unwrap();
+        queue.send(b"2".into(), Some(now + WATCH_INTERVAL + WATCH_INTERVAL / 2)).unwrap();
 
         assert_eq!(wakes.take(), 0);
         assert_eq!(
@@ -393,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_posted_than_may_wait() {
+    fn no_more_deadlines_are_taken_than_may_wait() {
         let (queue, _theirs, _) = queue(6);
         let sent: Vec<_> = (0..7).map(|_| queue.send(b"?".into(), soon())).collect();
         assert_eq!(sent.iter().filter(|sent| sent.is_some()).count(), 6);
@@ -402,10 +422,11 @@ mod tests {
         assert!(queue.send(b"?".into(), soon()).is_none());
         drop(queue.next().unwrap());
         assert!(queue.send(b"?".into(), soon()).is_some());
+        assert!(queue.send(b"PING".into(), None).is_some(), "a probe is never refused");
     }
 
     #[test]
-    fn when_it_is_closed_nobody_waits_and_nobody_posts() {
+    fn a_closed_queue_drops_callers_and_takes_no_commands() {
         let (queue, mut theirs, _) = queue(100);
         let mut sent = queue.send(b"1".into(), soon()).unwrap();
 
