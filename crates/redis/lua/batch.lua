@@ -21,10 +21,10 @@
 --          `log.convert`); nothing if it means nothing
 --
 -- Returns one string: `<I8` the time, `I4` how many foreign values were found, and `I4I4I4` the lengths of
--- the first three of four parts that follow. One letter for each request (p passes, d is refused, u
+-- the first three of four parts that follow. One outcome for each request (p passes, d is refused, u
 -- undecided: a key was counted under another limit); what is seen of logs, in order: a view of three `I8`
 -- for each charge, or where several share one, `I4` length and a dump or, if 2147483648 was added to the
--- length, a sketch; the lengths of what follows, `I4` each, 4294967295 for nothing, or one that all have;
+-- length, a excerpt; the lengths of what follows, `I4` each, 4294967295 for nothing, or one that all have;
 -- and what each key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8`
 -- its newest moment, and nothing for one that is under the limit of its charge; an empty string if the
 -- counter from which a charge borrows its limit is gone. After equal takes, where all have one length,
@@ -37,8 +37,8 @@ local program = ARGV[4]
 
 local NOTHING = 4294967295
 
--- Added to the length of a sketch of a log.
-local SKETCH = 2147483648
+-- Added to the length of a excerpt of a log.
+local EXCERPT = 2147483648
 
 local function step_of(code)
   if not steps[code] then make(code) end
@@ -181,11 +181,11 @@ local function see(t, state)
   views[#views + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, asked(t), now))
 end
 
--- What the charges of one request see of a log that several of them share: all of it, or a sketch.
+-- What the charges of one request see of a log that several of them share: all of it, or a excerpt.
 local function see_all(i, limit, state, wanted)
-  local sketch = log.sketch(limit.plan, state, wanted, now)
-  if sketch then
-    views[#views + 1] = pack('<I4', #sketch + SKETCH) .. sketch
+  local excerpt = log.excerpt(limit.plan, state, wanted, now)
+  if excerpt then
+    views[#views + 1] = pack('<I4', #excerpt + EXCERPT) .. excerpt
     return
   end
   local dump, found = log.dump(limit.plan, state, now)
@@ -320,7 +320,7 @@ local function charge_one(key, t)
   return 'p'
 end
 
-local letters = {}
+local outcomes = {}
 
 local r, at, length = 0, 1, #program
 while at <= length do
@@ -343,18 +343,18 @@ while at <= length do
         if passed then
           if value then fresh[key], idle_at[key] = value, idle end
           if times == 1 then
-            letters[r] = passed == 1 and 'p' or 'd'
+            outcomes[r] = passed == 1 and 'p' or 'd'
           else
-            letters[r] = rep('p', passed) .. rep('d', times - passed)
+            outcomes[r] = rep('p', passed) .. rep('d', times - passed)
           end
         elseif t and times == 1 then
-          letters[r] = charge_one(key, t)
+          outcomes[r] = charge_one(key, t)
         else
           local each = {}
           for n = 1, times do
             each[n] = t and charge_one(key, t) or charge_several(1, { key, term }, 0)
           end
-          letters[r] = concat(each)
+          outcomes[r] = concat(each)
         end
       end
     end
@@ -366,11 +366,11 @@ while at <= length do
     local flat = { unpack_('<' .. rep('I2I2', count), program, at) }
     at = at + 4 * count
     r = r + 1
-    letters[r] = charge_plainly(count, flat, 0, times)
-    if not letters[r] then
+    outcomes[r] = charge_plainly(count, flat, 0, times)
+    if not outcomes[r] then
       local each = {}
       for n = 1, times do each[n] = charge_several(count, flat, 0) end
-      letters[r] = concat(each)
+      outcomes[r] = concat(each)
     end
   else
     local dumps = count > 127
@@ -380,7 +380,7 @@ while at <= length do
     local flat = { unpack_('<' .. rep('I2I2', count * requests), program, at) }
     for first = 0, 2 * count * (requests - 1), 2 * count do
       r = r + 1
-      letters[r] = charge_plainly(count, flat, first, 1) or charge_several(count, flat, first, dumps)
+      outcomes[r] = charge_plainly(count, flat, first, 1) or charge_several(count, flat, first, dumps)
     end
     at = at + 4 * count * requests
   end
@@ -422,4 +422,4 @@ for i = 1, #KEYS do
   end
 end
 lengths = pack('<' .. rep('I4', #KEYS), unpack(lengths))
-return answer(concat(letters), poisoned, concat(views), lengths, concat(prior))
+return answer(concat(outcomes), poisoned, concat(views), lengths, concat(prior))

@@ -2,7 +2,7 @@
 --
 -- A state is { w, p, ahead, since }: the arrival time in whole microseconds and a part over the
 -- rate's denominator; 0, or why it is further ahead than a full burst (1 debt, 2 waiting) and the
--- moment that was written. The queue (queue.lua) shares all but `take`, `credit` and `run`.
+-- moment that was written. The queue (leaky_queue.lua) shares all but `take`, `credit` and `run`.
 
 -- a - b of two spans, or zero.
 local function sub(den, aw, ap, bw, bp)

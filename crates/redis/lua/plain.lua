@@ -18,9 +18,9 @@ local not_after = tonumber(ARGV[1])
 if not_after > 0 and now > not_after then return { 'late' } end
 
 -- The reply, which is kept if the batch may be sent again: whoever does that does so before not_after.
-local function answer(letters, poisoned, views, lengths, values)
-  local reply = pack('<I8I4I4I4I4', now, poisoned, #letters, #views, #lengths)
-    .. letters .. views .. lengths .. values
+local function answer(outcomes, poisoned, views, lengths, values)
+  local reply = pack('<I8I4I4I4I4', now, poisoned, #outcomes, #views, #lengths)
+    .. outcomes .. views .. lengths .. values
   if reply_key then
     local life = (not_after > 0 and not_after or now) + 1000000 - now
     call('SET', reply_key, reply, 'PX', fmt('%d', life / 1000 + 1))
@@ -80,14 +80,14 @@ while byte(packed) == 1 do
     end
   end
 
-  local letters
+  local outcomes
   if refused then
     for key = 1, keys do refused[key] = refused[key] and 'd' or 'p' end
-    letters = concat(refused)
+    outcomes = concat(refused)
   else
-    letters = rep('p', keys)
+    outcomes = rep('p', keys)
   end
-  return answer(letters, poisoned, '', pack('<I4', length), values)
+  return answer(outcomes, poisoned, '', pack('<I4', length), values)
 end
 
 local poisoned = 0
@@ -104,14 +104,14 @@ local function put(key, value, px, before)
 end
 
 -- The reply, where every key is a string.
-local function answer_strings(letters, prior, keys)
+local function answer_strings(outcomes, prior, keys)
   local lengths = {}
   for key = 1, keys do
     local value = prior[key]
     if value then lengths[key] = #value else lengths[key], prior[key] = 4294967295, '' end
   end
   lengths = pack('<' .. rep('I4', keys), unpack(lengths))
-  return answer(concat(letters), poisoned, '', lengths, concat(prior))
+  return answer(concat(outcomes), poisoned, '', lengths, concat(prior))
 end
 
 -- Any other takes: one counter at a time. Left by `break`, with nothing written.
@@ -159,7 +159,7 @@ while byte(packed) == 2 do
     return w, p, w > full_w or (w == full_w and p > limit[6]), stale
   end
 
-  local letters, r, at, length, strange = {}, 0, 1, #program, false
+  local outcomes, r, at, length, strange = {}, 0, 1, #program, false
   while at <= length and not strange do
     local count, many
     count, many, at = unpack_('<I1I2', program, at)
@@ -186,9 +186,9 @@ while byte(packed) == 2 do
           end
           r = r + 1
           if times == 1 then
-            letters[r] = refused and 'd' or 'p'
+            outcomes[r] = refused and 'd' or 'p'
           else
-            letters[r] = rep('p', passed) .. rep('d', times - passed)
+            outcomes[r] = rep('p', passed) .. rep('d', times - passed)
           end
         end
       end
@@ -223,10 +223,10 @@ while byte(packed) == 2 do
           r = r + 1
           if any_refused then
             -- And so is the same one after it.
-            letters[r] = rep('d', times - again + 1)
+            outcomes[r] = rep('d', times - again + 1)
             break
           end
-          letters[r] = 'p'
+          outcomes[r] = 'p'
           for c = 1, charge do
             local key = flat[first + c + c - 2]
             ahead_w[key], ahead_p[key] = new_w[c], new_p[c]
@@ -248,5 +248,5 @@ while byte(packed) == 2 do
       put(key, pack(limit[3], limit[1], now + w, p), limit[8], prior[key])
     end
   end
-  return answer_strings(letters, prior, keys)
+  return answer_strings(outcomes, prior, keys)
 end

@@ -309,7 +309,7 @@ end
 -- What several decisions about a long log need to know: the entries at which the totals noted are
 -- reached, those before them, and the newest, as `<I8I8I8` place among the live entries, moment and
 -- total. Nil if the log is short.
-function log.sketch(plan, state, wanted, now)
+function log.excerpt(plan, state, wanted, now)
   if not state or not state.stored or not state.last then return nil end
   local key, after = state.key, live_after(plan, now)
   local low = call('ZCARD', key) - call('ZCOUNT', key, after, '+inf')

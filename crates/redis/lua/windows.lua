@@ -25,7 +25,7 @@ while byte(packed) == 3 do
   -- is stored is idle, and whether something was taken.
   local under, starts, used, stale, taken = {}, {}, {}, {}, {}
 
-  local letters, r, at, length, strange = {}, 0, 1, #program, false
+  local outcomes, r, at, length, strange = {}, 0, 1, #program, false
   while at <= length and not strange do
     local count, many, times
     count, many, at = unpack_('<I1I2', program, at)
@@ -67,13 +67,13 @@ while byte(packed) == 3 do
       if passing <= 0 then
         -- What is idle is dropped even if the request is refused.
         if any_stale then strange = true end
-        letters[r] = times and rep('d', times) or 'd'
+        outcomes[r] = times and rep('d', times) or 'd'
       else
         for c = first, last, 2 do
           local key = flat[c]
           used[key], taken[key] = used[key] + passing * costs[flat[c + 1]], true
         end
-        letters[r] = times and rep('p', passing) .. rep('d', times - passing) or 'p'
+        outcomes[r] = times and rep('p', passing) .. rep('d', times - passing) or 'p'
       end
     end
   end
@@ -88,5 +88,5 @@ while byte(packed) == 3 do
       put(key, pack(limit[3], limit[1], start, used[key]), limit[8], prior[key])
     end
   end
-  return answer_strings(letters, prior, keys)
+  return answer_strings(outcomes, prior, keys)
 end

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use self::version::Server;
 use crate::config::Config;
 use crate::error::{ConnectError, ConnectErrorKind};
-use crate::link::{Gone, Value, Wire, command};
+use crate::link::{Connection, ConnectionClosed, Value, command};
 
 /// Something about the server that works, but not as it should. Its `Display` says what, why it
 /// matters and what to do.
@@ -43,7 +43,7 @@ pub enum Warning {
     MissingLockPermissions {
         /// Commands the user may not use, in lower case.
         commands: Vec<String>,
-        /// Whether the keys of locks, or those of their latches, are out of bounds as well.
+        /// Whether the keys of locks, or those of their release records, are out of bounds as well.
         keys: bool,
         /// Whether the channels of locks are: releases are then heard by nobody, and who waits asks
         /// by itself.
@@ -113,19 +113,25 @@ impl fmt::Display for Warning {
 /// # Errors
 ///
 /// When the server is too old for the scripts, or falls silent.
-pub(crate) async fn run(wire: &Wire, config: &Config) -> Result<Vec<Warning>, ConnectError> {
+pub(crate) async fn run(
+    connection: &Connection,
+    config: &Config,
+) -> Result<Vec<Warning>, ConnectError> {
     let address = &config.address;
     let silent =
         || ConnectError::unreachable(format!("redis at {address} fell silent while checked"));
-    match timeout(config.connect_timeout, look(wire, config)).await {
+    match timeout(config.connect_timeout, look(connection, config)).await {
         Ok(Ok(result)) => result,
-        Ok(Err(Gone)) | Err(_) => Err(silent()),
+        Ok(Err(ConnectionClosed)) | Err(_) => Err(silent()),
     }
 }
 
-async fn look(wire: &Wire, config: &Config) -> Result<Result<Vec<Warning>, ConnectError>, Gone> {
+async fn look(
+    connection: &Connection,
+    config: &Config,
+) -> Result<Result<Vec<Warning>, ConnectError>, ConnectionClosed> {
     let mut warnings = Vec::new();
-    match info(wire, "server").await? {
+    match info(connection, "server").await? {
         Ok(text) => match Server::read(&text) {
             Some(server) if server.is_too_old() => {
                 let message = format!(
@@ -143,11 +149,11 @@ async fn look(wire: &Wire, config: &Config) -> Result<Result<Vec<Warning>, Conne
         },
         Err(answer) => warnings.push(unchecked("its version", answer)),
     }
-    match info(wire, "memory").await? {
+    match info(connection, "memory").await? {
         Ok(text) => warnings.extend(eviction(&text)),
         Err(answer) => warnings.push(unchecked("whether it evicts keys", answer)),
     }
-    warnings.extend(permissions::look(wire, config).await?);
+    warnings.extend(permissions::look(connection, config).await?);
     Ok(Ok(warnings))
 }
 
@@ -156,11 +162,14 @@ fn unchecked(what: &'static str, answer: String) -> Warning {
 }
 
 /// A section of `INFO`, or the error it was answered with.
-async fn info(wire: &Wire, section: &str) -> Result<Result<String, String>, Gone> {
-    Ok(match wire.ask(command(&[b"INFO", section.as_bytes()])).await? {
+async fn info(
+    connection: &Connection,
+    section: &str,
+) -> Result<Result<String, String>, ConnectionClosed> {
+    Ok(match connection.request(command(&[b"INFO", section.as_bytes()])).await? {
         Value::String(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
         Value::Error(error) => Err(error.to_string()),
-        _ => return Err(Gone),
+        _ => return Err(ConnectionClosed),
     })
 }
 

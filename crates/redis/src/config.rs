@@ -48,7 +48,7 @@ pub struct Config {
     pub(crate) max_in_flight: usize,
     pub(crate) max_waiting: usize,
     pub(crate) breaker: BreakerSettings,
-    pub(crate) retry: Retry,
+    pub(crate) retry: RetryPolicy,
     pub(crate) locks: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Config {
             max_in_flight: 128,
             max_waiting: 1 << 15,
             breaker: BreakerSettings::default(),
-            retry: Retry::Never,
+            retry: RetryPolicy::Never,
             locks: None,
         })
     }
@@ -169,8 +169,8 @@ impl Config {
         self
     }
 
-    /// What to do with a call whose connection was lost; [`Retry::Never`] unless set.
-    pub const fn retry(mut self, retry: Retry) -> Self {
+    /// What to do with a call whose connection was lost; [`RetryPolicy::Never`] unless set.
+    pub const fn retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
         self
     }
@@ -178,8 +178,8 @@ impl Config {
 
 /// What to do with a call whose connection was lost after it may have been written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Retry {
-    /// Tell the caller that it may have happened.
+pub enum RetryPolicy {
+    /// ReplySender the caller that it may have happened.
     #[default]
     Never,
     /// Send it once more, if a connection is back before the deadline. The script recognises a call

@@ -25,27 +25,27 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tollgate_core::{Charge, Request, StoreError};
 
-use crate::batch::{Batch, Cargo, Named, Tally, Told};
+use crate::batch::{Batch, BatchBuffer, BatchCounts, HashedName, PendingAnswer};
+use crate::batch_queue::{BatchQueue, QueueRejection, QueuedBatch};
 use crate::clock::{self, Instant};
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
 use crate::link::Link;
-use crate::queue::{Load, Queue, TurnedAway};
-use crate::ride::{Pilot, Ticket};
 use crate::script::SCRIPT;
+use crate::waiters::{WaiterHandle, Waiters};
 
 /// Those who fly together, and what they ask.
 #[derive(Debug, Default)]
-struct Party {
-    cargo: Cargo,
-    pilot: Pilot,
+struct PendingBatch {
+    buffer: BatchBuffer,
+    waiters: Waiters,
     /// Of each caller.
     deadlines: Vec<Instant>,
 }
 
-impl Load for Party {
+impl QueuedBatch for PendingBatch {
     fn charges(&self) -> usize {
-        self.cargo.charges()
+        self.buffer.charges()
     }
 
     fn callers(&self) -> usize {
@@ -57,28 +57,32 @@ impl Load for Party {
     }
 
     fn clear(&mut self) {
-        self.cargo.clear();
-        self.pilot = Pilot::default();
+        self.buffer.clear();
+        self.waiters = Waiters::default();
         self.deadlines.clear();
     }
 }
 
-impl Party {
+impl PendingBatch {
     /// Leaves behind who gave up, and who can no longer be answered in time: with so little time left
     /// it would most likely be charged and told that it may have been. Returns until when the others
     /// wait, if there are any, and the place of each request unless all are there.
-    fn board(&mut self, now: Instant, least: Duration) -> Option<(Instant, Vec<usize>)> {
+    fn drop_late_waiters(
+        &mut self,
+        now: Instant,
+        least: Duration,
+    ) -> Option<(Instant, Vec<usize>)> {
         let earliest = now.checked_add(least).unwrap_or(now);
-        let places = match self.pilot.depart(&self.deadlines, earliest) {
+        let places = match self.waiters.retain_live(&self.deadlines, earliest) {
             None => Vec::new(),
             Some(goes) => {
-                self.cargo.retain(|request| goes.get(request).is_some_and(|goes| *goes));
+                self.buffer.retain(|request| goes.get(request).is_some_and(|goes| *goes));
                 let places = goes.iter().enumerate().filter(|(_, goes)| **goes);
                 places.map(|(place, _)| place).collect()
             }
         };
         let going = self.deadlines.iter().filter(|deadline| **deadline >= earliest);
-        let deadline = going.min().filter(|_| self.cargo.len() > 0)?;
+        let deadline = going.min().filter(|_| self.buffer.len() > 0)?;
         Some((*deadline, places))
     }
 }
@@ -87,19 +91,19 @@ impl Party {
 pub(crate) const MAX_CHARGES: usize = 256;
 
 /// Runs under way at a time on a connection: while Redis works on one, the next is on its way.
-const FLIGHTS: usize = 3;
+const BATCHES_PER_CONNECTION: usize = 3;
 
 /// How many runs are under way at most.
-pub(crate) fn flights(config: &Config) -> usize {
-    FLIGHTS.saturating_mul(config.connections).min(config.max_in_flight)
+pub(crate) fn max_batches_in_flight(config: &Config) -> usize {
+    BATCHES_PER_CONNECTION.saturating_mul(config.connections).min(config.max_in_flight)
 }
 
 /// The queue, and the thread behind it, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    queue: Arc<Queue<Party>>,
+    queue: Arc<BatchQueue<PendingBatch>>,
     hasher: RandomState,
-    counts: Arc<Counts>,
+    counts: Arc<StoreCounters>,
     runtime: runtime::Handle,
 }
 
@@ -110,9 +114,9 @@ impl Drop for Driver {
 }
 
 /// Lets go of those who wait, should the thread end before its queue does.
-struct Closing(Arc<Queue<Party>>);
+struct CloseOnDrop(Arc<BatchQueue<PendingBatch>>);
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -120,7 +124,7 @@ impl Drop for Closing {
 
 /// What was counted since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct StoreCounters {
     pub(crate) runs: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) turned_away: AtomicU64,
@@ -136,33 +140,33 @@ impl Driver {
     ///
     /// Those of [`Link::connect`], and when there can be no thread.
     pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
-        let queue = Arc::new(Queue::new(MAX_CHARGES, config.max_waiting, config.deadline));
-        let counts = Arc::new(Counts::default());
-        let (tell, told) = oneshot::channel();
+        let queue = Arc::new(BatchQueue::new(MAX_CHARGES, config.max_waiting, config.deadline));
+        let counts = Arc::new(StoreCounters::default());
+        let (started, starting) = oneshot::channel();
         let cannot =
             |error: io::Error| ConnectError::settings("no thread for the store").with_source(error);
-        let driven = Driven {
+        let shared = DriverShared {
             queue: Arc::clone(&queue),
             counts: Arc::clone(&counts),
-            flights: flights(config),
+            max_in_flight: max_batches_in_flight(config),
         };
         let config = config.clone();
         let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let handle = runtime.handle().clone();
-                runtime.block_on(live(config, driven, handle, tell));
+                runtime.block_on(run_thread(config, shared, handle, started));
             }
-            Err(error) => drop(tell.send(Err(cannot(error)))),
+            Err(error) => drop(started.send(Err(cannot(error)))),
         };
         let thread = thread::Builder::new().name("tollgate-redis".to_owned());
         thread.spawn(life).map_err(cannot)?;
-        let (link, runtime) = told.await.unwrap_or_else(|_| {
+        let (link, runtime) = starting.await.unwrap_or_else(|_| {
             Err(ConnectError::settings("the thread of the store ended before it was connected"))
         })?;
         Ok((Self { queue, hasher: RandomState::default(), counts, runtime }, link))
     }
 
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counters(&self) -> &StoreCounters {
         &self.counts
     }
 
@@ -175,7 +179,7 @@ impl Driver {
     }
 
     /// Starts something on the store's thread, which ends with it.
-    pub(crate) fn start_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
@@ -185,10 +189,10 @@ impl Driver {
         requests: &[Request<'_>],
         deadline: Instant,
         waker: Waker,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<WaiterHandle, StoreError> {
         // All that can be done before the others are kept waiting.
         let name = |request: &Request<'_>, charge: &Charge<'_>| {
-            Named::new(request.partition(), charge, &self.hasher)
+            HashedName::new(request.partition(), charge, &self.hasher)
         };
         let (one, mut many);
         let names = if let [request] = requests
@@ -203,129 +207,130 @@ impl Driver {
             }
             many.as_slice()
         };
-        let enter = |party: &mut Party| {
+        let join = |pending: &mut PendingBatch| {
             let mut names = names.iter();
-            requests.iter().for_each(|request| party.cargo.push(request, &mut names));
-            party.deadlines.push(deadline);
-            party.pilot.seat(requests.len(), waker)
+            requests.iter().for_each(|request| pending.buffer.push(request, &mut names));
+            pending.deadlines.push(deadline);
+            pending.waiters.add(requests.len(), waker)
         };
-        self.queue.join(enter).map_err(|why| match why {
-            TurnedAway::Full => {
+        self.queue.join(join).map_err(|why| match why {
+            QueueRejection::Full => {
                 self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
                 Cause::TooManyInFlight.unavailable()
             }
-            TurnedAway::Closed => Cause::Stopped.unavailable(),
+            QueueRejection::Closed => Cause::Stopped.unavailable(),
         })
     }
 }
 
 /// What the thread works with.
-struct Driven {
-    queue: Arc<Queue<Party>>,
-    counts: Arc<Counts>,
-    flights: usize,
+struct DriverShared {
+    queue: Arc<BatchQueue<PendingBatch>>,
+    counts: Arc<StoreCounters>,
+    max_in_flight: usize,
 }
 
 /// What the thread does, until the queue is closed.
-async fn live(
+async fn run_thread(
     config: Config,
-    driven: Driven,
+    shared: DriverShared,
     runtime: runtime::Handle,
-    mut tell: oneshot::Sender<Result<(Arc<Link>, runtime::Handle), ConnectError>>,
+    mut started: oneshot::Sender<Result<(Arc<Link>, runtime::Handle), ConnectError>>,
 ) {
-    let _closing = Closing(Arc::clone(&driven.queue));
+    let _close = CloseOnDrop(Arc::clone(&shared.queue));
     let connected = tokio::select! {
         connected = Link::connect(&config, SCRIPT) => connected,
-        () = tell.closed() => return,
+        () = started.closed() => return,
     };
     match connected {
         Ok(link) => {
             let link = Arc::new(link);
-            if tell.send(Ok((Arc::clone(&link), runtime))).is_ok() {
-                drive(link, driven).await;
+            if started.send(Ok((Arc::clone(&link), runtime))).is_ok() {
+                dispatch_batches(link, shared).await;
             }
         }
         // Whoever does not wait for it any more need not know.
-        Err(error) => drop(tell.send(Err(error))),
+        Err(error) => drop(started.send(Err(error))),
     }
 }
 
-async fn drive(link: Arc<Link>, driven: Driven) {
-    let flights = Arc::new(Semaphore::new(driven.flights));
-    let driven = Arc::new(driven);
-    let mut pause = driven.queue.least();
+async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
+    let permits = Arc::new(Semaphore::new(shared.max_in_flight));
+    let shared = Arc::new(shared);
+    let mut pause = shared.queue.min_time_left();
     loop {
         // Those whose time runs out while no flight is free are told in time all the same.
-        match timeout(pause, Arc::clone(&flights).acquire_owned()).await {
-            Ok(Ok(flight)) => {
-                let Some(party) = driven.queue.depart(clock::now).await else { return };
-                tokio::spawn(fly(Arc::clone(&link), party, flight, Arc::clone(&driven)));
+        match timeout(pause, Arc::clone(&permits).acquire_owned()).await {
+            Ok(Ok(permit)) => {
+                let Some(pending) = shared.queue.next_batch(clock::now).await else { return };
+                tokio::spawn(run_batch(Arc::clone(&link), pending, permit, Arc::clone(&shared)));
             }
             Ok(Err(_)) => return,
             // Between two loads of them, replies are looked at.
             Err(_) => yield_now().await,
         }
-        let more = turn_away(&driven.queue);
-        pause = if more { Duration::ZERO } else { driven.queue.least() };
+        let more = reject_expired(&shared.queue);
+        pause = if more { Duration::ZERO } else { shared.queue.min_time_left() };
     }
 }
 
 /// Tells a load of those whose time has run out in the queue; whether there was one.
-fn turn_away(queue: &Queue<Party>) -> bool {
-    let Some(party) = queue.expired(clock::now()) else { return false };
-    party.pilot.turn_away();
-    queue.give_back(party);
+fn reject_expired(queue: &BatchQueue<PendingBatch>) -> bool {
+    let Some(pending) = queue.expired(clock::now()) else { return false };
+    pending.waiters.reject_all();
+    queue.recycle(pending);
     true
 }
 
 /// Runs a batch until every request is decided, and tells each caller as soon as all of its own
 /// are.
-async fn fly(
+async fn run_batch(
     link: Arc<Link>,
-    mut party: Party,
-    _flight: OwnedSemaphorePermit,
-    driven: Arc<Driven>,
+    mut pending: PendingBatch,
+    _permit: OwnedSemaphorePermit,
+    shared: Arc<DriverShared>,
 ) {
-    let Driven { queue, counts, .. } = &*driven;
-    let requests = party.cargo.len();
-    let Some((deadline, places)) = party.board(clock::now(), queue.least()) else {
-        return queue.give_back(party);
+    let DriverShared { queue, counts, .. } = &*shared;
+    let requests = pending.buffer.len();
+    let Some((deadline, places)) = pending.drop_late_waiters(clock::now(), queue.min_time_left())
+    else {
+        return queue.recycle(pending);
     };
-    let boarded = u64::try_from(party.cargo.len()).unwrap_or(0);
-    counts.requests.fetch_add(boarded, Ordering::Relaxed);
-    let mut told: Vec<Told> = Vec::new();
-    told.resize_with(requests, Told::default);
-    let mut batch = Batch::new(std::mem::take(&mut party.cargo), places);
-    let pilot = &party.pilot;
+    let sent = u64::try_from(pending.buffer.len()).unwrap_or(0);
+    counts.requests.fetch_add(sent, Ordering::Relaxed);
+    let mut answers: Vec<PendingAnswer> = Vec::new();
+    answers.resize_with(requests, PendingAnswer::default);
+    let mut batch = Batch::new(std::mem::take(&mut pending.buffer), places);
+    let waiters = &pending.waiters;
     while !batch.is_done() {
         counts.runs.fetch_add(1, Ordering::Relaxed);
         let reply = match link.run(batch.call(), deadline).await {
             Ok(reply) => reply,
             Err(error) => {
-                pilot.fail(error, &told);
+                waiters.fail(error, &answers);
                 break;
             }
         };
-        let tally = batch.answer(&reply, &mut told);
+        let found = batch.answer(&reply, &mut answers);
         // Whoever is told finds it counted.
-        counts.add(tally.unwrap_or_default());
-        if tally.is_err() {
+        counts.add(found.unwrap_or_default());
+        if found.is_err() {
             // It was executed, whatever it says.
-            pilot.fail(Cause::Garbled.timeout(), &told);
+            waiters.fail(Cause::MalformedReply.timeout(), &answers);
             break;
         }
-        pilot.tell(&mut told);
+        waiters.deliver(&mut answers);
     }
-    party.cargo = batch.into_cargo();
-    queue.give_back(party);
+    pending.buffer = batch.into_buffer();
+    queue.recycle(pending);
 }
 
-impl Counts {
-    fn add(&self, tally: Tally) {
+impl StoreCounters {
+    fn add(&self, counts: BatchCounts) {
         for (count, more) in [
-            (&self.poisoned, tally.poisoned),
-            (&self.mismatches, tally.mismatches),
-            (&self.converted, tally.converted),
+            (&self.poisoned, counts.poisoned),
+            (&self.mismatches, counts.mismatches),
+            (&self.converted, counts.converted),
         ] {
             if more > 0 {
                 count.fetch_add(more, Ordering::Relaxed);

@@ -83,7 +83,7 @@ pub(crate) enum Cause {
     NoReply,
     Lost,
     Late,
-    Garbled,
+    MalformedReply,
     Stopped,
     NoLock,
     Answer { code: String, detail: String },
@@ -118,7 +118,7 @@ impl fmt::Display for Cause {
             Self::Late => f.write_str("the call reached redis too late and was dropped there"),
             Self::Stopped => f.write_str("the thread of the store has ended"),
             Self::NoLock => f.write_str("what is kept under the name is no lock"),
-            Self::Garbled => f.write_str("the reply of the script makes no sense"),
+            Self::MalformedReply => f.write_str("the reply of the script makes no sense"),
             Self::Answer { code, detail } => write!(f, "redis answered {code} {detail}"),
         }
     }

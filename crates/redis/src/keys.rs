@@ -1,8 +1,8 @@
-//! Names of counters in Redis: `tg:{lane}:1:algorithm:key`.
+//! Names of counters in Redis: `tg:{tag}:1:algorithm:key`.
 //!
-//! The *lane* is one of 64 short words in braces, so that Redis Cluster keeps all keys of a lane on
+//! The *tag* is one of 64 short words in braces, so that Redis Cluster keeps all keys of a tag on
 //! one node. It follows from the request's partition, or else from the key itself, by a hash that
-//! never changes. Then come the version of the layout and the number of the algorithm, as counters
+//! never changes. FlushRecords come the version of the layout and the number of the algorithm, as counters
 //! of one key under different algorithms are different counters. The key is the rest, byte for
 //! byte: nothing in it can be taken for something else, so two keys never share a name.
 //!
@@ -17,9 +17,9 @@ const PREFIX: &[u8; 4] = b"tg:{";
 /// The version of the layout of names and of what they hold.
 pub(crate) const VERSION: u8 = 1;
 
-/// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: lane i
+/// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: tag i
 /// lies in the middle of the i-th of 64 equal ranges.
-pub(crate) const LANES: [&[u8; 3]; 64] = [
+pub(crate) const SHARD_TAGS: [&[u8; 3]; 64] = [
     b"53t", b"j3j", b"if5", b"kec", b"574", b"74b", b"akm", b"6bk", b"96a", b"frw", b"0ip", b"oin",
     b"d1i", b"38o", b"0m0", b"2nf", b"he6", b"box", b"40w", b"c9q", b"hav", b"7ah", b"447", b"67a",
     b"1js", b"fcu", b"0xr", b"gqt", b"1n3", b"3me", b"e2j", b"gu4", b"712", b"52d", b"cmk", b"4dm",
@@ -28,7 +28,7 @@ pub(crate) const LANES: [&[u8; 3]; 64] = [
     b"3lu", b"des", b"o94", b"802",
 ];
 
-/// The longest name: prefix, lane, version, algorithm, key.
+/// The longest name: prefix, tag, version, algorithm, key.
 pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 
 /// A name. Those of keys up to some forty bytes need no memory of their own.
@@ -36,15 +36,15 @@ pub(crate) type Name = SmallVec<[u8; 56]>;
 
 /// What comes before the key in the name of a counter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct NamePrefix {
     bytes: [u8; 16],
     length: usize,
 }
 
-impl Head {
+impl NamePrefix {
     /// Of the counter of `key` under `limit`, within `partition`.
     pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
-        let [a, b, c] = lane(partition.unwrap_or(key.as_bytes()));
+        let [a, b, c] = shard_tag(partition.unwrap_or(key.as_bytes()));
         let [t, g, colon, brace] = *PREFIX;
         let version = b'0'.saturating_add(VERSION);
         let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
@@ -68,7 +68,7 @@ impl Head {
 /// The name of the counter of `key` under `limit`, within `partition`.
 #[cfg(test)]
 pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Name {
-    let mut name = Name::from_slice(Head::new(partition, key, limit).bytes());
+    let mut name = Name::from_slice(NamePrefix::new(partition, key, limit).bytes());
     name.extend_from_slice(key.as_bytes());
     name
 }
@@ -86,7 +86,7 @@ const VALUE: u8 = b'v';
 /// The name of a value.
 pub(crate) fn value_name(key: Key<'_>) -> Name {
     let key = key.as_bytes();
-    let [a, b, c] = lane(key);
+    let [a, b, c] = shard_tag(key);
     let [t, g, colon, brace] = *PREFIX;
     let version = b'0'.saturating_add(VERSION);
     let head = [t, g, colon, brace, a, b, c, b'}', b':', version, b':', VALUE, b':'];
@@ -99,8 +99,8 @@ pub(crate) fn value_name(key: Key<'_>) -> Name {
 /// this version.
 pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     let rest = name.strip_prefix(&PREFIX[..])?;
-    let (lane, rest) = rest.split_at_checked(3)?;
-    if !LANES.iter().any(|known| *known == lane) {
+    let (tag, rest) = rest.split_at_checked(3)?;
+    if !SHARD_TAGS.iter().any(|known| *known == tag) {
         return None;
     }
     let rest = rest.strip_prefix(b"}:")?.strip_prefix(&[b'0'.saturating_add(VERSION), b':'])?;
@@ -113,17 +113,17 @@ pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     (plain && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
 }
 
-/// The lane of what a partition, or a key without one, is called: FNV-1a, then two rounds of
+/// The tag of what a partition, or a key without one, is called: FNV-1a, then two rounds of
 /// mixing, as its high bits alone hardly depend on short keys. It needs no secret: whoever aims at
-/// one lane gains nothing by it.
-fn lane(bytes: &[u8]) -> [u8; 3] {
+/// one tag gains nothing by it.
+fn shard_tag(bytes: &[u8]) -> [u8; 3] {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    let lane = usize::try_from(mixed >> 58).unwrap_or(0);
-    LANES.get(lane).map_or(*b"000", |lane| **lane)
+    let tag = usize::try_from(mixed >> 58).unwrap_or(0);
+    SHARD_TAGS.get(tag).map_or(*b"000", |tag| **tag)
 }
 
 #[cfg(test)]
@@ -181,13 +181,13 @@ mod tests {
             (0..10_000).map(|i| tag(&named(None, format!("k{i}").as_bytes(), &limit))).collect();
 
         assert_eq!(one.len(), 1);
-        assert_eq!(many.len(), 64, "keys without one use every lane");
+        assert_eq!(many.len(), 64, "keys without one use every tag");
     }
 
     #[test]
     fn lanes_spread_evenly_over_the_slots_of_a_cluster() {
-        for (i, lane) in LANES.iter().enumerate() {
-            assert_eq!(usize::from(slot(&lane[..]) / 256), i, "{lane:?}");
+        for (i, tag) in SHARD_TAGS.iter().enumerate() {
+            assert_eq!(usize::from(slot(&tag[..]) / 256), i, "{tag:?}");
         }
     }
 

@@ -5,11 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-mod alarm;
 mod batch;
+mod batch_queue;
 mod breaker;
-mod chance;
 mod checks;
 mod clock;
 mod config;
@@ -19,18 +17,20 @@ pub mod keys;
 mod layout;
 mod link;
 mod lock;
-mod queue;
+mod random;
 #[cfg(test)]
 mod replay;
-mod ride;
 mod script;
 mod store;
+mod waiters;
+#[cfg(test)]
+mod wake_count;
 
 pub use crate::checks::Warning;
-pub use crate::config::{BreakerSettings, Config, Retry};
+pub use crate::config::{BreakerSettings, Config, RetryPolicy};
 pub use crate::error::{ConnectError, ConnectErrorKind};
-pub use crate::link::{Aside, Said};
-pub use crate::lock::{Ear, Guarded};
+pub use crate::link::{AuxiliaryConnection, RedisValue};
+pub use crate::lock::{FencedWrite, ReleaseSubscription};
 pub use crate::store::{RedisStore, Stats};
 pub use tollgate_core as core;
 

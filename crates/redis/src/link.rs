@@ -16,27 +16,27 @@
 //! |---|---|
 //! | `dial` | opens a socket, logs in, waits for a sign of life |
 //! | `keeper` | one task per connection: connects, probes, connects again |
-//! | `wire`, `talk`, `desk` | an established connection, the task behind it, and what both share |
+//! | `connection`, `talk`, `queue` | an established connection, the task behind it, and what both share |
 //! | `resp` | Redis's protocol |
 //! | `command`, `answer` | what is sent, what comes back |
 //! | `server_time` | what time it is at the server |
 //! | `locks` | what only locks ask: copies, releases that are heard |
 //! | `aside` | connections beside the link, for what is no decision |
 
-mod answer;
-mod aside;
+mod auxiliary;
 mod command;
-mod desk;
+mod connection;
+mod connection_task;
 mod dial;
-mod keeper;
-mod locks;
+mod lock_calls;
+mod reconnector;
 mod resp;
+mod script_outcome;
 mod server_time;
-mod talk;
 #[cfg(test)]
 #[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
 mod tests;
-mod wire;
+mod write_queue;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -47,31 +47,31 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 
-use self::answer::{Answer, Refusal};
-use self::command::{Form, Preamble};
+use self::command::{EvalForm, Preamble};
 use self::dial::Dialer;
+use self::script_outcome::{Refusal, ScriptOutcome};
 use self::server_time::ServerTime;
 use crate::breaker::{Breaker, Failure};
 use crate::checks::Warning;
 use crate::clock::{self, Instant};
-use crate::config::{Config, Retry};
+use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
 
-pub use self::aside::{Aside, Said};
+pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
 
-pub(crate) use self::answer::Reply;
-pub(crate) use self::command::{Call, Keys, Script, Strings, Which};
-pub(crate) use self::desk::WATCH;
-pub(crate) use self::locks::Hearing;
+pub(crate) use self::command::{Call, Keys, PackedStrings, Script, ScriptId};
+pub(crate) use self::connection::{Connection, ConnectionClosed};
+pub(crate) use self::lock_calls::SubscriberConnection;
 pub(crate) use self::resp::{Value, command};
-pub(crate) use self::wire::{Gone, Wire};
+pub(crate) use self::script_outcome::Reply;
+pub(crate) use self::write_queue::WATCH_INTERVAL;
 
 /// A link to one Redis server, for one script. Dropping it ends its tasks and connections.
 #[derive(Debug)]
 pub(crate) struct Link {
-    shared: Arc<Shared>,
-    _keepers: JoinSet<()>,
+    shared: Arc<LinkState>,
+    _reconnectors: JoinSet<()>,
 }
 
 impl Link {
@@ -88,28 +88,32 @@ impl Link {
         config: &Config,
         script: &'static str,
     ) -> Result<Self, ConnectError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LinkState {
             script: Script::new(script),
             values: Script::new(VALUES),
             locks: Step::ALL.map(|step| Script::new(step.text())),
             dialer: Dialer::new(config)?,
-            lanes: (0..config.connections).map(|_| Arc::default()).collect(),
+            slots: (0..config.connections).map(|_| Arc::default()).collect(),
             turn: AtomicUsize::new(0),
             arrivals: watch::Sender::new(()),
-            room: Semaphore::new(config.max_in_flight),
+            in_flight: Semaphore::new(config.max_in_flight),
             breaker: Breaker::new(config.breaker.clone()),
             time: ServerTime::default(),
-            ids: Ids::default(),
+            ids: CallIds::default(),
             warnings: OnceLock::new(),
-            counters: Counters::default(),
+            counters: LinkCounters::default(),
             config: config.clone(),
         });
-        let mut keepers = JoinSet::new();
+        let mut reconnectors = JoinSet::new();
         let (attempt, mut first) = (oneshot::channel(), None);
         let mut sender = Some(attempt.0);
         let mut receiver = Some(attempt.1);
-        for lane in &shared.lanes {
-            keepers.spawn(keeper::keep(Arc::clone(&shared), Arc::clone(lane), sender.take()));
+        for slot in &shared.slots {
+            reconnectors.spawn(reconnector::keep_connected(
+                Arc::clone(&shared),
+                Arc::clone(slot),
+                sender.take(),
+            ));
             // The others follow when the first is done, so that checks and complaints come once.
             if let Some(receiver) = receiver.take() {
                 first = receiver.await.ok();
@@ -120,7 +124,7 @@ impl Link {
                 return Err(error);
             }
         }
-        Ok(Self { shared, _keepers: keepers })
+        Ok(Self { shared, _reconnectors: reconnectors })
     }
 
     /// Runs the script once, and returns by the deadline whatever happens.
@@ -132,7 +136,7 @@ impl Link {
     /// - `Corrupt`: it met a key that is somebody else's, and charged nothing.
     pub(crate) async fn run(&self, call: Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let shared = &*self.shared;
-        let Ok(_room) = shared.room.try_acquire() else {
+        let Ok(_room) = shared.in_flight.try_acquire() else {
             shared.counters.rejected.fetch_add(1, Relaxed);
             return Err(Cause::TooManyInFlight.unavailable());
         };
@@ -143,14 +147,14 @@ impl Link {
         if left.is_zero() {
             return Err(Cause::DeadlinePassed.unavailable());
         }
-        let mut trail = Trail::default();
+        let mut progress = CallProgress::default();
         // Nobody waits for a decision beyond the configured deadline, but for a lock.
         let worth = left.max(shared.config.deadline).saturating_mul(2);
-        match timeout_at(deadline, shared.attempt(call, worth, &mut trail)).await {
+        match timeout_at(deadline, shared.attempt(call, worth, &mut progress)).await {
             Ok(result) => result,
             // A call that waited for most of its time elsewhere says nothing about Redis.
             Err(_) => {
-                Err(shared.timed_out(&trail, left.saturating_mul(2) >= shared.config.deadline))
+                Err(shared.timed_out(&progress, left.saturating_mul(2) >= shared.config.deadline))
             }
         }
     }
@@ -162,10 +166,10 @@ impl Link {
 
     /// How the link is doing, counted since it was made.
     pub(crate) fn health(&self) -> Health {
-        let Shared { lanes, breaker, counters, .. } = &*self.shared;
+        let LinkState { slots, breaker, counters, .. } = &*self.shared;
         Health {
-            connected: lanes.iter().filter(|lane| lane.wire().is_some()).count(),
-            connections: lanes.len(),
+            connected: slots.iter().filter(|slot| slot.connection().is_some()).count(),
+            connections: slots.len(),
             breaker_open: breaker.is_open(),
             breaker_opens: breaker.opens(),
             reconnects: counters.reconnects.load(Relaxed),
@@ -203,98 +207,99 @@ pub(crate) struct Health {
     pub(crate) rejected: u64,
 }
 
-/// What the link, its calls and its keepers share.
+/// What the link, its calls and its reconnectors share.
 #[derive(Debug)]
-struct Shared {
+struct LinkState {
     config: Config,
     script: Script,
     values: Script,
     locks: [Script; Step::ALL.len()],
     dialer: Dialer,
-    lanes: Box<[Arc<Lane>]>,
+    slots: Box<[Arc<ConnectionSlot>]>,
     turn: AtomicUsize,
     /// Marked whenever a connection is made.
     arrivals: watch::Sender<()>,
-    room: Semaphore,
+    in_flight: Semaphore,
     breaker: Breaker,
     time: ServerTime,
-    ids: Ids,
+    ids: CallIds,
     warnings: OnceLock<Vec<Warning>>,
-    counters: Counters,
+    counters: LinkCounters,
 }
 
 /// How far a call got, for when its time is up.
 #[derive(Debug, Default)]
-struct Trail {
+struct CallProgress {
     /// Where it waits for an answer, if it does.
-    wire: Option<Arc<Lane>>,
+    connection: Option<Arc<ConnectionSlot>>,
     /// Whether it may have been executed, or may yet be.
     uncertain: bool,
 }
 
-impl Shared {
+impl LinkState {
     /// Sends the call, and again where that is safe: by text when Redis does not know the script,
     /// with the right time when ours was wrong, and after a loss if it has an id.
     async fn attempt(
         &self,
         call: Call<'_>,
         worth: Duration,
-        trail: &mut Trail,
+        progress: &mut CallProgress,
     ) -> Result<Reply, StoreError> {
-        let id = match (self.config.retry, call.which) {
+        let id = match (self.config.retry, call.script) {
             // A step on a lock has ids of its own, and whoever asks sends it again.
-            (Retry::Never, _) | (_, Which::Lock(_)) => String::new(),
-            (Retry::Once, _) => self.ids.next(),
+            (RetryPolicy::Never, _) | (_, ScriptId::Lock(_)) => String::new(),
+            (RetryPolicy::Once, _) => self.ids.next(),
         };
         let mut preamble = Preamble { not_after: self.not_after(worth), id };
-        let (mut form, mut resent, mut retimed) = (Form::BySha, false, false);
-        let Some((mut lane, mut wire)) = self.pick() else {
+        let (mut form, mut resent, mut retimed) = (EvalForm::BySha, false, false);
+        let Some((mut slot, mut connection)) = self.pick() else {
             return Err(Cause::NotConnected.unavailable());
         };
         loop {
-            trail.wire = Some(Arc::clone(&lane));
-            trail.uncertain = true;
-            let command = call.pack(self.script(call.which), form, &preamble);
-            let answer = wire.ask(command).await;
-            let answer = answer.map_or(Answer::Foreign, |value| Answer::to(call.which, value));
+            progress.connection = Some(Arc::clone(&slot));
+            progress.uncertain = true;
+            let command = call.pack(self.script(call.script), form, &preamble);
+            let answer = connection.request(command).await;
+            let answer = answer
+                .map_or(ScriptOutcome::Unexpected, |value| ScriptOutcome::to(call.script, value));
             // What was sent first may have been executed, whatever becomes of the second.
-            trail.uncertain = resent;
+            progress.uncertain = resent;
             match answer {
-                Answer::Reply(reply) => {
+                ScriptOutcome::Reply(reply) => {
                     self.time.learn(reply.now, clock::now());
                     self.breaker.succeed();
                     return Ok(reply);
                 }
-                Answer::NoScript => {
+                ScriptOutcome::NoScript => {
                     self.counters.noscript.fetch_add(1, Relaxed);
-                    form = Form::ByText;
+                    form = EvalForm::ByText;
                 }
-                Answer::Late => {
+                ScriptOutcome::Late => {
                     self.counters.dropped_late.fetch_add(1, Relaxed);
                     self.breaker.succeed();
                     if resent {
                         return Err(Cause::Late.timeout());
                     }
                     // Answered in time, and yet late: the server's clock is not where we think.
-                    if retimed || !self.relearn(&wire).await {
+                    if retimed || !self.relearn(&connection).await {
                         return Err(Cause::Late.unavailable());
                     }
                     retimed = true;
                     preamble.not_after = self.not_after(worth);
                 }
-                Answer::Refusal(refusal) => {
-                    self.refused(&lane, &refusal);
+                ScriptOutcome::Refusal(refusal) => {
+                    self.refused(&slot, &refusal);
                     let cause = resent.then(|| refusal.clone().into_cause());
                     return Err(cause.map_or_else(|| refusal.into_error(), Cause::timeout));
                 }
-                Answer::Foreign => {
-                    self.lost(&lane, &wire);
-                    trail.uncertain = true;
+                ScriptOutcome::Unexpected => {
+                    self.lost(&slot, &connection);
+                    progress.uncertain = true;
                     if resent || preamble.id.is_empty() {
                         return Err(Cause::Lost.timeout());
                     }
-                    trail.wire = None;
-                    (lane, wire) = self.await_connection().await;
+                    progress.connection = None;
+                    (slot, connection) = self.await_connection().await;
                     resent = true;
                     self.counters.retried.fetch_add(1, Relaxed);
                 }
@@ -302,57 +307,48 @@ impl Shared {
         }
     }
 
-    const fn script(&self, which: Which) -> &Script {
-        let [
-            acquire,
-            acquire_simple,
-            renew,
-            release,
-            release_simple,
-            inspect,
-            force,
-            list,
-            guarded,
-        ] = &self.locks;
-        match which {
-            Which::Batch => &self.script,
-            Which::Values => &self.values,
-            Which::Lock(Step::Acquire) => acquire,
-            Which::Lock(Step::AcquireSimple) => acquire_simple,
-            Which::Lock(Step::Renew) => renew,
-            Which::Lock(Step::Release) => release,
-            Which::Lock(Step::ReleaseSimple) => release_simple,
-            Which::Lock(Step::Inspect) => inspect,
-            Which::Lock(Step::Force) => force,
-            Which::Lock(Step::List) => list,
-            Which::Lock(Step::Guarded) => guarded,
+    const fn script(&self, script: ScriptId) -> &Script {
+        let [acquire, acquire_simple, renew, release, release_simple, inspect, force, list, fenced] =
+            &self.locks;
+        match script {
+            ScriptId::Batch => &self.script,
+            ScriptId::Values => &self.values,
+            ScriptId::Lock(Step::Acquire) => acquire,
+            ScriptId::Lock(Step::AcquireSimple) => acquire_simple,
+            ScriptId::Lock(Step::Renew) => renew,
+            ScriptId::Lock(Step::Release) => release,
+            ScriptId::Lock(Step::ReleaseSimple) => release_simple,
+            ScriptId::Lock(Step::Inspect) => inspect,
+            ScriptId::Lock(Step::Force) => force,
+            ScriptId::Lock(Step::List) => list,
+            ScriptId::Lock(Step::SetFenced) => fenced,
         }
     }
 
-    fn timed_out(&self, trail: &Trail, had_time: bool) -> StoreError {
-        if let Some(lane) = trail.wire.as_ref().filter(|_| had_time) {
-            self.failed(lane);
+    fn timed_out(&self, progress: &CallProgress, had_time: bool) -> StoreError {
+        if let Some(slot) = progress.connection.as_ref().filter(|_| had_time) {
+            self.failed(slot);
         }
         self.counters.timeouts.fetch_add(1, Relaxed);
-        if trail.uncertain { Cause::NoReply.timeout() } else { Cause::NoReply.unavailable() }
+        if progress.uncertain { Cause::NoReply.timeout() } else { Cause::NoReply.unavailable() }
     }
 
     /// Redis would not, now or ever.
-    fn refused(&self, lane: &Lane, refusal: &Refusal) {
+    fn refused(&self, slot: &ConnectionSlot, refusal: &Refusal) {
         if refusal.is_indisposed() {
-            self.failed(lane);
+            self.failed(slot);
         } else {
             self.breaker.succeed();
         }
     }
 
     /// The connection ended, or cannot be trusted any more.
-    fn lost(&self, lane: &Lane, wire: &Wire) {
+    fn lost(&self, slot: &ConnectionSlot, connection: &Connection) {
         // Its keeper notices by itself, but the next caller may be faster.
-        lane.retract(wire);
-        wire.hang_up();
+        slot.retract(connection);
+        connection.close();
         self.counters.lost.fetch_add(1, Relaxed);
-        self.failed(lane);
+        self.failed(slot);
     }
 
     /// Until when, by the server's clock, a call sent now is worth executing.
@@ -361,22 +357,22 @@ impl Shared {
     }
 
     /// Asks for the server's time. Returns whether it told.
-    async fn relearn(&self, wire: &Wire) -> bool {
-        let Ok(Ok(micros)) = wire.time().await else { return false };
+    async fn relearn(&self, connection: &Connection) -> bool {
+        let Ok(Ok(micros)) = connection.time().await else { return false };
         self.time.learn(micros, clock::now());
         true
     }
 
     /// A connection, in turn, if there is one.
-    fn pick(&self) -> Option<(Arc<Lane>, Wire)> {
+    fn pick(&self) -> Option<(Arc<ConnectionSlot>, Connection)> {
         let turn = self.turn.fetch_add(1, Relaxed);
-        let start = turn.checked_rem(self.lanes.len()).unwrap_or(0);
-        let (before, after) = self.lanes.split_at_checked(start)?;
-        after.iter().chain(before).find_map(|lane| Some((Arc::clone(lane), lane.wire()?)))
+        let start = turn.checked_rem(self.slots.len()).unwrap_or(0);
+        let (before, after) = self.slots.split_at_checked(start)?;
+        after.iter().chain(before).find_map(|slot| Some((Arc::clone(slot), slot.connection()?)))
     }
 
     /// A connection, once there is one.
-    async fn await_connection(&self) -> (Arc<Lane>, Wire) {
+    async fn await_connection(&self) -> (Arc<ConnectionSlot>, Connection) {
         let mut arrivals = self.arrivals.subscribe();
         loop {
             if let Some(picked) = self.pick() {
@@ -397,14 +393,14 @@ impl Shared {
     }
 
     /// A call failed: counts it, and has its connection looked after.
-    fn failed(&self, lane: &Lane) {
+    fn failed(&self, slot: &ConnectionSlot) {
         match self.breaker.fail(clock::now()) {
-            Failure::First => lane.suspect(),
+            Failure::First => slot.suspect(),
             Failure::Another => {}
             Failure::Opened => {
                 self.opened();
                 // Without this the probes would begin only when the heartbeat is due.
-                self.lanes.iter().for_each(|lane| lane.suspect());
+                self.slots.iter().for_each(|slot| slot.suspect());
             }
         }
     }
@@ -431,24 +427,24 @@ impl Shared {
 
 /// The place of one connection, empty while there is none.
 #[derive(Debug, Default)]
-struct Lane {
-    wire: RwLock<Option<Wire>>,
+struct ConnectionSlot {
+    connection: RwLock<Option<Connection>>,
     suspicion: Notify,
 }
 
-impl Lane {
-    fn wire(&self) -> Option<Wire> {
-        self.wire.read().unwrap_or_else(PoisonError::into_inner).clone()
+impl ConnectionSlot {
+    fn connection(&self) -> Option<Connection> {
+        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn publish(&self, wire: Option<Wire>) {
-        *self.wire.write().unwrap_or_else(PoisonError::into_inner) = wire;
+    fn publish(&self, connection: Option<Connection>) {
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 
     /// Offers the connection to nobody any more.
-    fn retract(&self, wire: &Wire) {
-        let mut offered = self.wire.write().unwrap_or_else(PoisonError::into_inner);
-        if offered.as_ref().is_some_and(|offered| offered.is(wire)) {
+    fn retract(&self, connection: &Connection) {
+        let mut offered = self.connection.write().unwrap_or_else(PoisonError::into_inner);
+        if offered.as_ref().is_some_and(|offered| offered.is(connection)) {
             *offered = None;
         }
     }
@@ -463,28 +459,28 @@ impl Lane {
     }
 }
 
-/// Ids of calls, never the same twice, here or in another process.
+/// CallIds of calls, never the same twice, here or in another process.
 #[derive(Debug)]
-struct Ids {
+struct CallIds {
     process: String,
     next: AtomicU64,
 }
 
-impl Default for Ids {
+impl Default for CallIds {
     fn default() -> Self {
-        let (high, low) = (crate::chance::bits(), crate::chance::bits());
+        let (high, low) = (crate::random::bits(), crate::random::bits());
         Self { process: format!("{high:016x}{low:016x}"), next: AtomicU64::new(0) }
     }
 }
 
-impl Ids {
+impl CallIds {
     fn next(&self) -> String {
         format!("{}-{:x}", self.process, self.next.fetch_add(1, Relaxed))
     }
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct LinkCounters {
     reconnects: AtomicU64,
     timeouts: AtomicU64,
     lost: AtomicU64,

@@ -26,7 +26,7 @@ use tollgate_core::{
 };
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
 
-use crate::batch::{Batch, Cargo, Named, Tally, Told};
+use crate::batch::{Batch, BatchBuffer, BatchCounts, HashedName, PendingAnswer};
 use crate::link::{Call, Reply};
 use crate::{keys, layout, script::SCRIPT};
 
@@ -41,7 +41,7 @@ struct Scripted {
     /// Looks at what is stored.
     eyes: RefCell<Client<UnixStream>>,
     hasher: RandomState,
-    tally: RefCell<Tally>,
+    tally: RefCell<BatchCounts>,
     charged: RefCell<HashMap<AlgorithmKind, u64>>,
 }
 
@@ -115,16 +115,16 @@ impl StoreUnderTest for Scripted {
             let kind = AlgorithmKind::of(&charge.limit().algorithm());
             *self.charged.borrow_mut().entry(kind).or_default() += 1;
         }
-        let (requests, mut cargo) = (batch, Cargo::default());
+        let (requests, mut buffer) = (batch, BatchBuffer::default());
         for request in requests {
             let charges = request.charges().iter();
-            let name = |charge| Named::new(request.partition(), charge, &self.hasher);
+            let name = |charge| HashedName::new(request.partition(), charge, &self.hasher);
             let names: Vec<_> = charges.map(name).collect();
-            cargo.push(request, &mut names.iter());
+            buffer.push(request, &mut names.iter());
         }
-        let mut told: Vec<Told> = Vec::new();
-        told.resize_with(requests.len(), Told::default);
-        let mut batch = Batch::new(cargo, Vec::new());
+        let mut told: Vec<PendingAnswer> = Vec::new();
+        told.resize_with(requests.len(), PendingAnswer::default);
+        let mut batch = Batch::new(buffer, Vec::new());
         for round in 0.. {
             assert!(round < 10, "never decided: {batch:?}");
             let reply = self.run(&batch.call());

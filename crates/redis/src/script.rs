@@ -23,7 +23,7 @@ pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/sliding_window.lua"),
     "elseif code <= 5 then\n",
     include_str!("../lua/bucket.lua"),
-    include_str!("../lua/queue.lua"),
+    include_str!("../lua/leaky_queue.lua"),
     "elseif code == 6 then\n",
     include_str!("../lua/smooth.lua"),
     "else\n",
@@ -44,12 +44,12 @@ pub(crate) enum Step {
     Inspect,
     Force,
     List,
-    Guarded,
+    SetFenced,
 }
 
 /// What the link puts before the arguments of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum PreambleFields {
     /// Until when it is worth running, and an id.
     Whole,
     /// Until when it is worth running.
@@ -69,7 +69,7 @@ impl Step {
         Self::Inspect,
         Self::Force,
         Self::List,
-        Self::Guarded,
+        Self::SetFenced,
     ];
 
     pub(crate) const fn acquire(kind: LockKind) -> Self {
@@ -86,17 +86,17 @@ impl Step {
         }
     }
 
-    pub(crate) const fn opening(self) -> Opening {
+    pub(crate) const fn preamble(self) -> PreambleFields {
         match self {
-            Self::Acquire | Self::AcquireSimple => Opening::Time,
-            Self::Release | Self::ReleaseSimple => Opening::None,
-            _ => Opening::Whole,
+            Self::Acquire | Self::AcquireSimple => PreambleFields::Time,
+            Self::Release | Self::ReleaseSimple => PreambleFields::None,
+            _ => PreambleFields::Whole,
         }
     }
 
     /// Whether it may answer with a time alone.
     pub(crate) const fn is_terse(self) -> bool {
-        !matches!(self.opening(), Opening::Whole)
+        !matches!(self.preamble(), PreambleFields::Whole)
     }
 
     pub(crate) const fn text(self) -> &'static str {
@@ -107,22 +107,22 @@ impl Step {
         }
         match self {
             Self::Acquire => {
-                script!("local kind = 'r'\n", "clock", "acquire_short", "common", "acquire")
+                script!("local kind = 'r'\n", "clock", "acquire_uncontended", "common", "acquire")
             }
             Self::AcquireSimple => {
-                script!("local kind = 's'\n", "clock", "acquire_short", "common", "acquire")
+                script!("local kind = 's'\n", "clock", "acquire_uncontended", "common", "acquire")
             }
             Self::Release => {
-                script!("local kind = 'r'\n", "release_short", "clock", "common", "release")
+                script!("local kind = 'r'\n", "release_sole_hold", "clock", "common", "release")
             }
             Self::ReleaseSimple => {
-                script!("local kind = 's'\n", "release_short", "clock", "common", "release")
+                script!("local kind = 's'\n", "release_sole_hold", "clock", "common", "release")
             }
-            Self::Renew => script!("", "clock", "head", "common", "renew"),
-            Self::Inspect => script!("", "clock", "head", "common", "describe", "inspect"),
-            Self::Force => script!("", "clock", "head", "common", "describe", "force"),
-            Self::List => script!("", "clock", "head", "list"),
-            Self::Guarded => script!("", "clock", "head", "guarded"),
+            Self::Renew => script!("", "clock", "not_after", "common", "renew"),
+            Self::Inspect => script!("", "clock", "not_after", "common", "describe", "inspect"),
+            Self::Force => script!("", "clock", "not_after", "common", "describe", "force"),
+            Self::List => script!("", "clock", "not_after", "list"),
+            Self::SetFenced => script!("", "clock", "not_after", "set_fenced"),
         }
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latch_lives_as_long_as_core_says() {
+    fn a_release_record_lives_as_long_as_core_says() {
         for step in [Step::Release, Step::ReleaseSimple] {
             let set = format!("'PX', '{}')", RELEASE_RECORD_TTL.as_millis());
             assert_eq!(step.text().matches(&set).count(), 2, "the short cut, and the long way");

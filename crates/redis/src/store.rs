@@ -13,12 +13,12 @@ use tollgate_core::{
     Answer, Key, MAX_VALUE, Request, Store, StoreError, StoreErrorKind, Timestamp, Verdict,
 };
 
-use crate::batch::Told;
+use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::driver::{self, Driver, MAX_CHARGES};
-use crate::link::{Call, Link, Which};
-use crate::lock::Locks;
-use crate::ride::Ticket;
+use crate::link::{Call, Link, ScriptId};
+use crate::lock::LockContext;
+use crate::waiters::WaiterHandle;
 use crate::{Config, ConnectError, Warning, clock, keys};
 
 /// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
@@ -45,7 +45,7 @@ use crate::{Config, ConnectError, Warning, clock, keys};
 pub struct RedisStore {
     pub(crate) link: Arc<Link>,
     pub(crate) driver: Driver,
-    pub(crate) locks: Locks,
+    pub(crate) locks: LockContext,
     config: Config,
 }
 
@@ -61,7 +61,7 @@ pub struct Stats {
     pub poisoned: u64,
     /// Requests about which the script and this crate disagreed: always zero, or there is a bug.
     pub twin_mismatches: u64,
-    /// Counters carried over to another edit of their rule.
+    /// LinkCounters carried over to another edit of their rule.
     pub converted: u64,
     /// Connections that are up.
     pub connected: usize,
@@ -97,7 +97,7 @@ impl RedisStore {
     /// When a person has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let (driver, link) = Driver::start(&config).await?;
-        let locks = Locks::new(&config, driver::flights(&config));
+        let locks = LockContext::new(&config, driver::max_batches_in_flight(&config));
         Ok(Self { link, driver, locks, config })
     }
 
@@ -108,7 +108,7 @@ impl RedisStore {
 
     /// What the store says of itself.
     pub fn stats(&self) -> Stats {
-        let (health, counts) = (self.link.health(), self.driver.counts());
+        let (health, counts) = (self.link.health(), self.driver.counters());
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             runs: count(&counts.runs),
@@ -133,24 +133,24 @@ impl RedisStore {
     async fn submit<T>(
         &self,
         requests: &[Request<'_>],
-        take: impl Fn(&mut [Told]) -> T,
+        take: impl Fn(&mut [PendingAnswer]) -> T,
     ) -> Result<T, StoreError> {
-        let mut ticket: Option<Ticket> = None;
+        let mut handle: Option<WaiterHandle> = None;
         let told = poll_fn(|context| {
-            if let Some(ticket) = &mut ticket {
-                return ticket.poll(context, &take);
+            if let Some(handle) = &mut handle {
+                return handle.poll(context, &take);
             }
-            let seated = self.driver.submit(requests, self.deadline(), context.waker().clone());
-            match seated {
-                Ok(seated) => {
-                    ticket = Some(seated);
+            let joined = self.driver.submit(requests, self.deadline(), context.waker().clone());
+            match joined {
+                Ok(joined) => {
+                    handle = Some(joined);
                     Poll::Pending
                 }
                 Err(error) => Poll::Ready(Err(error)),
             }
         });
         let told = told.await;
-        if ticket.is_none() {
+        if handle.is_none() {
             // Whoever asks again and again must not keep its thread from everything else.
             consume_budget().await;
         }
@@ -188,7 +188,7 @@ impl Store for RedisStore {
         if request.charges().is_empty() {
             return Ok(passes());
         }
-        let first = |told: &mut [Told]| told.first_mut().map(mem::take);
+        let first = |told: &mut [PendingAnswer]| told.first_mut().map(mem::take);
         let told = self.submit(slice::from_ref(request), first).await?;
         told.and_then(|told| told.answer(request)).ok_or_else(unsaid)
     }
@@ -220,7 +220,7 @@ impl RedisStore {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let name = keys::value_name(name);
         let keys = std::iter::once(&name[..]).collect();
-        let call = Call { which: Which::Values, keys, args };
+        let call = Call { script: ScriptId::Values, keys, args };
         let deadline = self.deadline();
         let link = Arc::clone(&self.link);
         let ran = self.driver.run(async move { link.run(call, deadline).await }).await;
@@ -260,11 +260,11 @@ impl RedisStore {
     }
 }
 
-fn all(told: &mut [Told]) -> Vec<Told> {
+fn all(told: &mut [PendingAnswer]) -> Vec<PendingAnswer> {
     told.iter_mut().map(mem::take).collect()
 }
 
-fn answers(requests: &[Request<'_>], told: Vec<Told>) -> Result<Vec<Answer>, StoreError> {
+fn answers(requests: &[Request<'_>], told: Vec<PendingAnswer>) -> Result<Vec<Answer>, StoreError> {
     let mut answers = Vec::with_capacity(requests.len());
     for (request, told) in requests.iter().zip(told) {
         answers.push(told.answer(request).ok_or_else(unsaid)?);

@@ -2,18 +2,18 @@
 
 mod common;
 
+mod batch_queue;
 mod clock;
 mod faults;
 mod large;
 mod latency;
+mod lock_fast_paths;
 mod lock_rights;
-mod lock_short_cuts;
 mod locks;
 mod once;
 mod overload;
 mod poison;
 mod processes;
-mod queue;
 mod runtimes;
 mod store;
 mod suite;

@@ -11,7 +11,7 @@ use crate::common::*;
 use tollgate_harness::{Client, Direction, Fault, FaultProxy, RedisServer, Reply};
 use tollgate_redis::core::algorithm::{FixedWindow, SlidingLog};
 use tollgate_redis::core::{Answer, Limit, Request, Store, StoreError, StoreErrorKind};
-use tollgate_redis::{BreakerSettings, Config, RedisStore, Retry};
+use tollgate_redis::{BreakerSettings, Config, RedisStore, RetryPolicy};
 
 /// How charges of one permit each ended.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -126,7 +126,7 @@ async fn a_server_that_is_killed_and_comes_back_empty_costs_one_burst_at_most() 
 }
 
 /// A batch of three whose reply is lost, and then the connection.
-async fn lose_the_reply(retry: Retry) -> (Result<Vec<Answer>, StoreError>, u64, RedisStore) {
+async fn lose_the_reply(retry: RetryPolicy) -> (Result<Vec<Answer>, StoreError>, u64, RedisStore) {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).unwrap();
     let store = Arc::new(connect(patient(&proxy.url()).retry(retry)).await);
@@ -161,7 +161,7 @@ async fn lose_the_reply(retry: Retry) -> (Result<Vec<Answer>, StoreError>, u64, 
 /// B4, E34: Redis is stopped after it executed, the client sends it again, Redis goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_fetched_again_and_charged_once() {
-    let (outcome, charged, store) = lose_the_reply(Retry::Once).await;
+    let (outcome, charged, store) = lose_the_reply(RetryPolicy::Once).await;
 
     let left: Vec<u64> = outcome.unwrap().iter().map(|a| a.decisions[0].remaining).collect();
     assert_eq!((left, charged), (vec![8, 7, 6], 3), "the answers of the first time");
@@ -171,7 +171,7 @@ async fn a_lost_reply_is_fetched_again_and_charged_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_retry_a_lost_reply_says_that_it_may_have_happened() {
-    let (outcome, charged, store) = lose_the_reply(Retry::Never).await;
+    let (outcome, charged, store) = lose_the_reply(RetryPolicy::Never).await;
 
     assert_eq!(outcome.unwrap_err().kind(), StoreErrorKind::Timeout);
     assert_eq!(charged, 3, "once");
@@ -197,7 +197,7 @@ async fn broken_connections_charge_what_they_say() {
         (Direction::ToClient, Fault::BlackHole),
         (Direction::ToServer, Fault::BlackHole),
     ];
-    for retry in [Retry::Never, Retry::Once] {
+    for retry in [RetryPolicy::Never, RetryPolicy::Once] {
         for (i, (direction, fault)) in faults.into_iter().enumerate() {
             let proxy = FaultProxy::start(server.address()).unwrap();
             // Enough for a reconnection, and what is silent for so long is no answer.
@@ -236,7 +236,7 @@ async fn a_server_without_memory_charges_nothing_in_part_and_recovers() {
     let full = |yes: bool| {
         run(&server, &[b"CONFIG", b"SET", b"maxmemory", if yes { b"1" } else { b"0" }]);
     };
-    for retry in [Retry::Never, Retry::Once] {
+    for retry in [RetryPolicy::Never, RetryPolicy::Once] {
         let store = connect(patient(&server.url()).retry(retry)).await;
         let (spent, live) = (bucket(1), bucket(10));
         let log = limit(SlidingLog, "10 per 1h");
@@ -254,7 +254,7 @@ async fn a_server_without_memory_charges_nothing_in_part_and_recovers() {
         let one = ask(&store, &all[..1]).await.unwrap_err();
         full(false);
 
-        if retry == Retry::Never {
+        if retry == RetryPolicy::Never {
             assert!(!refusal.unwrap().passes(), "a refusal writes nothing");
         }
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
@@ -296,7 +296,7 @@ async fn a_server_busy_with_a_script_is_unavailable_until_it_is_done() {
 /// A batch that Redis reads long after its callers were answered otherwise is dropped there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_arrives_too_late_is_not_charged() {
-    for retry in [Retry::Never, Retry::Once] {
+    for retry in [RetryPolicy::Never, RetryPolicy::Once] {
         let (server, clock) = clockwork();
         let store = connect(stubborn(&server.url()).retry(retry)).await;
         let limit = bucket(10);

@@ -16,7 +16,7 @@ use tollgate_redis::core::lock::{
     Acquire, AcquireOutcome, Attempt, Durability, HoldId, Lease, LockKind, LockName, LockStore,
     Owner, Release, ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome, Replicas,
 };
-use tollgate_redis::{Config, Guarded, RedisStore, Warning};
+use tollgate_redis::{Config, FencedWrite, RedisStore, Warning};
 
 struct Heard(tokio::sync::Notify);
 
@@ -78,8 +78,8 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
         assert!(store.force_release(&name).await.unwrap().is_some());
         let resource = format!("{name}:resource");
         for ttl in [None, Some(Duration::from_secs(9))] {
-            let set = store.set_guarded(&resource, b"value", fence, ttl).await;
-            assert_eq!(set.unwrap(), Guarded::Set);
+            let set = store.set_fenced(&resource, b"value", fence, ttl).await;
+            assert_eq!(set.unwrap(), FencedWrite::Set);
         }
     }
 }
@@ -127,7 +127,7 @@ async fn missing_rights_for_locks_are_named_where_locks_are_used() {
 
 /// Whether a release has gone before cannot be seen then, and nobody may take it for a no.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_right_to_read_latches_nothing_is_granted() {
+async fn without_the_right_to_read_release_records_nothing_is_granted() {
     let server = RedisServer::start().unwrap();
     let store = connect(as_alice(&server, "~* &* +@all -get")).await;
     let (name, owner) = (LockName::new("order:1").unwrap(), Owner::new(1, 1));

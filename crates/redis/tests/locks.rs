@@ -21,7 +21,7 @@ use tollgate_redis::core::lock::{
     LockStore, Owner, Release, ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome, Replicas,
 };
 use tollgate_redis::core::{StoreErrorKind, Timestamp};
-use tollgate_redis::{Guarded, RedisStore};
+use tollgate_redis::{FencedWrite, RedisStore};
 
 /// A store of locks under the suite, on a server whose clock stands still.
 pub(crate) struct Redis {
@@ -115,14 +115,14 @@ impl Redisson<'_> {
 
     fn unlock(&self, name: &str, request: &str) -> Reply {
         let channel = format!("redisson_lock__channel:{{{name}}}");
-        let latch = format!("redisson_unlock_latch:{{{name}}}:{request}");
+        let record = format!("redisson_unlock_latch:{{{name}}}:{request}");
         let parts: [&[u8]; 11] = [
             b"EVAL",
             THEIR_UNLOCK.as_bytes(),
             b"3",
             name.as_bytes(),
             channel.as_bytes(),
-            latch.as_bytes(),
+            record.as_bytes(),
             b"0",
             b"30000",
             self.owner.as_bytes(),
@@ -200,7 +200,10 @@ impl ReleaseNotifier for Told {
     }
 }
 
-fn listen(subject: &Redis, name: &LockName) -> (tollgate_redis::Ear, Receiver<LockName>) {
+fn listen(
+    subject: &Redis,
+    name: &LockName,
+) -> (tollgate_redis::ReleaseSubscription, Receiver<LockName>) {
     let (tell, told) = channel();
     let ear =
         subject.runtime.block_on(subject.store.subscribe(name, Arc::new(Told(tell)))).unwrap();
@@ -244,24 +247,24 @@ fn our_release_wakes_theirs_with_their_message() {
 }
 
 #[test]
-fn a_release_leaves_their_latch_until_it_is_answered() {
+fn a_release_leaves_their_release_record_until_it_is_answered() {
     let subject = Redis::start();
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
-    let latch = format!("redisson_unlock_latch:{{order}}:{}", HoldId::new(1));
-    let get = || run(&subject.server, &[b"GET", latch.as_bytes()]);
+    let record = format!("redisson_unlock_latch:{{order}}:{}", HoldId::new(1));
+    let get = || run(&subject.server, &[b"GET", record.as_bytes()]);
     let ask = plain(&name, LockKind::Reentrant, &me, 1);
     granted(subject.acquire(&ask));
     granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 2)));
 
     subject.release(&end(&ask));
     assert_eq!(get(), bulk("0"), "still held");
-    assert_eq!(pttl(&subject.server, latch.as_bytes()), 20_000);
+    assert_eq!(pttl(&subject.server, record.as_bytes()), 20_000);
 
     let sole =
         Release { attempt: Attempt::Sole, ..end(&plain(&name, LockKind::Reentrant, &me, 2)) };
     assert_eq!(subject.release(&sole), ReleaseOutcome::Freed);
     let second = format!("redisson_unlock_latch:{{order}}:{}", HoldId::new(2));
-    subject.runtime.block_on(until("the latch is removed", || {
+    subject.runtime.block_on(until("the record is removed", || {
         run(&subject.server, &[b"EXISTS", second.as_bytes()]) == Reply::Integer(0)
     }));
 }
@@ -480,20 +483,20 @@ fn a_guarded_value_is_set_by_the_newest_fence_only() {
     let subject = Redis::start();
     let fence = |number| Fence::new(number).unwrap();
     let set = |number, value: &str| {
-        let set = subject.store.set_guarded("stock", value.as_bytes(), fence(number), None);
+        let set = subject.store.set_fenced("stock", value.as_bytes(), fence(number), None);
         subject.runtime.block_on(set).unwrap()
     };
 
-    assert_eq!(set(9, "nine"), Guarded::Set);
-    assert_eq!(set(9, "again"), Guarded::Set, "the same holder may set it twice");
-    assert_eq!(set(10, "ten"), Guarded::Set);
-    assert_eq!(set(9, "stale"), Guarded::Stale { newest: fence(10) });
+    assert_eq!(set(9, "nine"), FencedWrite::Set);
+    assert_eq!(set(9, "again"), FencedWrite::Set, "the same holder may set it twice");
+    assert_eq!(set(10, "ten"), FencedWrite::Set);
+    assert_eq!(set(9, "stale"), FencedWrite::Stale { newest: fence(10) });
     assert_eq!(run(&subject.server, &[b"HGET", b"stock", b"value"]), bulk("ten"));
-    assert_eq!(set(Fence::MAX.get(), "last"), Guarded::Set);
-    assert_eq!(set(Fence::MAX.get() - 1, "stale"), Guarded::Stale { newest: Fence::MAX });
+    assert_eq!(set(Fence::MAX.get(), "last"), FencedWrite::Set);
+    assert_eq!(set(Fence::MAX.get() - 1, "stale"), FencedWrite::Stale { newest: Fence::MAX });
 
     run(&subject.server, &[b"SET", b"foreign", b"x"]);
-    let foreign = subject.store.set_guarded("foreign", b"x", fence(1), None);
+    let foreign = subject.store.set_fenced("foreign", b"x", fence(1), None);
     let error = subject.runtime.block_on(foreign).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
 }

@@ -1,4 +1,4 @@
-//! What `Retry::Once` keeps in Redis: one reply for each run, for as long as the run may be sent again.
+//! What `RetryPolicy::Once` keeps in Redis: one reply for each run, for as long as the run may be sent again.
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
@@ -8,7 +8,7 @@ use crate::common::*;
 use tokio::time::Instant;
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_redis::core::algorithm::Concurrency;
-use tollgate_redis::{Config, Retry};
+use tollgate_redis::{Config, RetryPolicy};
 
 fn replies(server: &RedisServer) -> Vec<Vec<u8>> {
     let is_reply = |name: &Vec<u8>| name.windows(7).any(|part| part == b":reply:");
@@ -23,7 +23,8 @@ async fn a_reply_is_kept_for_two_deadlines_and_a_second() {
         // for a clock that goes on.
         let (server, _clock) = clockwork();
         let start = Instant::now();
-        let config = Config::new(&server.url()).unwrap().connect_timeout(AGES).retry(Retry::Once);
+        let config =
+            Config::new(&server.url()).unwrap().connect_timeout(AGES).retry(RetryPolicy::Once);
         let config = deadline.map_or(config.clone(), |deadline| config.deadline(deadline));
         let store = connect(config).await;
 
@@ -44,7 +45,7 @@ async fn a_reply_is_kept_for_two_deadlines_and_a_second() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reply_is_as_long_as_the_states_of_its_run_and_no_longer() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url()).retry(Retry::Once)).await;
+    let store = connect(patient(&server.url()).retry(RetryPolicy::Once)).await;
     let limit = limit(Concurrency, "10000 per 1h");
     let mut lengths = Vec::new();
     for holders in [1_u64, 1_000, 2_000] {

@@ -19,7 +19,7 @@ use tollgate_redis::core::algorithm::{FixedWindow, SlidingLog, TokenBucket};
 use tollgate_redis::core::{
     Algorithm, Charge, Holder, Key, Limit, Op, Request, Revision, Store, Timestamp,
 };
-use tollgate_redis::{RedisStore, Retry};
+use tollgate_redis::{RedisStore, RetryPolicy};
 
 const TASKS: u64 = 4;
 const BATCHES: u64 = 1_500;
@@ -110,7 +110,7 @@ async fn at_no_moment_is_there_a_key_without_a_time_to_live() {
     let server = Arc::new(RedisServer::start().unwrap());
     // One with ids, so that the replies that are kept are seen as well.
     let config = patient(&server.url()).deadline(Duration::from_secs(20));
-    let stores = [connect(config.clone()).await, connect(config.retry(Retry::Once)).await];
+    let stores = [connect(config.clone()).await, connect(config.retry(RetryPolicy::Once)).await];
     let stores = stores.map(Arc::new);
     let stop = Arc::new(AtomicBool::new(false));
     let sampler = {

@@ -1,6 +1,6 @@
 -- Takes a lock, or once more for its owner.
 --
--- Comes after `acquire_short.lua`, which says what the arguments are and has looked at the latch, `ttl`
+-- Comes after `acquire_uncontended.lua`, which says what the arguments are and has looked at the release record, `ttl`
 -- and perhaps the sidecar.
 --
 -- Returns now_us and

@@ -1,11 +1,11 @@
 -- Ends one hold of a lock.
 --
--- Comes after `release_short.lua`, which says what the arguments are.
+-- Comes after `release_sole_hold.lua`, which says what the arguments are.
 --
--- Returns now_us and what the latch says: '1' if the lock is free now, '0' if its owner still holds it,
+-- Returns now_us and what the release record says: '1' if the lock is free now, '0' if its owner still holds it,
 -- as Redisson's do; 'x' if it was not held any more.
 --
--- The latch is set whatever the answer: the same release is answered alike when it comes again, and
+-- The release record is set whatever the answer: the same release is answered alike when it comes again, and
 -- the acquisition that it ends is not granted should it come later.
 
 local owner = ARGV[2]

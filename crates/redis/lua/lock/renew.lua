@@ -6,15 +6,15 @@
 -- ARGV[4i+1]            its fence
 -- ARGV[4i+2]            the lease in milliseconds
 --
--- Returns now_us and a letter each: 'h' if it is held, 'l' if it is lost. What is lost stays untouched:
+-- Returns now_us and an outcome each: 'h' if it is held, 'l' if it is lost. What is lost stays untouched:
 -- it is somebody else's.
 
-local letters = {}
+local outcomes = {}
 for i = 1, #KEYS / 2 do
   local lock, place = KEYS[2 * i - 1], KEYS[2 * i]
   local owner, lease = ARGV[4 * i], tonumber(ARGV[4 * i + 2])
   local found = look(ARGV[4 * i - 1], lock, owner)
-  letters[i] = 'l'
+  outcomes[i] = 'l'
   if type(found) == 'number' then
     -- As `read` would, but for what is of no use here.
     local side = call('MGET', place)[1]
@@ -26,8 +26,8 @@ for i = 1, #KEYS / 2 do
       else
         note(place, read(side), ttl)
       end
-      letters[i] = 'h'
+      outcomes[i] = 'h'
     end
   end
 end
-return { stamp, concat(letters) }
+return { stamp, concat(outcomes) }

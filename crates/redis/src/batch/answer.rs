@@ -1,4 +1,4 @@
-//! What each caller is told, from the reply of the script.
+//! What each caller is answers, from the reply of the script.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,45 +9,45 @@ use tollgate_core::{
     Answer, Counter, Limit, OnChange, Op, Plan, Request, Retry, Span, State, Timestamp, Verdict,
 };
 
-use super::bench::{Bench, Prior};
-use super::cargo::{Cargo, Lot};
-use super::{Batch, Conversion, Garbled, Tally};
+use super::buffer::{BatchBuffer, ChargeRef};
+use super::decision_replay::{DecisionReplay, PriorValues};
+use super::{Batch, BatchCounts, Conversion, MalformedReply};
 use crate::layout::{self, Carry};
 use crate::link::Reply;
 
-/// What a caller is told of one request, in as few words as will do: what follows from them it works
+/// What a caller is answers of one request, in as few words as will do: what follows from them it works
 /// out itself, on its own thread.
 #[derive(Debug, Default)]
-pub(crate) enum Told {
+pub(crate) enum PendingAnswer {
     /// Nothing yet.
     #[default]
-    Open,
-    /// What became of a plain take from a bucket, and when.
-    Plain(ImmediateTake, Timestamp),
+    Undecided,
+    /// What became of a taken take from a bucket, and when.
+    BucketTake(ImmediateTake, Timestamp),
     /// All of it.
-    Whole(Box<Answer>),
+    Complete(Box<Answer>),
 }
 
-impl Told {
-    pub(crate) const fn is_open(&self) -> bool {
-        matches!(self, Self::Open)
+impl PendingAnswer {
+    pub(crate) const fn is_undecided(&self) -> bool {
+        matches!(self, Self::Undecided)
     }
 
     /// The answer to this request, if there is one.
     pub(crate) fn answer(self, request: &Request<'_>) -> Option<Answer> {
         match (self, request.charges()) {
-            (Self::Whole(answer), _) => Some(*answer),
-            (Self::Plain(plain, at), [charge]) => {
+            (Self::Complete(answer), _) => Some(*answer),
+            (Self::BucketTake(taken, at), [charge]) => {
                 let (plan, cost) = (charge.limit().bucket_plan()?, charge.immediate_cost()?);
-                Some(plainly(plan, plain, cost, at))
+                Some(bucket_answer(plan, taken, cost, at))
             }
             _ => None,
         }
     }
 }
 
-fn plainly(plan: &BucketPlan, plain: ImmediateTake, cost: u64, at: Timestamp) -> Answer {
-    let decision = plan.answer(plain, cost);
+fn bucket_answer(plan: &BucketPlan, taken: ImmediateTake, cost: u64, at: Timestamp) -> Answer {
+    let decision = plan.answer(taken, cost);
     let refused_by = (!decision.passes()).then_some(0);
     let mut decisions = SmallVec::new();
     decisions.push(decision);
@@ -57,117 +57,123 @@ fn plainly(plan: &BucketPlan, plain: ImmediateTake, cost: u64, at: Timestamp) ->
 impl Batch {
     /// Answers what the script decided, at the place of each request; the rest stays in the batch, to
     /// be sent again.
-    pub(crate) fn answer(&mut self, reply: &Reply, told: &mut [Told]) -> Result<Tally, Garbled> {
-        let [Some(said)] = reply.values.as_slice() else { return Err(Garbled) };
-        let (counts, mut rest) = said.split_first_chunk::<16>().ok_or(Garbled)?;
-        let [poisoned, letters, views, lengths] = counts.as_chunks().0 else { return Err(Garbled) };
+    pub(crate) fn answer(
+        &mut self,
+        reply: &Reply,
+        answers: &mut [PendingAnswer],
+    ) -> Result<BatchCounts, MalformedReply> {
+        let [Some(said)] = reply.values.as_slice() else { return Err(MalformedReply) };
+        let (counts, mut rest) = said.split_first_chunk::<16>().ok_or(MalformedReply)?;
+        let [poisoned, outcomes, views, lengths] = counts.as_chunks().0 else {
+            return Err(MalformedReply);
+        };
         let mut next = |length: &[u8; 4]| {
-            let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Garbled)?;
-            let (part, others) = rest.split_at_checked(length).ok_or(Garbled)?;
+            let length =
+                usize::try_from(u32::from_le_bytes(*length)).map_err(|_| MalformedReply)?;
+            let (part, others) = rest.split_at_checked(length).ok_or(MalformedReply)?;
             rest = others;
             Ok(part)
         };
-        let (letters, views, lengths) = (next(letters)?, next(views)?, next(lengths)?);
-        let keys = self.cargo.strings.len().saturating_add(self.cargo.logs.len());
-        let prior = Prior::read(lengths, rest, keys)?;
+        let (outcomes, views, lengths) = (next(outcomes)?, next(views)?, next(lengths)?);
+        let keys = self.buffer.strings.len().saturating_add(self.buffer.logs.len());
+        let prior = PriorValues::read(lengths, rest, keys)?;
         let poisoned = u64::from(u32::from_le_bytes(*poisoned));
-        let mut tally = Tally { poisoned, ..Tally::default() };
-        if letters.len() != self.cargo.len() {
-            return Err(Garbled);
+        let mut counts = BatchCounts { poisoned, ..BatchCounts::default() };
+        if outcomes.len() != self.buffer.len() {
+            return Err(MalformedReply);
         }
         let now = Timestamp::from_micros(reply.now);
-        if let Some(mismatches) = self.answer_plainly(letters, &prior, now, told) {
-            tally.mismatches = mismatches;
-            self.cargo.clear();
-            return Ok(tally);
+        if let Some(mismatches) = self.answer_bucket_takes(outcomes, &prior, now, answers) {
+            counts.mismatches = mismatches;
+            self.buffer.clear();
+            return Ok(counts);
         }
-        let mut bench = Bench::new(self, prior, views, now)?;
+        let mut replay = DecisionReplay::new(self, prior, views, now)?;
         let mut left = Vec::new();
-        for (request, letter) in letters.iter().enumerate() {
-            match letter {
+        for (request, outcome) in outcomes.iter().enumerate() {
+            match outcome {
                 b'p' | b'd' => {
-                    let answer = bench.judge(&self.cargo, request).ok_or(Garbled)?;
-                    let passed = *letter == b'p';
+                    let answer = replay.judge(&self.buffer, request).ok_or(MalformedReply)?;
+                    let passed = *outcome == b'p';
                     let mismatch = u64::from(answer.passes() != passed);
-                    tally.mismatches = tally.mismatches.saturating_add(mismatch);
-                    let told = told.get_mut(self.place(request)).ok_or(Garbled)?;
-                    *told = Told::Whole(Box::new(as_charged(answer, passed)));
+                    counts.mismatches = counts.mismatches.saturating_add(mismatch);
+                    let answers = answers.get_mut(self.place(request)).ok_or(MalformedReply)?;
+                    *answers = PendingAnswer::Complete(Box::new(as_charged(answer, passed)));
                 }
                 b'u' => left.push(request),
-                _ => return Err(Garbled),
+                _ => return Err(MalformedReply),
             }
         }
-        self.keep(&left, &bench, &mut tally);
-        Ok(tally)
+        self.keep(&left, &replay, &mut counts);
+        Ok(counts)
     }
 
     /// The same for takes from buckets of one charge each, where nothing else is in play: they need no
     /// counters of the core, only its arithmetic. Returns how often Lua and Rust disagreed; `None`, and
-    /// nothing told that will not be told again, if something else is in play.
-    fn answer_plainly(
+    /// nothing answers that will not be answers again, if something else is in play.
+    fn answer_bucket_takes(
         &self,
-        letters: &[u8],
-        prior: &Prior<'_>,
+        outcomes: &[u8],
+        prior: &PriorValues<'_>,
         now: Timestamp,
-        told: &mut [Told],
+        answers: &mut [PendingAnswer],
     ) -> Option<u64> {
-        let cargo = &self.cargo;
-        if !cargo.plain || !cargo.single || !self.conversions.is_empty() {
+        let buffer = &self.buffer;
+        if !buffer.bucket_takes || !buffer.one_charge_each || !self.conversions.is_empty() {
             return None;
         }
         let mut mismatches = 0_u64;
         // Of each key, once it was looked at: the kind of its limit, and its arrival time.
-        let mut arrivals = vec![(0, Span::ZERO); cargo.strings.len()];
+        let mut arrivals = vec![(0, Span::ZERO); buffer.strings.len()];
         let mut known = None;
-        for (request, (item, letter)) in cargo.items.iter().zip(letters).enumerate() {
+        for (request, (item, outcome)) in buffer.items.iter().zip(outcomes).enumerate() {
             let (kind, plan, cost, tag) = match known {
                 Some((term, known)) if term == item.term => known,
                 _ => {
-                    let (lot, terms) = (cargo.lot(item)?, cargo.terms_of(item)?);
+                    let (charge_ref, terms) = (buffer.charge_ref(item)?, buffer.terms_of(item)?);
                     let Op::Take(cost) = terms.op else { return None };
                     let tag = self.tags.get(usize::from(terms.kind).wrapping_sub(1))?;
-                    let new = (terms.kind, lot.judge.bucket_plan()?, cost, tag);
+                    let new = (terms.kind, charge_ref.judge.bucket_plan()?, cost, tag);
                     known = Some((item.term, new));
                     new
                 }
             };
-            let key = cargo.key(item);
+            let key = buffer.key(item);
             let (under, arrival) = arrivals.get_mut(usize::from(key).wrapping_sub(1))?;
             if *under == 0 {
                 // What is absent has been full since the epoch.
                 if let Some(value) = prior.of(key) {
-                    *arrival = layout::read_plain(plan, value.strip_prefix(&**tag)?)?;
+                    *arrival = layout::read_arrival(plan, value.strip_prefix(&**tag)?)?;
                 }
                 *under = kind;
             } else if *under != kind {
                 return None;
             }
-            let plain = plan.take_immediately(arrival, cost, now)?;
-            let passed = match letter {
+            let taken = plan.take_immediately(arrival, cost, now)?;
+            let passed = match outcome {
                 b'p' => true,
                 b'd' => false,
                 _ => return None,
             };
-            *told.get_mut(self.place(request))? =
-                if matches!(plain, ImmediateTake::Pass(_)) == passed {
-                    Told::Plain(plain, now)
-                } else {
-                    mismatches = mismatches.saturating_add(1);
-                    let answer = plainly(plan, plain, cost, now);
-                    Told::Whole(Box::new(as_charged(answer, passed)))
-                };
+            *answers.get_mut(self.place(request))? = if matches!(taken, ImmediateTake::Pass(_)) == passed {
+                PendingAnswer::BucketTake(taken, now)
+            } else {
+                mismatches = mismatches.saturating_add(1);
+                let answer = bucket_answer(plan, taken, cost, now);
+                PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
+            };
         }
         Some(mismatches)
     }
 
     /// Keeps these requests alone, each made decidable.
-    fn keep(&mut self, left: &[usize], bench: &Bench<'_>, tally: &mut Tally) {
+    fn keep(&mut self, left: &[usize], replay: &DecisionReplay<'_>, counts: &mut BatchCounts) {
         self.conversions.clear();
         let places = left.iter().map(|request| self.place(*request)).collect();
-        let cargo = std::mem::take(&mut self.cargo);
+        let buffer = std::mem::take(&mut self.buffer);
         let mut under = HashMap::new();
         for request in left {
-            self.prepare(&cargo, *request, bench, &mut under, tally);
+            self.prepare(&buffer, *request, replay, &mut under, counts);
         }
         self.places = places;
     }
@@ -177,39 +183,45 @@ impl Batch {
     /// the limit that it is under then, by its name.
     fn prepare(
         &mut self,
-        cargo: &Cargo,
+        buffer: &BatchBuffer,
         request: usize,
-        bench: &Bench<'_>,
+        replay: &DecisionReplay<'_>,
         under: &mut HashMap<u16, Limit>,
-        tally: &mut Tally,
+        counts: &mut BatchCounts,
     ) {
-        for item in cargo.items(request) {
-            let Some(lot) = cargo.lot(item) else { continue };
-            let key = cargo.key(item);
+        for item in buffer.items(request) {
+            let Some(charge_ref) = buffer.charge_ref(item) else { continue };
+            let key = buffer.key(item);
             if let Entry::Vacant(unknown) = under.entry(key) {
-                let found = bench.prior.of(key);
+                let found = replay.prior.of(key);
                 let Some(found) = found.filter(|found| !found.is_empty()) else {
                     // Of a log under the limit that judges this charge nothing is said: stay.
-                    let stays = lot.is_log() && found.is_none();
-                    self.cargo.add(if stays { lot } else { lot.judged_by(None) });
+                    let stays = charge_ref.is_log() && found.is_none();
+                    self.buffer.add(if stays { charge_ref } else { charge_ref.judged_by(None) });
                     continue;
                 };
-                let limit = self.adapt(&lot, found, bench.now, tally);
+                let limit = self.adapt(&charge_ref, found, replay.now, counts);
                 unknown.insert(limit);
             }
-            let newer = |under: &&Limit| under.revision() > lot.limit.revision();
-            self.cargo.add(lot.judged_by(under.get(&key).filter(newer)));
+            let newer = |under: &&Limit| under.revision() > charge_ref.limit.revision();
+            self.buffer.add(charge_ref.judged_by(under.get(&key).filter(newer)));
         }
-        self.cargo.end();
+        self.buffer.end();
     }
 
     /// Converts what was found for this charge, unless it is under a newer limit; the limit that
     /// it is under then.
-    fn adapt(&mut self, lot: &Lot<'_>, found: &[u8], now: Timestamp, tally: &mut Tally) -> Limit {
-        if let Plan::SlidingLog(plan) = lot.limit.plan() {
-            return self.adapt_log(lot, plan, found, now, tally);
+    fn adapt(
+        &mut self,
+        charge_ref: &ChargeRef<'_>,
+        found: &[u8],
+        now: Timestamp,
+        counts: &mut BatchCounts,
+    ) -> Limit {
+        if let Plan::SlidingLog(plan) = charge_ref.limit.plan() {
+            return self.adapt_log(charge_ref, plan, found, now, counts);
         }
-        let limit = *lot.limit;
+        let limit = *charge_ref.limit;
         let new = match read(&limit, found) {
             Some(counter) => {
                 let under = *counter.under();
@@ -218,16 +230,16 @@ impl Batch {
                 if !idle && stays(&under, &limit) {
                     return under;
                 }
-                tally.converted = tally.converted.saturating_add(1);
+                counts.converted = counts.converted.saturating_add(1);
                 converted(counter, &limit, now)
             }
             None => {
-                tally.poisoned = tally.poisoned.saturating_add(1);
+                counts.poisoned = counts.poisoned.saturating_add(1);
                 Vec::new()
             }
         };
-        let (name, expected) = (lot.label.name(), found.to_vec());
-        self.conversions.push(Conversion { name, hash: lot.label.hash, expected, new });
+        let (name, expected) = (charge_ref.label.name(), found.to_vec());
+        self.conversions.push(Conversion { name, hash: charge_ref.label.hash, expected, new });
         limit
     }
 
@@ -235,13 +247,13 @@ impl Batch {
     /// over, as it may be too long to be sent.
     fn adapt_log(
         &mut self,
-        lot: &Lot<'_>,
+        charge_ref: &ChargeRef<'_>,
         plan: &SlidingLogPlan,
         found: &[u8],
         now: Timestamp,
-        tally: &mut Tally,
+        counts: &mut BatchCounts,
     ) -> Limit {
-        let limit = *lot.limit;
+        let limit = *charge_ref.limit;
         let (tag, newest) = split_log(found);
         let known = layout::read_tag(tag).filter(|(_, rest)| rest.is_empty());
         let known = known.zip(newest).and_then(|((under, _), newest)| match under.plan() {
@@ -254,7 +266,7 @@ impl Batch {
                 if !idle && stays(&under, &limit) {
                     return under;
                 }
-                tally.converted = tally.converted.saturating_add(1);
+                counts.converted = counts.converted.saturating_add(1);
                 let carry = match limit.change_from(&under) {
                     _ if under.revision() > limit.revision() => Carry::DropIfIdle,
                     _ if under.revision() == limit.revision() => Carry::Keep,
@@ -265,15 +277,15 @@ impl Batch {
                 (carry, from)
             }
             None => {
-                tally.poisoned = tally.poisoned.saturating_add(1);
+                counts.poisoned = counts.poisoned.saturating_add(1);
                 (Carry::Drop, *plan)
             }
         };
         let mut new = Vec::new();
         carry.write(&from, plan, &mut new);
         layout::write_tag(&limit, &mut new);
-        let (name, expected) = (lot.label.name(), tag.to_vec());
-        self.conversions.push(Conversion { name, hash: lot.label.hash, expected, new });
+        let (name, expected) = (charge_ref.label.name(), tag.to_vec());
+        self.conversions.push(Conversion { name, hash: charge_ref.label.hash, expected, new });
         limit
     }
 }

@@ -3,31 +3,31 @@
 use tollgate_core::{Limit, Need, Op};
 
 use super::Conversion;
-use super::cargo::{Cargo, Item};
-use super::names::Label;
+use super::buffer::{BatchBuffer, PackedCharge};
+use super::name_table::NameParts;
 use crate::layout;
-use crate::link::{Call, Keys, Which};
+use crate::link::{Call, Keys, ScriptId};
 
 /// The bit of a term's number that puts the charge into the group of which any suffices.
 const ANY_OF: u16 = 1 << 15;
 
 /// The bit of the number of charges that says that some share a log.
-const DUMPS: u8 = 1 << 7;
+const SHARES_LOG: u8 = 1 << 7;
 
 /// Before runs of requests of one charge each.
 const RUNS: u8 = 0;
 
 /// Before a request of several charges that comes several times: above any number of charges.
-const AGAIN: u8 = 127;
+const REPEATED: u8 = 127;
 
 /// Before what a batch of equal takes from buckets is about.
-const EQUAL: u8 = 1;
+const UNIFORM_TAKES: u8 = 1;
 
 /// The first byte of a batch of takes from buckets.
-const PLAIN: u8 = 2;
+const BUCKET_TAKES: u8 = 2;
 
 /// The first byte of a batch of takes from fixed windows.
-const WINDOWED: u8 = 3;
+const WINDOW_TAKES: u8 = 3;
 
 /// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
 const MAX_AT_ONCE: usize = 1024;
@@ -68,122 +68,127 @@ impl Run {
 }
 
 /// The call with these arguments, over all keys of the requests.
-pub(super) fn call(cargo: &Cargo, args: Vec<Vec<u8>>) -> Call<'_> {
-    let keys = Keys::Of(cargo.strings.strings(), cargo.logs.strings());
-    Call { which: Which::Batch, keys, args }
+pub(super) fn call(buffer: &BatchBuffer, args: Vec<Vec<u8>>) -> Call<'_> {
+    let keys = Keys::Of(buffer.strings.strings(), buffer.logs.strings());
+    Call { script: ScriptId::Batch, keys, args }
 }
 
 /// The arguments, and the tag of each kind of limit.
-pub(super) fn write(cargo: &Cargo, conversions: &[Conversion]) -> (Vec<Vec<u8>>, Vec<Box<[u8]>>) {
-    let mut program = Vec::with_capacity(cargo.len().saturating_mul(8).saturating_add(16));
-    let run = one_run(cargo);
+pub(super) fn write(
+    buffer: &BatchBuffer,
+    conversions: &[Conversion],
+) -> (Vec<Vec<u8>>, Vec<Box<[u8]>>) {
+    let mut program = Vec::with_capacity(buffer.len().saturating_mul(8).saturating_add(16));
+    let run = one_run(buffer);
     if let Some(run) = run {
         program.extend_from_slice(&[RUNS, 1, 0]);
         run.write(&mut program);
     }
-    let mut request = if run.is_some() { cargo.len() } else { 0 };
-    while request < cargo.len() {
-        let times = count_equal(cargo, request);
+    let mut request = if run.is_some() { buffer.len() } else { 0 };
+    while request < buffer.len() {
+        let times = count_equal(buffer, request);
         if times > 1 {
-            write_again(cargo, request, times, &mut program);
+            write_repeated(buffer, request, times, &mut program);
             request = request.saturating_add(times);
             continue;
         }
-        let end = request.saturating_add(count_alike(cargo, request));
+        let end = request.saturating_add(count_alike(buffer, request));
         // What is left to `lua/windows.lua` has one form for all.
-        if cargo.items(request).len() > 1 || cargo.windowed {
-            write_requests(cargo, request..end, &mut program);
+        if buffer.items(request).len() > 1 || buffer.window_takes {
+            write_requests(buffer, request..end, &mut program);
         } else {
-            write_runs(cargo, request..end, &mut program);
+            write_runs(buffer, request..end, &mut program);
         }
         request = end;
     }
     let mut header = Vec::with_capacity(512);
-    let alone = cargo.len() > 0 && conversions.is_empty();
-    let plain = cargo.plain && alone;
-    match equal(cargo) {
-        Some((limit, cost)) if plain => {
-            header.push(EQUAL);
-            layout::pack_equal(limit, cost, cargo.strings.len(), &mut header);
+    let alone = buffer.len() > 0 && conversions.is_empty();
+    let bucket_takes = buffer.bucket_takes && alone;
+    match uniform_take(buffer) {
+        Some((limit, cost)) if bucket_takes => {
+            header.push(UNIFORM_TAKES);
+            layout::pack_uniform_takes(limit, cost, buffer.strings.len(), &mut header);
         }
-        _ if plain => header.push(PLAIN),
-        _ if cargo.windowed && alone => header.push(WINDOWED),
+        _ if bucket_takes => header.push(BUCKET_TAKES),
+        _ if buffer.window_takes && alone => header.push(WINDOW_TAKES),
         _ => header.push(0),
     }
-    let tags = write_header(cargo, &mut header);
+    let tags = write_header(buffer, &mut header);
     let mut args = vec![header, program];
     for conversion in conversions {
-        convert(cargo, conversion, &mut args);
+        convert(buffer, conversion, &mut args);
     }
     (args, tags)
 }
 
 /// The one run that plain takes are which are all equal: from one key, or once from each of several.
-fn one_run(cargo: &Cargo) -> Option<Run> {
-    let requests = u16::try_from(cargo.len()).ok().filter(|n| usize::from(*n) <= MAX_AT_ONCE)?;
-    if !cargo.plain || !cargo.single || cargo.terms.len() != 1 {
+fn one_run(buffer: &BatchBuffer) -> Option<Run> {
+    let requests = u16::try_from(buffer.len()).ok().filter(|n| usize::from(*n) <= MAX_AT_ONCE)?;
+    if !buffer.bucket_takes || !buffer.one_charge_each || buffer.terms.len() != 1 {
         return None;
     }
-    let (keys, times) = match cargo.strings.len() {
+    let (keys, times) = match buffer.strings.len() {
         1 => (1, requests),
-        keys if keys == cargo.len() => (requests, 1),
+        keys if keys == buffer.len() => (requests, 1),
         _ => return None,
     };
     Some(Run { first: 1, term: 1, keys, times })
 }
 
-/// How many requests from this one on are equal, if they are not told as runs and share no log.
-fn count_equal(cargo: &Cargo, first: usize) -> usize {
-    let runs = cargo.single || cargo.items(first).len() < 2;
-    if (runs && !cargo.windowed) || cargo.shares_a_log(first) {
+/// How many requests from this one on are equal, if they are not answers as runs and share no log.
+fn count_equal(buffer: &BatchBuffer, first: usize) -> usize {
+    let runs = buffer.one_charge_each || buffer.items(first).len() < 2;
+    if (runs && !buffer.window_takes) || buffer.shares_a_log(first) {
         return 1;
     }
-    let equal = |request: &usize| cargo.items(*request) == cargo.items(first);
-    (first..cargo.len()).take(MAX_AT_ONCE).take_while(equal).count().max(1)
+    let equal = |request: &usize| buffer.items(*request) == buffer.items(first);
+    (first..buffer.len()).take(MAX_AT_ONCE).take_while(equal).count().max(1)
 }
 
 /// How many requests from this one on can be written together: each of one charge, or of as many, and no
 /// two of several that are equal.
-fn count_alike(cargo: &Cargo, first: usize) -> usize {
-    let charges = cargo.items(first).len();
+fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
+    let charges = buffer.items(first).len();
     let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
-    let left = cargo.len().saturating_sub(first);
-    if cargo.single && !cargo.windowed {
+    let left = buffer.len().saturating_sub(first);
+    if buffer.one_charge_each && !buffer.window_takes {
         return left.min(most).max(1);
     }
-    let dumps = cargo.shares_a_log(first);
+    let dumps = buffer.shares_a_log(first);
     let alike = |request: &usize| {
-        let (items, next) = (cargo.items(*request), cargo.items(request.saturating_add(1)));
+        let (items, next) = (buffer.items(*request), buffer.items(request.saturating_add(1)));
         let differ = *request == first || dumps || items != next;
         items.len() == charges
-            && ((charges == 1 && !cargo.windowed)
-                || (cargo.shares_a_log(*request) == dumps && differ))
+            && ((charges == 1 && !buffer.window_takes)
+                || (buffer.shares_a_log(*request) == dumps && differ))
     };
-    (first..cargo.len()).take(most).take_while(alike).count().max(1)
+    (first..buffer.len()).take(most).take_while(alike).count().max(1)
 }
 
 /// What requests are about that take the same from each of their keys, once, of those that take from
 /// buckets only.
-fn equal(cargo: &Cargo) -> Option<(&Limit, u64)> {
-    let ([kind], [terms]) = (cargo.kinds.as_slice(), cargo.terms.as_slice()) else { return None };
-    let limit = cargo.of_kind(*kind)?;
+fn uniform_take(buffer: &BatchBuffer) -> Option<(&Limit, u64)> {
+    let ([kind], [terms]) = (buffer.kinds.as_slice(), buffer.terms.as_slice()) else { return None };
+    let limit = buffer.of_kind(*kind)?;
     let Op::Take(cost) = terms.op else { return None };
-    let keys = cargo.strings.len();
-    let equal =
-        cargo.single && keys == cargo.len() && keys <= MAX_AT_ONCE && layout::is_whole(limit);
+    let keys = buffer.strings.len();
+    let equal = buffer.one_charge_each
+        && keys == buffer.len()
+        && keys <= MAX_AT_ONCE
+        && layout::is_whole(limit);
     equal.then_some((limit, cost))
 }
 
 /// Requests of one charge each. Equal ones that follow each other are one run, and so are those
 /// that ask the same of keys that were not named before.
-fn write_runs(cargo: &Cargo, requests: std::ops::Range<usize>, program: &mut Vec<u8>) {
+fn write_runs(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &mut Vec<u8>) {
     let mut runs = 0_u16;
     let mut last: Option<Run> = None;
     program.push(RUNS);
     let header = program.len();
     program.extend_from_slice(&[0, 0]);
-    for item in requests.flat_map(|request| cargo.items(request)) {
-        let (key, term) = numbers(cargo, item);
+    for item in requests.flat_map(|request| buffer.items(request)) {
+        let (key, term) = numbers(buffer, item);
         last = match last.map(|run| (run, run.with(key, term))) {
             Some((_, Some(longer))) => Some(longer),
             found => {
@@ -204,45 +209,49 @@ fn write_runs(cargo: &Cargo, requests: std::ops::Range<usize>, program: &mut Vec
 }
 
 /// Requests of as many charges each as the first.
-fn write_requests(cargo: &Cargo, requests: std::ops::Range<usize>, program: &mut Vec<u8>) {
-    let dumps = if cargo.shares_a_log(requests.start) { DUMPS } else { 0 };
-    let charges = cargo.items(requests.start).len();
+fn write_requests(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &mut Vec<u8>) {
+    let dumps = if buffer.shares_a_log(requests.start) { SHARES_LOG } else { 0 };
+    let charges = buffer.items(requests.start).len();
     program.push(u8::try_from(charges).unwrap_or(0) | dumps);
     let count = u16::try_from(requests.len()).unwrap_or(u16::MAX);
     program.extend_from_slice(&count.to_le_bytes());
-    write_items(cargo, requests.flat_map(|request| cargo.items(request)), program);
+    write_items(buffer, requests.flat_map(|request| buffer.items(request)), program);
 }
 
 /// One request of several charges, so many times.
-fn write_again(cargo: &Cargo, request: usize, times: usize, program: &mut Vec<u8>) {
+fn write_repeated(buffer: &BatchBuffer, request: usize, times: usize, program: &mut Vec<u8>) {
     let times = u16::try_from(times).unwrap_or(u16::MAX);
-    program.push(AGAIN);
+    program.push(REPEATED);
     program.extend_from_slice(&times.to_le_bytes());
-    let items = cargo.items(request);
+    let items = buffer.items(request);
     program.push(u8::try_from(items.len()).unwrap_or(0));
-    write_items(cargo, items.iter(), program);
+    write_items(buffer, items.iter(), program);
 }
 
-fn write_items<'c>(cargo: &Cargo, items: impl Iterator<Item = &'c Item>, program: &mut Vec<u8>) {
+fn write_items<'c>(
+    buffer: &BatchBuffer,
+    items: impl Iterator<Item = &'c PackedCharge>,
+    program: &mut Vec<u8>,
+) {
     for item in items {
-        let (key, term) = numbers(cargo, item);
+        let (key, term) = numbers(buffer, item);
         program.extend_from_slice(&key.to_le_bytes());
         program.extend_from_slice(&term.to_le_bytes());
     }
 }
 
 /// The numbers of a charge's key and of its terms.
-fn numbers(cargo: &Cargo, item: &Item) -> (u16, u16) {
+fn numbers(buffer: &BatchBuffer, item: &PackedCharge) -> (u16, u16) {
     let group = if item.need == Need::AnyOf { ANY_OF } else { 0 };
-    (cargo.key(item), item.term | group)
+    (buffer.key(item), item.term | group)
 }
 
-fn write_header(cargo: &Cargo, out: &mut Vec<u8>) -> Vec<Box<[u8]>> {
-    for count in [cargo.strings.len(), cargo.kinds.len(), cargo.terms.len()] {
+fn write_header(buffer: &BatchBuffer, out: &mut Vec<u8>) -> Vec<Box<[u8]>> {
+    for count in [buffer.strings.len(), buffer.kinds.len(), buffer.terms.len()] {
         out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
     }
-    let mut tags = Vec::with_capacity(cargo.kinds.len());
-    for limit in cargo.kinds.iter().filter_map(|kind| cargo.of_kind(*kind)) {
+    let mut tags = Vec::with_capacity(buffer.kinds.len());
+    for limit in buffer.kinds.iter().filter_map(|kind| buffer.of_kind(*kind)) {
         let start = out.len();
         out.extend_from_slice(&[limit.code(), 0]);
         layout::write_tag(limit, out);
@@ -253,24 +262,24 @@ fn write_header(cargo: &Cargo, out: &mut Vec<u8>) -> Vec<Box<[u8]>> {
         tags.push(tag);
         layout::pack_plan(limit.plan(), out);
     }
-    for terms in &cargo.terms {
+    for terms in &buffer.terms {
         out.extend_from_slice(&terms.kind.to_le_bytes());
         let flag = if terms.borrowed { BORROWED } else { 0 };
-        let limit = cargo.kinds.get(usize::from(terms.kind).wrapping_sub(1));
-        if let Some(limit) = limit.and_then(|kind| cargo.of_kind(*kind)) {
+        let limit = buffer.kinds.get(usize::from(terms.kind).wrapping_sub(1));
+        if let Some(limit) = limit.and_then(|kind| buffer.of_kind(*kind)) {
             layout::pack_terms(limit, terms.op, terms.patience_us, flag, out);
         }
     }
     tags
 }
 
-fn convert(cargo: &Cargo, conversion: &Conversion, args: &mut Vec<Vec<u8>>) {
-    let label = Label { head: &conversion.name, key: &[], hash: conversion.hash };
+fn convert(buffer: &BatchBuffer, conversion: &Conversion, args: &mut Vec<Vec<u8>>) {
+    let label = NameParts { head: &conversion.name, key: &[], hash: conversion.hash };
     let log = || {
-        let before = u16::try_from(cargo.strings.len()).ok()?;
-        cargo.logs.find(label)?.checked_add(before)
+        let before = u16::try_from(buffer.strings.len()).ok()?;
+        buffer.logs.find(label)?.checked_add(before)
     };
-    if let Some(number) = cargo.strings.find(label).or_else(log) {
+    if let Some(number) = buffer.strings.find(label).or_else(log) {
         args.push(number.to_string().into_bytes());
         args.push(conversion.expected.clone());
         args.push(conversion.new.clone());

@@ -1,7 +1,7 @@
 //! A batch: requests on their way through one run of the script.
 //!
-//! [`Cargo`] is the requests as data. [`Batch::call`] writes the script's arguments, [`Batch::answer`]
-//! reads its reply. Lua says who passed and what each counter held before; what each caller is told
+//! [`BatchBuffer`] is the requests as data. [`Batch::call`] writes the script's arguments, [`Batch::answer`]
+//! reads its reply. Lua says who passed and what each counter held before; what each caller is answers
 //! follows from that by the core's own decisions, made once more over the same states at the same
 //! moment. The two can only disagree if a twin is wrong, and that is counted.
 //!
@@ -10,14 +10,14 @@
 //! that make them decidable.
 
 mod answer;
-mod bench;
+mod buffer;
 mod call;
-mod cargo;
-mod names;
+mod decision_replay;
+mod name_table;
 
-pub(crate) use self::answer::Told;
-pub(crate) use self::cargo::Cargo;
-pub(crate) use self::names::Named;
+pub(crate) use self::answer::PendingAnswer;
+pub(crate) use self::buffer::BatchBuffer;
+pub(crate) use self::name_table::HashedName;
 
 use crate::keys::Name;
 use crate::link::Call;
@@ -25,7 +25,7 @@ use crate::link::Call;
 /// Requests that are sent together, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    cargo: Cargo,
+    buffer: BatchBuffer,
     /// The place of each request among those that the batch began with; empty as long as all are there.
     places: Vec<usize>,
     conversions: Vec<Conversion>,
@@ -46,28 +46,28 @@ struct Conversion {
 
 /// What a run of the script says about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct BatchCounts {
     /// Stored values that were not ours, each repaired.
     pub(crate) poisoned: u64,
     /// Requests about which Lua and Rust disagreed.
     pub(crate) mismatches: u64,
-    /// Counters carried over to another limit.
+    /// LinkCounters carried over to another limit.
     pub(crate) converted: u64,
 }
 
 /// Why a reply cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Garbled;
+pub(crate) struct MalformedReply;
 
 impl Batch {
     /// These requests; each has the place given for it, or its own if none are given.
-    pub(crate) fn new(cargo: Cargo, places: Vec<usize>) -> Self {
-        Self { cargo, places, ..Self::default() }
+    pub(crate) fn new(buffer: BatchBuffer, places: Vec<usize>) -> Self {
+        Self { buffer, places, ..Self::default() }
     }
 
     /// Whether every request was answered.
     pub(crate) const fn is_done(&self) -> bool {
-        self.cargo.len() == 0
+        self.buffer.len() == 0
     }
 
     fn place(&self, request: usize) -> usize {
@@ -76,13 +76,13 @@ impl Batch {
 
     /// The arguments of the script's next run.
     pub(crate) fn call(&mut self) -> Call<'_> {
-        let (args, tags) = call::write(&self.cargo, &self.conversions);
+        let (args, tags) = call::write(&self.buffer, &self.conversions);
         self.tags = tags;
-        call::call(&self.cargo, args)
+        call::call(&self.buffer, args)
     }
 
     /// The memory of the requests, for others.
-    pub(crate) fn into_cargo(self) -> Cargo {
-        self.cargo
+    pub(crate) fn into_buffer(self) -> BatchBuffer {
+        self.buffer
     }
 }

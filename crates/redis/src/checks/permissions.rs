@@ -7,9 +7,9 @@
 //! `SUBSCRIBE` is not tried, as it would change what the connection is for.
 
 use super::Warning;
-use crate::chance;
 use crate::config::Config;
-use crate::link::{Gone, Value, Wire, command};
+use crate::link::{Connection, ConnectionClosed, Value, command};
+use crate::random;
 
 /// Each command that a script uses, once. A script that begins to use another one adds it here, and
 /// the line that is recommended to administrators follows.
@@ -56,45 +56,48 @@ const LINK: &[&str] = &["ping", "eval", "evalsha", "info"];
 
 const SCRIPT: &str = include_str!("permissions.lua");
 
-pub(super) async fn look(wire: &Wire, config: &Config) -> Result<Vec<Warning>, Gone> {
-    let mut found = Found::default();
-    found.note("ping", &wire.ask(command(&[b"PING"])).await?);
+pub(super) async fn look(
+    connection: &Connection,
+    config: &Config,
+) -> Result<Vec<Warning>, ConnectionClosed> {
+    let mut found = PermissionProbe::default();
+    found.note("ping", &connection.request(command(&[b"PING"])).await?);
     // No script has this name, so an answer other than NOSCRIPT says something about the user.
     let nothing = "0".repeat(40);
     let evalsha = command(&[b"EVALSHA", nothing.as_bytes(), b"0"]);
-    found.note("evalsha", &wire.ask(evalsha).await?);
+    found.note("evalsha", &connection.request(evalsha).await?);
 
-    let tag = chance::bits();
+    let tag = random::bits();
     let [first, second] = own_keys(tag);
-    found.note_all(&wire.ask(eval(&[&first, &second], USED)).await?);
+    found.note_all(&connection.request(eval(&[&first, &second], USED)).await?);
     let mut warnings = found.warnings(config);
     if let Some(names) = &config.locks {
-        warnings.extend(look_for_locks(wire, config, names).await?);
+        warnings.extend(look_for_locks(connection, config, names).await?);
     }
     Ok(warnings)
 }
 
 async fn look_for_locks(
-    wire: &Wire,
+    connection: &Connection,
     config: &Config,
     names: &str,
-) -> Result<Option<Warning>, Gone> {
-    let mut found = Found::default();
-    let tag = chance::bits();
+) -> Result<Option<Warning>, ConnectionClosed> {
+    let mut found = PermissionProbe::default();
+    let tag = random::bits();
     let [first, second] = own_keys(tag);
     let channel = format!("{CHANNEL}:{{tg-check-{tag:x}}}");
-    found.note_all(&wire.ask(eval(&[&first, &second, &channel], USED_BY_LOCKS)).await?);
+    found.note_all(&connection.request(eval(&[&first, &second, &channel], USED_BY_LOCKS)).await?);
     // A name that was given whole may be a lock that is held: it is only looked at.
     let lock = names.replace('*', &format!("tg-check-{tag:x}"));
     let touch = if lock == names { "pttl $1" } else { "unlink $1" };
-    let latch = format!("{LATCH}:{{tg-check-{tag:x}}}:0");
-    found.note_all(&wire.ask(eval(&[&lock, &latch], &[touch, "unlink $2"])).await?);
-    found.note("wait", &wire.ask(command(&[b"WAIT", b"0", b"1"])).await?);
+    let record = format!("{RELEASE_RECORD}:{{tg-check-{tag:x}}}:0");
+    found.note_all(&connection.request(eval(&[&lock, &record], &[touch, "unlink $2"])).await?);
+    found.note("wait", &connection.request(command(&[b"WAIT", b"0", b"1"])).await?);
     Ok(found.lock_warning(config))
 }
 
 const CHANNEL: &str = "redisson_lock__channel";
-const LATCH: &str = "redisson_unlock_latch";
+const RELEASE_RECORD: &str = "redisson_unlock_latch";
 
 /// Two keys that nobody else has.
 fn own_keys(tag: u64) -> [String; 2] {
@@ -109,14 +112,14 @@ fn eval(keys: &[&str], lines: &[&str]) -> Vec<u8> {
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct PermissionProbe {
     commands: Vec<String>,
     keys: bool,
     channels: bool,
     other: Option<String>,
 }
 
-impl Found {
+impl PermissionProbe {
     /// Takes what the script says.
     fn note_all(&mut self, answer: &Value) {
         let Value::Array(failed) = answer else { return self.note("eval", answer) };
@@ -193,7 +196,7 @@ fn acl(config: &Config) -> String {
 /// their keys, as Redisson's do, so that it is in the same slot: it must be allowed as a key, too.
 fn lock_acl(config: &Config) -> String {
     let names = config.locks.as_deref().unwrap_or("*");
-    let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{LATCH}:* ~{CHANNEL}:*");
+    let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{RELEASE_RECORD}:* ~{CHANNEL}:*");
     let only = USED_BY_LOCKS.iter().filter(|line| !line.starts_with("pexpire"));
     let commands = LINK.iter().chain(SHARED).chain(only).chain(LOCK_LINK);
     acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands.copied())
@@ -259,7 +262,7 @@ mod tests {
     fn every_command_of_the_locks_is_tried() {
         let steps = crate::script::Step::ALL.iter();
         let mut used: Vec<String> = steps.flat_map(|step| called(step.text())).collect();
-        // By which a script publishes it is told, and the link removes latches.
+        // By which a script publishes it is told, and the link removes release records.
         used.extend(["publish", "unlink"].map(str::to_owned));
         used.sort();
         used.dedup();
@@ -305,12 +308,12 @@ mod tests {
             "ERR ACL failure in script: No permissions to access a key",
         ];
         for error in commands {
-            let mut found = Found::default();
+            let mut found = PermissionProbe::default();
             found.note_error("eval", error);
             assert_eq!((found.commands, found.keys), (vec!["eval".to_owned()], false), "{error}");
         }
         for error in keys {
-            let mut found = Found::default();
+            let mut found = PermissionProbe::default();
             found.note_error("eval", error);
             assert_eq!((found.commands, found.keys), (vec![], true), "{error}");
         }
@@ -319,7 +322,7 @@ mod tests {
             "ERR The user executing the script can't publish to the channel mentioned in the command",
             "ERR ACL failure in script: No permissions to access a channel",
         ] {
-            let mut found = Found::default();
+            let mut found = PermissionProbe::default();
             found.note_error("publish", error);
             assert_eq!((found.commands, found.channels), (vec![], true), "{error}");
         }

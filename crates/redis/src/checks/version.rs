@@ -1,4 +1,4 @@
-//! Which server it is, and what is known of that version.
+//! ScriptId server it is, and what is known of that version.
 
 use std::fmt;
 

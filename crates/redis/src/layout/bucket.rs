@@ -24,7 +24,7 @@ pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
 }
 
 /// The arrival time, if there is nothing else.
-pub(super) fn read_plain(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
+pub(super) fn read_arrival(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
     let (whole, part) = bytes.split_first_chunk::<8>()?;
     let (whole, part) = (exact(*whole)?, exact(part.try_into().ok()?)?);
     (part < plan.rate.denominator().get()).then_some(Span { whole, part })

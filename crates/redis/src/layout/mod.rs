@@ -10,17 +10,17 @@
 mod bucket;
 mod concurrency;
 mod fixed_window;
+#[cfg(test)]
+mod lua_equivalence;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
 mod tag;
-#[cfg(test)]
-mod twins;
 
 use tollgate_core::state::BucketPlan as Bucket;
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
-pub(crate) use sliding_log::{Carry, read_dump, read_sketch, read_view};
+pub(crate) use sliding_log::{Carry, read_dump, read_excerpt, read_view};
 pub(crate) use tag::{read_tag, write_tag};
 
 /// Doubles are exact up to here; nothing that is sent lies above, and nothing that is stored comes
@@ -70,7 +70,7 @@ pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
 }
 
 /// Whether takes of this cost can be decided by `lua/plain.lua`.
-pub(crate) fn is_plain(limit: &Limit, cost: u64) -> bool {
+pub(crate) fn takes_from_bucket(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
         Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => cost > 0 && cost <= plan.capacity,
         _ => false,
@@ -78,7 +78,7 @@ pub(crate) fn is_plain(limit: &Limit, cost: u64) -> bool {
 }
 
 /// Whether takes of this cost can be decided by `lua/windows.lua`.
-pub(crate) fn is_windowed(limit: &Limit, cost: u64) -> bool {
+pub(crate) fn takes_from_window(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
         Plan::FixedWindow(plan) => cost > 0 && cost <= plan.capacity,
         _ => false,
@@ -86,8 +86,8 @@ pub(crate) fn is_windowed(limit: &Limit, cost: u64) -> bool {
 }
 
 /// The arrival time of a bucket that holds nothing else, if these bytes are that.
-pub(crate) fn read_plain(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
-    bucket::read_plain(plan, bytes)
+pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
+    bucket::read_arrival(plan, bytes)
 }
 
 /// Whether a permit takes whole microseconds.
@@ -99,7 +99,7 @@ pub(crate) fn is_whole(limit: &Limit) -> bool {
 }
 
 /// Writes what a batch of equal takes under such a limit needs to know.
-pub(crate) fn pack_equal(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
+pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
     let (Plan::TokenBucket(plan) | Plan::LeakyMeter(plan)) = limit.plan() else { return };
     let mut tag = Vec::new();
     write_tag(limit, &mut tag);

@@ -1,5 +1,5 @@
 //! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and crosses the wire as a view
-//! of what one decision needs, as a sketch of what several do, or, if it is short, as a dump.
+//! of what one decision needs, as a excerpt of what several do, or, if it is short, as a dump.
 
 use tollgate_core::Timestamp;
 use tollgate_core::state::{Log, LogEntry, LogView, SlidingLogPlan};
@@ -35,9 +35,9 @@ pub(crate) fn read_dump(mut bytes: &[u8]) -> Option<Log> {
     Log::from_entries(base, entries)
 }
 
-/// A log that was sketched: some of its entries, and their places among all. The decisions for which
-/// Lua sketched it see it as it is, but for the number of its entries.
-pub(crate) fn read_sketch(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
+/// A log that was excerpted: some of its entries, and their places among all. The decisions for which
+/// Lua excerpted it see it as it is, but for the number of its entries.
+pub(crate) fn read_excerpt(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
     let base = take_exact(&mut bytes)?;
     let (mut entries, mut places) = (Vec::new(), Vec::new());
     while !bytes.is_empty() {

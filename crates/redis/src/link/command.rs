@@ -2,7 +2,7 @@
 
 use super::resp::{self, MAX_FRAME, write_length, write_string};
 
-use crate::script::{Opening, Step};
+use crate::script::{PreambleFields, Step};
 
 /// A script and the name Redis knows it by.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ impl Script {
     }
 }
 
-/// Which script is run.
+/// ScriptId script is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum ScriptId {
     /// The one that decides a batch.
     #[default]
     Batch,
@@ -30,11 +30,11 @@ pub(crate) enum Which {
     Lock(Step),
 }
 
-impl Which {
-    const fn opening(self) -> Opening {
+impl ScriptId {
+    const fn preamble(self) -> PreambleFields {
         match self {
-            Self::Batch | Self::Values => Opening::Whole,
-            Self::Lock(step) => step.opening(),
+            Self::Batch | Self::Values => PreambleFields::Whole,
+            Self::Lock(step) => step.preamble(),
         }
     }
 }
@@ -42,7 +42,7 @@ impl Which {
 /// One run of a script: `KEYS` and, after what the link puts before them, `ARGV`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call<'a> {
-    pub(crate) which: Which,
+    pub(crate) script: ScriptId,
     pub(crate) keys: Keys<'a>,
     pub(crate) args: Vec<Vec<u8>>,
 }
@@ -50,12 +50,12 @@ pub(crate) struct Call<'a> {
 /// The keys of a call: its own, or those of two lists, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keys<'a> {
-    Own(Strings),
-    Of(&'a Strings, &'a Strings),
+    Own(PackedStrings),
+    Of(&'a PackedStrings, &'a PackedStrings),
 }
 
 impl Keys<'_> {
-    fn parts(&self) -> [&Strings; 2] {
+    fn parts(&self) -> [&PackedStrings; 2] {
         match self {
             Self::Own(strings) => [strings, &NONE],
             Self::Of(first, second) => [first, second],
@@ -69,19 +69,19 @@ impl Keys<'_> {
 
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts().into_iter().flat_map(Strings::iter)
+        self.parts().into_iter().flat_map(PackedStrings::iter)
     }
 }
 
 impl Default for Keys<'_> {
     fn default() -> Self {
-        Self::Own(Strings::default())
+        Self::Own(PackedStrings::default())
     }
 }
 
 impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
     fn from_iter<I: IntoIterator<Item = &'a [u8]>>(strings: I) -> Self {
-        let mut all = Strings::default();
+        let mut all = PackedStrings::default();
         strings.into_iter().for_each(|string| all.push(string, &[]));
         Self::Own(all)
     }
@@ -89,15 +89,15 @@ impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
 
 /// Many short strings in one piece of memory, as they are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Strings {
+pub(crate) struct PackedStrings {
     bytes: Vec<u8>,
     /// Where each begins and ends.
     spots: Vec<(usize, usize)>,
 }
 
-static NONE: Strings = Strings { bytes: Vec::new(), spots: Vec::new() };
+static NONE: PackedStrings = PackedStrings { bytes: Vec::new(), spots: Vec::new() };
 
-impl Strings {
+impl PackedStrings {
     /// Adds a string that is given in two parts.
     pub(crate) fn push(&mut self, head: &[u8], tail: &[u8]) {
         let start = resp::write_parts(head, tail, &mut self.bytes);
@@ -140,26 +140,26 @@ const NEVER: u64 = 1 << 53;
 
 /// How the script is named in a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum EvalForm {
     BySha,
     ByText,
 }
 
 impl Call<'_> {
-    pub(super) fn pack(&self, script: &Script, form: Form, preamble: &Preamble) -> Vec<u8> {
+    pub(super) fn pack(&self, script: &Script, form: EvalForm, preamble: &Preamble) -> Vec<u8> {
         let (command, body) = match form {
-            Form::BySha => ("EVALSHA", script.sha.as_str()),
-            Form::ByText => ("EVAL", script.text),
+            EvalForm::BySha => ("EVALSHA", script.sha.as_str()),
+            EvalForm::ByText => ("EVAL", script.text),
         };
         let parts = self.keys.parts();
         let keys = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.bytes.len()));
         let framed =
             |sum: usize, arg: &Vec<u8>| sum.saturating_add(arg.len()).saturating_add(MAX_FRAME);
         let size = self.args.iter().fold(keys.saturating_add(body.len()), framed);
-        let opening = match self.which.opening() {
-            Opening::Whole => 2,
-            Opening::Time => 1,
-            Opening::None => 0_usize,
+        let opening = match self.script.preamble() {
+            PreambleFields::Whole => 2,
+            PreambleFields::Time => 1,
+            PreambleFields::None => 0_usize,
         };
         let count = self.keys.len().saturating_add(self.args.len()).saturating_add(opening);
         let mut out = Vec::with_capacity(size.saturating_add(256));
@@ -171,16 +171,16 @@ impl Call<'_> {
         for part in parts {
             out.extend_from_slice(&part.bytes);
         }
-        match self.which.opening() {
-            Opening::Whole => {
+        match self.script.preamble() {
+            PreambleFields::Whole => {
                 write_string(preamble.not_after.to_string().as_bytes(), &mut out);
                 write_string(preamble.id.as_bytes(), &mut out);
             }
-            Opening::Time => {
+            PreambleFields::Time => {
                 let known = if preamble.not_after == 0 { NEVER } else { preamble.not_after };
                 write_string(known.to_string().as_bytes(), &mut out);
             }
-            Opening::None => {}
+            PreambleFields::None => {}
         }
         for arg in &self.args {
             write_string(arg, &mut out);
@@ -200,7 +200,7 @@ mod tests {
         let call = Call { keys, args: vec![b"\xff\r\n".into()], ..Call::default() };
         let preamble = Preamble { not_after: u64::MAX, id: "i".to_owned() };
 
-        let packed = call.pack(&script, Form::BySha, &preamble);
+        let packed = call.pack(&script, EvalForm::BySha, &preamble);
 
         let expected: &[u8] = b"*8\r\n$7\r\nEVALSHA\r\n$40\r\n\
             e0e1f9fabfc9d4800c877a703b823ac0578ff8db\r\n$1\r\n2\r\n$1\r\na\r\n$0\r\n\r\n\
@@ -213,8 +213,8 @@ mod tests {
         let script = Script::new("return 1");
         let packed = |step, not_after| {
             let preamble = Preamble { not_after, id: "i".to_owned() };
-            let call = Call { which: Which::Lock(step), ..Call::default() };
-            let packed = call.pack(&script, Form::ByText, &preamble);
+            let call = Call { script: ScriptId::Lock(step), ..Call::default() };
+            let packed = call.pack(&script, EvalForm::ByText, &preamble);
             String::from_utf8(packed).unwrap()
         };
         let before =
@@ -231,7 +231,7 @@ mod tests {
         let script = Script::new("return 1");
         let preamble = Preamble { not_after: 0, id: String::new() };
 
-        let packed = Call::default().pack(&script, Form::ByText, &preamble);
+        let packed = Call::default().pack(&script, EvalForm::ByText, &preamble);
 
         let expected: &[u8] =
             b"*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n$1\r\n0\r\n$0\r\n\r\n";

@@ -12,15 +12,14 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::answer::Refusal;
-use super::desk::{Desk, Socket};
+use super::connection::{Connection, ConnectionClosed, PingReply};
+use super::connection_task::{ConnectionTask, OnMessage};
 use super::resp::{self, Value};
-use super::talk::{Hear, Talk};
-use super::wire::{Gone, Pulse, Wire};
+use super::script_outcome::Refusal;
+use super::write_queue::{Socket, WriteQueue};
 use crate::config::{Address, Config, Secret};
 use crate::error::{ConnectError, ConnectErrorKind};
 
@@ -36,13 +35,13 @@ pub(super) struct Dialer {
 
 /// A connection that has answered a `PING`, the task that drives it, and the server's time if it
 /// tells.
-pub(super) struct Dialled {
-    pub(super) wire: Wire,
-    pub(super) driver: JoinSet<()>,
+pub(super) struct NewConnection {
+    pub(super) connection: Connection,
+    pub(super) task: JoinSet<()>,
     pub(super) now: Option<u64>,
 }
 
-type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ConnectionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Dialer {
     /// # Errors
@@ -67,29 +66,35 @@ impl Dialer {
     }
 
     /// One attempt, over within the connect timeout.
-    pub(super) async fn dial(&self) -> Result<Dialled, ConnectError> {
+    pub(super) async fn dial(&self) -> Result<NewConnection, ConnectError> {
         self.dial_for(None).await
     }
 
     /// The same, for a connection over which messages come.
-    pub(super) async fn dial_to_hear(&self, hear: Hear) -> Result<Dialled, ConnectError> {
-        self.dial_for(Some(hear)).await
+    pub(super) async fn dial_subscriber(
+        &self,
+        on_message: OnMessage,
+    ) -> Result<NewConnection, ConnectError> {
+        self.dial_for(Some(on_message)).await
     }
 
-    async fn dial_for(&self, hear: Option<Hear>) -> Result<Dialled, ConnectError> {
+    async fn dial_for(&self, on_message: Option<OnMessage>) -> Result<NewConnection, ConnectError> {
         let address = &self.config.address;
         let attempt = async {
-            let (wire, driver) = self.open(hear).await?;
+            let (connection, task) = self.open(on_message).await?;
             let mut driving = JoinSet::new();
-            driving.spawn(driver);
-            self.greet(wire, driving).await
+            driving.spawn(task);
+            self.greet(connection, driving).await
         };
         timeout(self.config.connect_timeout, attempt).await.unwrap_or_else(|_| {
             Err(ConnectError::unreachable(format!("redis at {address} does not answer")))
         })
     }
 
-    async fn open(&self, hear: Option<Hear>) -> Result<(Wire, Driver), ConnectError> {
+    async fn open(
+        &self,
+        on_message: Option<OnMessage>,
+    ) -> Result<(Connection, ConnectionFuture), ConnectError> {
         let cannot = |error: io::Error| {
             let address = &self.config.address;
             ConnectError::unreachable(format!("cannot connect to redis at {address}"))
@@ -99,12 +104,12 @@ impl Dialer {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(cannot)?;
                 let socket = stream.as_fd().try_clone_to_owned().map_err(cannot)?;
-                Ok(self.talk(stream, Some(Socket::Unix(socket.into())), hear))
+                Ok(self.connection(stream, Some(Socket::Unix(socket.into())), on_message))
             }
             Address::Tcp { host, port } => {
                 let stream = self.tcp(host, *port).await.map_err(cannot)?;
                 let socket = stream.as_fd().try_clone_to_owned().map_err(cannot)?;
-                Ok(self.talk(stream, Some(Socket::Tcp(socket.into())), hear))
+                Ok(self.connection(stream, Some(Socket::Tcp(socket.into())), on_message))
             }
             #[cfg(feature = "tls")]
             Address::Tls { host, port } => {
@@ -122,7 +127,7 @@ impl Dialer {
                     }
                 })?;
                 // What is written must be encrypted by who reads.
-                Ok(self.talk(stream, None, hear))
+                Ok(self.connection(stream, None, on_message))
             }
             #[cfg(not(feature = "tls"))]
             Address::Tls { .. } => {
@@ -152,39 +157,47 @@ impl Dialer {
         Err(last)
     }
 
-    fn talk<S>(&self, stream: S, socket: Option<Socket>, hear: Option<Hear>) -> (Wire, Driver)
+    fn connection<S>(
+        &self,
+        stream: S,
+        socket: Option<Socket>,
+        on_message: Option<OnMessage>,
+    ) -> (Connection, ConnectionFuture)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // All calls that may be in flight, and a few PINGs, find room without waiting.
-        let room = self.config.max_in_flight.saturating_add(8);
-        let (ask, asked) = mpsc::channel(room);
-        let desk = Arc::new(Desk::new(socket.filter(|_| hear.is_none()), room));
-        let talk = Talk::new(stream, asked, Arc::clone(&desk), hear).at_most(self.most);
-        (Wire::new(ask, desk), Box::pin(talk))
+        // All calls that may be in flight, and a few PINGs.
+        let max_pending = self.config.max_in_flight.saturating_add(8);
+        let queue = Arc::new(WriteQueue::new(socket, max_pending));
+        let task = ConnectionTask::new(stream, Arc::clone(&queue), on_message).at_most(self.most);
+        (Connection::new(queue), Box::pin(task))
     }
 
     /// Logs in, and waits for a sign of life: a stopped server accepts connections too.
-    async fn greet(&self, wire: Wire, driver: JoinSet<()>) -> Result<Dialled, ConnectError> {
+    async fn greet(
+        &self,
+        connection: Connection,
+        task: JoinSet<()>,
+    ) -> Result<NewConnection, ConnectError> {
         let address = &self.config.address;
-        let gone = |Gone| {
+        let gone = |ConnectionClosed| {
             ConnectError::unreachable(format!(
                 "redis at {address} hung up, or something else is listening there"
             ))
         };
         if let Some(auth) = self.auth() {
-            self.expect_ok(wire.ask(auth).await.map_err(gone)?)?;
+            self.expect_ok(connection.request(auth).await.map_err(gone)?)?;
         }
         if self.config.db != 0 {
             let select = resp::command(&[b"SELECT", self.config.db.to_string().as_bytes()]);
-            self.expect_ok(wire.ask(select).await.map_err(gone)?)?;
+            self.expect_ok(connection.request(select).await.map_err(gone)?)?;
         }
-        if let Pulse::Refused(refusal) = wire.ping().await.map_err(gone)? {
+        if let PingReply::Refused(refusal) = connection.ping().await.map_err(gone)? {
             return Err(self.refused(&refusal));
         }
         // A server that does not tell its time is used without `not_after`; the checks complain.
-        let now = wire.time().await.map_err(gone)?.ok();
-        Ok(Dialled { wire, driver, now })
+        let now = connection.time().await.map_err(gone)?.ok();
+        Ok(NewConnection { connection, task, now })
     }
 
     fn auth(&self) -> Option<Vec<u8>> {

@@ -37,7 +37,7 @@ pub(crate) struct Error {
 
 /// What was read is not the protocol, or more than anybody should send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Garbage;
+pub(super) struct ProtocolError;
 
 /// A command of these words.
 pub(crate) fn command(words: &[&[u8]]) -> Vec<u8> {
@@ -85,7 +85,7 @@ pub(super) fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
 }
 
 /// Where the value at the beginning of these bytes ends, if all of it has come.
-pub(super) fn measure(bytes: &[u8]) -> Result<Option<usize>, Garbage> {
+pub(super) fn measure(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     let mut at = 0_usize;
     // Values that are still to come, per array.
     let mut open = vec![1_usize];
@@ -95,39 +95,39 @@ pub(super) fn measure(bytes: &[u8]) -> Result<Option<usize>, Garbage> {
             continue;
         }
         *left = left.saturating_sub(1);
-        let Some(line) = Line::read(bytes.get(at..).unwrap_or(&[]))? else { return Ok(None) };
+        let Some(line) = ReplyLine::read(bytes.get(at..).unwrap_or(&[]))? else { return Ok(None) };
         at = at.saturating_add(line.length);
         match line.kind()? {
-            Kind::Flat(_) => {}
-            Kind::String(length) => at = at.saturating_add(length).saturating_add(2),
-            Kind::Array(_) if open.len() > MAX_DEPTH => return Err(Garbage),
-            Kind::Array(values) => open.push(values),
+            Framing::Flat(_) => {}
+            Framing::String(length) => at = at.saturating_add(length).saturating_add(2),
+            Framing::Array(_) if open.len() > MAX_DEPTH => return Err(ProtocolError),
+            Framing::Array(values) => open.push(values),
         }
         if at > MAX_BYTES {
-            return Err(Garbage);
+            return Err(ProtocolError);
         }
     }
     Ok((at <= bytes.len()).then_some(at))
 }
 
 /// The value that these bytes are, all of which have come.
-pub(super) fn read(mut bytes: &[u8]) -> Result<Value, Garbage> {
+pub(super) fn read(mut bytes: &[u8]) -> Result<Value, ProtocolError> {
     let value = read_next(&mut bytes, 0)?;
-    if bytes.is_empty() { Ok(value) } else { Err(Garbage) }
+    if bytes.is_empty() { Ok(value) } else { Err(ProtocolError) }
 }
 
-fn read_next(bytes: &mut &[u8], depth: usize) -> Result<Value, Garbage> {
-    let line = Line::read(bytes)?.ok_or(Garbage)?;
-    *bytes = bytes.get(line.length..).ok_or(Garbage)?;
+fn read_next(bytes: &mut &[u8], depth: usize) -> Result<Value, ProtocolError> {
+    let line = ReplyLine::read(bytes)?.ok_or(ProtocolError)?;
+    *bytes = bytes.get(line.length..).ok_or(ProtocolError)?;
     match line.kind()? {
-        Kind::Flat(value) => Ok(value),
-        Kind::String(length) => {
-            let (string, rest) = bytes.split_at_checked(length).ok_or(Garbage)?;
-            *bytes = rest.strip_prefix(b"\r\n").ok_or(Garbage)?;
+        Framing::Flat(value) => Ok(value),
+        Framing::String(length) => {
+            let (string, rest) = bytes.split_at_checked(length).ok_or(ProtocolError)?;
+            *bytes = rest.strip_prefix(b"\r\n").ok_or(ProtocolError)?;
             Ok(Value::String(string.to_vec()))
         }
-        Kind::Array(_) if depth >= MAX_DEPTH => Err(Garbage),
-        Kind::Array(values) => {
+        Framing::Array(_) if depth >= MAX_DEPTH => Err(ProtocolError),
+        Framing::Array(values) => {
             let next = |_| read_next(bytes, depth.saturating_add(1));
             (0..values).map(next).collect::<Result<_, _>>().map(Value::Array)
         }
@@ -135,7 +135,7 @@ fn read_next(bytes: &mut &[u8], depth: usize) -> Result<Value, Garbage> {
 }
 
 /// What a value begins with.
-struct Line<'b> {
+struct ReplyLine<'b> {
     mark: u8,
     text: &'b [u8],
     /// With its mark and its end.
@@ -143,7 +143,7 @@ struct Line<'b> {
 }
 
 /// What follows a line.
-enum Kind {
+enum Framing {
     /// Nothing: it is the value.
     Flat(Value),
     /// So many bytes, and an end of line.
@@ -152,12 +152,12 @@ enum Kind {
     Array(usize),
 }
 
-impl<'b> Line<'b> {
+impl<'b> ReplyLine<'b> {
     /// The first line of these bytes, if all of it has come.
-    fn read(bytes: &'b [u8]) -> Result<Option<Self>, Garbage> {
+    fn read(bytes: &'b [u8]) -> Result<Option<Self>, ProtocolError> {
         let Some((mark, text)) = bytes.split_first() else { return Ok(None) };
         if !b"+-:$*".contains(mark) {
-            return Err(Garbage);
+            return Err(ProtocolError);
         }
         let text = text.get(..MAX_LINE).unwrap_or(text);
         match text.windows(2).position(|end| end == b"\r\n") {
@@ -165,32 +165,32 @@ impl<'b> Line<'b> {
                 let text = text.get(..end).unwrap_or(&[]);
                 Ok(Some(Self { mark: *mark, text, length: end.saturating_add(3) }))
             }
-            None if text.len() >= MAX_LINE => Err(Garbage),
+            None if text.len() >= MAX_LINE => Err(ProtocolError),
             None => Ok(None),
         }
     }
 
-    fn kind(&self) -> Result<Kind, Garbage> {
+    fn kind(&self) -> Result<Framing, ProtocolError> {
         Ok(match self.mark {
-            b'+' => Kind::Flat(Value::Status(self.text.to_vec())),
-            b'-' => Kind::Flat(Value::Error(Error::read(self.text))),
-            b':' => Kind::Flat(Value::Number(self.number()?)),
+            b'+' => Framing::Flat(Value::Status(self.text.to_vec())),
+            b'-' => Framing::Flat(Value::Error(Error::read(self.text))),
+            b':' => Framing::Flat(Value::Number(self.number()?)),
             _ => match (self.mark, self.number()?) {
-                (_, -1) => Kind::Flat(Value::Nil),
-                (b'$', length) => Kind::String(within(length, MAX_BYTES)?),
-                (_, values) => Kind::Array(within(values, MAX_VALUES)?),
+                (_, -1) => Framing::Flat(Value::Nil),
+                (b'$', length) => Framing::String(within(length, MAX_BYTES)?),
+                (_, values) => Framing::Array(within(values, MAX_VALUES)?),
             },
         })
     }
 
-    fn number(&self) -> Result<i64, Garbage> {
-        let digits = std::str::from_utf8(self.text).map_err(|_| Garbage)?;
-        digits.parse().map_err(|_| Garbage)
+    fn number(&self) -> Result<i64, ProtocolError> {
+        let digits = std::str::from_utf8(self.text).map_err(|_| ProtocolError)?;
+        digits.parse().map_err(|_| ProtocolError)
     }
 }
 
-fn within(length: i64, most: usize) -> Result<usize, Garbage> {
-    usize::try_from(length).ok().filter(|length| *length <= most).ok_or(Garbage)
+fn within(length: i64, most: usize) -> Result<usize, ProtocolError> {
+    usize::try_from(length).ok().filter(|length| *length <= most).ok_or(ProtocolError)
 }
 
 impl Error {
@@ -265,9 +265,9 @@ mod tests {
             &deep,
             &line,
         ] {
-            assert_eq!(measure(bytes.as_bytes()), Err(Garbage), "{bytes}");
+            assert_eq!(measure(bytes.as_bytes()), Err(ProtocolError), "{bytes}");
         }
-        assert_eq!(read(b"$1\r\nxyz"), Err(Garbage), "a string that ends elsewhere");
+        assert_eq!(read(b"$1\r\nxyz"), Err(ProtocolError), "a string that ends elsewhere");
         assert_eq!(measure(b"$536870000\r\n"), Ok(None), "nearly as long as Redis allows");
         assert_eq!(measure(b"*16384\r\n"), Ok(None));
     }

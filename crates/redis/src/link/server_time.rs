@@ -7,13 +7,13 @@ use crate::clock::{Instant, micros};
 
 /// The server's time as it was last seen, carried on by the monotonic clock.
 ///
-/// The last sighting wins, also when it lies before the one before it: a server's clock may step
+/// The last reading wins, also when it lies before the one before it: a server's clock may step
 /// back, and another server may have taken its place.
 #[derive(Debug, Default)]
-pub(crate) struct ServerTime(Mutex<Option<Sighting>>);
+pub(crate) struct ServerTime(Mutex<Option<ClockReading>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Sighting {
+struct ClockReading {
     micros: u64,
     at: Instant,
 }
@@ -25,15 +25,15 @@ impl ServerTime {
         if micros == 0 {
             return;
         }
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sighting { micros, at });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ClockReading { micros, at });
     }
 
     /// The server's time `ahead` of `now`, or zero when nothing is known of it.
     ///
     /// Behind the truth by no more than the reply that was seen took to arrive.
     pub(crate) fn ahead(&self, now: Instant, ahead: Duration) -> u64 {
-        let sighting = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sighting.map_or(0, |Sighting { micros: seen, at }| {
+        let reading = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reading.map_or(0, |ClockReading { micros: seen, at }| {
             let elapsed = now.saturating_duration_since(at);
             seen.saturating_add(micros(elapsed.saturating_add(ahead)))
         })
@@ -61,7 +61,7 @@ mod tests {
 
         time.learn(1_000, now + 3 * MS);
         assert_eq!(time.ahead(now + 3 * MS, MS), 2_000, "a clock that stepped back is followed");
-        assert_eq!(time.ahead(now, MS), 2_000, "a sighting of the future has no age yet");
+        assert_eq!(time.ahead(now, MS), 2_000, "a reading of the future has no age yet");
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! happens in the background is waited for. What has a latency bound is in `latency.rs` and runs
 //! with `make faults`.
 
+mod caller_written;
 mod calls;
 mod connect;
 mod faults;
-mod here;
 mod impostor;
 #[cfg(faults)]
 mod latency;

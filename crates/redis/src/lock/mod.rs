@@ -1,11 +1,11 @@
-//! Locks in Redis: one script a step, on Redisson's layout.
+//! LockContext in Redis: one script a step, on Redisson's layout.
 //!
 //! | Part | Does |
 //! |---|---|
 //! | `names` | which keys and channels belong to a lock |
 //! | `reply` | reads what the scripts say |
-//! | `bells` | one connection over which releases are heard |
-//! | `latches` | removes latches that are of no use any more |
+//! | `notifier` | one connection over which releases are heard |
+//! | `records` | removes records that are of no use any more |
 //!
 //! A step is sent alone, at once, on the connections of the store: whoever waits for a lock waits for
 //! nobody else's batch. Its caller writes it, and the thread of the store reads the answer. It has a longer deadline than a decision, since there is no answer without
@@ -13,11 +13,11 @@
 //!
 //! Not here: waiting, renewing, deadlines of leases (`tollgate::Locks`).
 
-mod bells;
-mod durable;
-mod guarded;
-mod latches;
+mod fenced_write;
 mod names;
+mod release_notifier;
+mod release_records;
+mod replicated;
 mod reply;
 
 use std::sync::Arc;
@@ -33,21 +33,22 @@ use tollgate_core::{StoreError, StoreErrorKind};
 
 use crate::config::Config;
 use crate::error::Cause;
-use crate::link::{Call, Reply, WATCH, Which};
+use crate::link::{Call, Reply, ScriptId, WATCH_INTERVAL};
 use crate::script::Step;
 use crate::{RedisStore, clock};
 
-pub use self::bells::Ear;
-pub use self::guarded::Guarded;
+pub use self::fenced_write::FencedWrite;
+pub use self::release_notifier::ReleaseSubscription;
 
 /// How long one step may take, unless decisions have even longer: far above a round trip, and short
 /// enough that a lost reply is noticed and the step sent again well within the shortest usual lease.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 // With less time than that, nobody may write a step itself; and some passes until it is written.
-const _: () = assert!(WATCH.as_millis() + 50 <= PATIENCE.as_millis(), "no step would be posted");
+const _: () =
+    assert!(WATCH_INTERVAL.as_millis() + 50 <= PATIENCE.as_millis(), "no step would be posted");
 
-/// Locks renewed with one call: less than a millisecond of Redis's time.
+/// LockContext renewed with one call: less than a millisecond of Redis's time.
 const RENEWED_AT_ONCE: usize = 128;
 
 /// Keys that one call for a list looks at: a fraction of a millisecond.
@@ -58,23 +59,23 @@ const PUBLISH: &str = "PUBLISH";
 
 /// What a store has for locks alone.
 #[derive(Debug)]
-pub(crate) struct Locks {
+pub(crate) struct LockContext {
     /// How many steps may be under way, so that decisions always have room.
     room: Arc<Semaphore>,
-    bells: bells::Bells,
-    durable: durable::Durable,
-    latches: Arc<latches::Latches>,
+    notifier: release_notifier::ReleaseSubscriptions,
+    replicated: replicated::ReplicatedLink,
+    records: Arc<release_records::ReleaseRecords>,
     patience: Duration,
 }
 
-impl Locks {
+impl LockContext {
     pub(crate) fn new(config: &Config, flights: usize) -> Self {
         let room = config.max_in_flight.saturating_sub(flights).max(1);
         Self {
             room: Arc::new(Semaphore::new(room)),
-            bells: bells::Bells::default(),
-            durable: durable::Durable::new(config),
-            latches: Arc::default(),
+            notifier: release_notifier::ReleaseSubscriptions::default(),
+            replicated: replicated::ReplicatedLink::new(config),
+            records: Arc::default(),
             patience: PATIENCE.max(config.deadline),
         }
     }
@@ -87,7 +88,7 @@ fn call<'a>(
     args: impl IntoIterator<Item = String>,
 ) -> Call<'static> {
     let keys = keys.into_iter().map(str::as_bytes).collect();
-    Call { which: Which::Lock(step), keys, args: args.into_iter().map(Into::into).collect() }
+    Call { script: ScriptId::Lock(step), keys, args: args.into_iter().map(Into::into).collect() }
 }
 
 fn letter(kind: LockKind) -> String {
@@ -107,10 +108,10 @@ fn label(text: &str) -> String {
         .collect()
 }
 
-/// `lua/lock/acquire_short.lua` says what the arguments are.
+/// `lua/lock/acquire_uncontended.lua` says what the arguments are.
 fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
     let Acquire { name, owner, hold, .. } = *ask;
-    let (sidecar, latch) = (names::sidecar(name), names::latch(name, hold));
+    let (sidecar, record) = (names::sidecar(name), names::release_record(name, hold));
     let delay = u64::try_from(ask.delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MS);
     let lease = ask.lease.millis();
     let args = [
@@ -119,14 +120,14 @@ fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
         format!(" 0 {delay} {owner} {hold} {}", label(ask.label)),
         lease.saturating_add(SIDECAR_MS).to_string(),
     ];
-    call(Step::acquire(ask.kind), [name.as_str(), &sidecar, &latch], args)
+    call(Step::acquire(ask.kind), [name.as_str(), &sidecar, &record], args)
 }
 
-/// The run that ends a hold, and the latch that it leaves. `lua/lock/release_short.lua` says what the
+/// The run that ends a hold, and the release record that it leaves. `lua/lock/release_sole_hold.lua` says what the
 /// arguments are.
 fn ending(ask: &Release<'_>) -> (Call<'static>, String) {
     let Release { name, owner, hold, .. } = *ask;
-    let (sidecar, latch) = (names::sidecar(name), names::latch(name, hold));
+    let (sidecar, record) = (names::sidecar(name), names::release_record(name, hold));
     let channel = names::channel(name);
     let before = match ask.attempt {
         Attempt::Sole => " 0 0 ",
@@ -137,8 +138,8 @@ fn ending(ask: &Release<'_>) -> (Call<'static>, String) {
         owner.as_str().to_owned(),
         ask.lease.millis().to_string(),
     ];
-    let keys = [name.as_str(), &sidecar, &latch, &channel];
-    (call(Step::release(ask.kind), keys, args), latch)
+    let keys = [name.as_str(), &sidecar, &record, &channel];
+    (call(Step::release(ask.kind), keys, args), record)
 }
 
 /// By how much a sidecar outlives its lock: a day, as `lua/lock/common.lua` has it too.
@@ -155,7 +156,7 @@ impl RedisStore {
         // Whoever asks sends it itself, if there is room and nothing unusual about it: to wake the thread
         // of the store for it takes longer than all of that.
         if let Ok(_room) = self.locks.room.try_acquire()
-            && let Some(answered) = self.link.run_here(&call, deadline).await
+            && let Some(answered) = self.link.run_on_caller(&call, deadline).await
         {
             return answered;
         }
@@ -184,14 +185,14 @@ impl RedisStore {
 }
 
 impl LockStore for RedisStore {
-    type Subscription = Ear;
+    type Subscription = ReleaseSubscription;
 
     async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         if let Some(replicas) = ask.durability.replicas() {
-            return self.acquire_durably(acquisition(ask), replicas).await;
+            return self.acquire_replicated(acquisition(ask), replicas).await;
         }
         let reply = self.step(acquisition(ask)).await?;
-        reply::acquired(&reply).ok_or_else(reply::garbled)
+        reply::acquired(&reply).ok_or_else(reply::malformed)
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<RenewOutcome>, StoreError> {
@@ -205,21 +206,21 @@ impl LockStore for RedisStore {
                 [letter(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
             });
             let reply = self.step(call(Step::Renew, keys, args)).await?;
-            renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::garbled)?);
+            renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::malformed)?);
         }
         Ok(renewed)
     }
 
     async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
-        let (call, latch) = ending(ask);
+        let (call, record) = ending(ask);
         let reply = self.step(call).await?;
-        // Nothing of this hold is under way any more, so nobody will ask the latch.
+        // Nothing of this hold is under way any more, so nobody will ask the record.
         if ask.attempt == Attempt::Sole
-            && let Some(sweep) = self.locks.latches.remove(&self.link, latch)
+            && let Some(sweep) = self.locks.records.remove(&self.link, record)
         {
-            self.driver.start_beside(sweep);
+            self.driver.spawn(sweep);
         }
-        reply::released(&reply).ok_or_else(reply::garbled)
+        reply::released(&reply).ok_or_else(reply::malformed)
     }
 
     async fn force_release(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
@@ -233,7 +234,7 @@ impl LockStore for RedisStore {
     async fn list(&self, cursor: u64) -> Result<Page, StoreError> {
         let args = [cursor.to_string(), LISTED_AT_ONCE.to_owned()];
         let reply = self.step(call(Step::List, [], args)).await?;
-        let (next, names) = reply::page(&reply).ok_or_else(reply::garbled)?;
+        let (next, names) = reply::page(&reply).ok_or_else(reply::malformed)?;
         let mut holders = Vec::new();
         for name in &names {
             match self.inspect(name).await {
@@ -250,7 +251,7 @@ impl LockStore for RedisStore {
         &self,
         name: &LockName,
         bell: Arc<dyn ReleaseNotifier>,
-    ) -> Result<Ear, StoreError> {
+    ) -> Result<ReleaseSubscription, StoreError> {
         self.hear(name, bell).await
     }
 }

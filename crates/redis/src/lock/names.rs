@@ -5,9 +5,9 @@
 //! | the lock | its name, byte for byte |
 //! | sidecar | `tg:lock:t:` and the name, if that has a part in braces; else `tg:lock:w:{` name `}` |
 //! | channel | `redisson_lock__channel:{` name `}`; without the braces if the name has one |
-//! | latch | `redisson_unlock_latch:{` name `}:` hold; without the braces if the name has one |
+//! | release record | `redisson_unlock_latch:{` name `}:` hold; without the braces if the name has one |
 //!
-//! Lock, channel and latch are named as Redisson names them. The sidecar is ours: it is in the slot of
+//! Lock, channel and release record are named as Redisson names them. The sidecar is ours: it is in the slot of
 //! the lock whenever that can be had by a name, and two locks never share one. `docs/keys.md` says
 //! this too.
 
@@ -38,8 +38,8 @@ pub(super) fn channel(name: &LockName) -> String {
     prefixed("redisson_lock__channel", name)
 }
 
-/// The latch of a hold.
-pub(super) fn latch(name: &LockName, hold: HoldId) -> String {
+/// The record of a hold.
+pub(super) fn release_record(name: &LockName, hold: HoldId) -> String {
     format!("{}:{hold}", prefixed("redisson_unlock_latch", name))
 }
 
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn channels_and_latches_are_redissons() {
+    fn channels_and_release_records_are_redissons() {
         let hold = HoldId::new(0xab);
         assert_eq!(channel(&named("order")), "redisson_lock__channel:{order}");
         assert_eq!(channel(&named("{order}:1")), "redisson_lock__channel:{order}:1");
         assert_eq!(
-            latch(&named("order"), hold),
+            release_record(&named("order"), hold),
             "redisson_unlock_latch:{order}:000000000000000000000000000000ab"
         );
-        assert!(latch(&named("{o}"), hold).starts_with("redisson_unlock_latch:{o}:0"));
+        assert!(release_record(&named("{o}"), hold).starts_with("redisson_unlock_latch:{o}:0"));
     }
 }

@@ -15,8 +15,8 @@ use crate::error::Cause;
 use crate::link::Reply;
 
 /// It was executed, whatever it says.
-pub(super) fn garbled() -> StoreError {
-    Cause::Garbled.timeout()
+pub(super) fn malformed() -> StoreError {
+    Cause::MalformedReply.timeout()
 }
 
 fn text(reply: &Reply, place: usize) -> Option<&str> {
@@ -88,9 +88,9 @@ pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<LockHolder
         Some("hash") => LockKind::Reentrant,
         Some("string") => LockKind::Simple,
         Some("other") => return Err(Cause::NoLock.corrupt()),
-        _ => return Err(garbled()),
+        _ => return Err(malformed()),
     };
-    held(reply, name, kind).map(Some).ok_or_else(garbled)
+    held(reply, name, kind).map(Some).ok_or_else(malformed)
 }
 
 fn held(reply: &Reply, name: &LockName, kind: LockKind) -> Option<LockHolder> {

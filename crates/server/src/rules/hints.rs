@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tollgate::redis::Aside;
+use tollgate::redis::AuxiliaryConnection;
 
 use super::stored::Look;
 use super::{line, watch};
@@ -72,15 +72,21 @@ async fn listen(room: &Arc<Room>, channel: &str, hint: mpsc::Sender<Hint>) {
             // What does not fit is found by looking.
             let _ = said.try_send(Hint::Said(content.to_vec()));
         };
-        let heard = Aside::hear(&config, MAX_MESSAGE, line::PATIENCE, channel.as_bytes(), hear);
+        let heard = AuxiliaryConnection::subscribe(
+            &config,
+            MAX_MESSAGE,
+            line::PATIENCE,
+            channel.as_bytes(),
+            hear,
+        );
         match heard.await {
             Ok(mut aside) => {
                 (pause, told) = (FIRST_PAUSE, false);
                 let _ = hint.try_send(Hint::Missed);
                 while tokio::select! {
-                    () = aside.ended() => false,
+                    () = aside.closed() => false,
                     () = sleep(HEARTBEAT) => true,
-                } && aside.ask(&[b"PING"]).await.is_ok()
+                } && aside.command(&[b"PING"]).await.is_ok()
                 {}
                 tracing::warn!("the connection for hints about rules ended");
             }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tollgate::core::{StoreError, StoreErrorKind};
-use tollgate::redis::{Aside, Config, ConnectError, Said};
+use tollgate::redis::{AuxiliaryConnection, Config, ConnectError, RedisValue};
 
 use super::RulesError;
 use super::stored::MAX_STORED;
@@ -21,7 +21,7 @@ const MAX_ANSWER: usize = MAX_STORED.saturating_add(1 << 16);
 #[derive(Debug)]
 pub(crate) struct Line {
     config: Config,
-    aside: Option<Aside>,
+    aside: Option<AuxiliaryConnection>,
 }
 
 /// How the Redis of the rules is reached.
@@ -47,31 +47,33 @@ impl Line {
         script: &'static str,
         keys: &[&[u8]],
         args: &[&[u8]],
-    ) -> Result<Said, RulesError> {
-        let said = self.aside().await?.run(script, keys, args).await;
+    ) -> Result<RedisValue, RulesError> {
+        let said = self.aside().await?.run_script(script, keys, args).await;
         self.judge(said)
     }
 
     /// What Redis says to a command.
-    pub(super) async fn ask(&mut self, words: &[&[u8]]) -> Result<Said, RulesError> {
-        let said = self.aside().await?.ask(words).await;
+    pub(super) async fn ask(&mut self, words: &[&[u8]]) -> Result<RedisValue, RulesError> {
+        let said = self.aside().await?.command(words).await;
         self.judge(said)
     }
 
-    async fn aside(&mut self) -> Result<&Aside, RulesError> {
-        if self.aside.as_mut().is_some_and(Aside::has_ended) {
+    async fn aside(&mut self) -> Result<&AuxiliaryConnection, RulesError> {
+        if self.aside.as_mut().is_some_and(AuxiliaryConnection::is_closed) {
             self.aside = None;
         }
         let aside = match self.aside.take() {
             Some(aside) => aside,
-            None => Aside::dial(&self.config, MAX_ANSWER, PATIENCE).await.map_err(|error| {
-                RulesError::Unreachable(format!("the rules in Redis cannot be read: {error}"))
-            })?,
+            None => AuxiliaryConnection::connect(&self.config, MAX_ANSWER, PATIENCE)
+                .await
+                .map_err(|error| {
+                    RulesError::Unreachable(format!("the rules in Redis cannot be read: {error}"))
+                })?,
         };
         Ok(self.aside.insert(aside))
     }
 
-    fn judge(&mut self, said: Result<Said, StoreError>) -> Result<Said, RulesError> {
+    fn judge(&mut self, said: Result<RedisValue, StoreError>) -> Result<RedisValue, RulesError> {
         said.map_err(|error| {
             // One that answers late would answer the next question with this one's answer.
             if error.kind() == StoreErrorKind::Timeout {
@@ -85,12 +87,12 @@ impl Line {
 }
 
 /// Words of a list, as scripts return them.
-pub(super) fn words(said: Said) -> Vec<Option<Vec<u8>>> {
-    let Said::List(list) = said else { return Vec::new() };
+pub(super) fn words(said: RedisValue) -> Vec<Option<Vec<u8>>> {
+    let RedisValue::List(list) = said else { return Vec::new() };
     let word = |said| match said {
-        Said::Text(text) => Some(text),
-        Said::Number(number) => Some(number.to_string().into_bytes()),
-        Said::Nil | Said::List(_) => None,
+        RedisValue::Text(text) => Some(text),
+        RedisValue::Number(number) => Some(number.to_string().into_bytes()),
+        RedisValue::Nil | RedisValue::List(_) => None,
     };
     list.into_iter().map(word).collect()
 }

@@ -53,7 +53,7 @@ async fn one_too_many_in_flight_is_refused_at_once() {
             tokio::spawn(async move { run(&link).await })
         })
         .collect();
-    until("two calls in flight", || link.shared.room.available_permits() == 0).await;
+    until("two calls in flight", || link.shared.in_flight.available_permits() == 0).await;
 
     let error = run(&link).await.unwrap_err();
 
@@ -255,7 +255,7 @@ async fn a_connection_that_stays_silent_is_replaced() {
 }
 
 /// The reply is lost after the execution, and then the connection.
-async fn lose_the_reply(retry: Retry) -> (RedisServer, Arc<Link>, Result<Reply, StoreError>) {
+async fn lose_the_reply(retry: RetryPolicy) -> (RedisServer, Arc<Link>, Result<Reply, StoreError>) {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).unwrap();
     let link = Arc::new(link(patient(&proxy.url()).retry(retry)).await);
@@ -279,7 +279,7 @@ async fn lose_the_reply(retry: Retry) -> (RedisServer, Arc<Link>, Result<Reply, 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_fetched_again_and_charged_once() {
-    let (server, link, result) = lose_the_reply(Retry::Once).await;
+    let (server, link, result) = lose_the_reply(RetryPolicy::Once).await;
 
     let reply = result.unwrap();
     assert_eq!(reply.values, [Some(b"2".to_vec()), Some(b"again".to_vec())]);
@@ -290,7 +290,7 @@ async fn a_lost_reply_is_fetched_again_and_charged_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_retry_a_lost_reply_may_have_happened() {
-    let (server, link, result) = lose_the_reply(Retry::Never).await;
+    let (server, link, result) = lose_the_reply(RetryPolicy::Never).await;
 
     let error = result.unwrap_err();
     assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Timeout, Cause::Lost));

@@ -11,7 +11,7 @@ mod table;
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
-use tollgate::redis::{Config, Said};
+use tollgate::redis::{Config, RedisValue};
 use tollgate::rules::Format;
 
 use self::rule::{Fields, unquoted};
@@ -178,7 +178,9 @@ impl Hashes {
         let least = applies.saturating_add(1).to_string();
         let args = [digest.as_bytes(), least.as_bytes()];
         match line.run(AGREE, &[self.agreed.as_bytes()], &args).await {
-            Ok(Said::Text(text)) => String::from_utf8_lossy(&text).parse().map_err(|_| senseless()),
+            Ok(RedisValue::Text(text)) => {
+                String::from_utf8_lossy(&text).parse().map_err(|_| senseless())
+            }
             Ok(_) => Err(senseless()),
             // A user who may only read: each server counts by the clock of Redis.
             Err(_) => match super::line::words(line.ask(&[b"TIME"]).await?).first() {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tollgate::core::rule::bounds::MAX_RULES;
 use tollgate::core::rule::declaration::{Declaration, Domain};
 use tollgate::core::rule::{RuleError, RuleSet};
-use tollgate::redis::Said;
+use tollgate::redis::RedisValue;
 
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
@@ -116,7 +116,7 @@ impl Table {
         let (mut rows, mut wrong) = (Rows::new(), Vec::new());
         for part in keys.chunks(AT_ONCE) {
             let names: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
-            let Said::List(found) = line.run(READ, &names, &args).await? else {
+            let RedisValue::List(found) = line.run(READ, &names, &args).await? else {
                 return Err(RulesError::Unreadable("what Redis said makes no sense".into()));
             };
             for (key, said) in part.iter().zip(found) {
@@ -132,12 +132,12 @@ impl Table {
 }
 
 /// Where a sweep goes on, and what it found.
-fn scanned(said: Said) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
-    if let Said::List(parts) = said
-        && let [Said::Text(next), Said::List(found)] = parts.as_slice()
+fn scanned(said: RedisValue) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
+    if let RedisValue::List(parts) = said
+        && let [RedisValue::Text(next), RedisValue::List(found)] = parts.as_slice()
     {
-        let text = |said: &Said| match said {
-            Said::Text(text) => Some(text.clone()),
+        let text = |said: &RedisValue| match said {
+            RedisValue::Text(text) => Some(text.clone()),
             _ => None,
         };
         return Ok((next.clone(), found.iter().filter_map(text).collect()));

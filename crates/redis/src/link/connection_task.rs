@@ -1,10 +1,10 @@
-//! The task behind a connection: it writes what is asked, and hands out the answers in order.
+//! The connection task: writes queued commands, and hands out the replies in order.
 //!
-//! It ends when the connection does, when what comes is not Redis's protocol or answers no question, or
-//! when nobody can ask any more. Whoever still waits then learns that there will be no answer.
+//! It ends when the connection does, or when it receives something other than Redis's protocol or a reply
+//! that nobody asked for. Every caller that still waits then learns that no reply will come.
 //!
-//! On a connection for messages somebody hears those, which answer no question. Nothing is kept of them,
-//! so there is no queue that could grow.
+//! On a subscriber connection it passes each message to a callback. Messages are not stored, so there is
+//! no queue that could grow.
 
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -12,32 +12,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep_until};
 
-use super::desk::{Desk, Tell};
 use super::resp::{self, Value};
+use super::write_queue::WriteQueue;
 use crate::clock;
 
-/// A command, and where its answer goes.
-pub(super) struct Question {
-    pub(super) command: Vec<u8>,
-    pub(super) tell: Tell,
-}
-
 /// Who is told the channel and the content of each message. Called on the thread of the connection.
-pub(crate) type Hear = Box<dyn FnMut(&[u8], &[u8]) + Send>;
+pub(crate) type OnMessage = Box<dyn FnMut(&[u8], &[u8]) + Send>;
 
 /// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
 const ROOM: usize = 32 << 10;
 
-pub(super) struct Talk<S> {
+pub(super) struct ConnectionTask<S> {
     stream: S,
-    questions: mpsc::Receiver<Question>,
     /// Who hears messages, on a connection for them.
-    hear: Option<Hear>,
+    on_message: Option<OnMessage>,
     /// What is to be written, and who waits for an answer.
-    desk: Arc<Desk>,
+    queue: Arc<WriteQueue>,
     /// When to look after those who wrote their question themselves, while there are any.
     look: Option<Pin<Box<Sleep>>>,
     /// Whether something was written that may still be held back.
@@ -50,20 +42,14 @@ pub(super) struct Talk<S> {
 }
 
 /// Why a talk is over does not matter to anybody.
-struct Over;
+struct TaskOver;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
-    pub(super) fn new(
-        stream: S,
-        questions: mpsc::Receiver<Question>,
-        desk: Arc<Desk>,
-        hear: Option<Hear>,
-    ) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
+    pub(super) fn new(stream: S, queue: Arc<WriteQueue>, on_message: Option<OnMessage>) -> Self {
         Self {
             stream,
-            questions,
-            hear,
-            desk,
+            on_message,
+            queue,
             look: None,
             unflushed: false,
             incoming: vec![0; ROOM],
@@ -78,33 +64,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
         self
     }
 
-    fn listen(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
-        while let Poll::Ready(question) = self.questions.poll_recv(context) {
-            let Question { command, tell } = question.ok_or(Over)?;
-            self.desk.put(command, tell);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
+    fn write(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
         let stream = &mut self.stream;
-        let wrote = self.desk.write(|slices: &[IoSlice<'_>]| {
+        let wrote = self.queue.write(|slices: &[IoSlice<'_>]| {
             Pin::new(&mut *stream).poll_write_vectored(context, slices)
         });
-        self.unflushed |= wrote.map_err(|_| Over)?;
+        self.unflushed |= wrote.map_err(|_| TaskOver)?;
         if self.unflushed
             && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context)
         {
-            flushed.map_err(|_| Over)?;
+            flushed.map_err(|_| TaskOver)?;
             self.unflushed = false;
         }
         Ok(())
     }
 
     /// Reads once, and hands out the answers that are whole then.
-    fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Over>> {
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), TaskOver>> {
         if self.filled > self.most {
-            return Poll::Ready(Err(Over));
+            return Poll::Ready(Err(TaskOver));
         }
         if self.filled == self.incoming.len() {
             self.incoming.resize(self.filled.saturating_mul(2), 0);
@@ -113,34 +91,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
         let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut room));
         let bytes = room.filled().len();
         if read.is_err() || bytes == 0 {
-            return Poll::Ready(Err(Over));
+            return Poll::Ready(Err(TaskOver));
         }
         self.filled = self.filled.saturating_add(bytes);
         Poll::Ready(self.hand_out())
     }
 
-    fn hand_out(&mut self) -> Result<(), Over> {
+    fn hand_out(&mut self) -> Result<(), TaskOver> {
         let (mut unread, now) = (self.incoming.get(..self.filled).unwrap_or(&[]), clock::now());
-        while let Some(end) = resp::measure(unread).map_err(|_| Over)? {
+        while let Some(end) = resp::measure(unread).map_err(|_| TaskOver)? {
             if end > self.most {
-                return Err(Over);
+                return Err(TaskOver);
             }
-            let (answer, rest) = unread.split_at_checked(end).ok_or(Over)?;
+            let (answer, rest) = unread.split_at_checked(end).ok_or(TaskOver)?;
             unread = rest;
-            let answer = resp::read(answer).map_err(|_| Over)?;
-            if let Some(hear) = &mut self.hear
+            let answer = resp::read(answer).map_err(|_| TaskOver)?;
+            if let Some(on_message) = &mut self.on_message
                 && let Some((channel, content)) = message(&answer)
             {
-                hear(channel, content);
+                on_message(channel, content);
                 continue;
             }
-            let tell = self.desk.next().ok_or(Over)?;
+            let tell = self.queue.next().ok_or(TaskOver)?;
             // Whoever has given up does not miss it.
             let _ = tell.send(Some((answer, now)));
         }
         // Nobody asked for what begins here.
-        if !unread.is_empty() && self.hear.is_none() && self.desk.is_empty() {
-            return Err(Over);
+        if !unread.is_empty() && self.on_message.is_none() && self.queue.is_empty() {
+            return Err(TaskOver);
         }
         let start = self.filled.saturating_sub(unread.len());
         if start > 0 {
@@ -154,10 +132,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
         Ok(())
     }
 
-    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), Over> {
-        self.desk.attend(context);
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
+        self.queue.register_waker(context);
         loop {
-            self.listen(context)?;
             self.write(context)?;
             match self.read(context) {
                 Poll::Ready(read) => read?,
@@ -171,11 +148,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
 
     /// Tells those who wrote their question themselves when its time has passed.
     fn look_after(&mut self, context: &mut Context<'_>) {
-        if self.look.is_none() && !self.desk.is_watched() {
+        if self.look.is_none() && !self.queue.has_deadlines() {
             return;
         }
         while self.look.as_mut().is_none_or(|look| look.as_mut().poll(context).is_ready()) {
-            match self.desk.look(clock::now()) {
+            match self.queue.expire_overdue(clock::now()) {
                 Some(at) => self.look = Some(Box::pin(sleep_until(at))),
                 None => {
                     self.look = None;
@@ -186,13 +163,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<S> {
     }
 }
 
-impl<S> Drop for Talk<S> {
+impl<S> Drop for ConnectionTask<S> {
     fn drop(&mut self) {
-        self.desk.close();
+        self.queue.close();
     }
 }
 
-/// Over which channel this came, and what it says, if it is a message.
+/// TaskOver which channel this came, and what it says, if it is a message.
 fn message(value: &Value) -> Option<(&[u8], &[u8])> {
     let Value::Array(parts) = value else { return None };
     match parts.as_slice() {
@@ -205,13 +182,13 @@ fn message(value: &Value) -> Option<(&[u8], &[u8])> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Future for Talk<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Future for ConnectionTask<S> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         match self.go_on(context) {
             Ok(()) => Poll::Pending,
-            Err(Over) => Poll::Ready(()),
+            Err(TaskOver) => Poll::Ready(()),
         }
     }
 }
@@ -221,54 +198,46 @@ mod tests {
     use std::sync::Mutex;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-    use tokio::sync::oneshot;
 
-    use super::super::desk::Heard;
     use super::*;
 
     const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n0\r\n";
 
-    fn talk(
+    fn task(
         stream: DuplexStream,
-        questions: mpsc::Receiver<Question>,
-        hear: Option<Hear>,
-    ) -> Talk<DuplexStream> {
-        Talk::new(stream, questions, Arc::new(Desk::new(None, 1)), hear)
-    }
-
-    fn ask(questions: &mpsc::Sender<Question>) -> oneshot::Receiver<Option<Heard>> {
-        let (tell, told) = oneshot::channel();
-        questions.try_send(Question { command: b"?".into(), tell }).ok().unwrap();
-        told
+        on_message: Option<OnMessage>,
+    ) -> (ConnectionTask<DuplexStream>, Arc<WriteQueue>) {
+        let queue = Arc::new(WriteQueue::new(None, 1));
+        (ConnectionTask::new(stream, Arc::clone(&queue), on_message), queue)
     }
 
     #[tokio::test]
     async fn messages_are_heard_before_between_and_after_answers() {
         let (ours, mut theirs) = duplex(64);
-        let (questions, asked) = mpsc::channel(2);
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let hear = Arc::clone(&heard);
-        let hear: Hear = Box::new(move |channel, content| {
-            hear.lock().unwrap().push([channel, content].concat());
+        let messages = Arc::clone(&heard);
+        let on_message: OnMessage = Box::new(move |channel, content| {
+            messages.lock().unwrap().push([channel, content].concat());
         });
-        let talking = tokio::spawn(talk(ours, asked, Some(hear)));
+        let (task, queue) = task(ours, Some(on_message));
+        let running = tokio::spawn(task);
         // Cut anywhere, as a network may.
         for byte in MESSAGE {
             theirs.write_all(&[*byte]).await.unwrap();
             tokio::task::yield_now().await;
         }
-        let (first, second) = (ask(&questions), ask(&questions));
+        let [first, second] = [(); 2].map(|()| queue.send(b"?".into(), None).unwrap());
         assert_eq!(theirs.read_exact(&mut [0; 2]).await.unwrap(), 2);
 
         theirs.write_all(b":1\r\n").await.unwrap();
         theirs.write_all(MESSAGE).await.unwrap();
         theirs.write_all(b":2\r\n").await.unwrap();
 
-        let answers = [first.await, second.await].map(|told| told.unwrap().unwrap().0);
-        assert_eq!(answers, [Value::Number(1), Value::Number(2)]);
+        let replies = [first.await, second.await].map(|reply| reply.unwrap().unwrap().0);
+        assert_eq!(replies, [Value::Number(1), Value::Number(2)]);
         theirs.write_all(MESSAGE).await.unwrap();
         drop(theirs);
-        talking.await.unwrap();
+        running.await.unwrap();
         assert_eq!(*heard.lock().unwrap(), [b"c0", b"c0", b"c0"]);
     }
 
@@ -276,54 +245,49 @@ mod tests {
     async fn commands_arrive_whole_and_in_order_however_little_is_taken_at_a_time() {
         for room in [1, 7, 1 << 16] {
             let (ours, mut theirs) = duplex(room);
-            const MANY: usize = 200;
-            let (questions, asked) = mpsc::channel(MANY);
-            let mut expected = Vec::new();
-            let mut answers = Vec::new();
-            for i in 0..MANY {
+            let (task, queue) = task(ours, None);
+            let (mut expected, mut pending) = (Vec::new(), Vec::new());
+            for i in 0..200 {
                 let command = vec![b"abcdefghij"[i % 10]; 1 + i % 11];
                 expected.extend_from_slice(&command);
-                let (tell, told) = oneshot::channel();
-                questions.try_send(Question { command, tell }).ok().unwrap();
-                answers.push(told);
+                pending.push(queue.send(command, None).unwrap());
             }
-            let talking = tokio::spawn(talk(ours, asked, None));
+            let running = tokio::spawn(task);
 
             let mut written = vec![0; expected.len()];
             theirs.read_exact(&mut written).await.unwrap();
 
             assert_eq!(written, expected, "{room} bytes at a time");
             drop(theirs);
-            talking.await.unwrap();
+            running.await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn what_nobody_asked_for_ends_a_talk_unless_it_is_a_message_that_is_heard() {
-        let hear: Hear = Box::new(|_, _| {});
-        for (unasked, hear) in [(MESSAGE, None), (b":1\r\n", Some(hear))] {
+    async fn a_reply_nobody_asked_for_ends_the_task_unless_it_is_a_message_for_a_subscriber() {
+        let on_message: OnMessage = Box::new(|_, _| {});
+        for (unasked, on_message) in [(MESSAGE, None), (b":1\r\n", Some(on_message))] {
             let (ours, mut theirs) = duplex(64);
-            let (_questions, asked) = mpsc::channel(1);
 
             theirs.write_all(unasked).await.unwrap();
 
-            talk(ours, asked, hear).await;
+            task(ours, on_message).0.await;
         }
     }
 
     #[tokio::test]
-    async fn more_than_may_be_kept_ends_a_talk() {
+    async fn a_longer_reply_than_allowed_ends_the_task() {
         for (length, ends) in [(93, false), (94, true)] {
             let (ours, mut theirs) = duplex(1024);
-            let (questions, asked) = mpsc::channel(1);
-            let talking = tokio::spawn(talk(ours, asked, None).at_most(100));
-            let answer = ask(&questions);
+            let (task, queue) = task(ours, None);
+            let running = tokio::spawn(task.at_most(100));
+            let reply = queue.send(b"?".into(), None).unwrap();
             let promised = format!("${length}\r\n{}", "x".repeat(length));
             theirs.write_all(format!("{promised}\r\n").as_bytes()).await.unwrap();
 
-            assert_eq!(answer.await.is_err(), ends, "{length}");
+            assert_eq!(reply.await.is_err(), ends, "{length}");
             drop(theirs);
-            talking.await.unwrap();
+            running.await.unwrap();
         }
     }
 }

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its sidecar
--- KEYS[3]  the latch of this hold
+-- KEYS[3]  the release record of this hold
 -- KEYS[4]  the channel
 -- ARGV[1]  how the sidecar goes on after fence and time if this hold alone counts: ' 0 0 ', the owner, a
 --          space, the hold, a space. If this release may have been sent before, 'again ' in place of ' 0 0 '

@@ -14,7 +14,7 @@ use crate::script::Step;
 
 /// What became of a guarded value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guarded {
+pub enum FencedWrite {
     /// It was set.
     Set,
     /// Somebody with a newer fence has set it before, and it stays as that one left it.
@@ -37,33 +37,33 @@ impl RedisStore {
     /// no such hash.
     ///
     /// ```no_run
-    /// # use tollgate_redis::{Guarded, RedisStore, core::lock::Fence};
+    /// # use tollgate_redis::{FencedWrite, RedisStore, core::lock::Fence};
     /// # async fn example(store: &RedisStore, fence: Fence) -> Result<(), Box<dyn std::error::Error>> {
-    /// if let Guarded::Stale { newest } = store.set_guarded("stock:7", b"41", fence, None).await? {
+    /// if let FencedWrite::Stale { newest } = store.set_fenced("stock:7", b"41", fence, None).await? {
     ///     println!("somebody else has had the lock since: {newest}");
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn set_guarded(
+    pub async fn set_fenced(
         &self,
         key: &str,
         value: &[u8],
         fence: Fence,
         ttl: Option<Duration>,
-    ) -> Result<Guarded, StoreError> {
+    ) -> Result<FencedWrite, StoreError> {
         let millis = ttl.map_or(0, |ttl| ttl.as_millis().clamp(1, MAX_TTL_MS));
-        let mut call = call(Step::Guarded, [key], [fence.to_string()]);
+        let mut call = call(Step::SetFenced, [key], [fence.to_string()]);
         call.args.extend([value.to_vec(), millis.to_string().into_bytes()]);
         let reply = self.step(call).await?;
         match reply.values.as_slice() {
-            [Some(_), Some(word)] if word == b"set" => Ok(Guarded::Set),
+            [Some(_), Some(word)] if word == b"set" => Ok(FencedWrite::Set),
             [Some(newest), Some(word)] if word == b"stale" => {
                 let newest = std::str::from_utf8(newest).ok().and_then(|text| text.parse().ok());
                 // Somebody else's number may be larger than any of ours; it is newer all the same.
                 let newest = newest.and_then(Fence::new).unwrap_or(Fence::MAX);
-                Ok(Guarded::Stale { newest })
+                Ok(FencedWrite::Stale { newest })
             }
-            _ => Err(reply::garbled()),
+            _ => Err(reply::malformed()),
         }
     }
 }

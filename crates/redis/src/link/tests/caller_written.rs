@@ -10,7 +10,7 @@ use super::*;
 const USUAL: Duration = Duration::from_millis(250);
 
 async fn here(link: &Link, patience: Duration) -> Option<Result<Reply, StoreError>> {
-    link.run_here(&call(), clock::now() + patience).await
+    link.run_on_caller(&call(), clock::now() + patience).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,52 +12,52 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Key, Limit, Need, Op, Plan, Request};
 
-use super::names::{Label, Named, Names};
+use super::name_table::{HashedName, NameParts, NameTable};
 use crate::{keys, layout};
 
 /// Requests in order, with everything they refer to.
 #[derive(Debug)]
-pub(crate) struct Cargo {
-    pub(super) strings: Names,
-    pub(super) logs: Names,
-    limits: Vec<Known>,
+pub(crate) struct BatchBuffer {
+    pub(super) strings: NameTable,
+    pub(super) logs: NameTable,
+    limits: Vec<LimitEntry>,
     /// The limits that differ from those before in what they count: those that are sent.
     pub(super) kinds: Vec<u16>,
     limit_numbers: HashMap<Limit, u16, RandomState>,
-    kind_numbers: HashMap<Kind, u16, RandomState>,
+    kind_numbers: HashMap<LimitByTag, u16, RandomState>,
     pub(super) terms: Vec<Terms>,
     term_numbers: HashMap<Terms, u16, RandomState>,
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<PackedCharge>,
     /// Where the charges of each request end.
     ends: Vec<u32>,
     /// Whether each request has one charge.
-    pub(super) single: bool,
+    pub(super) one_charge_each: bool,
     /// Whether all may be decided by `lua/plain.lua`.
-    pub(super) plain: bool,
+    pub(super) bucket_takes: bool,
     /// Whether all may be decided by `lua/windows.lua`.
-    pub(super) windowed: bool,
+    pub(super) window_takes: bool,
 }
 
 /// A limit, and which of `kinds` it counts like, from 1 on.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct LimitEntry {
     limit: Limit,
     kind: u16,
 }
 
 /// A limit, equal to whatever has the same tag.
 #[derive(Clone, Copy, Debug)]
-struct Kind(Limit);
+struct LimitByTag(Limit);
 
-impl PartialEq for Kind {
+impl PartialEq for LimitByTag {
     fn eq(&self, other: &Self) -> bool {
         self.0.counts_like(&other.0)
     }
 }
 
-impl Eq for Kind {}
+impl Eq for LimitByTag {}
 
-impl Hash for Kind {
+impl Hash for LimitByTag {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
@@ -77,7 +77,7 @@ pub(super) struct Terms {
 
 /// A charge: the numbers, from 1 on, of its name among its like, of its terms and of its own limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct PackedCharge {
     key: u16,
     pub(super) term: u16,
     limit: u16,
@@ -86,9 +86,9 @@ pub(super) struct Item {
 
 /// A charge with what its numbers stand for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lot<'c> {
+pub(super) struct ChargeRef<'c> {
     /// The counter's name in Redis.
-    pub(super) label: Label<'c>,
+    pub(super) label: NameParts<'c>,
     /// The limit it names.
     pub(super) limit: &'c Limit,
     /// The limit that judges it.
@@ -100,11 +100,11 @@ pub(super) struct Lot<'c> {
     pub(super) borrowed: bool,
 }
 
-impl Default for Cargo {
+impl Default for BatchBuffer {
     fn default() -> Self {
         Self {
-            strings: Names::default(),
-            logs: Names::default(),
+            strings: NameTable::default(),
+            logs: NameTable::default(),
             limits: Vec::new(),
             kinds: Vec::new(),
             limit_numbers: HashMap::default(),
@@ -113,14 +113,14 @@ impl Default for Cargo {
             term_numbers: HashMap::default(),
             items: Vec::new(),
             ends: Vec::new(),
-            single: true,
-            plain: true,
-            windowed: true,
+            one_charge_each: true,
+            bucket_takes: true,
+            window_takes: true,
         }
     }
 }
 
-impl Cargo {
+impl BatchBuffer {
     /// Forgets all, but keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.strings.clear();
@@ -133,7 +133,7 @@ impl Cargo {
         self.term_numbers.clear();
         self.items.clear();
         self.ends.clear();
-        (self.single, self.plain, self.windowed) = (true, true, true);
+        (self.one_charge_each, self.bucket_takes, self.window_takes) = (true, true, true);
     }
 
     /// How many requests there are.
@@ -147,11 +147,11 @@ impl Cargo {
     }
 
     /// Adds a request whose charges have the next of these names.
-    pub(crate) fn push(&mut self, request: &Request<'_>, names: &mut slice::Iter<'_, Named>) {
+    pub(crate) fn push(&mut self, request: &Request<'_>, names: &mut slice::Iter<'_, HashedName>) {
         for (charge, named) in request.charges().iter().zip(names) {
             let patience_us = u64::try_from(charge.patience().as_micros()).unwrap_or(u64::MAX);
             let limit = charge.limit();
-            self.add(Lot {
+            self.add(ChargeRef {
                 label: named.label(charge.key()),
                 limit,
                 judge: limit,
@@ -165,56 +165,57 @@ impl Cargo {
     }
 
     /// Adds a charge to the request that comes next.
-    pub(super) fn add(&mut self, lot: Lot<'_>) {
-        let key = if lot.is_log() {
-            (self.plain, self.windowed) = (false, false);
-            self.logs.number(lot.label)
+    pub(super) fn add(&mut self, charge_ref: ChargeRef<'_>) {
+        let key = if charge_ref.is_log() {
+            (self.bucket_takes, self.window_takes) = (false, false);
+            self.logs.number(charge_ref.label)
         } else {
-            self.strings.number(lot.label)
+            self.strings.number(charge_ref.label)
         };
-        let (limit, term) = self.term(&lot);
-        if lot.need != Need::Must {
-            (self.plain, self.windowed) = (false, false);
+        let (limit, term) = self.term(&charge_ref);
+        if charge_ref.need != Need::Must {
+            (self.bucket_takes, self.window_takes) = (false, false);
         }
-        self.items.push(Item { key, term, limit, need: lot.need });
+        self.items.push(PackedCharge { key, term, limit, need: charge_ref.need });
     }
 
     /// Ends the request that was added charge by charge.
     pub(super) fn end(&mut self) {
         let end = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
         let before = self.ends.last().copied().unwrap_or(0);
-        self.single &= end.saturating_sub(before) == 1;
+        self.one_charge_each &= end.saturating_sub(before) == 1;
         self.ends.push(end);
     }
 
     /// The numbers of its own limit and of its terms: nearly always those of the charge before.
-    fn term(&mut self, lot: &Lot<'_>) -> (u16, u16) {
+    fn term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
         if let Some(last) = self.items.last()
             && let Some(terms) = self.terms.get(usize::from(last.term).wrapping_sub(1))
             && !terms.borrowed
-            && !lot.borrowed
-            && (terms.op, terms.patience_us) == (lot.op, lot.patience_us)
+            && !charge_ref.borrowed
+            && (terms.op, terms.patience_us) == (charge_ref.op, charge_ref.patience_us)
             && terms.judge == last.limit
             && let Some(known) = self.limits.get(usize::from(last.limit).wrapping_sub(1))
-            && known.limit == *lot.limit
+            && known.limit == *charge_ref.limit
         {
             return (last.limit, last.term);
         }
-        self.new_term(lot)
+        self.new_term(charge_ref)
     }
 
-    fn new_term(&mut self, lot: &Lot<'_>) -> (u16, u16) {
-        let limit = self.limit(lot.limit);
-        let judge = if lot.borrowed { self.limit(lot.judge) } else { limit };
+    fn new_term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
+        let limit = self.limit(charge_ref.limit);
+        let judge = if charge_ref.borrowed { self.limit(charge_ref.judge) } else { limit };
         let kind = self.limits.get(usize::from(judge).wrapping_sub(1)).map_or(0, |k| k.kind);
-        let (op, patience_us, borrowed) = (lot.op, lot.patience_us, lot.borrowed);
+        let (op, patience_us, borrowed) =
+            (charge_ref.op, charge_ref.patience_us, charge_ref.borrowed);
         let terms = Terms { judge, kind, op, patience_us, borrowed };
         let next = u16::try_from(self.terms.len().saturating_add(1)).unwrap_or(u16::MAX);
         let term = *self.term_numbers.entry(terms).or_insert(next);
         if term == next {
             self.terms.push(terms);
-            self.plain &= lot.takes_from(layout::is_plain);
-            self.windowed &= lot.takes_from(layout::is_windowed);
+            self.bucket_takes &= charge_ref.takes_from(layout::takes_from_bucket);
+            self.window_takes &= charge_ref.takes_from(layout::takes_from_window);
         }
         (limit, term)
     }
@@ -225,11 +226,11 @@ impl Cargo {
         }
         let number = u16::try_from(self.limits.len().saturating_add(1)).unwrap_or(u16::MAX);
         let next = u16::try_from(self.kinds.len().saturating_add(1)).unwrap_or(u16::MAX);
-        let kind = *self.kind_numbers.entry(Kind(*limit)).or_insert(next);
+        let kind = *self.kind_numbers.entry(LimitByTag(*limit)).or_insert(next);
         if kind == next {
             self.kinds.push(number);
         }
-        self.limits.push(Known { limit: *limit, kind });
+        self.limits.push(LimitEntry { limit: *limit, kind });
         self.limit_numbers.insert(*limit, number);
         number
     }
@@ -241,7 +242,7 @@ impl Cargo {
     }
 
     /// The number of a charge's key: logs come after all strings.
-    pub(super) fn key(&self, item: &Item) -> u16 {
+    pub(super) fn key(&self, item: &PackedCharge) -> u16 {
         if self.logs.len() > 0 && self.is_log(item) {
             let before = u16::try_from(self.strings.len()).unwrap_or(u16::MAX);
             item.key.saturating_add(before)
@@ -250,35 +251,35 @@ impl Cargo {
         }
     }
 
-    fn is_log(&self, item: &Item) -> bool {
+    fn is_log(&self, item: &PackedCharge) -> bool {
         let known = self.limits.get(usize::from(item.limit).wrapping_sub(1));
         known.is_some_and(|known| is_log(&known.limit))
     }
 
-    pub(super) fn terms_of(&self, item: &Item) -> Option<&Terms> {
+    pub(super) fn terms_of(&self, item: &PackedCharge) -> Option<&Terms> {
         self.terms.get(usize::from(item.term).wrapping_sub(1))
     }
 
     /// The charges of a request.
-    pub(super) fn items(&self, request: usize) -> &[Item] {
+    pub(super) fn items(&self, request: usize) -> &[PackedCharge] {
         let at = |end: &u32| usize::try_from(*end).unwrap_or(usize::MAX);
         let first = request.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, at);
         let end = self.ends.get(request).map_or(0, at);
         self.items.get(first..end).unwrap_or(&[])
     }
 
-    pub(super) fn lots(&self, request: usize) -> impl Iterator<Item = Lot<'_>> {
-        self.items(request).iter().filter_map(|item| self.lot(item))
+    pub(super) fn charge_refs(&self, request: usize) -> impl Iterator<Item = ChargeRef<'_>> {
+        self.items(request).iter().filter_map(|item| self.charge_ref(item))
     }
 
-    pub(super) fn lot(&self, item: &Item) -> Option<Lot<'_>> {
+    pub(super) fn charge_ref(&self, item: &PackedCharge) -> Option<ChargeRef<'_>> {
         let terms = self.terms_of(item)?;
         let limit = &self.limits.get(usize::from(item.limit).wrapping_sub(1))?.limit;
         let judge = &self.limits.get(usize::from(terms.judge).wrapping_sub(1))?.limit;
         let names = if is_log(limit) { &self.logs } else { &self.strings };
         let (head, key) = keys::split(names.get(item.key), limit);
-        Some(Lot {
-            label: Label { head, key, hash: names.hash(item.key) },
+        Some(ChargeRef {
+            label: NameParts { head, key, hash: names.hash(item.key) },
             limit,
             judge,
             op: terms.op,
@@ -292,7 +293,7 @@ impl Cargo {
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut kept = Self::default();
         for request in (0..self.len()).filter(|request| keep(*request)) {
-            self.lots(request).for_each(|lot| kept.add(lot));
+            self.charge_refs(request).for_each(|charge_ref| kept.add(charge_ref));
             kept.end();
         }
         *self = kept;
@@ -303,14 +304,14 @@ impl Cargo {
         let items = self.items(request);
         self.logs.len() > 0
             && items.iter().enumerate().any(|(i, item)| {
-                let same = |other: &Item| other.key == item.key && self.is_log(other);
+                let same = |other: &PackedCharge| other.key == item.key && self.is_log(other);
                 self.is_log(item) && items.iter().take(i).any(same)
             })
     }
 
     /// The charges of a request as the core knows them. What was a charge once is one still.
     pub(super) fn as_charges(&self, request: usize) -> SmallVec<[Charge<'_>; 4]> {
-        self.lots(request).filter_map(|lot| lot.charge()).collect()
+        self.charge_refs(request).filter_map(|charge_ref| charge_ref.charge()).collect()
     }
 }
 
@@ -318,7 +319,7 @@ fn is_log(limit: &Limit) -> bool {
     matches!(limit.plan(), Plan::SlidingLog(_))
 }
 
-impl<'c> Lot<'c> {
+impl<'c> ChargeRef<'c> {
     pub(super) fn is_log(&self) -> bool {
         is_log(self.limit)
     }

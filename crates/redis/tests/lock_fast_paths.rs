@@ -1,4 +1,4 @@
-//! The short cuts of acquisition and release answer and leave what the long way would.
+//! The fast paths of acquisition and release answer and leave what the long way would.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,25 +21,25 @@ use tollgate_redis::core::lock::{
     Release, ReleaseOutcome, Renew, RenewOutcome,
 };
 
-/// Sends every release as one that was never sent before, which has a short cut of its own and of which
+/// Sends every release as one that was never sent before, which has a fast path of its own and of which
 /// the store remembers nothing for long: so this remembers in its place.
 struct Sole {
     redis: Redis,
     now_ms: Cell<u64>,
-    latches: RefCell<HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>>,
+    records: RefCell<HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>>,
 }
 
 impl Sole {
-    fn latch(&self, name: &LockName, hold: HoldId) -> Option<ReleaseOutcome> {
-        let latches = self.latches.borrow();
-        let (answer, until) = latches.get(&(name.clone(), hold))?;
+    fn record(&self, name: &LockName, hold: HoldId) -> Option<ReleaseOutcome> {
+        let records = self.records.borrow();
+        let (answer, until) = records.get(&(name.clone(), hold))?;
         (self.now_ms.get() <= *until).then_some(*answer)
     }
 }
 
 impl LockStoreUnderTest for Sole {
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
-        let over = self.latch(ask.name, ask.hold).is_some();
+        let over = self.record(ask.name, ask.hold).is_some();
         if over { AcquireOutcome::Over } else { self.redis.acquire(ask) }
     }
 
@@ -48,12 +48,12 @@ impl LockStoreUnderTest for Sole {
     }
 
     fn release(&self, ask: &Release<'_>) -> ReleaseOutcome {
-        if let Some(answer) = self.latch(ask.name, ask.hold) {
+        if let Some(answer) = self.record(ask.name, ask.hold) {
             return answer;
         }
         let answer = self.redis.release(&Release { attempt: Attempt::Sole, ..*ask });
         let until = self.now_ms.get() + RELEASE_RECORD_TTL.as_millis() as u64;
-        self.latches.borrow_mut().insert((ask.name.clone(), ask.hold), (answer, until));
+        self.records.borrow_mut().insert((ask.name.clone(), ask.hold), (answer, until));
         answer
     }
 
@@ -75,11 +75,11 @@ impl LockStoreUnderTest for Sole {
 #[test]
 fn a_release_that_is_sent_once_is_answered_as_any_other() {
     let redis = Redis::start();
-    let subject = Sole { redis, now_ms: Cell::default(), latches: RefCell::default() };
+    let subject = Sole { redis, now_ms: Cell::default(), records: RefCell::default() };
     for seed in 10..12 {
         locks::all(&subject, seed, 2_500);
         run(&subject.redis.server, &[b"FLUSHALL"]);
-        subject.latches.borrow_mut().clear();
+        subject.records.borrow_mut().clear();
     }
 }
 

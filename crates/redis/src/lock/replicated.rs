@@ -19,12 +19,12 @@ use crate::{RedisStore, clock};
 
 /// The connection for grants that wait.
 #[derive(Debug)]
-pub(super) struct Durable {
+pub(super) struct ReplicatedLink {
     config: Config,
     link: Arc<OnceCell<Link>>,
 }
 
-impl Durable {
+impl ReplicatedLink {
     pub(super) fn new(config: &Config) -> Self {
         Self { config: config.clone().connections(1), link: Arc::default() }
     }
@@ -32,12 +32,12 @@ impl Durable {
 
 impl RedisStore {
     /// Takes a lock and waits for a majority of its replicas.
-    pub(super) async fn acquire_durably(
+    pub(super) async fn acquire_replicated(
         &self,
         call: Call<'static>,
         replicas: Replicas,
     ) -> Result<AcquireOutcome, StoreError> {
-        let Durable { config, link } = &self.locks.durable;
+        let ReplicatedLink { config, link } = &self.locks.replicated;
         let (config, link) = (config.clone(), Arc::clone(link));
         let patience = self.locks.patience;
         let work = async move {
@@ -46,12 +46,12 @@ impl RedisStore {
                 .map_err(|error| StoreError::new(StoreErrorKind::Unavailable).with_source(error))?;
             let now = clock::now();
             let deadline = now.checked_add(patience.saturating_add(replicas.patience));
-            link.run_copied(call, replicas, deadline.unwrap_or(now)).await
+            link.run_replicated(call, replicas, deadline.unwrap_or(now)).await
         };
         let ran = self.driver.run(work).await;
         let (reply, copies) =
             ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
-        match reply::acquired(&reply).ok_or_else(reply::garbled)? {
+        match reply::acquired(&reply).ok_or_else(reply::malformed)? {
             AcquireOutcome::Granted { fence, depth, .. } => {
                 Ok(AcquireOutcome::Granted { fence, depth, copies })
             }

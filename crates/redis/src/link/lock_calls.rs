@@ -2,22 +2,21 @@
 //! releases that are heard.
 //!
 //! Not here: a step of which anything is unusual, which is a call like others (`Link::run`), and which
-//! channels are subscribed and when (`lock/bells.rs`).
+//! channels are subscribed and when (`lock/notifier.rs`).
 
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 use tollgate_core::lock::Replicas;
 
-use super::answer::{Answer, Reply};
-use super::command::{Call, Form, Preamble};
-use super::dial::Dialled;
+use super::command::{Call, EvalForm, Preamble};
+use super::connection::{Connection, ConnectionClosed};
+use super::connection_task::OnMessage;
+use super::dial::NewConnection;
 use super::resp::{self, Value};
-use super::talk::Hear;
-use super::wire::{Gone, Wire};
-use super::{Link, Shared, Trail, WATCH};
+use super::script_outcome::{Reply, ScriptOutcome};
+use super::{CallProgress, Link, LinkState, WATCH_INTERVAL};
 use crate::clock::{self, Instant};
-use crate::config::Address;
 use crate::error::{Cause, ConnectError};
 
 impl Link {
@@ -27,44 +26,42 @@ impl Link {
     /// # Errors
     ///
     /// As [`Link::run`].
-    pub(crate) async fn run_here(
+    pub(crate) async fn run_on_caller(
         &self,
         call: &Call<'_>,
         deadline: Instant,
     ) -> Option<Result<Reply, StoreError>> {
         let shared = &*self.shared;
-        let _room = shared.room.try_acquire().ok()?;
+        let _room = shared.in_flight.try_acquire().ok()?;
         let left = deadline.saturating_duration_since(clock::now());
-        // What is encrypted nobody but the task can write; to pick a connection would pass it over.
-        let is_tls = matches!(shared.config.address, Address::Tls { .. });
-        if is_tls || shared.breaker.is_open() || left < WATCH {
+        if shared.breaker.is_open() || left < WATCH_INTERVAL {
             return None;
         }
-        let (lane, wire) = shared.pick()?;
+        let (slot, connection) = shared.pick()?;
         let not_after = shared.not_after(left.max(shared.config.deadline).saturating_mul(2));
         let preamble = Preamble { not_after, id: String::new() };
-        let command = call.pack(shared.script(call.which), Form::BySha, &preamble);
-        let Ok(answer) = wire.post(command, deadline)?.await else {
-            shared.lost(&lane, &wire);
+        let command = call.pack(shared.script(call.script), EvalForm::BySha, &preamble);
+        let Ok(answer) = connection.send_until(command, deadline)?.await else {
+            shared.lost(&slot, &connection);
             return Some(Err(Cause::Lost.timeout()));
         };
         let Some((value, arrived)) = answer else {
-            let trail = Trail { wire: Some(lane), uncertain: true };
-            return Some(Err(shared.timed_out(&trail, true)));
+            let progress = CallProgress { connection: Some(slot), uncertain: true };
+            return Some(Err(shared.timed_out(&progress, true)));
         };
-        match Answer::to(call.which, value) {
-            Answer::Reply(reply) => {
+        match ScriptOutcome::to(call.script, value) {
+            ScriptOutcome::Reply(reply) => {
                 shared.time.learn(reply.now, arrived);
                 shared.breaker.succeed();
                 Some(Ok(reply))
             }
-            Answer::NoScript | Answer::Late => None,
-            Answer::Refusal(refusal) => {
-                shared.refused(&lane, &refusal);
+            ScriptOutcome::NoScript | ScriptOutcome::Late => None,
+            ScriptOutcome::Refusal(refusal) => {
+                shared.refused(&slot, &refusal);
                 Some(Err(refusal.into_error()))
             }
-            Answer::Foreign => {
-                shared.lost(&lane, &wire);
+            ScriptOutcome::Unexpected => {
+                shared.lost(&slot, &connection);
                 Some(Err(Cause::Lost.timeout()))
             }
         }
@@ -76,23 +73,23 @@ impl Link {
     /// # Errors
     ///
     /// As [`Link::run`].
-    pub(crate) async fn run_copied(
+    pub(crate) async fn run_replicated(
         &self,
         call: Call<'_>,
         replicas: Replicas,
         deadline: Instant,
     ) -> Result<(Reply, u32), StoreError> {
-        let Some((_, wire)) = self.shared.pick() else {
+        let Some((_, connection)) = self.shared.pick() else {
             return Err(Cause::NotConnected.unavailable());
         };
         let left = deadline.saturating_duration_since(clock::now());
         let not_after = self.shared.not_after(left.saturating_mul(2));
         let run = async {
-            let reply = self.shared.run_on(&wire, call, not_after).await?;
+            let reply = self.shared.run_on(&connection, call, not_after).await?;
             let majority = replicas.majority().to_string();
             let patience = replicas.patience.as_millis().max(1).to_string();
             let wait = resp::command(&[b"WAIT", majority.as_bytes(), patience.as_bytes()]);
-            match wire.ask(wait).await {
+            match connection.request(wait).await {
                 Ok(Value::Number(copies)) => Ok((reply, u32::try_from(copies).unwrap_or(0))),
                 // It is held; that nobody copied it is the worst that can be said.
                 _ => Ok((reply, 0)),
@@ -101,11 +98,10 @@ impl Link {
         timeout_at(deadline, run).await.unwrap_or_else(|_| Err(Cause::NoReply.timeout()))
     }
 
-    /// Sends a command if there is a connection, and waits for no answer. To be called on the thread of
-    /// the store.
-    pub(crate) fn dispatch(&self, command: Vec<u8>) {
-        if let Some((_, wire)) = self.shared.pick() {
-            tokio::spawn(async move { wire.ask(command).await });
+    /// Sends a command, if there is a connection, and ignores its reply.
+    pub(crate) fn send_and_forget(&self, command: Vec<u8>) {
+        if let Some((_, connection)) = self.shared.pick() {
+            connection.send_and_forget(command);
         }
     }
 
@@ -115,34 +111,40 @@ impl Link {
     /// # Errors
     ///
     /// When there is none to be had.
-    pub(crate) async fn listen(&self, hear: Hear) -> Result<Hearing, ConnectError> {
-        let Dialled { wire, driver, .. } = self.shared.dialer.dial_to_hear(hear).await?;
-        Ok(Hearing { wire, driver })
+    pub(crate) async fn subscribe(
+        &self,
+        on_message: OnMessage,
+    ) -> Result<SubscriberConnection, ConnectError> {
+        let NewConnection { connection, task, .. } =
+            self.shared.dialer.dial_subscriber(on_message).await?;
+        Ok(SubscriberConnection { connection, task })
     }
 }
 
-impl Shared {
+impl LinkState {
     /// Runs the script on this connection, by its text if Redis does not know it.
     async fn run_on(
         &self,
-        wire: &Wire,
+        connection: &Connection,
         call: Call<'_>,
         not_after: u64,
     ) -> Result<Reply, StoreError> {
         let preamble = Preamble { not_after, id: String::new() };
-        let mut form = Form::BySha;
+        let mut form = EvalForm::BySha;
         loop {
-            let command = call.pack(self.script(call.which), form, &preamble);
-            let answer = wire.ask(command).await;
-            match answer.map_or(Answer::Foreign, |value| Answer::to(call.which, value)) {
-                Answer::Reply(reply) => {
+            let command = call.pack(self.script(call.script), form, &preamble);
+            let answer = connection.request(command).await;
+            match answer
+                .map_or(ScriptOutcome::Unexpected, |value| ScriptOutcome::to(call.script, value))
+            {
+                ScriptOutcome::Reply(reply) => {
                     self.time.learn(reply.now, clock::now());
                     return Ok(reply);
                 }
-                Answer::NoScript => form = Form::ByText,
-                Answer::Late => return Err(Cause::Late.unavailable()),
-                Answer::Refusal(refusal) => return Err(refusal.into_error()),
-                Answer::Foreign => return Err(Cause::Lost.timeout()),
+                ScriptOutcome::NoScript => form = EvalForm::ByText,
+                ScriptOutcome::Late => return Err(Cause::Late.unavailable()),
+                ScriptOutcome::Refusal(refusal) => return Err(refusal.into_error()),
+                ScriptOutcome::Unexpected => return Err(Cause::Lost.timeout()),
             }
         }
     }
@@ -151,22 +153,25 @@ impl Shared {
 /// A connection over which messages come. It ends when this is dropped.
 ///
 /// Redis answers each channel of a command by itself, so every channel is a command of its own: they
-/// leave together, and each has one answer, as every question on a wire.
+/// leave together, and each has one answer, as every question on a connection.
 #[derive(Debug)]
-pub(crate) struct Hearing {
-    wire: Wire,
-    driver: JoinSet<()>,
+pub(crate) struct SubscriberConnection {
+    connection: Connection,
+    task: JoinSet<()>,
 }
 
-impl Hearing {
+impl SubscriberConnection {
     /// Subscribes these, and says of each whether it is. One may be refused, to a user that may not
     /// use all channels.
     ///
     /// # Errors
     ///
     /// When the connection ended.
-    pub(crate) async fn subscribe(&self, channels: &[&[u8]]) -> Result<Vec<bool>, Gone> {
-        let answers = self.ask_of_each(b"SUBSCRIBE", channels).await?;
+    pub(crate) async fn subscribe(
+        &self,
+        channels: &[&[u8]],
+    ) -> Result<Vec<bool>, ConnectionClosed> {
+        let answers = self.request_each(b"SUBSCRIBE", channels).await?;
         Ok(answers.iter().map(|answer| matches!(answer, Value::Array(_))).collect())
     }
 
@@ -175,13 +180,17 @@ impl Hearing {
     /// # Errors
     ///
     /// When the connection ended.
-    pub(crate) async fn unsubscribe(&self, channels: &[&[u8]]) -> Result<(), Gone> {
-        self.ask_of_each(b"UNSUBSCRIBE", channels).await.map(drop)
+    pub(crate) async fn unsubscribe(&self, channels: &[&[u8]]) -> Result<(), ConnectionClosed> {
+        self.request_each(b"UNSUBSCRIBE", channels).await.map(drop)
     }
 
-    async fn ask_of_each(&self, verb: &[u8], channels: &[&[u8]]) -> Result<Vec<Value>, Gone> {
+    async fn request_each(
+        &self,
+        verb: &[u8],
+        channels: &[&[u8]],
+    ) -> Result<Vec<Value>, ConnectionClosed> {
         let commands = channels.iter().map(|channel| resp::command(&[verb, channel]));
-        self.wire.ask_all(commands).await
+        self.connection.request_all(commands).await
     }
 
     /// Waits for a sign of life. Any answer is one: that to a subscriber is another than usual.
@@ -189,12 +198,12 @@ impl Hearing {
     /// # Errors
     ///
     /// When the connection ended.
-    pub(crate) async fn beat(&self) -> Result<(), Gone> {
-        self.wire.ask(resp::command(&[b"PING"])).await.map(drop)
+    pub(crate) async fn beat(&self) -> Result<(), ConnectionClosed> {
+        self.connection.request(resp::command(&[b"PING"])).await.map(drop)
     }
 
     /// Returns when the connection has ended.
     pub(crate) async fn ended(&mut self) {
-        self.driver.join_next().await;
+        self.task.join_next().await;
     }
 }

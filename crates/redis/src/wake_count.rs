@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
 #[derive(Default)]
-pub(crate) struct Alarm(AtomicUsize);
+pub(crate) struct WakeCount(AtomicUsize);
 
-impl Wake for Alarm {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Alarm {
-    /// How often it rang since this was asked last.
-    pub(crate) fn rang(&self) -> usize {
+impl WakeCount {
+    /// How often it take since this was asked last.
+    pub(crate) fn take(&self) -> usize {
         self.0.swap(0, Ordering::Relaxed)
     }
 }

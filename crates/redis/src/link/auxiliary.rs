@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tollgate_core::StoreError;
 
-use super::answer::Refusal;
 use super::command::Script;
-use super::dial::{Dialer, Dialled};
+use super::connection::Connection;
+use super::dial::{Dialer, NewConnection};
 use super::resp::{self, Value};
-use super::wire::Wire;
+use super::script_outcome::Refusal;
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
 
@@ -22,25 +22,25 @@ use crate::error::{Cause, ConnectError};
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tollgate_redis::{Aside, Config, Said};
+/// use tollgate_redis::{AuxiliaryConnection, Config, RedisValue};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new("redis://127.0.0.1:6379")?;
-/// let aside = Aside::dial(&config, 1 << 20, Duration::from_secs(1)).await?;
-/// assert_eq!(aside.ask(&[b"ECHO", b"hello"]).await?, Said::Text(b"hello".into()));
+/// let auxiliary = AuxiliaryConnection::connect(&config, 1 << 20, Duration::from_secs(1)).await?;
+/// assert_eq!(auxiliary.command(&[b"ECHO", b"hello"]).await?, RedisValue::Text(b"hello".into()));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Aside {
-    wire: Wire,
-    driver: JoinSet<()>,
+pub struct AuxiliaryConnection {
+    connection: Connection,
+    task: JoinSet<()>,
     patience: Duration,
 }
 
 /// What Redis says. A status is a text; an error is a [`StoreError`] or, within a list, nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum RedisValue {
     /// Nothing.
     Nil,
     /// A number.
@@ -51,41 +51,42 @@ pub enum Said {
     List(Vec<Self>),
 }
 
-impl Aside {
+impl AuxiliaryConnection {
     /// Connects and logs in, for commands. What has more than `most` bytes is not taken, and ends the
     /// connection; nothing is waited for longer than `patience`.
     ///
     /// # Errors
     ///
     /// When there is no connection to be had.
-    pub async fn dial(
+    pub async fn connect(
         config: &Config,
         most: usize,
         patience: Duration,
     ) -> Result<Self, ConnectError> {
-        let Dialled { wire, driver, .. } = Dialer::new(config)?.at_most(most).dial().await?;
-        Ok(Self { wire, driver, patience })
+        let NewConnection { connection, task, .. } =
+            Dialer::new(config)?.at_most(most).dial().await?;
+        Ok(Self { connection, task, patience })
     }
 
-    /// The same, for the messages of one channel. `hear` is told each, on the thread of the
+    /// The same, for the messages of one channel. `on_message` is told each, on the thread of the
     /// connection, and must not keep it.
     ///
     /// # Errors
     ///
-    /// When there is no connection to be had, or this user may not hear that channel.
-    pub async fn hear(
+    /// When there is no connection to be had, or this user may not on_message that channel.
+    pub async fn subscribe(
         config: &Config,
         most: usize,
         patience: Duration,
         channel: &[u8],
-        mut hear: impl FnMut(&[u8]) + Send + 'static,
+        mut on_message: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<Self, ConnectError> {
-        let hear = Box::new(move |_: &[u8], content: &[u8]| hear(content));
+        let on_message = Box::new(move |_: &[u8], content: &[u8]| on_message(content));
         let dialer = Dialer::new(config)?.at_most(most);
-        let Dialled { wire, driver, .. } = dialer.dial_to_hear(hear).await?;
-        let aside = Self { wire, driver, patience };
-        let subscribed = aside.ask(&[b"SUBSCRIBE", channel]).await;
-        subscribed.map(|_| aside).map_err(|error| {
+        let NewConnection { connection, task, .. } = dialer.dial_subscriber(on_message).await?;
+        let auxiliary = Self { connection, task, patience };
+        let subscribed = auxiliary.command(&[b"SUBSCRIBE", channel]).await;
+        subscribed.map(|_| auxiliary).map_err(|error| {
             ConnectError::unreachable("the channel cannot be subscribed").with_source(error)
         })
     }
@@ -96,10 +97,10 @@ impl Aside {
     ///
     /// When it refuses, does not answer in time, or the connection ended. Only in the first case it is
     /// certain that nothing was done.
-    pub async fn ask(&self, words: &[&[u8]]) -> Result<Said, StoreError> {
+    pub async fn command(&self, words: &[&[u8]]) -> Result<RedisValue, StoreError> {
         match self.value(words).await? {
             Value::Error(error) => Err(Refusal::new(error).into_error()),
-            value => Ok(said(value)),
+            value => Ok(redis_value(value)),
         }
     }
 
@@ -107,13 +108,13 @@ impl Aside {
     ///
     /// # Errors
     ///
-    /// As [`Aside::ask`].
-    pub async fn run(
+    /// As [`AuxiliaryConnection::command`].
+    pub async fn run_script(
         &self,
         text: &'static str,
         keys: &[&[u8]],
         args: &[&[u8]],
-    ) -> Result<Said, StoreError> {
+    ) -> Result<RedisValue, StoreError> {
         let script = Script::new(text);
         let count = keys.len().to_string();
         for (verb, name) in [("EVALSHA", script.sha.as_str()), ("EVAL", text)] {
@@ -122,36 +123,36 @@ impl Aside {
             match self.value(&words).await? {
                 Value::Error(error) if error.code == "NOSCRIPT" => {}
                 Value::Error(error) => return Err(Refusal::new(error).into_error()),
-                value => return Ok(said(value)),
+                value => return Ok(redis_value(value)),
             }
         }
-        Err(Cause::Garbled.unavailable())
+        Err(Cause::MalformedReply.unavailable())
     }
 
     async fn value(&self, words: &[&[u8]]) -> Result<Value, StoreError> {
-        match timeout(self.patience, self.wire.ask(resp::command(words))).await {
+        match timeout(self.patience, self.connection.request(resp::command(words))).await {
             Ok(answered) => answered.map_err(|_| Cause::Lost.timeout()),
             Err(_) => Err(Cause::NoReply.timeout()),
         }
     }
 
     /// Returns when the connection has ended.
-    pub async fn ended(&mut self) {
-        self.driver.join_next().await;
+    pub async fn closed(&mut self) {
+        self.task.join_next().await;
     }
 
     /// Whether the connection has ended.
-    pub fn has_ended(&mut self) -> bool {
-        self.driver.try_join_next().is_some() || self.driver.is_empty()
+    pub fn is_closed(&mut self) -> bool {
+        self.task.try_join_next().is_some() || self.task.is_empty()
     }
 }
 
-fn said(value: Value) -> Said {
+fn redis_value(value: Value) -> RedisValue {
     match value {
-        Value::Nil | Value::Error(_) => Said::Nil,
-        Value::Number(number) => Said::Number(number),
-        Value::Status(text) | Value::String(text) => Said::Text(text),
-        Value::Array(values) => Said::List(values.into_iter().map(said).collect()),
+        Value::Nil | Value::Error(_) => RedisValue::Nil,
+        Value::Number(number) => RedisValue::Number(number),
+        Value::Status(text) | Value::String(text) => RedisValue::Text(text),
+        Value::Array(values) => RedisValue::List(values.into_iter().map(redis_value).collect()),
     }
 }
 
@@ -170,30 +171,39 @@ mod tests {
         let redis = RedisServer::start().unwrap();
         let config = Config::new(&redis.url()).unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let hear = Arc::clone(&heard);
-        let mut ear = Aside::hear(&config, 1 << 10, SOON, b"c", move |content| {
-            hear.lock().unwrap().push(content.to_vec());
-        })
-        .await
-        .unwrap();
-        let aside = Aside::dial(&config, 1 << 10, SOON).await.unwrap();
+        let on_message = Arc::clone(&heard);
+        let mut subscription =
+            AuxiliaryConnection::subscribe(&config, 1 << 10, SOON, b"c", move |content| {
+                on_message.lock().unwrap().push(content.to_vec());
+            })
+            .await
+            .unwrap();
+        let auxiliary = AuxiliaryConnection::connect(&config, 1 << 10, SOON).await.unwrap();
 
         let script = "return { KEYS[1], ARGV[1], 7, false }";
-        let list = [Said::Text(b"k".into()), Said::Text(b"a".into()), Said::Number(7), Said::Nil];
+        let list = [
+            RedisValue::Text(b"k".into()),
+            RedisValue::Text(b"a".into()),
+            RedisValue::Number(7),
+            RedisValue::Nil,
+        ];
         for _ in 0..2 {
-            let ran = aside.run(script, &[b"k"], &[b"a"]).await.unwrap();
-            assert_eq!(ran, Said::List(list.to_vec()));
+            let ran = auxiliary.run_script(script, &[b"k"], &[b"a"]).await.unwrap();
+            assert_eq!(ran, RedisValue::List(list.to_vec()));
         }
-        assert!(aside.ask(&[b"NO-SUCH"]).await.is_err());
-        assert_eq!(aside.ask(&[b"PUBLISH", b"c", b"news"]).await.unwrap(), Said::Number(1));
+        assert!(auxiliary.command(&[b"NO-SUCH"]).await.is_err());
+        assert_eq!(
+            auxiliary.command(&[b"PUBLISH", b"c", b"news"]).await.unwrap(),
+            RedisValue::Number(1)
+        );
         // Whatever was published before it is heard before this is answered.
-        ear.ask(&[b"PING"]).await.unwrap();
+        subscription.command(&[b"PING"]).await.unwrap();
         assert_eq!(*heard.lock().unwrap(), [b"news"]);
 
         let long = [b'x'; 2 << 10];
-        aside.ask(&[b"PUBLISH", b"c", &long]).await.unwrap();
-        ear.ended().await;
-        assert!(ear.has_ended(), "a message that is too long ends the connection");
-        assert!(aside.ask(&[b"ECHO", &long]).await.is_err(), "and so does an answer");
+        auxiliary.command(&[b"PUBLISH", b"c", &long]).await.unwrap();
+        subscription.closed().await;
+        assert!(subscription.is_closed(), "a message that is too long ends the connection");
+        assert!(auxiliary.command(&[b"ECHO", &long]).await.is_err(), "and so does an answer");
     }
 }

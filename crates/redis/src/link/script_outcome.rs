@@ -2,7 +2,7 @@
 
 use tollgate_core::StoreError;
 
-use super::command::Which;
+use super::command::ScriptId;
 use super::resp::{Error, Value};
 use crate::error::Cause;
 
@@ -16,7 +16,7 @@ pub(crate) struct Reply {
 
 /// An answer of Redis to a run of the script.
 #[derive(Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum ScriptOutcome {
     Reply(Reply),
     /// The script saw that its time had passed, and did nothing.
     Late,
@@ -26,20 +26,20 @@ pub(super) enum Answer {
     Refusal(Refusal),
     /// Well-formed, and not what the script returns: an answer to another question. Nothing that
     /// follows on this connection can be trusted.
-    Foreign,
+    Unexpected,
 }
 
-impl Answer {
+impl ScriptOutcome {
     /// What was answered to a run of this script.
-    pub(super) fn to(which: Which, value: Value) -> Self {
+    pub(super) fn to(script: ScriptId, value: Value) -> Self {
         match value {
-            Value::String(digits) if matches!(which, Which::Lock(step) if step.is_terse()) => {
+            Value::String(digits) if matches!(script, ScriptId::Lock(step) if step.is_terse()) => {
                 let now = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
                 let reply = |now| Self::Reply(Reply { now, values: Vec::new() });
-                now.map_or(Self::Foreign, reply)
+                now.map_or(Self::Unexpected, reply)
             }
-            Value::String(bytes) if which == Which::Batch => {
-                Self::read_batch(bytes).map_or(Self::Foreign, Self::Reply)
+            Value::String(bytes) if script == ScriptId::Batch => {
+                Self::read_batch(bytes).map_or(Self::Unexpected, Self::Reply)
             }
             value => Self::read(value),
         }
@@ -66,7 +66,7 @@ impl Answer {
             Value::Array(items) => items,
             Value::Error(error) if error.code == "NOSCRIPT" => return Self::NoScript,
             Value::Error(error) => return Self::Refusal(Refusal::new(error)),
-            _ => return Self::Foreign,
+            _ => return Self::Unexpected,
         };
         let mut items = items.into_iter();
         let now = match items.next() {
@@ -86,7 +86,7 @@ impl Answer {
             .collect::<Option<Vec<_>>>();
         match (now, values) {
             (Some(now), Some(values)) => Self::Reply(Reply { now, values }),
-            _ => Self::Foreign,
+            _ => Self::Unexpected,
         }
     }
 }
@@ -157,17 +157,21 @@ mod tests {
     fn the_time_and_then_the_values() {
         let value = Value::Array(vec![bulk("1700000000000001"), bulk("x"), Value::Nil]);
         let reply = Reply { now: 1_700_000_000_000_001, values: vec![Some(b"x".into()), None] };
-        assert_eq!(Answer::read(value), Answer::Reply(reply));
+        assert_eq!(ScriptOutcome::read(value), ScriptOutcome::Reply(reply));
     }
 
     #[test]
     fn a_time_alone_is_a_reply_of_steps_that_may_be_terse() {
-        let acquire = Which::Lock(Step::Acquire);
+        let acquire = ScriptId::Lock(Step::Acquire);
         let reply = Reply { now: 7, values: vec![] };
-        assert_eq!(Answer::to(acquire, bulk("7")), Answer::Reply(reply));
-        assert_eq!(Answer::to(acquire, bulk("x")), Answer::Foreign);
-        for which in [Which::Batch, Which::Values, Which::Lock(Step::Renew)] {
-            assert_eq!(Answer::to(which, bulk("7")), Answer::Foreign, "{which:?}");
+        assert_eq!(ScriptOutcome::to(acquire, bulk("7")), ScriptOutcome::Reply(reply));
+        assert_eq!(ScriptOutcome::to(acquire, bulk("x")), ScriptOutcome::Unexpected);
+        for script in [ScriptId::Batch, ScriptId::Values, ScriptId::Lock(Step::Renew)] {
+            assert_eq!(
+                ScriptOutcome::to(script, bulk("7")),
+                ScriptOutcome::Unexpected,
+                "{script:?}"
+            );
         }
     }
 
@@ -180,19 +184,25 @@ mod tests {
         };
         let whole = said([1, 0, 4], b"pLLLLvalue");
         let reply = Reply { now: 7, values: vec![Some(whole[8..].to_vec())] };
-        assert_eq!(Answer::to(Which::Batch, Value::String(whole)), Answer::Reply(reply));
+        assert_eq!(
+            ScriptOutcome::to(ScriptId::Batch, Value::String(whole)),
+            ScriptOutcome::Reply(reply)
+        );
         for cut in [said([1, 0, 4], b"pLLL"), said([0; 3], b"")[..23].to_vec()] {
-            assert_eq!(Answer::to(Which::Batch, Value::String(cut)), Answer::Foreign);
+            assert_eq!(
+                ScriptOutcome::to(ScriptId::Batch, Value::String(cut)),
+                ScriptOutcome::Unexpected
+            );
         }
         let huge = Value::String(said([u32::MAX; 3], b"p"));
-        assert_eq!(Answer::to(Which::Batch, huge), Answer::Foreign);
+        assert_eq!(ScriptOutcome::to(ScriptId::Batch, huge), ScriptOutcome::Unexpected);
     }
 
     #[test]
     fn late_is_a_status_or_a_string() {
         let status = Value::Status(b"late".into());
-        assert_eq!(Answer::read(Value::Array(vec![status])), Answer::Late);
-        assert_eq!(Answer::read(Value::Array(vec![bulk("late")])), Answer::Late);
+        assert_eq!(ScriptOutcome::read(Value::Array(vec![status])), ScriptOutcome::Late);
+        assert_eq!(ScriptOutcome::read(Value::Array(vec![bulk("late")])), ScriptOutcome::Late);
     }
 
     #[test]
@@ -207,7 +217,7 @@ mod tests {
             Value::Array(vec![Value::Number(1)]),
             Value::Array(vec![bulk("1"), Value::Array(vec![])]),
         ] {
-            assert_eq!(Answer::read(value.clone()), Answer::Foreign, "{value:?}");
+            assert_eq!(ScriptOutcome::read(value.clone()), ScriptOutcome::Unexpected, "{value:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ use tollgate_redis::RedisStore;
 use tollgate_redis::core::{Answer, StoreError, StoreErrorKind};
 
 /// Runs under way at a time.
-const FLIGHTS: usize = 3;
+const IN_FLIGHT: usize = 3;
 
 type Call = JoinHandle<Result<Answer, StoreError>>;
 
@@ -35,7 +35,7 @@ async fn one_more_than_may_wait_is_turned_away_at_once() {
     server.stop().unwrap();
 
     let mut calls = Vec::new();
-    for _ in 0..FLIGHTS + WAITING {
+    for _ in 0..IN_FLIGHT + WAITING {
         calls.push(call(&store, "k").await);
     }
     let refused = ask(&store, &[of("k", &bucket(100), 1)]).await;
@@ -56,7 +56,7 @@ async fn who_gives_up_is_charged_if_it_has_departed_and_not_before() {
     assert!(take(&store, "k", &bucket(100)).await.passes());
     server.stop().unwrap();
     let mut departed = Vec::new();
-    for _ in 0..FLIGHTS {
+    for _ in 0..IN_FLIGHT {
         departed.push(call(&store, "departed").await);
     }
     let queued = call(&store, "queued").await;

@@ -19,8 +19,8 @@ use tollgate_core::lock::{LockName, ReleaseNotifier};
 
 use super::names;
 use crate::error::Cause;
-use crate::link::{Hearing, Link};
-use crate::{RedisStore, chance, clock};
+use crate::link::{Link, SubscriberConnection};
+use crate::{RedisStore, clock, random};
 
 /// Channels subscribed with one command.
 const AT_ONCE: usize = 128;
@@ -32,16 +32,16 @@ const STALLED: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(40);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The bells of a store.
+/// The notifier of a store.
 #[derive(Debug, Default)]
-pub(super) struct Bells {
+pub(super) struct ReleaseSubscriptions {
     /// Where the task is told of changes, once it runs.
-    tower: OnceLock<Arc<Tower>>,
+    subscriptions: OnceLock<Arc<Subscriptions>>,
 }
 
 /// What listeners and the task share.
 #[derive(Debug)]
-struct Tower {
+struct Subscriptions {
     channels: Mutex<HashMap<Vec<u8>, Channel>>,
     /// Channels to look at. There are never more than listeners came and went since the last look.
     changed: mpsc::UnboundedSender<Vec<u8>>,
@@ -49,7 +49,7 @@ struct Tower {
 
 #[derive(Debug)]
 struct Channel {
-    rings: Vec<Ring>,
+    listeners: Vec<Listener>,
     next: u64,
     /// Whether it is subscribed.
     live: watch::Sender<bool>,
@@ -57,50 +57,50 @@ struct Channel {
 
 /// A bell, and for which lock: two names may share a channel, as Redisson names them.
 #[derive(Clone)]
-struct Ring {
+struct Listener {
     number: u64,
     name: LockName,
     bell: Arc<dyn ReleaseNotifier>,
 }
 
-impl fmt::Debug for Ring {
+impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Listener").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 /// Listens for the releases of a lock until it is dropped.
 #[derive(Debug)]
-pub struct Ear {
-    tower: Weak<Tower>,
+pub struct ReleaseSubscription {
+    subscriptions: Weak<Subscriptions>,
     channel: Vec<u8>,
     number: u64,
 }
 
-impl Drop for Ear {
+impl Drop for ReleaseSubscription {
     fn drop(&mut self) {
-        let Some(tower) = self.tower.upgrade() else { return };
-        let mut channels = tower.lock();
+        let Some(subscriptions) = self.subscriptions.upgrade() else { return };
+        let mut channels = subscriptions.lock();
         let Some(channel) = channels.get_mut(&self.channel) else { return };
-        channel.rings.retain(|ring| ring.number != self.number);
-        if channel.rings.is_empty() {
+        channel.listeners.retain(|listener| listener.number != self.number);
+        if channel.listeners.is_empty() {
             channels.remove(&self.channel);
             drop(channels);
-            let _ = tower.changed.send(std::mem::take(&mut self.channel));
+            let _ = subscriptions.changed.send(std::mem::take(&mut self.channel));
         }
     }
 }
 
-impl Tower {
+impl Subscriptions {
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Channel>> {
         // Every edit is whole before anything could panic.
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings the bells of a channel, outside the lock.
+    /// Rings the notifier of a channel, outside the lock.
     fn ring(&self, channel: &[u8]) {
-        let rings = self.lock().get(channel).map(|channel| channel.rings.clone());
-        for Ring { name, bell, .. } in rings.into_iter().flatten() {
+        let listeners = self.lock().get(channel).map(|channel| channel.listeners.clone());
+        for Listener { name, bell, .. } in listeners.into_iter().flatten() {
             bell.notify(&name);
         }
     }
@@ -121,16 +121,16 @@ impl Tower {
 }
 
 impl RedisStore {
-    fn tower(&self) -> Arc<Tower> {
-        let tower = self.locks.bells.tower.get_or_init(|| {
+    fn subscriptions(&self) -> Arc<Subscriptions> {
+        let subscriptions = self.locks.notifier.subscriptions.get_or_init(|| {
             let (changed, changes) = mpsc::unbounded_channel();
-            let tower = Arc::new(Tower { channels: Mutex::default(), changed });
-            // The task holds no tower: it ends when the store does, whose queue it is told by.
-            let keep = keep(Arc::clone(&self.link), Arc::downgrade(&tower), changes);
-            self.driver.start_beside(keep);
-            tower
+            let subscriptions = Arc::new(Subscriptions { channels: Mutex::default(), changed });
+            // The task holds no subscriptions: it ends when the store does, whose queue it is told by.
+            let keep = keep(Arc::clone(&self.link), Arc::downgrade(&subscriptions), changes);
+            self.driver.spawn(keep);
+            subscriptions
         });
-        Arc::clone(tower)
+        Arc::clone(subscriptions)
     }
 
     /// Listens, and returns once the channel is subscribed.
@@ -138,22 +138,25 @@ impl RedisStore {
         &self,
         name: &LockName,
         bell: Arc<dyn ReleaseNotifier>,
-    ) -> Result<Ear, StoreError> {
-        let (tower, channel) = (self.tower(), names::channel(name).into_bytes());
-        let (ear, mut live) = {
-            let mut channels = tower.lock();
+    ) -> Result<ReleaseSubscription, StoreError> {
+        let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
+        let (subscription, mut live) = {
+            let mut channels = subscriptions.lock();
             let place = channels.entry(channel.clone()).or_insert_with(|| Channel {
-                rings: Vec::new(),
+                listeners: Vec::new(),
                 next: 0,
                 live: watch::Sender::new(false),
             });
             let number = place.next;
             place.next = number.wrapping_add(1);
-            place.rings.push(Ring { number, name: name.clone(), bell });
-            let tower = Arc::downgrade(&tower);
-            (Ear { tower, channel: channel.clone(), number }, place.live.subscribe())
+            place.listeners.push(Listener { number, name: name.clone(), bell });
+            let subscriptions = Arc::downgrade(&subscriptions);
+            (
+                ReleaseSubscription { subscriptions, channel: channel.clone(), number },
+                place.live.subscribe(),
+            )
         };
-        if tower.changed.send(channel).is_err() {
+        if subscriptions.changed.send(channel).is_err() {
             return Err(Cause::Stopped.unavailable());
         }
         let now = clock::now();
@@ -163,44 +166,56 @@ impl RedisStore {
         let subscribed = self.driver.run(async move {
             timeout_at(deadline, live.wait_for(|live| *live)).await.is_ok_and(|live| live.is_ok())
         });
-        if subscribed.await == Some(true) { Ok(ear) } else { Err(Cause::NoReply.unavailable()) }
+        if subscribed.await == Some(true) {
+            Ok(subscription)
+        } else {
+            Err(Cause::NoReply.unavailable())
+        }
     }
 }
 
 /// Keeps the connection until the store is dropped.
-async fn keep(link: Arc<Link>, tower: Weak<Tower>, mut changes: mpsc::UnboundedReceiver<Vec<u8>>) {
+async fn keep(
+    link: Arc<Link>,
+    subscriptions: Weak<Subscriptions>,
+    mut changes: mpsc::UnboundedReceiver<Vec<u8>>,
+) {
     let mut pause = FIRST_PAUSE;
     loop {
         let wanted: Vec<Vec<u8>> = {
-            let Some(tower) = tower.upgrade() else { return };
-            tower.lock().keys().cloned().collect()
+            let Some(subscriptions) = subscriptions.upgrade() else { return };
+            subscriptions.lock().keys().cloned().collect()
         };
         if wanted.is_empty() && changes.recv().await.is_none() {
             return;
         }
-        let rung = tower.clone();
+        let rung = subscriptions.clone();
         let hear = move |channel: &[u8], _: &[u8]| {
-            if let Some(tower) = rung.upgrade() {
-                tower.ring(channel);
+            if let Some(subscriptions) = rung.upgrade() {
+                subscriptions.ring(channel);
             }
         };
-        if let Ok(hearing) = link.listen(Box::new(hear)).await {
-            let mut session = Session { hearing, tower: tower.clone(), subscribed: HashSet::new() };
+        if let Ok(subscriber) = link.subscribe(Box::new(hear)).await {
+            let mut session = Session {
+                subscriber,
+                subscriptions: subscriptions.clone(),
+                subscribed: HashSet::new(),
+            };
             // One that was of use is no reason to be slow with the next.
             if session.serve(&mut changes).await == Served::Some {
                 pause = FIRST_PAUSE;
             }
-            let Some(tower) = tower.upgrade() else { return };
-            tower.set_dead();
+            let Some(subscriptions) = subscriptions.upgrade() else { return };
+            subscriptions.set_dead();
         }
         let half = pause.checked_div(2).unwrap_or_default();
-        sleep(chance::within(&(half..=pause))).await;
+        sleep(random::within(&(half..=pause))).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
 }
 
 /// The connection failed, or nobody needs it any more.
-struct Over;
+struct SessionOver;
 
 /// Whether a connection was of use before it ended.
 #[derive(PartialEq, Eq)]
@@ -211,30 +226,30 @@ enum Served {
 
 /// One connection.
 struct Session {
-    hearing: Hearing,
-    tower: Weak<Tower>,
+    subscriber: SubscriberConnection,
+    subscriptions: Weak<Subscriptions>,
     subscribed: HashSet<Vec<u8>>,
 }
 
 impl Session {
     /// Serves until the connection ends.
     async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Served {
-        let Some(tower) = self.tower.upgrade() else { return Served::None };
-        let all = tower.lock().keys().cloned().collect();
-        drop(tower);
+        let Some(subscriptions) = self.subscriptions.upgrade() else { return Served::None };
+        let all = subscriptions.lock().keys().cloned().collect();
+        drop(subscriptions);
         if self.look_at(all).await.is_err() {
             return Served::None;
         }
         // What was published while there was no connection, nobody heard.
-        if let Some(tower) = self.tower.upgrade() {
-            self.subscribed.iter().for_each(|channel| tower.ring(channel));
+        if let Some(subscriptions) = self.subscriptions.upgrade() {
+            self.subscribed.iter().for_each(|channel| subscriptions.ring(channel));
         }
         let mut changed = Vec::new();
         loop {
             let done = tokio::select! {
-                () = self.hearing.ended() => Err(Over),
+                () = self.subscriber.ended() => Err(SessionOver),
                 count = changes.recv_many(&mut changed, AT_ONCE) => {
-                    if count == 0 { Err(Over) } else { self.look_at(std::mem::take(&mut changed)).await }
+                    if count == 0 { Err(SessionOver) } else { self.look_at(std::mem::take(&mut changed)).await }
                 }
                 () = sleep(HEARTBEAT) => self.beat().await,
             };
@@ -244,18 +259,18 @@ impl Session {
         }
     }
 
-    async fn beat(&mut self) -> Result<(), Over> {
-        let pulse = timeout(STALLED, self.hearing.beat()).await;
-        pulse.is_ok_and(|pulse| pulse.is_ok()).then_some(()).ok_or(Over)
+    async fn beat(&mut self) -> Result<(), SessionOver> {
+        let pulse = timeout(STALLED, self.subscriber.beat()).await;
+        pulse.is_ok_and(|pulse| pulse.is_ok()).then_some(()).ok_or(SessionOver)
     }
 
     /// Makes these channels what they should be: subscribed if anybody listens.
-    async fn look_at(&mut self, mut channels: Vec<Vec<u8>>) -> Result<(), Over> {
+    async fn look_at(&mut self, mut channels: Vec<Vec<u8>>) -> Result<(), SessionOver> {
         channels.sort_unstable();
         channels.dedup();
         let (wanted, unwanted): (Vec<_>, Vec<_>) = {
-            let tower = self.tower.upgrade().ok_or(Over)?;
-            let listened = tower.lock();
+            let subscriptions = self.subscriptions.upgrade().ok_or(SessionOver)?;
+            let listened = subscriptions.lock();
             channels.into_iter().partition(|channel| listened.contains_key(channel))
         };
         let gone: Vec<&[u8]> = unwanted
@@ -264,21 +279,21 @@ impl Session {
             .map(Vec::as_slice)
             .collect();
         for part in gone.chunks(AT_ONCE) {
-            let done = timeout(STALLED, self.hearing.unsubscribe(part)).await;
-            done.map_err(|_| Over)?.map_err(|_| Over)?;
+            let done = timeout(STALLED, self.subscriber.unsubscribe(part)).await;
+            done.map_err(|_| SessionOver)?.map_err(|_| SessionOver)?;
         }
         for part in wanted.chunks(AT_ONCE) {
             let new = part.iter().filter(|channel| !self.subscribed.contains(*channel));
             let new: Vec<&[u8]> = new.map(Vec::as_slice).collect();
             if !new.is_empty() {
-                let done = timeout(STALLED, self.hearing.subscribe(&new)).await;
-                let done = done.map_err(|_| Over)?.map_err(|_| Over)?;
+                let done = timeout(STALLED, self.subscriber.subscribe(&new)).await;
+                let done = done.map_err(|_| SessionOver)?.map_err(|_| SessionOver)?;
                 let done = new.iter().zip(done).filter(|(_, subscribed)| *subscribed);
                 self.subscribed.extend(done.map(|(channel, _)| channel.to_vec()));
             }
             // Also one that has been subscribed all along: a listener may be new to it.
             let live = part.iter().filter(|channel| self.subscribed.contains(*channel));
-            self.tower.upgrade().ok_or(Over)?.set_live(live);
+            self.subscriptions.upgrade().ok_or(SessionOver)?.set_live(live);
         }
         Ok(())
     }

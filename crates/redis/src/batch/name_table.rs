@@ -1,4 +1,4 @@
-//! Names of counters in the order they came, each once.
+//! NameTable of counters in the order they came, each once.
 //!
 //! They are kept as they will be sent, so that nothing is left to do when the batch departs.
 
@@ -7,40 +7,40 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use tollgate_core::{Charge, Key};
 
-use crate::keys::{Head, Name};
-use crate::link::Strings;
+use crate::keys::{Name, NamePrefix};
+use crate::link::PackedStrings;
 
 /// What a caller computes of a charge's name before it meets the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Named {
-    head: Head,
+pub(crate) struct HashedName {
+    head: NamePrefix,
     hash: u32,
 }
 
-impl Named {
+impl HashedName {
     pub(crate) fn new(partition: Option<&[u8]>, charge: &Charge<'_>, hasher: &RandomState) -> Self {
         let (key, limit) = (charge.key(), charge.limit());
         // Keys that were chosen to collide do not, as nobody knows the hasher's secret. Few counters
         // differ in what comes before the key alone.
         let hash = hasher.hash_one(key.as_bytes());
         let hash = u32::try_from(hash >> 32).unwrap_or_default();
-        Self { head: Head::new(partition, key, limit), hash }
+        Self { head: NamePrefix::new(partition, key, limit), hash }
     }
 
-    pub(super) fn label<'n>(&'n self, key: Key<'n>) -> Label<'n> {
-        Label { head: self.head.bytes(), key: key.as_bytes(), hash: self.hash }
+    pub(super) fn label<'n>(&'n self, key: Key<'n>) -> NameParts<'n> {
+        NameParts { head: self.head.bytes(), key: key.as_bytes(), hash: self.hash }
     }
 }
 
 /// A name: what comes before its key, the key, and a hash.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Label<'n> {
+pub(super) struct NameParts<'n> {
     pub(super) head: &'n [u8],
     pub(super) key: &'n [u8],
     pub(super) hash: u32,
 }
 
-impl Label<'_> {
+impl NameParts<'_> {
     pub(super) fn is(&self, name: &[u8]) -> bool {
         name.strip_prefix(self.head) == Some(self.key)
     }
@@ -52,10 +52,10 @@ impl Label<'_> {
     }
 }
 
-/// Names, each with its number from 1 on.
+/// NameTable, each with its number from 1 on.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    strings: Strings,
+pub(super) struct NameTable {
+    strings: PackedStrings,
     hashes: Vec<u32>,
     /// Numbers, where their hashes point or behind; 0 where there is none. Never more than half full.
     slots: Vec<u16>,
@@ -64,8 +64,8 @@ pub(super) struct Names {
 /// Slots to begin with: room for a whole load without growing.
 const FIRST_SLOTS: usize = 1024;
 
-impl Names {
-    pub(super) const fn strings(&self) -> &Strings {
+impl NameTable {
+    pub(super) const fn strings(&self) -> &PackedStrings {
         &self.strings
     }
 
@@ -93,7 +93,7 @@ impl Names {
 
     /// The number of a name, which is added unless it is there.
     #[inline]
-    pub(super) fn number(&mut self, label: Label<'_>) -> u16 {
+    pub(super) fn number(&mut self, label: NameParts<'_>) -> u16 {
         if self.len().saturating_mul(2) >= self.slots.len() {
             self.grow();
         }
@@ -112,12 +112,12 @@ impl Names {
     }
 
     /// The number of a name, if it is there.
-    pub(super) fn find(&self, label: Label<'_>) -> Option<u16> {
+    pub(super) fn find(&self, label: NameParts<'_>) -> Option<u16> {
         self.seek(label).ok()
     }
 
     /// The number of a name, or the slot for it.
-    fn seek(&self, label: Label<'_>) -> Result<u16, usize> {
+    fn seek(&self, label: NameParts<'_>) -> Result<u16, usize> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut slot = usize::try_from(label.hash).unwrap_or(0) & mask;
         loop {
@@ -155,24 +155,25 @@ mod tests {
     #[test]
     fn each_name_has_one_number_however_many_there_are_and_however_they_collide() {
         for hash in [|i: u32| i.wrapping_mul(0x9e37_79b9), |i: u32| i % 3] {
-            let mut names = Names::default();
+            let mut names = NameTable::default();
             for round in 0..2 {
                 for i in 0..2_000_u16 {
                     let key = i.to_string();
                     let hash = hash(u32::from(i));
-                    let number = names.number(Label { head: b"name ", key: key.as_bytes(), hash });
+                    let number =
+                        names.number(NameParts { head: b"name ", key: key.as_bytes(), hash });
                     assert_eq!(number, i.saturating_add(1), "round {round}");
                     assert_eq!(names.get(number), format!("name {i}").as_bytes());
                 }
             }
             assert_eq!(names.len(), 2_000);
             // The same bytes, wherever the key begins.
-            assert_eq!(names.find(Label { head: b"na", key: b"me 7", hash: hash(7) }), Some(8));
-            assert_eq!(names.find(Label { head: b"name", key: b"7", hash: hash(7) }), None);
+            assert_eq!(names.find(NameParts { head: b"na", key: b"me 7", hash: hash(7) }), Some(8));
+            assert_eq!(names.find(NameParts { head: b"name", key: b"7", hash: hash(7) }), None);
 
             names.clear();
 
-            let other = Label { head: b"an", key: b"other", hash: hash(1) };
+            let other = NameParts { head: b"an", key: b"other", hash: hash(1) };
             assert_eq!((names.len(), names.number(other)), (0, 1));
         }
     }

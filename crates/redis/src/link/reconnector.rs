@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::dial::Dialled;
-use super::wire::{Pulse, Wire};
-use super::{Lane, Shared};
+use super::connection::{Connection, PingReply};
+use super::dial::NewConnection;
+use super::{ConnectionSlot, LinkState};
 use crate::error::{ConnectError, ConnectErrorKind};
-use crate::{chance, checks, clock};
+use crate::{checks, clock, random};
 
 /// The pause before the second attempt; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -34,18 +34,22 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 pub(super) type FirstAttempt = oneshot::Sender<Result<(), ConnectError>>;
 
 /// Keeps a connection until the task is aborted.
-pub(super) async fn keep(shared: Arc<Shared>, lane: Arc<Lane>, mut first: Option<FirstAttempt>) {
+pub(super) async fn keep_connected(
+    shared: Arc<LinkState>,
+    slot: Arc<ConnectionSlot>,
+    mut first: Option<FirstAttempt>,
+) {
     let mut backoff = Backoff::default();
     let (mut told, mut met) = (None, false);
     loop {
         match shared.dialer.dial().await {
-            Ok(dialled) => match welcome(&shared, &dialled).await {
+            Ok(dialed) => match welcome(&shared, &dialed).await {
                 Ok(()) => {
                     told = None;
                     if std::mem::replace(&mut met, true) {
                         shared.counters.reconnects.fetch_add(1, Relaxed);
                     }
-                    if watch(&shared, &lane, dialled, first.take()).await >= PROVEN {
+                    if watch(&shared, &slot, dialed, first.take()).await >= PROVEN {
                         backoff = Backoff::default();
                     }
                 }
@@ -58,9 +62,9 @@ pub(super) async fn keep(shared: Arc<Shared>, lane: Arc<Lane>, mut first: Option
 }
 
 /// The checks of the first connection, whichever it is. The others find them done.
-async fn welcome(shared: &Shared, dialled: &Dialled) -> Result<(), ConnectError> {
+async fn welcome(shared: &LinkState, dialed: &NewConnection) -> Result<(), ConnectError> {
     if shared.warnings.get().is_none() {
-        let warnings = checks::run(&dialled.wire, &shared.config).await?;
+        let warnings = checks::run(&dialed.connection, &shared.config).await?;
         for warning in &warnings {
             tracing::warn!(%warning, "redis can be used, but");
         }
@@ -71,45 +75,45 @@ async fn welcome(shared: &Shared, dialled: &Dialled) -> Result<(), ConnectError>
 
 /// Offers the connection to callers for as long as it lives; returns how long that was.
 async fn watch(
-    shared: &Shared,
-    lane: &Lane,
-    mut dialled: Dialled,
+    shared: &LinkState,
+    slot: &ConnectionSlot,
+    mut dialed: NewConnection,
     first: Option<FirstAttempt>,
 ) -> Duration {
     let since = clock::now();
-    if let Some(now) = dialled.now {
+    if let Some(now) = dialed.now {
         shared.time.learn(now, since);
     }
-    lane.publish(Some(dialled.wire.clone()));
+    slot.publish(Some(dialed.connection.clone()));
     shared.connected();
     if let Some(first) = first {
         let _ = first.send(Ok(()));
     }
     tokio::select! {
-        _ = dialled.driver.join_next() => {}
-        () = dialled.wire.hung_up() => {}
-        () = look_after(shared, lane, &dialled.wire) => {}
+        _ = dialed.task.join_next() => {}
+        () = dialed.connection.close_requested() => {}
+        () = look_after(shared, slot, &dialed.connection) => {}
     }
-    lane.publish(None);
+    slot.publish(None);
     let address = &shared.config.address;
     tracing::warn!(%address, "the connection to redis ended");
-    // Dropping the driver ends every call that still waits on it.
-    drop(dialled);
+    // Dropping the task ends every call that still waits on it.
+    drop(dialed);
     clock::now().saturating_duration_since(since)
 }
 
 /// Probes the connection from time to time; returns when it is to be given up.
-async fn look_after(shared: &Shared, lane: &Lane, wire: &Wire) {
+async fn look_after(shared: &LinkState, slot: &ConnectionSlot, connection: &Connection) {
     let (deadline, breaker) = (shared.config.deadline, &shared.breaker);
     let stalled = STALLED.max(deadline.saturating_mul(2));
     loop {
         // For how long a PING may go unanswered before nobody else should wait for Redis.
         let patience = if breaker.is_open() {
-            sleep(chance::within(&shared.config.breaker.probe)).await;
+            sleep(random::within(&shared.config.breaker.probe)).await;
             deadline
         } else {
             let patience = tokio::select! {
-                () = lane.suspected() => deadline.max(shared.config.breaker.span).min(stalled),
+                () = slot.suspected() => deadline.max(shared.config.breaker.span).min(stalled),
                 () = sleep(HEARTBEAT) => stalled,
             };
             if breaker.is_open() {
@@ -117,11 +121,11 @@ async fn look_after(shared: &Shared, lane: &Lane, wire: &Wire) {
             }
             patience
         };
-        let ping = wire.ping();
+        let ping = connection.ping();
         tokio::pin!(ping);
         match timeout(patience, &mut ping).await {
-            Ok(Ok(Pulse::Alive)) => shared.revive(),
-            Ok(Ok(Pulse::Refused(_))) => shared.trip(),
+            Ok(Ok(PingReply::Alive)) => shared.revive(),
+            Ok(Ok(PingReply::Refused(_))) => shared.trip(),
             Ok(Err(_)) => return,
             Err(_) => {
                 shared.trip();
@@ -161,7 +165,7 @@ impl Backoff {
     fn pause(&mut self) -> Duration {
         let longest = self.next;
         self.next = longest.saturating_mul(2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        chance::within(&(longest.checked_div(2).unwrap_or_default()..=longest))
+        random::within(&(longest.checked_div(2).unwrap_or_default()..=longest))
     }
 }
 

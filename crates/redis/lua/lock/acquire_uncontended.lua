@@ -3,8 +3,8 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its sidecar
--- KEYS[3]  the latch of this hold
--- ARGV[1]  not_after, as in `head.lua`, and never 0
+-- KEYS[3]  the release record of this hold
+-- ARGV[1]  not_after, as in `not_after.lua`, and never 0
 -- ARGV[2]  the owner
 -- ARGV[3]  the lease in milliseconds
 -- ARGV[4]  the end of the sidecar: a space, 0, the lock-delay in milliseconds, the owner, the hold, and what

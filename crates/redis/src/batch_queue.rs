@@ -1,0 +1,295 @@
+//! Where callers wait for a flight: in batches, each of which becomes one batch.
+//!
+//! Callers fill the last batch, the driver takes another, so neither touches more than a pointer of
+//! what the other works on.
+//!
+//! The first batch departs first, until it has waited for too long. FlushRecords more come than Redis can
+//! serve, and the latest departs first: those list are answered with time to spare, where in
+//! order everybody would be sent with the little that is left of its time, and be charged without
+//! being told. Those who waited in vain are turned away uncharged shortly before their deadline,
+//! and not at once: callers that ask again at once would leave no processor time for the others.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::clock::Instant;
+
+/// How many empty batches are kept for their memory.
+const SPARES: usize = 8;
+
+/// What callers fill, and what departs as a whole.
+pub(crate) trait QueuedBatch: Default {
+    /// How full it is.
+    fn charges(&self) -> usize;
+
+    /// How many callers are in it.
+    fn callers(&self) -> usize;
+
+    /// Until when the one who came first waits, and the one who came last.
+    fn deadlines(&self) -> Option<(Instant, Instant)>;
+
+    /// Empties it, but keeps its memory.
+    fn clear(&mut self);
+}
+
+#[derive(Debug)]
+pub(crate) struct BatchQueue<B> {
+    state: Mutex<QueueState<B>>,
+    arrival: Notify,
+    /// Charges that make a batch full.
+    batch_charges: usize,
+    /// The most that wait at a time.
+    most: usize,
+    /// How long a caller waits in all.
+    patience: Duration,
+}
+
+/// Why somebody was not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueRejection {
+    Full,
+    Closed,
+}
+
+#[derive(Debug)]
+struct QueueState<B> {
+    full: VecDeque<B>,
+    open: B,
+    waiting: usize,
+    spares: Vec<B>,
+    /// Whether the driver sleeps and must be woken.
+    asleep: bool,
+    closed: bool,
+}
+
+impl<B: QueuedBatch> BatchQueue<B> {
+    pub(crate) fn new(batch_charges: usize, most: usize, patience: Duration) -> Self {
+        let state = QueueState {
+            full: VecDeque::new(),
+            open: B::default(),
+            waiting: 0,
+            spares: Vec::new(),
+            asleep: false,
+            closed: false,
+        };
+        Self { state: Mutex::new(state), arrival: Notify::new(), batch_charges, most, patience }
+    }
+
+    /// With less than this left of its time nobody departs: it would most likely be charged and
+    /// told that it may have been.
+    pub(crate) fn min_time_left(&self) -> Duration {
+        self.patience.checked_div(4).unwrap_or_default()
+    }
+
+    /// Has one caller put itself into the last batch.
+    pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut B) -> T) -> Result<T, QueueRejection> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(QueueRejection::Closed);
+        }
+        if state.waiting >= self.most {
+            return Err(QueueRejection::Full);
+        }
+        let entered = enter(&mut state.open);
+        state.waiting = state.waiting.saturating_add(1);
+        if state.open.charges() >= self.batch_charges {
+            let batch = state.next_open();
+            state.full.push_back(batch);
+        }
+        let asleep = std::mem::take(&mut state.asleep);
+        drop(state);
+        if asleep {
+            self.arrival.notify_one();
+        }
+        Ok(entered)
+    }
+
+    /// The next batch, once there is one; nothing after the queue was closed.
+    pub(crate) async fn next_batch(&self, now: impl Fn() -> Instant) -> Option<B> {
+        loop {
+            {
+                let mut state = self.lock();
+                if state.closed {
+                    return None;
+                }
+                if state.waiting > 0 {
+                    let batch = if self.is_overloaded(&state, now()) {
+                        state.full.pop_back()
+                    } else {
+                        state.full.pop_front()
+                    };
+                    let batch = batch.unwrap_or_else(|| state.next_open());
+                    state.waiting = state.waiting.saturating_sub(batch.callers());
+                    return Some(batch);
+                }
+                state.asleep = true;
+            }
+            self.arrival.notified().await;
+        }
+    }
+
+    /// A batch whose time has run out. The open one departs before that happens to it.
+    pub(crate) fn expired(&self, now: Instant) -> Option<B> {
+        let least = self.min_time_left();
+        // The last of a batch is its youngest.
+        let is_over =
+            |batch: &mut B| batch.deadlines().is_some_and(|(_, last)| left(last, now) < least);
+        let mut state = self.lock();
+        let batch = state.full.pop_front_if(is_over)?;
+        state.waiting = state.waiting.saturating_sub(batch.callers());
+        Some(batch)
+    }
+
+    /// Whether the first has waited for so long that nobody should who comes now.
+    fn is_overloaded(&self, state: &QueueState<B>, now: Instant) -> bool {
+        let first = state.full.front().and_then(QueuedBatch::deadlines);
+        first.is_some_and(|(first, _)| {
+            left(first, now).saturating_add(self.min_time_left()) < self.patience
+        })
+    }
+
+    /// Takes back a batch for its memory.
+    pub(crate) fn recycle(&self, mut batch: B) {
+        batch.clear();
+        let mut state = self.lock();
+        if state.spares.len() < SPARES {
+            state.spares.push(batch);
+        }
+    }
+
+    /// Lets nobody in any more, and drops those who wait.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let dropped = (std::mem::take(&mut state.full), std::mem::take(&mut state.open));
+        drop(state);
+        drop(dropped);
+        self.arrival.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
+        // Nothing panics while it is held; if something did, the line is whole all the same.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: QueuedBatch> QueueState<B> {
+    /// Takes the open batch and opens another.
+    fn next_open(&mut self) -> B {
+        let next = self.spares.pop().unwrap_or_default();
+        std::mem::replace(&mut self.open, next)
+    }
+}
+
+fn left(deadline: Instant, now: Instant) -> Duration {
+    deadline.saturating_duration_since(now)
+}
+
+#[cfg(test)]
+#[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::clock;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Caller(usize, Instant);
+
+    impl QueuedBatch for Vec<Caller> {
+        fn charges(&self) -> usize {
+            self.iter().map(|caller| caller.0).sum()
+        }
+
+        fn callers(&self) -> usize {
+            self.len()
+        }
+
+        fn deadlines(&self) -> Option<(Instant, Instant)> {
+            self.first().zip(self.last()).map(|(first, last)| (first.1, last.1))
+        }
+
+        fn clear(&mut self) {
+            self.clear();
+        }
+    }
+
+    type Callers = Vec<Caller>;
+
+    fn queue() -> BatchQueue<Callers> {
+        BatchQueue::new(256, 10_000, 20 * MS)
+    }
+
+    fn join(queue: &BatchQueue<Callers>, caller: Caller) -> Result<(), QueueRejection> {
+        queue.join(|batch| batch.push(caller))
+    }
+
+    /// What departs at `now`, if something does.
+    fn batch(queue: &BatchQueue<Callers>, now: Instant) -> Option<Vec<Caller>> {
+        match pin!(queue.next_batch(|| now)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(batch) => batch,
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_load_is_full_with_its_last_job_which_is_not_torn_apart() {
+        let (queue, now) = (queue(), clock::now());
+        let caller = |charges| Caller(charges, now + 20 * MS);
+        for charges in [255, 256, 1] {
+            join(&queue, caller(charges)).unwrap();
+        }
+
+        assert_eq!(batch(&queue, now), Some(vec![caller(255), caller(256)]), "511 charges at most");
+        assert_eq!(batch(&queue, now), Some(vec![caller(1)]), "what is there departs");
+        assert_eq!(batch(&queue, now), None);
+    }
+
+    #[test]
+    fn one_more_than_may_wait_is_turned_away() {
+        let (queue, now) = (queue(), clock::now());
+        let caller = Caller(1, now + 20 * MS);
+        for _ in 0..10_000 {
+            join(&queue, caller).unwrap();
+        }
+
+        assert_eq!(join(&queue, caller), Err(QueueRejection::Full));
+
+        assert_eq!(batch(&queue, now).unwrap().len(), 256);
+        assert_eq!(join(&queue, caller), Ok(()), "there is room again");
+    }
+
+    #[test]
+    fn the_latest_departs_first_while_the_first_has_waited_for_too_long() {
+        let (queue, start) = (&queue(), clock::now());
+        // A full batch each millisecond.
+        let caller = |ms: u32| Caller(256, start + (20 + ms) * MS);
+        for ms in 0..16 {
+            join(queue, caller(ms)).unwrap();
+        }
+
+        assert_eq!(batch(queue, start + 5 * MS), Some(vec![caller(0)]), "in order so far");
+        assert_eq!(batch(queue, start + 6 * MS + MS / 2), Some(vec![caller(15)]));
+        assert_eq!(batch(queue, start + 19 * MS), Some(vec![caller(14)]));
+        let expired = |ms| std::iter::from_fn(move || queue.expired(start + ms * MS)).flatten();
+        assert_eq!(expired(19).collect::<Vec<_>>(), [1, 2, 3].map(caller));
+        assert_eq!(expired(40).collect::<Vec<_>>(), [4, 5, 6, 7, 8, 9, 10, 11, 12, 13].map(caller));
+    }
+
+    #[test]
+    fn a_closed_queue_drops_who_waits_and_lets_nobody_in() {
+        let (queue, now) = (queue(), clock::now());
+        join(&queue, Caller(1, now)).unwrap();
+
+        queue.close();
+
+        assert_eq!(join(&queue, Caller(1, now)), Err(QueueRejection::Closed));
+        assert_eq!(batch(&queue, now), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! ReleaseRecords that nobody will ask any more, removed many at a time.
+//!
+//! Redisson sends a command for each, and does not wait for it. It is a third of all commands, for
+//! something that ends by itself: here they are gathered for a moment. Should the store be dropped
+//! meanwhile, they end with their time to live.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::link::{Link, command};
+
+/// ReleaseRecords removed with one command: some twenty microseconds of Redis's time.
+const AT_ONCE: usize = 64;
+
+/// For how long they are gathered at most: a record is kept that little longer.
+const FLUSH_AFTER: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Default)]
+pub(super) struct ReleaseRecords {
+    /// Less than [`AT_ONCE`].
+    spent: Mutex<Vec<String>>,
+}
+
+/// What is to be done when one was added.
+#[derive(Debug, PartialEq, Eq)]
+enum FlushRecords {
+    /// Somebody will send for it.
+    Nothing,
+    /// It is the first: send for it in a moment.
+    Soon,
+    /// These are enough.
+    Now(Vec<String>),
+}
+
+impl ReleaseRecords {
+    fn add(&self, record: String) -> FlushRecords {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.push(record);
+        match spent.len() {
+            1 => FlushRecords::Soon,
+            AT_ONCE.. => FlushRecords::Now(std::mem::take(&mut *spent)),
+            _ => FlushRecords::Nothing,
+        }
+    }
+
+    fn all(&self) -> Vec<String> {
+        std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has it removed, with others. What is returned is to be run on the thread of the store.
+    pub(super) fn remove(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        record: String,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let enough = match self.add(record) {
+            FlushRecords::Nothing => return None,
+            FlushRecords::Now(records) => records,
+            FlushRecords::Soon => Vec::new(),
+        };
+        let (records, link) = (Arc::clone(self), Arc::clone(link));
+        Some(async move {
+            if enough.is_empty() {
+                sleep(FLUSH_AFTER).await;
+                send_for(&link, &records.all());
+            } else {
+                send_for(&link, &enough);
+            }
+        })
+    }
+}
+
+fn send_for(link: &Link, records: &[String]) {
+    if !records.is_empty() {
+        let records = records.iter().map(String::as_bytes);
+        let words: Vec<&[u8]> = std::iter::once(&b"UNLINK"[..]).chain(records).collect();
+        link.send_and_forget(command(&words));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_sent_for_in_a_moment_or_when_there_are_enough() {
+        let records = ReleaseRecords::default();
+        let name = |i: usize| format!("record {i}");
+
+        assert_eq!(records.add(name(0)), FlushRecords::Soon);
+        for i in 1..AT_ONCE - 1 {
+            assert_eq!(records.add(name(i)), FlushRecords::Nothing);
+        }
+        let FlushRecords::Now(sent) = records.add(name(AT_ONCE - 1)) else {
+            panic!("these are enough")
+        };
+
+        assert_eq!(sent, (0..AT_ONCE).map(name).collect::<Vec<_>>());
+        assert_eq!(records.add(name(0)), FlushRecords::Soon, "the next is a first again");
+        assert_eq!(records.all(), [name(0)]);
+        assert!(records.all().is_empty());
+    }
+}

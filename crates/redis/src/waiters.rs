@@ -1,0 +1,339 @@
+//! Those who wait for one batch, and what they are answers.
+//!
+//! They share one piece of memory, which each locks twice: to take its waiter and to take its answer.
+//! The [`Waiters`] is the driver's side of it, a [`WaiterHandle`] a caller's.
+//!
+//! A waker is never dropped under the lock: it may be the last that holds a task, and with it somebody
+//! else's handle of the same list.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tollgate_core::{StoreError, StoreErrorKind};
+
+use crate::batch::PendingAnswer;
+use crate::clock::Instant;
+use crate::error::Cause;
+
+#[derive(Debug, Default)]
+struct SharedWaitList(Mutex<WaitList>);
+
+#[derive(Debug, Default)]
+struct WaitList {
+    waiters: Vec<Waiter>,
+    /// Requests of all of them.
+    requests: usize,
+    /// Seats whose callers gave up.
+    given_up: usize,
+    /// What was answers, by the place of each request; empty before.
+    answers: Vec<PendingAnswer>,
+    /// Why those who failed did.
+    error: Option<StoreError>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    waker: Option<Waker>,
+    /// Its requests, by their places.
+    first: usize,
+    requests: usize,
+    state: WaiterState,
+}
+
+/// How it state with a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaiterState {
+    Waiting,
+    /// Nobody listens any more.
+    GaveUp,
+    /// Its time had run out before it could depart.
+    Expired,
+    /// Its answers are there.
+    Answered,
+    /// There is an error, and no answer.
+    Failed,
+    /// There is an error, and answers to some of its requests.
+    PartlyCharged,
+}
+
+impl SharedWaitList {
+    fn lock(&self) -> MutexGuard<'_, WaitList> {
+        // Nothing panics while it is held; if something did, the list is whole all the same.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WaitList {
+    /// Says how it state with those who wait and of whom this holds; whom to wake.
+    fn settle(
+        &mut self,
+        mut state: impl FnMut(&Waiter, usize) -> Option<WaiterState>,
+    ) -> Vec<Waker> {
+        let mut wakers = Vec::with_capacity(self.waiters.len());
+        for (number, waiter) in self.waiters.iter_mut().enumerate() {
+            if waiter.state == WaiterState::Waiting
+                && let Some(state) = state(waiter, number)
+            {
+                waiter.state = state;
+                wakers.extend(waiter.waker.take());
+            }
+        }
+        wakers
+    }
+}
+
+fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// A caller's place. Dropping it before its time is giving up.
+#[derive(Debug)]
+pub(crate) struct WaiterHandle {
+    list: Arc<SharedWaitList>,
+    waiter: usize,
+    taken: bool,
+}
+
+impl WaiterHandle {
+    /// What is answers of each request, once something is, as far as it is taken: only once.
+    pub(crate) fn poll<T>(
+        &mut self,
+        context: &Context<'_>,
+        take: impl FnOnce(&mut [PendingAnswer]) -> T,
+    ) -> Poll<Result<T, StoreError>> {
+        let mut list = self.list.lock();
+        let WaitList { waiters, answers, error, .. } = &mut *list;
+        let Some(waiter) = waiters.get_mut(self.waiter) else {
+            return Poll::Ready(Err(StoreError::new(StoreErrorKind::Timeout)));
+        };
+        let answers = match waiter.state {
+            WaiterState::Waiting => {
+                let known = waiter.waker.as_ref().is_some_and(|w| w.will_wake(context.waker()));
+                let old = (!known).then(|| waiter.waker.replace(context.waker().clone()));
+                drop(list);
+                drop(old);
+                return Poll::Pending;
+            }
+            WaiterState::Answered => {
+                let end = waiter.first.saturating_add(waiter.requests);
+                Ok(take(answers.get_mut(waiter.first..end).unwrap_or_default()))
+            }
+            WaiterState::GaveUp | WaiterState::Expired => Err(Cause::DeadlinePassed.unavailable()),
+            WaiterState::Failed | WaiterState::PartlyCharged => {
+                // Without a reason, the driver's thread has ended.
+                let error = error.clone().unwrap_or(StoreError::new(StoreErrorKind::Timeout));
+                let partly = waiter.state == WaiterState::PartlyCharged;
+                Err(if partly { error.after_a_charge() } else { error })
+            }
+        };
+        drop(list);
+        self.taken = true;
+        Poll::Ready(answers)
+    }
+}
+
+impl Drop for WaiterHandle {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let mut list = self.list.lock();
+        let waker = match list.waiters.get_mut(self.waiter) {
+            Some(waiter) if waiter.state == WaiterState::Waiting => {
+                waiter.state = WaiterState::GaveUp;
+                waiter.waker.take()
+            }
+            _ => None,
+        };
+        if waker.is_some() {
+            list.given_up = list.given_up.saturating_add(1);
+        }
+        drop(list);
+        drop(waker);
+    }
+}
+
+/// Seats callers, and tells them. Should it be dropped before all are answers, they are answers that.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Arc<SharedWaitList>);
+
+impl Waiters {
+    /// Seats a caller with so many requests.
+    pub(crate) fn add(&self, requests: usize, waker: Waker) -> WaiterHandle {
+        let mut list = self.0.lock();
+        let (waiter, first) = (list.waiters.len(), list.requests);
+        list.requests = first.saturating_add(requests);
+        let (waker, state) = (Some(waker), WaiterState::Waiting);
+        list.waiters.push(Waiter { waker, first, requests, state });
+        drop(list);
+        WaiterHandle { list: Arc::clone(&self.0), waiter, taken: false }
+    }
+
+    /// Leaves behind who gave up, and turns away whose deadline, in the order of the waiters, is before
+    /// `earliest`. Returns for each request whether it live, unless all do.
+    pub(crate) fn retain_live(
+        &self,
+        deadlines: &[Instant],
+        earliest: Instant,
+    ) -> Option<Vec<bool>> {
+        let mut list = self.0.lock();
+        let late =
+            |waiter: usize| deadlines.get(waiter).is_some_and(|deadline| *deadline < earliest);
+        if list.given_up == 0 && !(0..deadlines.len()).any(late) {
+            return None;
+        }
+        let wakers = list.settle(|_, waiter| late(waiter).then_some(WaiterState::Expired));
+        let mut live = Vec::with_capacity(list.requests);
+        for waiter in &list.waiters {
+            live.extend(std::iter::repeat_n(waiter.state == WaiterState::Waiting, waiter.requests));
+        }
+        drop(list);
+        wake(wakers);
+        Some(live)
+    }
+
+    /// Turns everybody away, uncharged.
+    pub(crate) fn reject_all(&self) {
+        let wakers = self.0.lock().settle(|_, _| Some(WaiterState::Expired));
+        wake(wakers);
+    }
+
+    /// Tells those of whose requests none is open.
+    pub(crate) fn deliver(&self, answers: &mut Vec<PendingAnswer>) {
+        let mut list = self.0.lock();
+        if !answers.iter().any(PendingAnswer::is_undecided) {
+            list.answers = mem::take(answers);
+            let wakers = list.settle(|_, _| Some(WaiterState::Answered));
+            drop(list);
+            return wake(wakers);
+        }
+        let mut all = mem::take(&mut list.answers);
+        all.resize_with(answers.len(), PendingAnswer::default);
+        let wakers = list.settle(|waiter, _| {
+            let places = waiter.first..waiter.first.saturating_add(waiter.requests);
+            let (own, to) = (answers.get_mut(places.clone())?, all.get_mut(places)?);
+            if own.iter().any(PendingAnswer::is_undecided) {
+                return None;
+            }
+            to.swap_with_slice(own);
+            Some(WaiterState::Answered)
+        });
+        list.answers = all;
+        drop(list);
+        wake(wakers);
+    }
+
+    /// Tells all who still wait that there will be no answer, given what is answers by now.
+    pub(crate) fn fail(&self, error: StoreError, answers: &[PendingAnswer]) {
+        let mut list = self.0.lock();
+        list.error = Some(error);
+        let wakers = list.settle(|waiter, _| {
+            let own = answers.get(waiter.first..waiter.first.saturating_add(waiter.requests));
+            let partly = own.is_some_and(|own| own.iter().any(|answers| !answers.is_undecided()));
+            Some(if partly { WaiterState::PartlyCharged } else { WaiterState::Failed })
+        });
+        drop(list);
+        wake(wakers);
+    }
+}
+
+impl Drop for Waiters {
+    fn drop(&mut self) {
+        let wakers = self.0.lock().settle(|_, _| Some(WaiterState::Failed));
+        wake(wakers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::state::ImmediateTake;
+    use tollgate_core::{Span, Timestamp};
+
+    use super::*;
+    use crate::clock;
+    use crate::wake_count::WakeCount;
+
+    fn decided(places: &[u64]) -> Vec<PendingAnswer> {
+        let passed = |place: &u64| match place {
+            0 => PendingAnswer::Undecided,
+            place => {
+                PendingAnswer::BucketTake(ImmediateTake::Pass(Span::ZERO), Timestamp::from_micros(*place))
+            }
+        };
+        places.iter().map(passed).collect()
+    }
+
+    /// When each was decided, 0 for what is open; what kind of error; or nothing yet.
+    fn hear(handle: &mut WaiterHandle) -> Option<Result<Vec<u64>, StoreErrorKind>> {
+        let when = |answers: &mut PendingAnswer| match mem::take(answers) {
+            PendingAnswer::BucketTake(_, at) => at.as_micros(),
+            _ => 0,
+        };
+        let take = |answers: &mut [PendingAnswer]| answers.iter_mut().map(when).collect();
+        match handle.poll(&Context::from_waker(Waker::noop()), take) {
+            Poll::Pending => None,
+            Poll::Ready(heard) => Some(heard.map_err(|error| error.kind())),
+        }
+    }
+
+    #[test]
+    fn each_is_told_its_own_and_woken_once() {
+        let (waiters, wakes) = (Waiters::default(), Arc::new(WakeCount::default()));
+        let add = |requests| waiters.add(requests, Arc::clone(&wakes).into());
+        let (mut one, mut three, mut two) = (add(1), add(3), add(2));
+
+        waiters.deliver(&mut decided(&[1, 2, 3, 4, 5, 6]));
+
+        assert_eq!(wakes.take(), 3);
+        assert_eq!(hear(&mut two), Some(Ok(vec![5, 6])));
+        assert_eq!(hear(&mut one), Some(Ok(vec![1])));
+        assert_eq!(hear(&mut three), Some(Ok(vec![2, 3, 4])));
+    }
+
+    #[test]
+    fn who_is_told_in_part_waits_for_the_rest_or_learns_that_something_was_charged() {
+        let waiters = Waiters::default();
+        let [mut first, mut second, mut third] =
+            [1, 2, 2].map(|requests| waiters.add(requests, Waker::noop().clone()));
+        let mut all = decided(&[1, 2, 0, 0, 0]);
+
+        waiters.deliver(&mut all);
+        assert_eq!(hear(&mut first), Some(Ok(vec![1])));
+        assert_eq!((hear(&mut second), hear(&mut third)), (None, None));
+        waiters.fail(StoreError::new(StoreErrorKind::Unavailable), &all);
+
+        assert_eq!(hear(&mut second), Some(Err(StoreErrorKind::Timeout)), "one was charged");
+        assert_eq!(hear(&mut third), Some(Err(StoreErrorKind::Unavailable)));
+    }
+
+    #[test]
+    fn who_gave_up_or_is_late_stays_behind() {
+        let (waiters, now) = (Waiters::default(), clock::now());
+        let add = |requests| waiters.add(requests, Waker::noop().clone());
+        let (mut late, gone, mut going) = (add(1), add(2), add(1));
+        let deadlines = [1, 2, 3].map(|ms| now + Duration::from_millis(ms));
+        assert_eq!(waiters.retain_live(&deadlines, now), None, "all go");
+
+        drop(gone);
+        let live = waiters.retain_live(&deadlines, deadlines[1]);
+
+        assert_eq!(live, Some(vec![false, false, false, true]));
+        assert_eq!(hear(&mut late), Some(Err(StoreErrorKind::Unavailable)));
+        waiters.deliver(&mut decided(&[0, 0, 0, 4]));
+        assert_eq!(hear(&mut going), Some(Ok(vec![4])));
+    }
+
+    #[test]
+    fn without_a_pilot_nobody_waits() {
+        let waiters = Waiters::default();
+        let mut handle = waiters.add(1, Waker::noop().clone());
+        assert_eq!(hear(&mut handle), None);
+
+        drop(waiters);
+
+        assert_eq!(hear(&mut handle), Some(Err(StoreErrorKind::Timeout)));
+    }
+}
