@@ -14,9 +14,14 @@ pub(crate) struct Program {
     pub(crate) said: String,
 }
 
+/// The program with an empty environment but for free ports: a test must pass beside a server that
+/// listens on the default ones. Flags go before these variables.
 fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.env_clear();
+    for listener in ["HTTP", "GRPC", "RESP", "ADMIN"] {
+        command.env(format!("TOLLGATE_{listener}"), "127.0.0.1:0");
+    }
     command
 }
 
@@ -27,8 +32,7 @@ pub(crate) fn run(args: &[&str]) -> Output {
 /// Starts `serve`, and reads where it listens.
 pub(crate) fn serve(args: &[&str], variables: &[(&str, &str)]) -> Program {
     let mut command = tollgate();
-    command.args(["serve", "--http=127.0.0.1:0", "--resp=127.0.0.1:0", "--admin=127.0.0.1:0"]);
-    command.arg("--grpc=127.0.0.1:0").args(args).envs(variables.iter().copied());
+    command.arg("serve").args(args).envs(variables.iter().copied());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let said: Vec<String> = lines.by_ref().take(6).map(|line| line.unwrap()).collect();
@@ -172,7 +176,7 @@ fn flags_go_before_variables_before_the_file() {
 fn what_makes_no_sense_is_told_before_anything_listens() {
     let dir = TempDir::new();
     let config = dir.path().join("bad.toml");
-    std::fs::write(&config, "http = \"127.0.0.1:0\"\nadmin-tokn = \"canary-7f3\"\n").unwrap();
+    std::fs::write(&config, "fleet = \"a\"\nadmin-tokn = \"canary-7f3\"\n").unwrap();
     for (args, why) in [
         (&["serve", "--admin", "0.0.0.0:0"][..], "set --admin-token-file"),
         (&["serve", "--store", "http://x"], "redis"),

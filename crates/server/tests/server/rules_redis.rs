@@ -270,9 +270,7 @@ fn there_is_one_authority_and_it_is_reachable_as_described() {
         (&["--rules-from", "http://h:canary-7@x"], "begins with redis://"),
         (&["--rules-from", "rules.yaml"], "--rules"),
     ] {
-        let mut all = vec!["serve", "--http=off", "--resp=off", "--admin=off"];
-        all.extend(args);
-        let output = run(&all);
+        let output = run(&[&["serve"], args].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(why) && !said.contains("canary-7"), "{said}");
