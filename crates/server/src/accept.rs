@@ -1,14 +1,23 @@
 //! Accepting connections: without delays of small packets, without dying of a full table, and no
-//! more than a door may have.
+//! more than a listener may have.
+//!
+//! [`serve`] is the accept loop of every listener that runs on the server's runtime. The Redis
+//! protocol has threads of its own, and shares [`next`] and [`OpenConnection`].
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::room::Connections;
+use crate::listener::Listener;
+use crate::room::Room;
+use crate::tls::Speaks;
 
 /// How long to wait after the system refused: descriptors come back as connections end.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -78,13 +87,133 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Counts one more connection, unless there are too many.
-pub(crate) fn admit(connections: &Connections, most: usize) -> bool {
-    let most = u64::try_from(most).unwrap_or(u64::MAX);
-    let more = |open: u64| (open < most).then(|| open.saturating_add(1));
-    let admitted =
-        connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-    let count = if admitted { &connections.accepted } else { &connections.turned_away };
-    count.fetch_add(1, Ordering::Relaxed);
-    admitted
+/// A connection that counts as open until this is dropped.
+pub(crate) struct OpenConnection {
+    room: Arc<Room>,
+    listener: Listener,
+}
+
+impl OpenConnection {
+    /// Counts one more connection, unless there are too many.
+    pub(crate) fn admit(room: &Arc<Room>, listener: Listener) -> Option<Self> {
+        let most = u64::try_from(room.settings.max_connections).unwrap_or(u64::MAX);
+        let more = |open: u64| (open < most).then(|| open.saturating_add(1));
+        let connections = &room.connections[listener];
+        let admitted =
+            connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        let count = if admitted { &connections.accepted } else { &connections.turned_away };
+        count.fetch_add(1, Ordering::Relaxed);
+        admitted.then(|| Self { room: Arc::clone(room), listener })
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.room.connections[self.listener].open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A socket that is bound, and what serving it takes.
+pub(crate) struct Bound {
+    pub(crate) listener: Listener,
+    pub(crate) socket: std::net::TcpListener,
+    pub(crate) room: Arc<Room>,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Whether only this machine reaches it.
+    pub(crate) local: bool,
+}
+
+/// A connection that was accepted, apart from its stream.
+pub(crate) struct ConnectionContext {
+    pub(crate) room: Arc<Room>,
+    pub(crate) listener: Listener,
+    pub(crate) peer: SocketAddr,
+    /// Whether the listener is reached from this machine only.
+    pub(crate) local: bool,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+impl ConnectionContext {
+    /// Counts that it was closed because its client took too long.
+    pub(crate) fn timed_out(&self) {
+        self.room.connections[self.listener].timed_out.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves the connections of a listener.
+pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
+    /// What clients agree to, under TLS.
+    const SPEAKS: Speaks;
+
+    /// What a client too many is told, in the clear; then its connection is closed.
+    const TOO_MANY: &'static [u8];
+
+    /// Serves one connection to its end.
+    fn serve<S>(self, stream: S, connection: ConnectionContext) -> impl Future<Output = ()> + Send
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+}
+
+/// Serves until told to stop, and then until the last connection has ended.
+pub(crate) async fn serve(bound: Bound, server: impl ServeConnection) {
+    let Bound { listener, socket, room, mut stop, local } = bound;
+    let Ok(socket) = TcpListener::from_std(socket) else { return };
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = next(&socket) => {
+                let Some(open) = OpenConnection::admit(&room, listener) else {
+                    turn_away(stream, &room, &server);
+                    continue;
+                };
+                let Ok(peer) = stream.peer_addr() else { continue };
+                let (room, stop) = (Arc::clone(&room), stop.clone());
+                let connection = ConnectionContext { room, listener, peer, local, stop };
+                tasks.spawn(begin(stream, connection, server.clone(), open));
+            }
+            () = stopped(&mut stop) => break,
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+    drop(socket);
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    // Those that do not end in time are cut when the set is dropped.
+    let _ = tokio::time::timeout(room.settings.drain_timeout, ended).await;
+}
+
+/// Waits until the server is told to stop.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // If nobody can tell any more, there is nothing to serve for.
+    let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+/// Shakes hands if there is a certificate, and serves.
+async fn begin<P: ServeConnection>(
+    stream: TcpStream,
+    mut connection: ConnectionContext,
+    server: P,
+    _open: OpenConnection,
+) {
+    let Some(tls) = connection.room.tls.clone() else {
+        return server.serve(stream, connection).await;
+    };
+    let shaken = tokio::select! {
+        shaken = tls.accept(stream, P::SPEAKS) => shaken,
+        // Whoever has not asked yet is owed nothing.
+        () = stopped(&mut connection.stop) => return,
+    };
+    // What became of a handshake that failed is counted there.
+    if let Ok(stream) = shaken {
+        server.serve(stream, connection).await;
+    }
+}
+
+/// Says why, if that can be said without shaking hands, and closes.
+fn turn_away<P: ServeConnection>(stream: TcpStream, room: &Room, _: &P) {
+    use std::io::Write as _;
+    if room.tls.is_none()
+        && let Ok(mut stream) = stream.into_std()
+    {
+        let _ = stream.write_all(P::TOO_MANY);
+    }
 }

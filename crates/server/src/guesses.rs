@@ -12,6 +12,8 @@ use tollgate::EmbeddedStore;
 use tollgate::core::algorithm::TokenBucket;
 use tollgate::core::{Charge, Key, Limit, Op, Quota};
 
+use crate::listener::{Listener, PerListener};
+
 /// How many wrong tokens an address may say in a minute: at the admin listener before it waits, at
 /// the doors before no more of them are logged.
 const GUESSES: u64 = 10;
@@ -25,47 +27,10 @@ const MAX_ADDRESSES: usize = 10_000;
 /// The key of all addresses together, which is none of them.
 const EVERYBODY: &str = "everybody";
 
-/// Where a token was said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listener {
-    /// HTTP.
-    Http,
-    /// The Redis protocol.
-    Resp,
-    /// The admin API.
-    Admin,
-    /// Envoy's rate limit service.
-    Grpc,
-}
-
-impl Listener {
-    /// All of them, in the order of their places.
-    pub(crate) const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Admin, Self::Grpc];
-
-    /// Its name in metrics and logs.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Resp => "resp",
-            Self::Admin => "admin",
-            Self::Grpc => "grpc",
-        }
-    }
-
-    const fn place(self) -> usize {
-        match self {
-            Self::Http => 0,
-            Self::Resp => 1,
-            Self::Admin => 2,
-            Self::Grpc => 3,
-        }
-    }
-}
-
 /// What is kept of wrong tokens.
 #[derive(Debug)]
 pub(crate) struct Guesses {
-    counts: [AtomicU64; 4],
+    counts: PerListener<AtomicU64>,
     admin: EmbeddedStore,
     doors: EmbeddedStore,
     /// Of one address.
@@ -82,7 +47,7 @@ impl Default for Guesses {
             Limit::new(TokenBucket, quota).ok()
         };
         Self {
-            counts: Default::default(),
+            counts: PerListener::default(),
             admin: store(),
             doors: store(),
             each: limit(GUESSES),
@@ -100,9 +65,7 @@ impl Guesses {
         peer: Option<SocketAddr>,
         request: Option<&str>,
     ) {
-        if let Some(count) = self.counts.get(listener.place()) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.counts[listener].fetch_add(1, Ordering::Relaxed);
         let address = peer.map(|peer| peer.ip());
         let logged = if listener == Listener::Admin {
             self.each(&self.admin, address, Op::Take(1))
@@ -129,7 +92,7 @@ impl Guesses {
 
     /// How many there were at a listener.
     pub(crate) fn count(&self, listener: Listener) -> u64 {
-        self.counts.get(listener.place()).map_or(0, |count| count.load(Ordering::Relaxed))
+        self.counts[listener].load(Ordering::Relaxed)
     }
 
     fn each(&self, store: &EmbeddedStore, address: Option<IpAddr>, op: Op) -> bool {

@@ -15,6 +15,7 @@ pub mod envoy;
 mod fuzz;
 mod guesses;
 mod http;
+mod listener;
 mod room;
 pub mod rules;
 mod server;
@@ -23,6 +24,7 @@ mod store;
 pub mod telemetry;
 pub mod tls;
 
+pub use listener::{Listener, PerListener};
 pub use room::{Connections, Readiness, Room};
-pub use server::{Addresses, Server, StartError};
+pub use server::{Server, StartError};
 pub use store::{AnyStore, StoreTime};

@@ -9,6 +9,7 @@ use tollgate::{Admission, Limiter};
 
 use crate::envoy::EnvoyKeeper;
 use crate::guesses::Guesses;
+use crate::listener::PerListener;
 use crate::rules::Keeper;
 use crate::settings::Settings;
 use crate::settings::value::WithoutRules;
@@ -40,8 +41,8 @@ pub struct Room {
     pub tls: Option<Arc<Tls>>,
     /// Where Envoy's rules come from.
     pub envoy: EnvoyKeeper,
-    /// Connections by door: HTTP, RESP, admin, gRPC.
-    pub connections: [Connections; 4],
+    /// Connections of each listener.
+    pub connections: PerListener<Connections>,
     /// Wrong tokens.
     pub(crate) guesses: Guesses,
     draining: AtomicBool,
@@ -92,7 +93,7 @@ impl Room {
             events,
             level,
             tls,
-            connections: Default::default(),
+            connections: PerListener::default(),
             guesses: Guesses::default(),
             draining: AtomicBool::new(false),
             next_request: AtomicU64::new(0),

@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Limiter;
 
-use crate::doors::{self, grpc, resp};
+use crate::accept::{self, Bound};
+use crate::listener::{AnnounceDrain, Listener, PerListener};
 use crate::room::Room;
 use crate::settings::Settings;
 use crate::settings::value::Listen;
@@ -17,31 +18,22 @@ use crate::store::AnyStore;
 use crate::telemetry::events::{Events, Passing};
 use crate::telemetry::log::LevelHandle;
 use crate::tls::{Tls, TlsError};
-use crate::{accept, admin, envoy, rules};
+use crate::{envoy, rules};
 
 /// A server that runs until [`Server::stop`]. Dropped, it ends at once.
-#[derive(Debug)]
 pub struct Server {
     room: Arc<Room>,
-    addresses: Addresses,
+    addresses: PerListener<Option<SocketAddr>>,
     stop: watch::Sender<bool>,
-    tasks: JoinSet<()>,
+    listeners: JoinSet<()>,
     followers: JoinSet<()>,
-    threads: Option<resp::Threads>,
-    health: Option<grpc::Health>,
+    announcements: Vec<AnnounceDrain>,
 }
 
-/// Where a server listens; `None` for a door that is off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
-    /// HTTP.
-    pub http: Option<SocketAddr>,
-    /// Envoy's rate limit service.
-    pub grpc: Option<SocketAddr>,
-    /// The Redis protocol.
-    pub resp: Option<SocketAddr>,
-    /// The admin API.
-    pub admin: Option<SocketAddr>,
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
 }
 
 /// Why a server does not start.
@@ -90,35 +82,26 @@ impl Server {
     ///
     /// When an address is taken, or the store or the certificate cannot be used as it is described.
     pub async fn start(settings: Settings, level: LevelHandle) -> Result<Self, StartError> {
-        let listen = |listen: Listen| match listen {
-            Listen::Off => Ok(None),
-            Listen::At(address) => accept::bind(address).map(Some),
-        };
-        let (http, resp) = (listen(settings.http)?, listen(settings.resp)?);
-        let (admin, grpc) = (listen(settings.admin)?, listen(settings.grpc)?);
-        let at = |listener: &Option<std::net::TcpListener>| {
-            listener.as_ref().and_then(|listener| listener.local_addr().ok())
-        };
-        let addresses =
-            Addresses { http: at(&http), grpc: at(&grpc), resp: at(&resp), admin: at(&admin) };
+        let mut sockets = Vec::new();
+        for listener in Listener::ALL {
+            if let Listen::At(address) = settings.listen[listener] {
+                sockets.push((listener, accept::bind(address)?));
+            }
+        }
         let room = Arc::new(furnish(settings, level).await?);
         rules::start(&room).await;
         room.envoy.start(&room.limiter, &room.rules);
         let (stop, stopped) = watch::channel(false);
-        let mut tasks = JoinSet::new();
-        let threads = resp.map(|listener| resp::start(listener, &room, &stopped)).transpose()?;
-        if let Some(listener) = http {
-            tasks.spawn(doors::http::serve(listener, Arc::clone(&room), stopped.clone()));
-        }
-        if let Some(listener) = admin {
-            tasks.spawn(admin::serve(listener, Arc::clone(&room), stopped.clone()));
-        }
-        let mut health = None;
-        if let Some(listener) = grpc {
-            let local = addresses.grpc.is_some_and(|address| address.ip().is_loopback());
-            let door = grpc::Door::new(&room, local).await?;
-            health = Some(door.health());
-            tasks.spawn(door.serve(listener, stopped));
+        let mut addresses = PerListener::default();
+        let (mut listeners, mut announcements) = (JoinSet::new(), Vec::new());
+        for (listener, socket) in sockets {
+            let address = socket.local_addr()?;
+            addresses[listener] = Some(address);
+            let (room, stop, local) =
+                (Arc::clone(&room), stopped.clone(), address.ip().is_loopback());
+            let serving = listener.start(Bound { listener, socket, room, stop, local }).await?;
+            listeners.spawn(serving.run);
+            announcements.extend(serving.announce_drain);
         }
         let mut followers = JoinSet::new();
         followers.spawn(rules::follow(Arc::clone(&room)));
@@ -126,12 +109,12 @@ impl Server {
         if let Some(tls) = &room.tls {
             followers.spawn(Arc::clone(tls).follow());
         }
-        Ok(Self { room, addresses, stop, tasks, followers, threads, health })
+        Ok(Self { room, addresses, stop, listeners, followers, announcements })
     }
 
-    /// Where it listens.
-    pub const fn addresses(&self) -> Addresses {
-        self.addresses
+    /// Where a listener is reached; `None` if it is off.
+    pub fn address(&self, listener: Listener) -> Option<SocketAddr> {
+        self.addresses[listener]
     }
 
     /// What its doors share.
@@ -152,20 +135,15 @@ impl Server {
     /// latest after `drain-timeout`.
     pub async fn stop(mut self) {
         self.room.drain();
-        if let Some(health) = &self.health {
-            health.tell(tonic_health::ServingStatus::NotServing).await;
+        for announcement in self.announcements.drain(..) {
+            announcement().await;
         }
         tokio::time::sleep(self.room.settings.drain_delay).await;
         // Without anybody who serves there is nobody to tell.
         let _ = self.stop.send(true);
         self.followers.abort_all();
         let patience = self.room.settings.drain_timeout.saturating_add(Duration::from_secs(1));
-        let ended = async {
-            while self.tasks.join_next().await.is_some() {}
-            if let Some(threads) = self.threads.take() {
-                let _ = tokio::task::spawn_blocking(|| threads.join()).await;
-            }
-        };
+        let ended = async { while self.listeners.join_next().await.is_some() {} };
         if tokio::time::timeout(patience, ended).await.is_err() {
             tracing::warn!("connections were cut, as they did not end in time");
         }

@@ -8,9 +8,9 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
 
+use crate::accept::stopped;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
-use crate::http::stopped;
 use crate::room::Room;
 use crate::telemetry::events::Listener;
 

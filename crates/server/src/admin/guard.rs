@@ -9,9 +9,9 @@
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
 use crate::doors::http::bearer;
-use crate::guesses::Listener;
 use crate::http::Call;
 use crate::http::problem::Problem;
+use crate::listener::Listener;
 use crate::room::Room;
 
 /// Lets a request in, or says why not.

@@ -24,20 +24,19 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Response, StatusCode};
 use tokio::sync::watch;
 
+use crate::accept::Bound;
 use crate::doors::http::ready;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json};
-use crate::http::{self as common, Answers, Call, Side};
+use crate::http::{self as common, Answers, Call};
+use crate::listener::Serving;
 use crate::room::Room;
 use crate::telemetry::metrics;
 
-pub(crate) async fn serve(
-    listener: std::net::TcpListener,
-    room: Arc<Room>,
-    stop: watch::Receiver<bool>,
-) {
-    let ending = stop.clone();
-    common::serve(listener, Side::Admin, room, stop, Admin { ending }).await;
+/// Starts the admin listener.
+pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
+    let ending = bound.stop.clone();
+    Ok(common::serving(bound, Admin { ending }))
 }
 
 /// Who answers here.
@@ -48,6 +47,8 @@ struct Admin {
 }
 
 impl Answers for Admin {
+    const ANSWERS_HALF_CLOSED: bool = false;
+
     fn answer(
         &self,
         room: Arc<Room>,

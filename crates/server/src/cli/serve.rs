@@ -7,6 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Answer, Failure, say};
 use crate::accept;
+use crate::listener::Listener;
 use crate::settings::{Options, Settings};
 use crate::telemetry::log;
 use crate::{Room, Server};
@@ -74,17 +75,10 @@ fn greeting(server: &Server) -> String {
         room.limiter.store().name(),
         rules.version(),
     );
-    let addresses = server.addresses();
-    let web = if room.tls.is_some() { "https" } else { "http" };
-    let rows = [
-        ("http", web, addresses.http, "checks as JSON, forward-auth"),
-        ("grpc", web, addresses.grpc, "Envoy's rate limit service"),
-        ("resp", "redis", addresses.resp, "CL.THROTTLE, TG.CHECK"),
-        ("admin", web, addresses.admin, "rules, explain, refusals, events, metrics"),
-    ];
-    for (name, scheme, address, what) in rows {
-        let _ = match address {
-            Some(address) => writeln!(text, "  {name:<6} {scheme}://{address}  {what}"),
+    for listener in Listener::ALL {
+        let (name, scheme) = (listener.name(), listener.scheme(room.tls.is_some()));
+        let _ = match server.address(listener) {
+            Some(at) => writeln!(text, "  {name:<6} {scheme}://{at}  {}", listener.serves()),
             None => writeln!(text, "  {name:<6} off"),
         };
     }
@@ -98,7 +92,8 @@ fn greeting(server: &Server) -> String {
         Some(_) => r#" -H "Authorization: Bearer <the API token>""#,
         None => "",
     };
-    if let Some(address) = addresses.http {
+    if let Some(address) = server.address(Listener::Http) {
+        let web = Listener::Http.scheme(room.tls.is_some());
         let domains = &rules.declaration().domains;
         let domain = domains.first().map_or("shop", |domain| domain.name.as_str());
         let _ = writeln!(
@@ -108,7 +103,7 @@ fn greeting(server: &Server) -> String {
         );
     }
     let envoy = room.limiter.envoy_rules();
-    if let (Some(address), Some(domain)) = (addresses.grpc, envoy.domains().min()) {
+    if let (Some(address), Some(domain)) = (server.address(Listener::Grpc), envoy.domains().min()) {
         let _ = writeln!(
             text,
             "try: grpcurl {plain}{token} -d '{{\"domain\":\"{domain}\",\"descriptors\":[{{\"entries\":\

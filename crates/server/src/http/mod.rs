@@ -15,7 +15,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,11 +22,11 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinSet, unconstrained};
+use tokio::task::unconstrained;
 
-use crate::accept;
+use crate::accept::{self, Bound, ConnectionContext, ServeConnection, stopped};
+use crate::listener::Serving;
 use crate::room::Room;
 use crate::tls::Speaks;
 use body::Body;
@@ -46,28 +45,17 @@ const MAX_HEAD: usize = 16 * 1024;
 const MAX_TARGET: usize = 8 * 1024;
 
 /// What a connection too many is told, before there is a request to answer.
-const TOO_MANY: &str = r#"{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"as many connections are open as may be (--max-connections): try again later"}"#;
-
-/// Which listener a connection belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// The HTTP door.
-    Door,
-    /// The admin listener.
-    Admin,
-}
-
-impl Side {
-    const fn place(self) -> usize {
-        match self {
-            Self::Door => 0,
-            Self::Admin => 2,
-        }
-    }
-}
+const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
+    content-type: application/problem+json\r\ncontent-length: 152\r\n\r\n\
+    {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+    \"detail\":\"as many connections are open as may be (--max-connections): try again later\"}";
 
 /// Who answers the requests of a listener.
 pub(crate) trait Answers: Clone + Send + Sync + 'static {
+    /// Whether a client that has asked and says no more is answered. Who listens to a stream and leaves
+    /// has left.
+    const ANSWERS_HALF_CLOSED: bool;
+
     /// Answers one request. hyper copies what it gets from here for each of them, so it is short.
     fn answer(
         &self,
@@ -114,42 +102,9 @@ pub(crate) struct Call {
     pub(crate) id: String,
 }
 
-/// Serves until told to stop, and then until the last request is answered.
-pub(crate) async fn serve(
-    listener: std::net::TcpListener,
-    side: Side,
-    room: Arc<Room>,
-    mut stop: watch::Receiver<bool>,
-    handler: impl Answers,
-) {
-    let local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let mut tasks = JoinSet::new();
-    loop {
-        tokio::select! {
-            stream = accept::next(&listener) => {
-                let connections = &room.connections[side.place()];
-                if !accept::admit(connections, room.settings.max_connections) {
-                    turn_away(stream, &room);
-                    continue;
-                }
-                let connection = Connection { room: Arc::clone(&room), side, local, stop: stop.clone() };
-                tasks.spawn(connection.accept(stream, handler.clone()));
-            }
-            () = stopped(&mut stop) => break,
-            Some(_) = tasks.join_next() => {}
-        }
-    }
-    drop(listener);
-    let ended = async { while tasks.join_next().await.is_some() {} };
-    // Those that do not end in time are cut when the set is dropped.
-    let _ = tokio::time::timeout(room.settings.drain_timeout, ended).await;
-}
-
-/// Waits until the server is told to stop.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // If nobody can tell any more, there is nothing to serve for.
-    let _ = stop.wait_for(|stopped| *stopped).await;
+/// Serves a listener by HTTP/1.1, until told to stop and the last request is answered.
+pub(crate) fn serving(bound: Bound, handler: impl Answers) -> Serving {
+    Serving::new(accept::serve(bound, Http1(handler)))
 }
 
 /// That the server stops, as the task of one connection looks out for it.
@@ -179,68 +134,35 @@ impl Stop {
     }
 }
 
-/// Says why, if that can be said without shaking hands, and closes.
-fn turn_away(stream: TcpStream, room: &Room) {
-    use std::io::Write as _;
-    if room.tls.is_none()
-        && let Ok(mut stream) = stream.into_std()
-    {
-        let length = TOO_MANY.len();
-        let _ = write!(
-            stream,
-            "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
-             content-type: application/problem+json\r\ncontent-length: {length}\r\n\r\n{TOO_MANY}",
-        );
-    }
-}
+/// HTTP/1.1, by a handler.
+#[derive(Clone)]
+struct Http1<H>(H);
 
-struct Connection {
-    room: Arc<Room>,
-    side: Side,
-    local: bool,
-    stop: watch::Receiver<bool>,
-}
+impl<H: Answers> ServeConnection for Http1<H> {
+    const SPEAKS: Speaks = Speaks::Http1;
+    const TOO_MANY: &'static [u8] = TOO_MANY.as_bytes();
 
-impl Connection {
-    /// Shakes hands where that is asked for, and serves.
-    async fn accept(mut self, stream: TcpStream, handler: impl Answers) {
-        let _open = Open { room: Arc::clone(&self.room), side: self.side };
-        let Ok(peer) = stream.peer_addr() else { return };
-        let Some(tls) = self.room.tls.clone() else {
-            return self.serve(stream, peer, handler).await;
-        };
-        let shaken = tokio::select! {
-            shaken = tls.accept(stream, Speaks::Http1) => shaken,
-            // Whoever has not asked yet is owed nothing.
-            () = stopped(&mut self.stop) => return,
-        };
-        // What became of a handshake that failed is counted there.
-        if let Ok(stream) = shaken {
-            self.serve(stream, peer, handler).await;
-        }
-    }
-
-    async fn serve<S>(self, stream: S, peer: SocketAddr, handler: impl Answers)
+    async fn serve<S>(self, stream: S, connection: ConnectionContext)
     where
-        S: AsyncRead + AsyncWrite + Send + Unpin,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let Self { room, side, local, stop } = self;
+        let Self(handler) = self;
+        let (room, peer, local) = (Arc::clone(&connection.room), connection.peer, connection.local);
         let phase = Arc::new(Phase::default());
         let mut stream = Guarded::new(stream, Arc::clone(&phase));
-        let mut stop = Stop::new(Arc::clone(&room), stop);
+        let mut stop = Stop::new(Arc::clone(&room), connection.stop.clone());
         let mut plain = Plain { room: &room, stream: &mut stream, phase: &phase, stop: &mut stop };
         let served = match handler.without_hyper(&mut plain).await {
             Ok(Next::Hyper(bytes)) => {
                 stream.unread(bytes);
-                let half_close = side == Side::Door;
-                let by = By { room: Arc::clone(&room), peer, local, half_close, handler };
+                let by = By { room, peer, local, handler };
                 by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
             }
             Ok(Next::End) => true,
             Err(_) => false,
         };
         if !served && phase.timed_out() {
-            room.connections[side.place()].timed_out.fetch_add(1, Ordering::Relaxed);
+            connection.timed_out();
         }
     }
 }
@@ -250,7 +172,6 @@ struct By<H> {
     room: Arc<Room>,
     peer: SocketAddr,
     local: bool,
-    half_close: bool,
     handler: H,
 }
 
@@ -265,7 +186,6 @@ impl<H: Answers> By<H> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let half_close = self.half_close;
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             phase.serving();
             let (id, answer) = self.begin(request);
@@ -293,8 +213,7 @@ impl<H: Answers> By<H> {
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .header_read_timeout(None::<Duration>)
-            // Who has asked and says no more is answered; but who listens to a stream and leaves has left.
-            .half_close(half_close)
+            .half_close(H::ANSWERS_HALF_CLOSED)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_HEAD)
             .serve_connection(TokioIo::new(stream), service);
@@ -326,17 +245,6 @@ impl<H: Answers> By<H> {
         tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
         let call = Call { request, peer: self.peer, local: self.local, id };
         (value, Ok(self.handler.answer(Arc::clone(&self.room), call)))
-    }
-}
-
-struct Open {
-    room: Arc<Room>,
-    side: Side,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.room.connections[self.side.place()].open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -380,17 +288,21 @@ mod tests {
     use super::*;
     use crate::Server;
     use crate::settings::Settings;
-    use crate::settings::value::Listen;
     use crate::telemetry::log::LevelHandle;
+
+    #[test]
+    fn a_client_too_many_is_told_a_whole_problem() {
+        let (head, body) = TOO_MANY.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok(), "{body}");
+    }
 
     /// A client that sends from its first byte on has its task use up its turn before it first waits: then
     /// tokio does not let it listen, and nothing woke it any more.
     #[tokio::test]
     async fn a_task_that_has_used_up_its_turn_hears_of_the_end() {
-        let free = Listen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let settings =
-            Settings { http: free, resp: free, grpc: free, admin: free, ..Settings::default() };
-        let server = Server::start(settings, LevelHandle::default()).await.unwrap();
+        let server =
+            Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();
         let room = Arc::clone(server.room());
         let (stops, stopped) = watch::channel(false);
         let mut stop = Stop::new(Arc::clone(&room), stopped);

@@ -168,7 +168,10 @@ mod tests {
             envoy-metadata = "include"
         "#;
         let settings = toml::from_str::<super::super::Options>(file).unwrap().resolve().unwrap();
-        assert_eq!(settings.grpc, super::super::Listen::At(([127, 0, 0, 1], 9).into()));
+        assert_eq!(
+            settings.listen[crate::Listener::Grpc],
+            super::super::Listen::At(([127, 0, 0, 1], 9).into())
+        );
         let EnvoySettings { rules, domains, door } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
         assert_eq!(domains, Domains::Merge);

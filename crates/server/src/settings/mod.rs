@@ -4,7 +4,7 @@
 //! before variables, variables before the file, the file before defaults. A secret can be in a file
 //! of its own (`*-file`, `TOLLGATE_*_FILE`), so that no process list and no unit file shows it.
 //!
-//! A new setting is a field of both, a line in `over` and `resolve`, and a row in `docs/server.md`.
+//! A new setting is a field of both, a line in `resolve`, and a row in `docs/server.md`.
 
 pub mod envoy;
 pub mod rules_from;
@@ -19,160 +19,182 @@ use clap::Args;
 use serde::Deserialize;
 use tollgate::http::Trust;
 
+use crate::listener::{Listener, PerListener};
 use crate::tls;
 use envoy::EnvoySettings;
 use rules_from::{RulesFrom, Said};
 use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
 
-/// What somebody said. Nothing here has a default.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Options {
-    /// Where counters are kept: `embedded`, or the URL of Redis or Valkey [default: embedded]
-    #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
-    pub store: Option<Secret>,
-    /// A file that holds the URL, for one with a password
-    #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
-    pub store_file: Option<PathBuf>,
-    /// The password of Redis, in place of one in the URL
-    #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
-    pub store_password: Option<Secret>,
-    /// A file that holds that password
-    #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
-    pub store_password_file: Option<PathBuf>,
-    /// How long Redis may take for a decision [default: 20ms]
-    #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
-    pub store_deadline: Option<Lasting>,
-    /// How many keys the embedded store keeps [default: 1000000]
-    #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
-    pub max_keys: Option<usize>,
-    /// The fleet this node belongs to; its nodes share out limits while Redis is away
-    #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
-    pub fleet: Option<String>,
-    /// How many nodes the fleet has, until they have been counted [default: 1]
-    #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
-    pub nodes: Option<u64>,
-    /// The fleet's secret, 32 hexadecimal digits: it hashes long keys and signs reservations
-    #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
-    pub secret: Option<Secret>,
-    /// A file that holds that secret
-    #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
-    pub secret_file: Option<PathBuf>,
-    /// The rules, as YAML, TOML or JSON; read again whenever they change
-    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
-    pub rules: Option<PathBuf>,
-    /// Rules in Redis: `redis` for one set, `hashes` for hashes that others write, both in the
-    /// store's Redis, or `redis://…`, `hashes:redis://…` elsewhere
-    #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
-    pub rules_from: Option<Secret>,
-    /// A file that says so, for a URL with a password
-    #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
-    pub rules_from_file: Option<PathBuf>,
-    /// What the set is called in Redis [default: default]
-    #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
-    pub rules_name: Option<String>,
-    /// The keys of hashes that are rules [default: rate_limit_config:*]
-    #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
-    pub rules_pattern: Option<String>,
-    /// The channel on which changes of hashes are announced [default: rate_limit_config_channel]
-    #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
-    pub rules_channel: Option<String>,
-    /// The domain that rules of hashes make up [default: default]
-    #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
-    pub rules_domain: Option<String>,
-    /// How often the rules are looked at besides being watched [default: 1s]
-    #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
-    pub rules_poll: Option<Lasting>,
-    /// A directory for the last good rules, which a restart falls back on
-    #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// What requests are told while there are no rules: admit or refuse [default: admit]
-    #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
-    pub without_rules: Option<WithoutRules>,
-    /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
-    #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
-    pub http: Option<Listen>,
-    /// Where Envoy's rate limit service is served over gRPC, or `off` [default: 127.0.0.1:8081]
-    #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
-    pub grpc: Option<Listen>,
-    /// Files of envoyproxy/ratelimit, and directories of them; read again whenever they change
-    #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
-    pub envoy_rules: Option<Vec<PathBuf>>,
-    /// Whether a domain may be in several of them: separate or merge [default: separate]
-    #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
-    pub envoy_domains: Option<envoy::Domains>,
-    /// What a call of Envoy's that is over a limit is charged: all-or-none or all [default:
-    /// all-or-none]
-    #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
-    pub envoy_charge: Option<envoy::Charge>,
-    /// What answers Envoy while the store does not: local, admit or refuse [default: local]
-    #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
-    pub envoy_on_outage: Option<envoy::OnOutage>,
-    /// Whether Envoy is told to refuse anybody: enforce or shadow [default: enforce]
-    #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
-    pub envoy_mode: Option<envoy::Mode>,
-    /// Headers that Envoy adds to responses: off, on, or three names [default: off]
-    #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
-    pub envoy_headers: Option<envoy::Headers>,
-    /// Whether answers to Envoy carry dynamic metadata: omit or include [default: omit]
-    #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
-    pub envoy_metadata: Option<envoy::Metadata>,
-    /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
-    #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
-    pub resp: Option<Listen>,
-    /// Threads that serve the Redis protocol [default: half the cores, at least 1]
-    #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
-    pub resp_threads: Option<usize>,
-    /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
-    #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
-    pub admin: Option<Listen>,
-    /// The certificate chain of the HTTP, gRPC and admin listeners, as PEM; followed
-    #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: Option<PathBuf>,
-    /// Its key, as PEM
-    #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// Connections that each door serves at a time [default: 10000]
-    #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
-    pub max_connections: Option<usize>,
-    /// What clients of the doors must say: a bearer token, or the password of AUTH
-    #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
-    pub api_token: Option<Secret>,
-    /// A file that holds that token
-    #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
-    pub api_token_file: Option<PathBuf>,
-    /// What clients of the admin API must say, as a bearer token
-    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
-    pub admin_token: Option<Secret>,
-    /// A file that holds that token
-    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
-    pub admin_token_file: Option<PathBuf>,
-    /// Networks of proxies that are believed about whom they speak for [default: none]
-    #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
-    pub trust: Option<Vec<String>>,
-    /// The domain of forward-auth requests that name none [default: the first of the rules]
-    #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
-    pub auth_domain: Option<String>,
-    /// Attributes that a trusted proxy says in headers, such as `user=x-user`
-    #[arg(
-        long,
-        env = "TOLLGATE_AUTH_ATTRIBUTE",
-        value_name = "NAME=HEADER",
-        value_delimiter = ','
-    )]
-    pub auth_attribute: Option<Vec<AttributeHeader>>,
-    /// How long readiness is off before connections are drained [default: 0s]
-    #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
-    pub drain_delay: Option<Lasting>,
-    /// How long connections may take to end [default: 10s]
-    #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
-    pub drain_timeout: Option<Lasting>,
-    /// off, error, warn, info, debug or trace [default: info]
-    #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
-    pub log_level: Option<LogLevel>,
-    /// json or text [default: text on a terminal, else json]
-    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
-    pub log_format: Option<LogFormat>,
+/// Defines the options once: as fields, and for [`Options::or`].
+macro_rules! options {
+    ($(#[$outer:meta])* pub struct $name:ident {
+        $($(#[$inner:meta])* pub $field:ident: Option<$kind:ty>,)+
+    }) => {
+        $(#[$outer])*
+        pub struct $name {
+            $($(#[$inner])* pub $field: Option<$kind>,)+
+        }
+
+        impl $name {
+            /// Each field of this, or of `under` where this says nothing.
+            fn or(self, under: Self) -> Self {
+                Self { $($field: self.$field.or(under.$field),)+ }
+            }
+        }
+    };
+}
+
+options! {
+    /// What somebody said. Nothing here has a default.
+    #[derive(Args, Clone, Debug, Default, Deserialize)]
+    #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+    pub struct Options {
+        /// Where counters are kept: `embedded`, or the URL of Redis or Valkey [default: embedded]
+        #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
+        pub store: Option<Secret>,
+        /// A file that holds the URL, for one with a password
+        #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
+        pub store_file: Option<PathBuf>,
+        /// The password of Redis, in place of one in the URL
+        #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
+        pub store_password: Option<Secret>,
+        /// A file that holds that password
+        #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
+        pub store_password_file: Option<PathBuf>,
+        /// How long Redis may take for a decision [default: 20ms]
+        #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
+        pub store_deadline: Option<Lasting>,
+        /// How many keys the embedded store keeps [default: 1000000]
+        #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
+        pub max_keys: Option<usize>,
+        /// The fleet this node belongs to; its nodes share out limits while Redis is away
+        #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
+        pub fleet: Option<String>,
+        /// How many nodes the fleet has, until they have been counted [default: 1]
+        #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
+        pub nodes: Option<u64>,
+        /// The fleet's secret, 32 hexadecimal digits: it hashes long keys and signs reservations
+        #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
+        pub secret: Option<Secret>,
+        /// A file that holds that secret
+        #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
+        pub secret_file: Option<PathBuf>,
+        /// The rules, as YAML, TOML or JSON; read again whenever they change
+        #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
+        pub rules: Option<PathBuf>,
+        /// Rules in Redis: `redis` for one set, `hashes` for hashes that others write, both in the
+        /// store's Redis, or `redis://…`, `hashes:redis://…` elsewhere
+        #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
+        pub rules_from: Option<Secret>,
+        /// A file that says so, for a URL with a password
+        #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
+        pub rules_from_file: Option<PathBuf>,
+        /// What the set is called in Redis [default: default]
+        #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
+        pub rules_name: Option<String>,
+        /// The keys of hashes that are rules [default: rate_limit_config:*]
+        #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
+        pub rules_pattern: Option<String>,
+        /// The channel on which changes of hashes are announced [default: rate_limit_config_channel]
+        #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
+        pub rules_channel: Option<String>,
+        /// The domain that rules of hashes make up [default: default]
+        #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
+        pub rules_domain: Option<String>,
+        /// How often the rules are looked at besides being watched [default: 1s]
+        #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
+        pub rules_poll: Option<Lasting>,
+        /// A directory for the last good rules, which a restart falls back on
+        #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
+        pub state_dir: Option<PathBuf>,
+        /// What requests are told while there are no rules: admit or refuse [default: admit]
+        #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
+        pub without_rules: Option<WithoutRules>,
+        /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
+        #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
+        pub http: Option<Listen>,
+        /// Where Envoy's rate limit service is served over gRPC, or `off` [default: 127.0.0.1:8081]
+        #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
+        pub grpc: Option<Listen>,
+        /// Files of envoyproxy/ratelimit, and directories of them; read again whenever they change
+        #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
+        pub envoy_rules: Option<Vec<PathBuf>>,
+        /// Whether a domain may be in several of them: separate or merge [default: separate]
+        #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
+        pub envoy_domains: Option<envoy::Domains>,
+        /// What a call of Envoy's that is over a limit is charged: all-or-none or all [default:
+        /// all-or-none]
+        #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
+        pub envoy_charge: Option<envoy::Charge>,
+        /// What answers Envoy while the store does not: local, admit or refuse [default: local]
+        #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
+        pub envoy_on_outage: Option<envoy::OnOutage>,
+        /// Whether Envoy is told to refuse anybody: enforce or shadow [default: enforce]
+        #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
+        pub envoy_mode: Option<envoy::Mode>,
+        /// Headers that Envoy adds to responses: off, on, or three names [default: off]
+        #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
+        pub envoy_headers: Option<envoy::Headers>,
+        /// Whether answers to Envoy carry dynamic metadata: omit or include [default: omit]
+        #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
+        pub envoy_metadata: Option<envoy::Metadata>,
+        /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
+        #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
+        pub resp: Option<Listen>,
+        /// Threads that serve the Redis protocol [default: half the cores, at least 1]
+        #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
+        pub resp_threads: Option<usize>,
+        /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
+        #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
+        pub admin: Option<Listen>,
+        /// The certificate chain of the HTTP, gRPC and admin listeners, as PEM; followed
+        #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
+        pub tls_cert: Option<PathBuf>,
+        /// Its key, as PEM
+        #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
+        pub tls_key: Option<PathBuf>,
+        /// Connections that each door serves at a time [default: 10000]
+        #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
+        pub max_connections: Option<usize>,
+        /// What clients of the doors must say: a bearer token, or the password of AUTH
+        #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
+        pub api_token: Option<Secret>,
+        /// A file that holds that token
+        #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
+        pub api_token_file: Option<PathBuf>,
+        /// What clients of the admin API must say, as a bearer token
+        #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
+        pub admin_token: Option<Secret>,
+        /// A file that holds that token
+        #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+        pub admin_token_file: Option<PathBuf>,
+        /// Networks of proxies that are believed about whom they speak for [default: none]
+        #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
+        pub trust: Option<Vec<String>>,
+        /// The domain of forward-auth requests that name none [default: the first of the rules]
+        #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
+        pub auth_domain: Option<String>,
+        /// Attributes that a trusted proxy says in headers, such as `user=x-user`
+        #[arg(
+            long,
+            env = "TOLLGATE_AUTH_ATTRIBUTE",
+            value_name = "NAME=HEADER",
+            value_delimiter = ','
+        )]
+        pub auth_attribute: Option<Vec<AttributeHeader>>,
+        /// How long readiness is off before connections are drained [default: 0s]
+        #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
+        pub drain_delay: Option<Lasting>,
+        /// How long connections may take to end [default: 10s]
+        #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
+        pub drain_timeout: Option<Lasting>,
+        /// off, error, warn, info, debug or trace [default: info]
+        #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
+        pub log_level: Option<LogLevel>,
+        /// json or text [default: text on a terminal, else json]
+        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
+        pub log_format: Option<LogFormat>,
+    }
 }
 
 impl Options {
@@ -210,18 +232,7 @@ impl Options {
             store store_file, store_password store_password_file, secret secret_file,
             rules_from rules_from_file, api_token api_token_file, admin_token admin_token_file,
         }
-        macro_rules! over {
-            ($($field:ident),+ $(,)?) => { Self { $($field: self.$field.or(under.$field)),+ } };
-        }
-        over! {
-            store, store_file, store_password, store_password_file, store_deadline, max_keys,
-            fleet, nodes, secret, secret_file, rules, rules_from,
-            rules_from_file, rules_name, rules_pattern, rules_channel, rules_domain, rules_poll, state_dir, without_rules,
-            http, resp, resp_threads, admin, tls_cert, tls_key, max_connections, api_token, api_token_file,
-            admin_token, admin_token_file, trust, auth_domain, auth_attribute, drain_delay,
-            drain_timeout, log_level, log_format, grpc, envoy_rules, envoy_domains, envoy_charge,
-            envoy_on_outage, envoy_mode, envoy_headers, envoy_metadata,
-        }
+        self.or(under)
     }
 
     /// What holds.
@@ -232,6 +243,9 @@ impl Options {
     pub fn resolve(mut self) -> Result<Settings, SettingsError> {
         let defaults = Settings::default();
         let envoy = self.take_envoy();
+        let listen = PerListener::new(|listener| {
+            listener.setting(&self).unwrap_or(defaults.listen[listener])
+        });
         let lasting = |said: Option<Lasting>, default: Duration| said.map_or(default, |it| it.0);
         let trust = Trust::proxies(self.trust.unwrap_or_default())
             .map_err(|error| SettingsError(format!("trust: {error}")))?;
@@ -260,12 +274,9 @@ impl Options {
             rules_poll: lasting(self.rules_poll, defaults.rules_poll),
             state_dir: self.state_dir,
             without_rules: self.without_rules.unwrap_or(defaults.without_rules),
-            http: self.http.unwrap_or(defaults.http),
-            grpc: self.grpc.unwrap_or(defaults.grpc),
+            listen,
             envoy,
-            resp: self.resp.unwrap_or(defaults.resp),
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
-            admin: self.admin.unwrap_or(defaults.admin),
             tls: tls(self.tls_cert, self.tls_key)?,
             max_connections: self.max_connections.unwrap_or(defaults.max_connections),
             api_token: secret("api-token", self.api_token, self.api_token_file)?,
@@ -327,18 +338,12 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// What requests are told before there are rules.
     pub without_rules: WithoutRules,
-    /// Where HTTP is served.
-    pub http: Listen,
-    /// Where Envoy's rate limit service is served.
-    pub grpc: Listen,
-    /// By which rules, and how.
+    /// Where each listener is.
+    pub listen: PerListener<Listen>,
+    /// How Envoy's calls are answered, and by which rules.
     pub envoy: EnvoySettings,
-    /// Where the Redis protocol is served.
-    pub resp: Listen,
-    /// By how many threads.
+    /// How many threads serve the Redis protocol.
     pub resp_threads: usize,
-    /// Where the admin API is served.
-    pub admin: Listen,
     /// The certificate of the HTTP, gRPC and admin listeners, and its key.
     pub tls: Option<tls::Files>,
     /// How many connections a door serves at a time.
@@ -375,7 +380,6 @@ impl fmt::Debug for FleetSecret {
 
 impl Default for Settings {
     fn default() -> Self {
-        let local = |port: u16| Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             store: "embedded".parse().unwrap_or_else(|_| unreachable!()),
@@ -390,12 +394,9 @@ impl Default for Settings {
             rules_poll: Duration::from_secs(1),
             state_dir: None,
             without_rules: WithoutRules::Admit,
-            http: local(8080),
-            grpc: local(8081),
+            listen: PerListener::new(|listener| Listen::At(listener.default_address())),
             envoy: EnvoySettings::default(),
-            resp: local(6380),
             resp_threads: (cores / 2).clamp(1, MAX_THREADS),
-            admin: local(9091),
             tls: None,
             max_connections: 10_000,
             api_token: None,
@@ -412,20 +413,26 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The defaults, with every listener on a free port of loopback.
+    pub fn on_free_ports() -> Self {
+        let free = Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        Self { listen: PerListener::new(|_| free), ..Self::default() }
+    }
+
     /// Whether counters are kept in this process.
     pub fn is_embedded(&self) -> bool {
         self.store.expose() == "embedded"
     }
 
     fn checked(self) -> Result<Self, SettingsError> {
-        if [self.http, self.grpc, self.resp, self.admin] == [Listen::Off; 4] {
-            return Err(SettingsError(
-                "every door is off, so nobody could ask: give one of --http, --grpc, --resp and \
-                 --admin an address, such as --http 127.0.0.1:8080"
-                    .into(),
-            ));
+        if self.listen == PerListener::new(|_| Listen::Off) {
+            let flags = Listener::ALL.map(|listener| format!("--{}", listener.name())).join(", ");
+            return Err(SettingsError(format!(
+                "every listener is off, so nobody could ask: give one of them an address ({flags}), \
+                 such as --http 127.0.0.1:8080"
+            )));
         }
-        if let Listen::At(address) = self.admin
+        if let Listen::At(address) = self.listen[Listener::Admin]
             && !address.ip().is_loopback()
             && self.admin_token.is_none()
         {

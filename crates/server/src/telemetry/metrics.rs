@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use crate::guesses::Listener;
+use crate::listener::Listener;
 use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
 
@@ -198,12 +198,9 @@ fn connections(room: &Room, page: &mut Page) {
     ];
     for (name, kind, help, read) in rows {
         page.head(name, kind, help);
-        for (listener, connections) in Listener::ALL.iter().zip(&room.connections) {
-            page.row(
-                name,
-                &[("listener", listener.name())],
-                read(connections).load(Ordering::Relaxed),
-            );
+        for listener in Listener::ALL {
+            let count = read(&room.connections[listener]).load(Ordering::Relaxed);
+            page.row(name, &[("listener", listener.name())], count);
         }
     }
 }

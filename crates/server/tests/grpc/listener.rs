@@ -5,6 +5,7 @@ use tokio::net::TcpStream;
 use tollgate::core::rule::declaration::OnOutage;
 use tollgate::envoy::Conduct;
 use tollgate_harness::RedisServer;
+use tollgate_server::Listener;
 use tollgate_server::settings::Settings;
 use tollgate_server::settings::value::Listen;
 use tonic_health::pb::HealthCheckRequest;
@@ -155,8 +156,8 @@ async fn calls_can_be_explained() {
 async fn giving_back_needs_a_token_off_loopback() {
     let everywhere: Listen = "0.0.0.0:0".parse().unwrap();
     let running = start(|settings| {
-        settings.grpc = everywhere;
-        settings.http = everywhere;
+        settings.listen[Listener::Grpc] = everywhere;
+        settings.listen[Listener::Http] = everywhere;
     })
     .await;
     let at = std::net::SocketAddr::from(([127, 0, 0, 1], grpc(&running).port()));
@@ -279,7 +280,7 @@ async fn who_says_nothing_and_who_does_not_go_on_is_not_waited_for() {
     // A connection that is cut may be reset.
     let _ = silent.read_to_end(&mut Vec::new()).await;
     assert!(began.elapsed().as_secs() >= 10);
-    let timed_out = &running.server.room().connections[3].timed_out;
+    let timed_out = &running.server.room().connections[Listener::Grpc].timed_out;
     assert_eq!(timed_out.load(std::sync::atomic::Ordering::Relaxed), 1);
 
     let (mut told, mut buffer) = (Vec::new(), [0; 1024]);

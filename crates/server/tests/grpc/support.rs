@@ -136,7 +136,7 @@ pub(crate) fn told(response: &RateLimitResponse) -> String {
 
 /// Where a server in this process has the door.
 pub(crate) fn grpc(running: &crate::server::Running) -> SocketAddr {
-    running.server.addresses().grpc.unwrap()
+    running.server.address(tollgate_server::Listener::Grpc).unwrap()
 }
 
 /// Waits for an event of this name, past others.

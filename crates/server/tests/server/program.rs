@@ -190,7 +190,7 @@ fn what_makes_no_sense_is_told_before_anything_listens() {
         (&["serve", "--drain-timeout", "soon"], "not a duration"),
         (
             &["serve", "--http=off", "--grpc=off", "--resp=off", "--admin=off"],
-            "every door is off, so nobody could ask: give one of --http, --grpc, --resp and --admin",
+            "every listener is off, so nobody could ask: give one of them an address (--http, --grpc, --resp, --admin)",
         ),
         (&["serve", "--max-connections", "0"], "max-connections is 0"),
         (&["serve", "--max-keys", "0"], "max-keys is 0"),

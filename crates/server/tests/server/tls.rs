@@ -99,7 +99,7 @@ async fn the_listeners_speak_tls_and_nothing_else() {
         client.write_all(check.as_bytes()).unwrap();
         assert_eq!(reply(&mut client).json()["limits"][0]["remaining"], left);
     }
-    let grpc = running.server.addresses().grpc.unwrap();
+    let grpc = running.server.address(tollgate_server::Listener::Grpc).unwrap();
     let client = pair.connect(grpc, b"h2").unwrap();
     assert_eq!(client.conn.alpn_protocol(), Some(&b"h2"[..]));
     assert!(pair.connect(grpc, b"http/1.1").is_err(), "only HTTP/2 is spoken there");

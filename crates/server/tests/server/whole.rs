@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate_server::Listener;
 
 use super::support::{
     Reply, connect, metric, outcomes, parse, raw, reply, start, start_with, until, whole_check,
@@ -162,7 +163,7 @@ async fn a_connection_between_two_checks_ends_with_the_server() {
     assert_eq!(reply(&mut idle).status, 200);
     let mut silent = connect(running.http);
     let room = std::sync::Arc::clone(running.server.room());
-    until("both are open", || room.connections[0].open.load(Relaxed) == 2).await;
+    until("both are open", || room.connections[Listener::Http].open.load(Relaxed) == 2).await;
 
     let ended = tokio::time::timeout(Duration::from_secs(60), running.server.stop()).await;
 

@@ -18,8 +18,8 @@ use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::Rate
 use super::service::{NO_RULES, RateLimits};
 use super::vitals::Vitals;
 use crate::doors::http::bearer;
-use crate::guesses::Listener;
 use crate::http::{X_REQUEST_ID, said_id};
+use crate::listener::Listener;
 use crate::room::Room;
 use crate::store::AnyStore;
 
@@ -37,12 +37,18 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// Where requests go.
 #[derive(Clone, Debug)]
-pub(super) struct Dispatch {
+pub(super) struct Services {
     pub(super) limits: RateLimitServiceServer<RateLimits<AnyStore>>,
     pub(super) others: Routes,
+}
+
+/// The services, for the requests of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Dispatch {
+    pub(super) services: Services,
     pub(super) room: Arc<Room>,
-    /// The other end of the connection, where that can be told.
-    pub(super) peer: Option<SocketAddr>,
+    /// The other end of the connection.
+    pub(super) peer: SocketAddr,
     /// Whether the listener is reached from this machine only.
     pub(super) local: bool,
 }
@@ -72,7 +78,7 @@ impl Dispatch {
             let patience = Patience::Silence(SILENCE);
             tonic::body::Body::new(Arriving::new(body, Arc::clone(&vitals), patience))
         });
-        let Ok(response) = self.others.call(request).await;
+        let Ok(response) = self.services.others.call(request).await;
         response.map(|body| Leaving::new(body, (!lasts).then_some(vitals)))
     }
 
@@ -112,7 +118,7 @@ impl Dispatch {
             && !token.is(bearer(request.headers()).unwrap_or_default())
         {
             let id = said_id(request.headers());
-            self.room.guesses.wrong(Listener::Grpc, self.peer, id.as_deref());
+            self.room.guesses.wrong(Listener::Grpc, Some(self.peer), id.as_deref());
             let why = "a bearer token is needed that this server knows";
             return Err(Status::unauthenticated(why));
         }
@@ -127,7 +133,7 @@ impl Dispatch {
             tonic::body::Body::new(Arriving::new(body, Arc::clone(vitals), patience))
         });
         request.extensions_mut().insert(pending);
-        let Ok(response) = self.limits.call(request).await;
+        let Ok(response) = self.services.limits.call(request).await;
         Ok(response)
     }
 }

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,19 +13,16 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::calls::{Arrivals, Calls};
-use super::dispatch::Dispatch;
+use super::dispatch::{Dispatch, Services};
 use super::metered::Metered;
 use super::vitals::{TICK, Verdict, Vitals, Watchdog};
 use super::{NAMES, RateLimits, services};
-use crate::accept;
-use crate::http::stopped;
+use crate::accept::{self, Bound, ConnectionContext, ServeConnection, stopped};
+use crate::listener::Serving;
 use crate::room::{Readiness, Room};
 use crate::tls::Speaks;
 
@@ -60,80 +56,42 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 const TOO_MANY: [u8; 26] =
     [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
 
-/// Where this door's connections are counted.
-const PLACE: usize = 3;
-
-/// What the server needs to open the door, and to say that it will close.
-#[derive(Debug)]
-pub(crate) struct Door {
-    dispatch: Dispatch,
-    health: Health,
-}
-
 /// Tells whoever asks about the health.
 #[derive(Clone, Debug)]
-pub(crate) struct Health(HealthReporter);
+struct Health(HealthReporter);
 
-impl Door {
-    /// The door of this room.
-    ///
-    /// # Errors
-    ///
-    /// When the description of the protocols cannot be read, which no build that compiles does.
-    pub(crate) async fn new(room: &Arc<Room>, local: bool) -> std::io::Result<Self> {
-        let limits = RateLimits::new(room.limiter.clone(), room.settings.envoy.door.clone());
-        let (limits, others, health) =
-            services(limits).await.map_err(|error| std::io::Error::other(error.to_string()))?;
-        let health = Health(health);
-        if room.readiness() != Readiness::Ready {
-            health.tell(ServingStatus::NotServing).await;
-            tokio::spawn(health.clone().when_ready(Arc::downgrade(room)));
-        }
-        let (others, room) = (others.prepare(), Arc::clone(room));
-        let dispatch = Dispatch { limits, others, room, peer: None, local };
-        Ok(Self { dispatch, health })
+/// Starts the gRPC listener.
+///
+/// # Errors
+///
+/// When the description of the protocols cannot be read, which no build that compiles does.
+pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
+    let Bound { room, .. } = &bound;
+    let limits = RateLimits::new(room.limiter.clone(), room.settings.envoy.door.clone());
+    let (limits, others, health) =
+        services(limits).await.map_err(|error| std::io::Error::other(error.to_string()))?;
+    let health = Health(health);
+    if room.readiness() != Readiness::Ready {
+        health.tell(ServingStatus::NotServing).await;
+        tokio::spawn(health.clone().when_ready(Arc::downgrade(room)));
     }
-
-    /// By which the server says that it is about to end.
-    pub(crate) fn health(&self) -> Health {
-        self.health.clone()
-    }
-
-    /// Serves until told to stop, and then until the last call is answered.
-    pub(crate) async fn serve(
-        self,
-        listener: std::net::TcpListener,
-        mut stop: watch::Receiver<bool>,
-    ) {
-        let Ok(listener) = TcpListener::from_std(listener) else { return };
-        let room = Arc::clone(&self.dispatch.room);
-        let connections = &room.connections[PLACE];
-        let mut tasks = JoinSet::new();
-        loop {
-            tokio::select! {
-                stream = accept::next(&listener) => {
-                    if accept::admit(connections, room.settings.max_connections) {
-                        tasks.spawn(begin(stream, self.dispatch.clone(), stop.clone()));
-                    } else if room.tls.is_none() {
-                        turn_away(stream);
-                    }
-                }
-                () = stopped(&mut stop) => break,
-                Some(_) = tasks.join_next() => {}
-            }
-        }
-        drop(listener);
-        // Whoever watches the health has been told, and would stay for ever.
-        self.health.end().await;
-        let ended = async { while tasks.join_next().await.is_some() {} };
-        // Those that do not end in time are cut when the set is dropped.
-        let _ = tokio::time::timeout(room.settings.drain_timeout, ended).await;
-    }
+    let (ends, mut stop) = (health.clone(), bound.stop.clone());
+    // Whoever watches the health was told before the stop, and would stay for ever.
+    let end = async move {
+        stopped(&mut stop).await;
+        ends.end().await;
+    };
+    let run = accept::serve(bound, Services { limits, others: others.prepare() });
+    let serving = Serving::new(async {
+        tokio::join!(run, end);
+    });
+    let ending = || async move { health.tell(ServingStatus::NotServing).await };
+    Ok(serving.announcing_drain(ending))
 }
 
 impl Health {
     /// Not serving any more, or not yet.
-    pub(crate) async fn tell(&self, status: ServingStatus) {
+    async fn tell(&self, status: ServingStatus) {
         for name in NAMES {
             self.0.set_service_status(name, status).await;
         }
@@ -161,69 +119,46 @@ impl Health {
     }
 }
 
-fn turn_away(stream: TcpStream) {
-    use std::io::Write as _;
-    if let Ok(mut stream) = stream.into_std() {
-        let _ = stream.write_all(&TOO_MANY);
-    }
-}
+impl ServeConnection for Services {
+    const SPEAKS: Speaks = Speaks::Http2;
+    const TOO_MANY: &'static [u8] = &TOO_MANY;
 
-/// Shakes hands where that is asked for, and serves.
-async fn begin(stream: TcpStream, mut dispatch: Dispatch, mut stop: watch::Receiver<bool>) {
-    let _open = Open(Arc::clone(&dispatch.room));
-    dispatch.peer = stream.peer_addr().ok();
-    let Some(tls) = dispatch.room.tls.clone() else {
-        return serve(stream, dispatch, stop).await;
-    };
-    let shaken = tokio::select! {
-        shaken = tls.accept(stream, Speaks::Http2) => shaken,
-        // Whoever has not asked yet is owed nothing.
-        () = stopped(&mut stop) => return,
-    };
-    // What became of a handshake that failed is counted there.
-    if let Ok(stream) = shaken {
-        serve(stream, dispatch, stop).await;
-    }
-}
-
-/// Serves one connection to its end.
-async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
-    stream: S,
-    dispatch: Dispatch,
-    mut stop: watch::Receiver<bool>,
-) {
-    let room = Arc::clone(&dispatch.room);
-    let vitals = Arc::new(Vitals::default());
-    let io = TokioIo::new(Metered::new(stream, Arc::clone(&vitals)));
-    let at = Arc::clone(&vitals);
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        // In a box: hyper and tokio move what they are given several times before it has its place.
-        let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));
-        async { Ok::<_, Infallible>(answer.await) }
-    });
-    let mut calls = Calls::default();
-    let connection = bounded(calls.arrivals()).serve_connection(io, service);
-    let mut connection = std::pin::pin!(connection);
-    let mut watchdog = Watchdog::default();
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    ticks.reset();
-    let mut ending = false;
-    loop {
-        tokio::select! {
-            _ = poll_fn(|context| calls.poll(connection.as_mut(), context)) => return,
-            () = stopped(&mut stop), if !ending => {
-                ending = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            _ = ticks.tick() => match watchdog.look(&vitals) {
-                Verdict::Keep => {}
-                Verdict::Retire => connection.as_mut().graceful_shutdown(),
-                Verdict::Cut => {
-                    room.connections[PLACE].timed_out.fetch_add(1, Ordering::Relaxed);
-                    return;
+    async fn serve<S>(self, stream: S, connection: ConnectionContext)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let vitals = Arc::new(Vitals::default());
+        let io = TokioIo::new(Metered::new(stream, Arc::clone(&vitals)));
+        let at = Arc::clone(&vitals);
+        let (room, peer, local) = (Arc::clone(&connection.room), connection.peer, connection.local);
+        let dispatch = Dispatch { services: self, room, peer, local };
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            // In a box: hyper and tokio move what they are given several times before it has its place.
+            let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));
+            async { Ok::<_, Infallible>(answer.await) }
+        });
+        let mut calls = Calls::default();
+        let http2 = bounded(calls.arrivals()).serve_connection(io, service);
+        let mut http2 = std::pin::pin!(http2);
+        let mut watchdog = Watchdog::default();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.reset();
+        let mut stop = connection.stop.clone();
+        let mut ending = false;
+        loop {
+            tokio::select! {
+                _ = poll_fn(|context| calls.poll(http2.as_mut(), context)) => return,
+                () = stopped(&mut stop), if !ending => {
+                    ending = true;
+                    http2.as_mut().graceful_shutdown();
                 }
-            },
+                _ = ticks.tick() => match watchdog.look(&vitals) {
+                    Verdict::Keep => {}
+                    Verdict::Retire => http2.as_mut().graceful_shutdown(),
+                    Verdict::Cut => return connection.timed_out(),
+                },
+            }
         }
     }
 }
@@ -243,12 +178,4 @@ fn bounded(arrivals: Arrivals) -> http2::Builder<Arrivals> {
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1);
     builder
-}
-
-struct Open(Arc<Room>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.connections[PLACE].open.fetch_sub(1, Ordering::Relaxed);
-    }
 }

@@ -35,7 +35,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
 pub(crate) use account::record;
-pub(crate) use listen::{Door, Health};
+pub(crate) use listen::start;
 use proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };

@@ -30,13 +30,13 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use http::{Method, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 
+use crate::accept::Bound;
 use crate::doors::grpc::RateLimits;
-use crate::guesses::Listener;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json as object};
-use crate::http::{self as common, Answers, Call, Next, Plain, Side};
+use crate::http::{self as common, Answers, Call, Next, Plain};
+use crate::listener::{Listener, Serving};
 use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
 use auth::Doorman;
@@ -46,14 +46,12 @@ pub(crate) use check::MAX_BODY;
 pub(crate) use whole::length as whole_length;
 pub(crate) use wire::{Check, read};
 
-pub(crate) async fn serve(
-    listener: std::net::TcpListener,
-    room: Arc<Room>,
-    stop: watch::Receiver<bool>,
-) {
-    let doorman = Arc::new(Doorman::new(&room));
+/// Starts the HTTP listener.
+pub(crate) async fn start(bound: Bound) -> io::Result<Serving> {
+    let room = &bound.room;
+    let doorman = Arc::new(Doorman::new(room));
     let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.door.clone()));
-    common::serve(listener, Side::Door, room, stop, Desk { doorman, envoy }).await;
+    Ok(common::serving(bound, Desk { doorman, envoy }))
 }
 
 /// Who answers at `/json`.
@@ -70,6 +68,8 @@ struct Desk {
 }
 
 impl Answers for Desk {
+    const ANSWERS_HALF_CLOSED: bool = true;
+
     /// No longer than a check needs; the others are in a box.
     fn answer(
         &self,

@@ -243,7 +243,6 @@ impl Date {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::Arc;
 
     use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
@@ -254,7 +253,6 @@ mod tests {
     use crate::http::Stop;
     use crate::http::guarded::{Guarded, Phase};
     use crate::settings::Settings;
-    use crate::settings::value::Listen;
     use crate::telemetry::log::LevelHandle;
 
     const BODY: &str = r#"{"domain":"shop"}"#;
@@ -313,10 +311,8 @@ mod tests {
 
     /// Serves what a client says, and returns what it is told and what comes next.
     async fn served(said: &[u8]) -> (String, Next) {
-        let free = Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let settings =
-            Settings { http: free, resp: free, grpc: free, admin: free, ..Settings::default() };
-        let server = Server::start(settings, LevelHandle::default()).await.unwrap();
+        let server =
+            Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();
         let (_stops, stopped) = watch::channel(false);
         let (mut client, stream): (DuplexStream, DuplexStream) = duplex(64 * 1024);
         let phase = Arc::new(Phase::default());

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::reply::{self, Version};
 use super::session::{Words, nth};
+use crate::listener::Listener;
 use crate::room::Room;
 
 /// Every command, how many words it has (at least, if negative), and where its keys are.
@@ -88,7 +89,7 @@ pub(super) fn hello(id: u64, version: Version, out: &mut Vec<u8>) {
 /// `INFO`: what fits into a page.
 pub(super) fn info(room: &Room, version: Version, out: &mut Vec<u8>) {
     let mut text = String::new();
-    let [_, connections, ..] = &room.connections;
+    let connections = &room.connections[Listener::Resp];
     // Writing into a string does not fail.
     let _ = write!(
         text,

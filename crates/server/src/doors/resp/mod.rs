@@ -29,8 +29,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch as signal};
 
-use crate::accept;
-use crate::room::{Connections, Room};
+use crate::accept::{self, Bound, OpenConnection};
+use crate::listener::{Listener, Serving};
+use crate::room::Room;
 use crate::store::AnyStore;
 use connection::Connection;
 use session::Session;
@@ -42,35 +43,33 @@ const HANDED: usize = 128;
 /// Connections that a thread surely serves in one pause of its end.
 const A_TURN: usize = 64;
 
-/// The threads of the door.
-#[derive(Debug)]
-pub struct Threads(Vec<std::thread::JoinHandle<()>>);
-
-/// Starts the threads. They end when `stop` says so, and connections are drained.
+/// Starts the threads of the Redis protocol. They end after the stop, when connections are drained.
 ///
 /// # Errors
 ///
 /// When there is no thread or runtime to be had.
-pub fn start(
-    listener: std::net::TcpListener,
-    room: &Arc<Room>,
-    stop: &signal::Receiver<bool>,
-) -> std::io::Result<Threads> {
-    let local = listener.local_addr()?.ip().is_loopback();
+pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
+    let Bound { socket, room, stop, local, .. } = bound;
     let count = room.settings.resp_threads.max(1);
     let ids = Arc::new(AtomicU64::new(1));
-    let (mut handing, mut threads) = (Vec::new(), Vec::new());
-    let mut run = |name: String, work: Work| -> std::io::Result<()> {
+    let mut handing = Vec::new();
+    // Nothing is sent: it is closed when the last thread has ended.
+    let (running, mut ended) = mpsc::channel::<()>(1);
+    let run = |name: String, work: Work| -> std::io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let worker = Worker {
-            room: Arc::clone(room),
+            room: Arc::clone(&room),
             watch: Arc::default(),
             stop: stop.clone(),
             ids: Arc::clone(&ids),
             local,
         };
-        let thread = std::thread::Builder::new().name(name);
-        threads.push(thread.spawn(move || runtime.block_on(worker.run(work)))?);
+        let running = running.clone();
+        std::thread::Builder::new().name(name).spawn(move || {
+            runtime.block_on(worker.run(work));
+            drop(runtime);
+            drop(running);
+        })?;
         Ok(())
     };
     for number in 1..count {
@@ -78,18 +77,9 @@ pub fn start(
         handing.push(hand);
         run(format!("tollgate-resp-{number}"), Work::Handed(handed))?;
     }
-    run("tollgate-resp-0".to_owned(), Work::Accept(listener, handing))?;
-    Ok(Threads(threads))
-}
-
-impl Threads {
-    /// Waits for all of them. For a thread that may wait.
-    pub fn join(self) {
-        for thread in self.0 {
-            // One that panicked has said so.
-            let _ = thread.join();
-        }
-    }
+    run("tollgate-resp-0".to_owned(), Work::Accept(socket, handing))?;
+    drop(running);
+    Ok(Serving::new(async move { while ended.recv().await.is_some() {} }))
 }
 
 /// Where a thread's connections come from.
@@ -111,7 +101,7 @@ struct Worker {
 impl Worker {
     async fn run(mut self, work: Work) {
         let (watch, room) = (Arc::clone(&self.watch), Arc::clone(&self.room));
-        tokio::spawn(async move { watch.run(&room.connections[1]).await });
+        tokio::spawn(async move { watch.run(&room.connections[Listener::Resp]).await });
         let mut stop = self.stop.clone();
         tokio::select! {
             _ = stop.wait_for(|stopped| *stopped) => {}
@@ -149,17 +139,16 @@ impl Worker {
     }
 
     fn serve(&self, stream: TcpStream) {
-        let connections = &self.room.connections[1];
-        if !accept::admit(connections, self.room.settings.max_connections) {
+        let Some(open) = OpenConnection::admit(&self.room, Listener::Resp) else {
             return turn_away(stream);
-        }
+        };
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let session = Session::new(id, stream.peer_addr().ok(), &self.room, self.local);
         let entry: Arc<Entry> = Arc::default();
-        let open = Open { id, watch: Arc::clone(&self.watch), room: Arc::clone(&self.room) };
+        let watched = Watched { id, watch: Arc::clone(&self.watch), _open: open };
         let (room, said) = (Arc::clone(&self.room), Arc::clone(&entry));
         let task = tokio::spawn(async move {
-            let _open = open;
+            let _watched = watched;
             // A client that is gone has nobody to be told.
             let _ = match room.limiter.store() {
                 AnyStore::Embedded(_) => {
@@ -196,18 +185,16 @@ impl Worker {
     }
 }
 
-/// A connection that counts as open until this is dropped.
-struct Open {
+/// A connection that is open and watched until this is dropped.
+struct Watched {
     id: u64,
     watch: Arc<Watch>,
-    room: Arc<Room>,
+    _open: OpenConnection,
 }
 
-impl Drop for Open {
+impl Drop for Watched {
     fn drop(&mut self) {
         self.watch.remove(self.id);
-        let connections: &Connections = &self.room.connections[1];
-        connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

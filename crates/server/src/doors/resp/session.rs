@@ -15,7 +15,7 @@ use tollgate::throttle_key;
 use super::ask;
 use super::reply::{self, Version};
 use super::throttle::{Limits, Throttle};
-use crate::guesses::Listener;
+use crate::listener::Listener;
 use crate::room::Room;
 use crate::store::AnyStore;
 use crate::telemetry::counts::{Door, Outcome};
