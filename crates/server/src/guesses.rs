@@ -1,8 +1,8 @@
 //! Wrong tokens: counted for each listener, and told in the log, within bounds.
 //!
-//! At the admin listener an address that says too many waits. At the doors nobody does: clients behind
+//! At the admin listener an address that says too many waits. At the others nobody does: clients behind
 //! one proxy have one address, and an old token of one of them must not shut out the others. So the two
-//! are counted apart, too, or whoever floods a door could keep an admin out.
+//! are counted apart, too, or whoever floods another could keep an admin out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use tollgate::core::{Charge, Key, Limit, Op, Quota};
 use crate::listener::{Listener, PerListener};
 
 /// How many wrong tokens an address may say in a minute: at the admin listener before it waits, at
-/// the doors before no more of them are logged.
+/// the others before no more of them are logged.
 const GUESSES: u64 = 10;
 
-/// How many wrong tokens at the doors are logged in a minute, whoever says them.
+/// How many wrong tokens at the others are logged in a minute, whoever says them.
 const LOGGED: u64 = 100;
 
 /// Addresses that are counted; beyond them all share one count.
@@ -32,10 +32,10 @@ const EVERYBODY: &str = "everybody";
 pub(crate) struct Guesses {
     counts: PerListener<AtomicU64>,
     admin: EmbeddedStore,
-    doors: EmbeddedStore,
+    clients: EmbeddedStore,
     /// Of one address.
     each: Option<Limit>,
-    /// Of all addresses at the doors.
+    /// Of all addresses at the others.
     all: Option<Limit>,
 }
 
@@ -49,7 +49,7 @@ impl Default for Guesses {
         Self {
             counts: PerListener::default(),
             admin: store(),
-            doors: store(),
+            clients: store(),
             each: limit(GUESSES),
             all: limit(LOGGED),
         }
@@ -70,8 +70,8 @@ impl Guesses {
         let logged = if listener == Listener::Admin {
             self.each(&self.admin, address, Op::Take(1))
         } else {
-            self.each(&self.doors, address, Op::Take(1))
-                && charge(&self.doors, self.all.as_ref(), EVERYBODY, Op::Take(1))
+            self.each(&self.clients, address, Op::Take(1))
+                && charge(&self.clients, self.all.as_ref(), EVERYBODY, Op::Take(1))
         };
         if logged {
             let peer = peer.map(tracing::field::display);

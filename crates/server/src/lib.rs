@@ -9,13 +9,13 @@
 mod accept;
 pub mod admin;
 pub mod cli;
-pub mod doors;
 pub mod envoy;
 #[cfg(test)]
 mod fuzz;
 mod guesses;
 mod http;
 mod listener;
+pub mod protocols;
 mod room;
 pub mod rules;
 mod server;

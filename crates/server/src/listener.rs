@@ -12,7 +12,7 @@ use std::pin::Pin;
 use crate::accept::Bound;
 use crate::settings::Options;
 use crate::settings::value::Listen;
-use crate::{admin, doors};
+use crate::{admin, protocols};
 
 /// A socket that a server accepts connections at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ const TABLE: [Row; Listener::ALL.len()] = [
         transport: Transport::Web,
         serves: "checks as JSON, forward-auth",
         setting: |options| options.http,
-        start: |bound| Box::pin(doors::http::start(bound)),
+        start: |bound| Box::pin(protocols::http::start(bound)),
     },
     Row {
         name: "grpc",
@@ -65,7 +65,7 @@ const TABLE: [Row; Listener::ALL.len()] = [
         transport: Transport::Web,
         serves: "Envoy's rate limit service",
         setting: |options| options.grpc,
-        start: |bound| Box::pin(doors::grpc::start(bound)),
+        start: |bound| Box::pin(protocols::grpc::start(bound)),
     },
     Row {
         name: "resp",
@@ -73,7 +73,7 @@ const TABLE: [Row; Listener::ALL.len()] = [
         transport: Transport::Clear("redis"),
         serves: "CL.THROTTLE, TG.CHECK",
         setting: |options| options.resp,
-        start: |bound| Box::pin(doors::resp::start(bound)),
+        start: |bound| Box::pin(protocols::resp::start(bound)),
     },
     Row {
         name: "admin",

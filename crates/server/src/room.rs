@@ -1,4 +1,4 @@
-//! The room behind the doors: one limiter, one set of rules, one account of what happened.
+//! What all listeners share: one limiter, one set of rules, one account of what happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use crate::rules::Keeper;
 use crate::settings::Settings;
 use crate::settings::value::WithoutRules;
 use crate::store::AnyStore;
-use crate::telemetry::counts::{Counts, Door, Outcome};
+use crate::telemetry::counts::{Counts, Outcome, Protocol};
 use crate::telemetry::events::Events;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::refusals::{Refusal, Refusals};
 use crate::tls::Tls;
 
-/// What all doors share.
+/// What all listeners share.
 #[derive(Debug)]
 pub struct Room {
     /// Who decides.
@@ -50,7 +50,7 @@ pub struct Room {
     node: u64,
 }
 
-/// How many connections a door has.
+/// How many connections a listener has.
 #[derive(Debug, Default)]
 pub struct Connections {
     /// Open now.
@@ -162,12 +162,12 @@ impl Room {
     }
 
     /// Counts and remembers what was decided about a request.
-    pub fn record(&self, door: Door, ask: &Ask<'_>, admission: &Admission) {
+    pub fn record(&self, protocol: Protocol, ask: &Ask<'_>, admission: &Admission) {
         let ruling = admission.ruling();
-        self.counts.judged(door, ruling, Outcome::of(admission), || self.limiter.rules());
+        self.counts.judged(protocol, ruling, Outcome::of(admission), || self.limiter.rules());
         if !admission.passes() {
             let retry = admission.retry_after().map(millis_up);
-            self.remember(Refusal::new(door, ask, ruling, retry), 1);
+            self.remember(Refusal::new(protocol, ask, ruling, retry), 1);
         }
     }
 

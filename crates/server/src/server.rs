@@ -40,7 +40,7 @@ impl fmt::Debug for Server {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A door cannot be opened.
+    /// A listener cannot be opened.
     Listen(std::io::Error),
     /// The store cannot be used as it is described.
     Store(tollgate::redis::ConnectError),
@@ -75,7 +75,7 @@ impl From<std::io::Error> for StartError {
 }
 
 impl Server {
-    /// Opens the store and the doors, and serves. A Redis or rules that are not there are waited
+    /// Opens the store and the listeners, and serves. A Redis or rules that are not there are waited
     /// for: the server starts, and says what it lacks.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Server {
         self.addresses[listener]
     }
 
-    /// What its doors share.
+    /// What its listeners share.
     pub const fn room(&self) -> &Arc<Room> {
         &self.room
     }

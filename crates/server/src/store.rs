@@ -1,6 +1,6 @@
-//! The store behind all doors: in this process, or in Redis.
+//! The store behind all listeners: in this process, or in Redis.
 //!
-//! An enum rather than a `dyn`: a door that finds the embedded one decides without leaving its
+//! An enum rather than a `dyn`: a protocol that finds the embedded one decides without leaving its
 //! thread, and nothing is boxed for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! Explain: what every rule says about a request, without charging it.
 //!
-//! The request is described as at the HTTP door, by attributes, or as Envoy does, by descriptors.
+//! The request is described as at the HTTP listener, by attributes, or as Envoy does, by descriptors.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use serde_json::json as object;
 use tollgate::envoy::{Answer, Code, Mode, Rule};
 use tollgate::{Explanation, Fate};
 
-use crate::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::doors::grpc::{self, Explained, explain};
-use crate::doors::http::{Check, MAX_BODY, read};
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
+use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::protocols::grpc::{self, Explained, explain};
+use crate::protocols::http::{Check, MAX_BODY, read};
 use crate::room::{Room, millis_up};
 use crate::telemetry::refusals::reason;
 

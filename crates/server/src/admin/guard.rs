@@ -8,10 +8,10 @@
 
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
-use crate::doors::http::bearer;
 use crate::http::Call;
 use crate::http::problem::Problem;
 use crate::listener::Listener;
+use crate::protocols::http::bearer;
 use crate::room::Room;
 
 /// Lets a request in, or says why not.

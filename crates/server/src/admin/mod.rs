@@ -25,11 +25,11 @@ use http::{Method, Response, StatusCode};
 use tokio::sync::watch;
 
 use crate::accept::Bound;
-use crate::doors::http::ready;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json};
 use crate::http::{self as common, Answers, Call};
 use crate::listener::Serving;
+use crate::protocols::http::ready;
 use crate::room::Room;
 use crate::telemetry::metrics;
 

@@ -17,7 +17,7 @@ use crate::settings::value::Secret;
     after_help = "Exit status: 0 if it may pass, 1 if it may not, 2 if that could not be found out."
 )]
 pub(super) struct Check {
-    /// Where the HTTP door is, http:// or https://
+    /// Where the HTTP listener is, http:// or https://
     #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     server: String,
     /// Whom to believe over https, as PEM [default: whom the system believes]

@@ -22,7 +22,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
     enough_descriptors(&settings);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Before the doors open, so that a signal that comes early is not missed.
+        // Before anything listens, so that a signal that comes early is not missed.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
@@ -45,9 +45,9 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
     })
 }
 
-/// Warns if the system ends before `--max-connections` does: then one door's clients keep all others out.
+/// Warns if the system ends before `--max-connections` does: then one listener's clients keep all others out.
 fn enough_descriptors(settings: &Settings) {
-    /// For files, listeners, connections to Redis, and somebody at another door.
+    /// For files, listeners, connections to Redis, and somebody at another listener.
     const OTHERS: usize = 128;
     let wanted = settings.max_connections.saturating_add(OTHERS);
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -55,7 +55,7 @@ fn enough_descriptors(settings: &Settings) {
         tracing::warn!(
             descriptors,
             wanted,
-            "fewer descriptors than one door may have connections: raise `ulimit -Hn`, or lower \
+            "fewer descriptors than one listener may have connections: raise `ulimit -Hn`, or lower \
              --max-connections"
         );
     }

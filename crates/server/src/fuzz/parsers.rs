@@ -9,10 +9,10 @@ use tollgate::http::Trust;
 use tollgate::rules::{self, Format};
 
 use super::fuzz;
-use crate::doors::grpc::json;
-use crate::doors::http::{Check, read, whole_length};
-use crate::doors::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
 use crate::http::framing::Framing;
+use crate::protocols::grpc::json;
+use crate::protocols::http::{Check, read, whole_length};
+use crate::protocols::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
 
 /// A command is within its input, its arguments are within it in order, and the same bytes one more
 /// at a time are the same command.

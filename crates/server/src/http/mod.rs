@@ -1,4 +1,4 @@
-//! What the HTTP door and the admin listener have in common: connections with deadlines, requests that can be
+//! What the HTTP listener and the admin listener have in common: connections with deadlines, requests that can be
 //! read in one way only, bodies with bounds, and problems told as RFC 9457 has them. A listener may answer some
 //! requests before hyper sees the connection ([`Answers::without_hyper`]).
 //!

@@ -12,7 +12,7 @@ use tollgate::core::rule::declaration;
 use tollgate::envoy::{self, Conduct};
 
 use super::value::{from_text, words};
-use crate::doors::grpc::{self, HeaderNames};
+use crate::protocols::grpc::{self, HeaderNames};
 
 words! {
     /// Whether a domain may be spread over several files.
@@ -105,12 +105,12 @@ pub struct EnvoySettings {
     /// Whether a domain may be in several of them.
     pub domains: Domains,
     /// How calls are answered.
-    pub door: grpc::Settings,
+    pub calls: grpc::Settings,
 }
 
 impl Default for EnvoySettings {
     fn default() -> Self {
-        Self { rules: Vec::new(), domains: Domains::Separate, door: grpc::Settings::default() }
+        Self { rules: Vec::new(), domains: Domains::Separate, calls: grpc::Settings::default() }
     }
 }
 
@@ -172,14 +172,14 @@ mod tests {
             settings.listen[crate::Listener::Grpc],
             super::super::Listen::At(([127, 0, 0, 1], 9).into())
         );
-        let EnvoySettings { rules, domains, door } = settings.envoy;
+        let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
         assert_eq!(domains, Domains::Merge);
         let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
-        assert_eq!(door.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
-        assert_eq!(door.enforcement, grpc::Enforcement::Shadow);
-        assert_eq!(door.headers, Some(HeaderNames::default()));
-        assert_eq!(door.metadata, grpc::Metadata::Include);
+        assert_eq!(calls.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
+        assert_eq!(calls.enforcement, grpc::Enforcement::Shadow);
+        assert_eq!(calls.headers, Some(HeaderNames::default()));
+        assert_eq!(calls.metadata, grpc::Metadata::Include);
         let bad = toml::from_str::<super::super::Options>("envoy-mode = \"maybe\"").unwrap_err();
         assert!(bad.message().contains("not one of: enforce shadow"), "{bad}");
     }

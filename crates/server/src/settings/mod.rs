@@ -153,10 +153,10 @@ options! {
         /// Its key, as PEM
         #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
         pub tls_key: Option<PathBuf>,
-        /// Connections that each door serves at a time [default: 10000]
+        /// Connections that each listener serves at a time [default: 10000]
         #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
         pub max_connections: Option<usize>,
-        /// What clients of the doors must say: a bearer token, or the password of AUTH
+        /// What clients of the HTTP, gRPC and RESP listeners must say: a bearer token, or the password of AUTH
         #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
         pub api_token: Option<Secret>,
         /// A file that holds that token
@@ -303,7 +303,7 @@ impl Options {
         EnvoySettings {
             rules: self.envoy_rules.take().unwrap_or_default(),
             domains: self.envoy_domains.unwrap_or(envoy::Domains::Separate),
-            door: said.resolve(),
+            calls: said.resolve(),
         }
     }
 }
@@ -346,9 +346,9 @@ pub struct Settings {
     pub resp_threads: usize,
     /// The certificate of the HTTP, gRPC and admin listeners, and its key.
     pub tls: Option<tls::Files>,
-    /// How many connections a door serves at a time.
+    /// How many connections a listener serves at a time.
     pub max_connections: usize,
-    /// What clients of the doors must say.
+    /// What clients of the HTTP, gRPC and RESP listeners must say.
     pub api_token: Option<Secret>,
     /// What clients of the admin API must say.
     pub admin_token: Option<Secret>,

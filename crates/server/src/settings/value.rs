@@ -71,7 +71,7 @@ impl FromStr for Lasting {
     }
 }
 
-/// Where a door listens, or that it does not.
+/// Where a listener is, or that it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// At this address; port 0 takes a free one.

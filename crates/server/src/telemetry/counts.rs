@@ -1,6 +1,6 @@
 //! What became of every request, counted once, exactly.
 //!
-//! A request at a door ends in one of four ways, and is counted when it ends: what was offered is the
+//! A request ends in one of four ways, and is counted when it ends: what was offered is the
 //! sum, at every moment. The same per rule, for as many rules as a monitoring system can bear.
 
 use std::collections::HashMap;
@@ -15,9 +15,9 @@ use tollgate::{Admission, Reason, Ruling};
 
 use super::latency::{Latency, Seen};
 
-/// Where a request came in.
+/// The way in which a request asked: a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// A check, reservation or batch over HTTP.
     Http,
     /// Forward-auth.
@@ -32,7 +32,7 @@ pub enum Door {
     Json,
 }
 
-impl Door {
+impl Protocol {
     /// All of them, in the order of their places.
     pub const ALL: [Self; 6] =
         [Self::Http, Self::Auth, Self::Throttle, Self::Resp, Self::Grpc, Self::Json];
@@ -87,7 +87,7 @@ impl Outcome {
     }
 }
 
-/// On cache lines of its own, so that doors do not slow each other down.
+/// On cache lines of its own, so that protocols do not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Tally([AtomicU64; 4]);
@@ -111,73 +111,73 @@ impl Tally {
 /// All counts of a server.
 #[derive(Debug, Default)]
 pub struct Counts {
-    doors: [Tally; 6],
-    latencies: [Latency; Door::ALL.len()],
+    protocols: [Tally; 6],
+    latencies: [Latency; Protocol::ALL.len()],
     rules: Rules,
     /// Requests of a domain that the rules do not have.
     pub unknown_domain: AtomicU64,
 }
 
 impl Counts {
-    /// Counts `count` requests at a door.
+    /// Counts `count` requests of a protocol.
     #[inline]
-    pub fn add(&self, door: Door, outcome: Outcome, count: u64) {
-        let tally = match door {
-            Door::Http => &self.doors[0],
-            Door::Auth => &self.doors[1],
-            Door::Throttle => &self.doors[2],
-            Door::Resp => &self.doors[3],
-            Door::Grpc => &self.doors[4],
-            Door::Json => &self.doors[5],
+    pub fn add(&self, protocol: Protocol, outcome: Outcome, count: u64) {
+        let tally = match protocol {
+            Protocol::Http => &self.protocols[0],
+            Protocol::Auth => &self.protocols[1],
+            Protocol::Throttle => &self.protocols[2],
+            Protocol::Resp => &self.protocols[3],
+            Protocol::Grpc => &self.protocols[4],
+            Protocol::Json => &self.protocols[5],
         };
         tally.add(outcome, count);
     }
 
-    /// Notes that `count` requests at a door took so long, since `began`.
+    /// Notes that `count` requests of a protocol took so long, since `began`.
     #[inline]
-    pub fn took(&self, door: Door, began: Instant, count: u64) {
-        let place = Door::ALL.iter().position(|other| *other == door);
+    pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
+        let place = Protocol::ALL.iter().position(|other| *other == protocol);
         if let Some(latency) = place.and_then(|place| self.latencies.get(place)) {
             latency.add(began.elapsed(), count);
         }
     }
 
-    /// How long requests took at each door.
-    pub fn latencies(&self) -> [(Door, Seen); Door::ALL.len()] {
+    /// How long requests took by each protocol.
+    pub fn latencies(&self) -> [(Protocol, Seen); Protocol::ALL.len()] {
         let mut seen = self.latencies.iter().map(Latency::read);
-        Door::ALL.map(|door| (door, seen.next().unwrap_or_default()))
+        Protocol::ALL.map(|protocol| (protocol, seen.next().unwrap_or_default()))
     }
 
-    /// Counts a request that was judged, at its door and for each rule that had a say.
+    /// Counts a request that was judged, for its protocol and for each rule that had a say.
     pub fn judged(
         &self,
-        door: Door,
+        protocol: Protocol,
         ruling: &Ruling,
         outcome: Outcome,
         rules: impl FnOnce() -> Arc<RuleSet>,
     ) {
-        self.add(door, outcome, 1);
+        self.add(protocol, outcome, 1);
         if ruling.reason() == Reason::UnknownDomain {
             self.unknown_domain.fetch_add(1, Ordering::Relaxed);
         }
         self.rules.count(ruling, outcome, rules);
     }
 
-    /// Counts a call of Envoy's that was answered, at its door and for each rule that had a say.
-    pub fn answered(&self, door: Door, answer: &Answer) {
+    /// Counts a call of Envoy's that was answered, for its protocol and for each rule that had a say.
+    pub fn answered(&self, protocol: Protocol, answer: &Answer) {
         let outcome = match answer.code() {
             _ if answer.outage().is_some() => Outcome::Degraded,
             Code::Ok => Outcome::Allowed,
             Code::OverLimit => Outcome::Refused,
         };
-        self.add(door, outcome, 1);
+        self.add(protocol, outcome, 1);
         self.rules.count_envoy(answer, outcome);
     }
 
-    /// What was counted at each door, by outcome in the order of [`Outcome::ALL`].
-    pub fn doors(&self) -> [(Door, [u64; 4]); 6] {
-        let mut tallies = self.doors.iter().map(Tally::read);
-        Door::ALL.map(|door| (door, tallies.next().unwrap_or_default()))
+    /// What was counted for each protocol, by outcome in the order of [`Outcome::ALL`].
+    pub fn protocols(&self) -> [(Protocol, [u64; 4]); 6] {
+        let mut tallies = self.protocols.iter().map(Tally::read);
+        Protocol::ALL.map(|protocol| (protocol, tallies.next().unwrap_or_default()))
     }
 
     /// The same for each rule: allowed, refused by it, degraded, refused by another.
@@ -190,21 +190,21 @@ impl Counts {
 #[derive(Debug)]
 pub struct UnderWay<'c> {
     counts: &'c Counts,
-    door: Door,
+    protocol: Protocol,
     began: Instant,
     ended: bool,
 }
 
 impl<'c> UnderWay<'c> {
-    /// One more at this door.
-    pub fn new(counts: &'c Counts, door: Door) -> Self {
-        Self { counts, door, began: Instant::now(), ended: false }
+    /// One more by this protocol.
+    pub fn new(counts: &'c Counts, protocol: Protocol) -> Self {
+        Self { counts, protocol, began: Instant::now(), ended: false }
     }
 
     /// It ended, and is counted.
     pub fn end(mut self) -> &'c Counts {
         self.ended = true;
-        self.counts.took(self.door, self.began, 1);
+        self.counts.took(self.protocol, self.began, 1);
         self.counts
     }
 
@@ -217,8 +217,8 @@ impl<'c> UnderWay<'c> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.counts.took(self.door, self.began, 1);
-            self.counts.add(self.door, Outcome::Error, 1);
+            self.counts.took(self.protocol, self.began, 1);
+            self.counts.add(self.protocol, Outcome::Error, 1);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Counts as Prometheus reads them.
 //!
-//! Labels are doors, outcomes, and the names of rules, of which there are at most
+//! Labels are protocols, listeners, outcomes, and the names of rules, of which there are at most
 //! [`MAX_RULES`](super::counts::MAX_RULES); never a key, an address or a user.
 
 use std::fmt::Write as _;
@@ -29,17 +29,17 @@ pub fn text(room: &Room) -> String {
 
 fn requests(room: &Room, page: &mut Page) {
     page.head("tollgate_requests_total", "counter", "Requests by what became of them.");
-    let doors = room.counts.doors();
-    for (door, counts) in &doors {
+    let protocols = room.counts.protocols();
+    for (protocol, counts) in &protocols {
         for (outcome, count) in Outcome::ALL.iter().zip(counts) {
-            let labels = [("door", door.name()), ("outcome", outcome.name())];
+            let labels = [("protocol", protocol.name()), ("outcome", outcome.name())];
             page.row("tollgate_requests_total", &labels, *count);
         }
     }
     page.head("tollgate_requests_offered_total", "counter", "Requests that came in and ended.");
-    for (door, counts) in &doors {
+    for (protocol, counts) in &protocols {
         let offered = counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
-        page.row("tollgate_requests_offered_total", &[("door", door.name())], offered);
+        page.row("tollgate_requests_offered_total", &[("protocol", protocol.name())], offered);
     }
     page.head("tollgate_rule_requests_total", "counter", "Requests that a rule had a say about.");
     for (domain, rule, counts) in room.counts.rules() {
@@ -55,14 +55,14 @@ fn requests(room: &Room, page: &mut Page) {
 fn latencies(room: &Room, page: &mut Page) {
     const NAME: &str = "tollgate_request_duration_seconds";
     page.head(NAME, "histogram", "Time from when a request was read to when it was judged.");
-    for (door, seen) in room.counts.latencies() {
-        let door = ("door", door.name());
+    for (protocol, seen) in room.counts.latencies() {
+        let protocol = ("protocol", protocol.name());
         for (bound, count) in BOUNDS.iter().zip(seen.at_most) {
-            page.row(&format!("{NAME}_bucket"), &[door, ("le", bound)], count);
+            page.row(&format!("{NAME}_bucket"), &[protocol, ("le", bound)], count);
         }
         let (whole, part) = (seen.nanos / 1_000_000_000, seen.nanos % 1_000_000_000);
-        page.line(&format!("{NAME}_sum"), &[door], &format_args!("{whole}.{part:09}"));
-        page.row(&format!("{NAME}_count"), &[door], seen.at_most[14]);
+        page.line(&format!("{NAME}_sum"), &[protocol], &format_args!("{whole}.{part:09}"));
+        page.row(&format!("{NAME}_count"), &[protocol], seen.at_most[14]);
     }
 }
 

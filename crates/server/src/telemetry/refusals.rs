@@ -14,7 +14,7 @@ use serde::Serialize;
 use tollgate::core::rule::{Ask, Attribute};
 use tollgate::{Blocked, Reason, Ruling};
 
-use super::counts::Door;
+use super::counts::Protocol;
 
 /// How many refusals are remembered.
 pub const MAX_RECENT: usize = 256;
@@ -31,8 +31,8 @@ pub struct Refusal {
     /// When, in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
     /// was not asked, and 0 if it never answered.
     pub at_us: u64,
-    /// At which door.
-    pub door: &'static str,
+    /// By which protocol.
+    pub protocol: &'static str,
     /// In which domain.
     pub domain: String,
     /// Why.
@@ -137,7 +137,12 @@ impl Refusals {
 
 impl Refusal {
     /// What is remembered of a ruling that refuses.
-    pub fn new(door: Door, ask: &Ask<'_>, ruling: &Ruling, retry_after_ms: Option<u64>) -> Self {
+    pub fn new(
+        protocol: Protocol,
+        ask: &Ask<'_>,
+        ruling: &Ruling,
+        retry_after_ms: Option<u64>,
+    ) -> Self {
         let by = ruling.refused_by();
         let blocker = ruling.blocked_by().and_then(|blocked| match blocked {
             Blocked::Rule { rule } | Blocked::Missing { rule, .. } => Some(rule.clone()),
@@ -147,7 +152,7 @@ impl Refusal {
         let key = rule.map(|rule| key(ask, rule.by())).unwrap_or_default();
         Self {
             at_us: ruling.at().as_micros(),
-            door: door.name(),
+            protocol: protocol.name(),
             domain: cut(ask.domain()),
             reason: reason(ruling.reason()),
             rule: rule.map(|rule| rule.name().to_owned()).or(blocker),
@@ -203,7 +208,7 @@ mod tests {
     fn refusal(key: &str) -> Refusal {
         Refusal {
             at_us: 0,
-            door: "http",
+            protocol: "http",
             domain: "shop".to_owned(),
             reason: "limits",
             rule: Some("r".to_owned()),

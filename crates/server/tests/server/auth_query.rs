@@ -26,7 +26,7 @@ fn a_query_that_is_misspelt_lets_nobody_pass() {
         let reply = asked(query);
         assert_eq!((reply.status, &reply.json()["detail"]), (400, &why.into()), "{query}");
     }
-    let errors = "tollgate_requests_total{door=\"forward-auth\",outcome=\"error\"}";
+    let errors = "tollgate_requests_total{protocol=\"forward-auth\",outcome=\"error\"}";
     assert_eq!(metric(admin, errors), 6);
     assert_eq!(metric(admin, "tollgate_unknown_domain_total"), 0);
 }

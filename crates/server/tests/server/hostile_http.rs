@@ -165,7 +165,7 @@ async fn whoever_leaves_early_leaves_nothing_behind() {
     }
     let open = "tollgate_connections{listener=\"http\"}";
     until("they are gone", || metric(running.admin, open) == 0).await;
-    let errors = "tollgate_requests_total{door=\"http\",outcome=\"error\"}";
+    let errors = "tollgate_requests_total{protocol=\"http\",outcome=\"error\"}";
     until("each was an error", || metric(running.admin, errors) == 20).await;
 }
 

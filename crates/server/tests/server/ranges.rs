@@ -23,7 +23,7 @@ async fn a_longer_time_than_is_granted_is_an_error_that_names_the_longest() {
     assert_eq!(patient.json()["detail"], "`patience_ms` is 60001, and 60000 at most");
     assert_eq!(check(running.http, r#"{"domain":"shop","patience_ms":60000}"#).status, 200);
     let row = |outcome: &str| {
-        let name = format!("tollgate_requests_total{{door=\"http\",outcome=\"{outcome}\"}}");
+        let name = format!("tollgate_requests_total{{protocol=\"http\",outcome=\"{outcome}\"}}");
         metric(running.admin, &name)
     };
     assert_eq!([row("allowed"), row("error")], [2, 3]);

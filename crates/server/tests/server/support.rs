@@ -195,10 +195,13 @@ pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
-/// How many requests of a door were allowed, refused, degraded and in error.
-pub(crate) fn outcomes(admin: SocketAddr, door: &str) -> [u64; 4] {
+/// How many requests of a protocol were allowed, refused, degraded and in error.
+pub(crate) fn outcomes(admin: SocketAddr, protocol: &str) -> [u64; 4] {
     ["allowed", "refused", "degraded", "error"].map(|outcome| {
-        metric(admin, &format!("tollgate_requests_total{{door=\"{door}\",outcome=\"{outcome}\"}}"))
+        metric(
+            admin,
+            &format!("tollgate_requests_total{{protocol=\"{protocol}\",outcome=\"{outcome}\"}}"),
+        )
     })
 }
 

@@ -222,7 +222,7 @@ async fn the_commands_speak_tls_to_whom_they_believe() {
     let running = start(files.clone()).await;
     let stranger = Pair::new().write(other.path()).cert;
     let (good, stranger) = (files.cert.to_str().unwrap(), stranger.to_str().unwrap());
-    let door = format!("https://localhost:{}", running.http.port());
+    let server = format!("https://localhost:{}", running.http.port());
     let admin = format!("https://localhost:{}", running.admin.port());
     let run = |args: &[&str]| {
         let output = super::program::run(args);
@@ -230,17 +230,17 @@ async fn the_commands_speak_tls_to_whom_they_believe() {
         (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     };
 
-    let (code, told) = run(&["check", "--server", &door, "--ca-file", good, "shop", "user=u"]);
+    let (code, told) = run(&["check", "--server", &server, "--ca-file", good, "shop", "user=u"]);
     assert_eq!(code, Some(0), "{told}");
     let (code, told) = run(&["rules", "--admin", &admin, "--ca-file", good, "get"]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.starts_with("version: 1\ndomain: shop\n"), "{told}");
     for (args, why) in [
-        (&["check", "--server", &door, "--ca-file", stranger, "shop"][..], "is not believed: "),
-        (&["check", "--server", &door, "shop"], "certificate"),
-        (&["check", "--server", &door, "--ca-file", "/none.pem", "shop"], "/none.pem is no file"),
+        (&["check", "--server", &server, "--ca-file", stranger, "shop"][..], "is not believed: "),
+        (&["check", "--server", &server, "shop"], "certificate"),
+        (&["check", "--server", &server, "--ca-file", "/none.pem", "shop"], "/none.pem is no file"),
         (
-            &["check", "--server", &door, "--ca-file", files.key.to_str().unwrap(), "shop"],
+            &["check", "--server", &server, "--ca-file", files.key.to_str().unwrap(), "shop"],
             "holds no PEM certificate",
         ),
         (&["check", "--server", "ftp://a", "shop"], "is not http://host:port or https://host:port"),

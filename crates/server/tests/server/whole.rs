@@ -222,7 +222,7 @@ async fn nobody_who_asks_on_while_it_drains_is_left_without_an_answer() {
     until("all were told", || clients.iter().all(std::thread::JoinHandle::is_finished)).await;
     clients.into_iter().for_each(|client| client.join().unwrap());
     assert!(room.is_draining());
-    let offered = metric(admin, "tollgate_requests_offered_total{door=\"http\"}");
+    let offered = metric(admin, "tollgate_requests_offered_total{protocol=\"http\"}");
     assert_eq!(offered, answered.load(Relaxed));
     stopping.abort();
 }

@@ -5,12 +5,12 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use crate::doors::grpc::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use crate::doors::grpc::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+use crate::protocols::grpc::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::protocols::grpc::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use crate::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::doors::grpc::proto::envoy::r#type::v3::RateLimitUnit;
+use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::protocols::grpc::proto::envoy::r#type::v3::RateLimitUnit;
 
 /// What is wrong with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! `/json`: a call of Envoy's in JSON, as the reference service takes it. What is read and written is
-//! the gRPC door's.
+//! gRPC's.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use http::{Response, StatusCode};
 
 use super::check::MAX_BODY;
 use super::{Envoy, Needs, allowed};
-use crate::doors::grpc::json;
-use crate::doors::grpc::{GIVES_BACK, NO_RULES, RULES_VERSION, gives_back, record};
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::Problem;
+use crate::protocols::grpc::json;
+use crate::protocols::grpc::{GIVES_BACK, NO_RULES, RULES_VERSION, gives_back, record};
 use crate::room::Room;
-use crate::telemetry::counts::{Door, UnderWay};
+use crate::telemetry::counts::{Protocol, UnderWay};
 
 pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = UnderWay::new(&room.counts, Door::Json);
+    let under_way = UnderWay::new(&room.counts, Protocol::Json);
     let may_give_back = allowed(room, &call, Needs::TokenOffLoopback).is_ok();
     let bytes = match body::read(call.request.into_body(), MAX_BODY).await {
         Ok(bytes) => bytes,
@@ -40,7 +40,7 @@ pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Respo
     }
     let answered = envoy.decide(&asked).await;
     under_way.end();
-    record(room, Door::Json, &asked, &answered);
+    record(room, Protocol::Json, &asked, &answered);
     let (status, text) = envoy.write_json(&asked, &answered);
     let mut response = written(status, text);
     if let Ok(answer) = answered {

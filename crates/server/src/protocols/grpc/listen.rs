@@ -67,7 +67,7 @@ struct Health(HealthReporter);
 /// When the description of the protocols cannot be read, which no build that compiles does.
 pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
     let Bound { room, .. } = &bound;
-    let limits = RateLimits::new(room.limiter.clone(), room.settings.envoy.door.clone());
+    let limits = RateLimits::new(room.limiter.clone(), room.settings.envoy.calls.clone());
     let (limits, others, health) =
         services(limits).await.map_err(|error| std::io::Error::other(error.to_string()))?;
     let health = Health(health);

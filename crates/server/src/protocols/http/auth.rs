@@ -31,14 +31,14 @@ use crate::http::problem::Problem;
 use crate::room::Room;
 use crate::settings::value::AttributeHeader;
 use crate::store::AnyStore;
-use crate::telemetry::counts::{Door, Outcome, UnderWay};
+use crate::telemetry::counts::{Outcome, Protocol, UnderWay};
 use crate::telemetry::refusals::Refusal as Record;
 
 type Layer = LimitLayer<AnyStore>;
 
 /// Asks for proxies.
 #[derive(Debug)]
-pub(super) struct Doorman {
+pub(super) struct ForwardAuth {
     trust: Trust,
     attributes: Vec<AttributeHeader>,
     domain: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Doorman {
     unknown: Mutex<Vec<String>>,
 }
 
-impl Doorman {
+impl ForwardAuth {
     pub(super) fn new(room: &Room) -> Self {
         Self {
             trust: room.settings.trust.clone(),
@@ -60,7 +60,7 @@ impl Doorman {
     }
 
     pub(super) async fn answer(&self, room: &Arc<Room>, call: Call) -> Response<Body> {
-        let under_way = UnderWay::new(&room.counts, Door::Auth);
+        let under_way = UnderWay::new(&room.counts, Protocol::Auth);
         let (parts, _) = call.request.into_parts();
         if room.refuses_all() {
             return Problem::new(503, "there are no rules yet").retry_after(1).into();
@@ -110,7 +110,7 @@ impl Doorman {
             return layer.clone();
         }
         if !rules.declaration().domains.iter().any(|known| known.name == domain) {
-            // Nothing to keep: it passes, as at every door. But a proxy cannot see that it does so
+            // Nothing to keep: it passes, as by every protocol. But a proxy cannot see that it does so
             // for want of rules.
             self.tell_unknown(domain, rules.version());
             return self.make(room, domain);
@@ -276,10 +276,10 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
 /// Counts and remembers a request that does not pass.
 fn refused(room: &Room, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let Some(ruling) = refusal.ruling() else {
-        return room.counts.add(Door::Auth, Outcome::Error, 1);
+        return room.counts.add(Protocol::Auth, Outcome::Error, 1);
     };
     let outcome = outcome(ruling, Outcome::Refused);
-    room.counts.judged(Door::Auth, ruling, outcome, || room.limiter.rules());
+    room.counts.judged(Protocol::Auth, ruling, outcome, || room.limiter.rules());
     let request = refusal.request();
     let peer = request.extensions.get::<Peer>().map(|peer| peer.0.ip());
     let client = peer.and_then(|peer| trust.client(peer, &request.headers).ok());
@@ -291,7 +291,7 @@ fn refused(room: &Room, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
-    room.remember(Record::new(Door::Auth, &ask, ruling, retry), 1);
+    room.remember(Record::new(Protocol::Auth, &ask, ruling, retry), 1);
 }
 
 fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
@@ -315,7 +315,7 @@ impl Service<Request<()>> for Passes {
         let judged = request.extensions().get::<Judged>();
         for ruling in judged.iter().flat_map(|judged| judged.rulings()) {
             let outcome = outcome(ruling, Outcome::Allowed);
-            self.0.counts.judged(Door::Auth, ruling, outcome, || self.0.limiter.rules());
+            self.0.counts.judged(Protocol::Auth, ruling, outcome, || self.0.limiter.rules());
         }
         let mut response = Response::new(http_body_util::Empty::new());
         *response.status_mut() = StatusCode::NO_CONTENT;

@@ -1,4 +1,4 @@
-//! How the door answers: the same for all calls.
+//! How Envoy's calls are answered: the same for all calls.
 
 use tollgate::envoy::Conduct;
 

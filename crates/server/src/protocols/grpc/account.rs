@@ -15,7 +15,7 @@ use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::service::{Answered, Unanswered};
 use crate::room::{Room, millis_up};
-use crate::telemetry::counts::{Door, Outcome};
+use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{Refusal, cut};
 
 /// A call over gRPC that is under way. Travels with the request, to where it is decoded and judged.
@@ -45,15 +45,15 @@ impl Pending {
     /// It was answered so.
     pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answered, Unanswered>) {
         self.ended.store(true, Ordering::Relaxed);
-        record(&self.room, Door::Grpc, asked, answered);
+        record(&self.room, Protocol::Grpc, asked, answered);
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.room.counts.took(Door::Grpc, self.began, 1);
+        self.room.counts.took(Protocol::Grpc, self.began, 1);
         if !*self.ended.get_mut() {
-            self.room.counts.add(Door::Grpc, Outcome::Error, 1);
+            self.room.counts.add(Protocol::Grpc, Outcome::Error, 1);
         }
     }
 }
@@ -61,32 +61,32 @@ impl Drop for Pending {
 /// Counts and remembers how a call was answered.
 pub(crate) fn record(
     room: &Room,
-    door: Door,
+    protocol: Protocol,
     asked: &RateLimitRequest,
     answered: &Result<Answered, Unanswered>,
 ) {
     let answer = match answered {
         Ok(Answered::Envoy(answer)) => answer,
         Ok(Answered::Own(own)) => match (&own.said, own::ask(asked)) {
-            (Ok(admission), Ok(ask)) => return room.record(door, &ask, admission),
-            _ => return room.counts.add(door, Outcome::Error, 1),
+            (Ok(admission), Ok(ask)) => return room.record(protocol, &ask, admission),
+            _ => return room.counts.add(protocol, Outcome::Error, 1),
         },
         // As a check that is refused for want of a store: it was answered without one.
         Err(Unanswered::Call(CallError::Unavailable(_))) => {
-            return room.counts.add(door, Outcome::Degraded, 1);
+            return room.counts.add(protocol, Outcome::Degraded, 1);
         }
-        Err(_) => return room.counts.add(door, Outcome::Error, 1),
+        Err(_) => return room.counts.add(protocol, Outcome::Error, 1),
     };
-    room.counts.answered(door, answer);
+    room.counts.answered(protocol, answer);
     if !answer.knows_domain() {
         room.envoy.unknown_domain.fetch_add(1, Ordering::Relaxed);
     }
     if answer.code() == Code::OverLimit {
-        room.remember(refusal(door, asked, answer), 1);
+        room.remember(refusal(protocol, asked, answer), 1);
     }
 }
 
-fn refusal(door: Door, asked: &RateLimitRequest, answer: &Answer) -> Refusal {
+fn refusal(protocol: Protocol, asked: &RateLimitRequest, answer: &Answer) -> Refusal {
     let by = answer.tightest();
     let place = |status: &Status| answer.statuses().iter().position(|it| std::ptr::eq(it, status));
     let descriptor = by.and_then(place).and_then(|place| asked.descriptors.get(place));
@@ -94,7 +94,7 @@ fn refusal(door: Door, asked: &RateLimitRequest, answer: &Answer) -> Refusal {
     let blocks = limit.is_some_and(|limit| limit.requests_per_unit() == 0);
     Refusal {
         at_us: answer.at().as_micros(),
-        door: door.name(),
+        protocol: protocol.name(),
         domain: cut(&asked.domain),
         reason: if blocks { "blocked" } else { "limits" },
         rule: by.and_then(|status| answer.rule(status)).map(|rule| cut(rule.path())),

@@ -19,7 +19,7 @@ use super::write;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::room::Room;
-use crate::telemetry::counts::{Door, UnderWay};
+use crate::telemetry::counts::{Protocol, UnderWay};
 
 /// The longest body: an ask with all the attributes it may have, of usual length.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
@@ -56,7 +56,7 @@ impl Asks {
 
 pub(super) async fn answer(room: Arc<Room>, body: Incoming, asks: Asks) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = (asks != Asks::Peek).then(|| UnderWay::new(&room.counts, Door::Http));
+    let under_way = (asks != Asks::Peek).then(|| UnderWay::new(&room.counts, Protocol::Http));
     let bytes = match body::read(body, MAX_BODY).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
@@ -106,7 +106,7 @@ pub(super) fn judge(
 ) -> Admission {
     let admission = at_once(pin!(room.limiter.admit_within(ask, patience)));
     under_way.map(UnderWay::end);
-    room.record(Door::Http, ask, &admission);
+    room.record(Protocol::Http, ask, &admission);
     admission
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn judge_far(
     yield_now().await;
     let admission = room.limiter.admit_within(ask, patience).await;
     under_way.map(UnderWay::end);
-    room.record(Door::Http, ask, &admission);
+    room.record(Protocol::Http, ask, &admission);
     admission
 }
 
@@ -177,10 +177,10 @@ async fn batch(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> An
         under_way.divide();
     }
     for ask in &asks {
-        let one = UnderWay::new(&room.counts, Door::Http);
+        let one = UnderWay::new(&room.counts, Protocol::Http);
         let admission = room.limiter.admit(ask).await;
         one.end();
-        room.record(Door::Http, ask, &admission);
+        room.record(Protocol::Http, ask, &admission);
         admissions.push(admission);
     }
     let answers: Vec<Answer<'_>> = admissions.iter().map(Answer::new).collect();
@@ -198,7 +198,7 @@ async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> 
     let reserved = room.limiter.reserve_telling(&ask, lifetime, |admission| {
         charged = admission.ruling().at() > Timestamp::EPOCH;
         under_way.map(UnderWay::end);
-        room.record(Door::Http, &ask, admission);
+        room.record(Protocol::Http, &ask, admission);
     });
     let reserved = reserved.await;
     match reserved {

@@ -1,4 +1,4 @@
-//! What JSON the door takes and gives.
+//! JSON that checks take and are given.
 //!
 //! Strict: a field that nobody knows, a name that is twice, a number that is none or too large and
 //! anything behind the object are errors with their place. Nothing nests deeper than it has to.

@@ -1,4 +1,4 @@
-//! The HTTP door: limits for whoever speaks JSON, and forward-auth for proxies.
+//! HTTP: limits for whoever speaks JSON, and forward-auth for proxies.
 //!
 //! | Path | Does |
 //! |---|---|
@@ -32,14 +32,14 @@ use http::{Method, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::accept::Bound;
-use crate::doors::grpc::RateLimits;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json as object};
 use crate::http::{self as common, Answers, Call, Next, Plain};
 use crate::listener::{Listener, Serving};
+use crate::protocols::grpc::RateLimits;
 use crate::room::{Readiness, Room};
 use crate::store::AnyStore;
-use auth::Doorman;
+use auth::ForwardAuth;
 use check::Asks;
 pub(crate) use check::MAX_BODY;
 #[cfg(test)]
@@ -49,9 +49,9 @@ pub(crate) use wire::{Check, read};
 /// Starts the HTTP listener.
 pub(crate) async fn start(bound: Bound) -> io::Result<Serving> {
     let room = &bound.room;
-    let doorman = Arc::new(Doorman::new(room));
-    let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.door.clone()));
-    Ok(common::serving(bound, Desk { doorman, envoy }))
+    let forward_auth = Arc::new(ForwardAuth::new(room));
+    let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.calls.clone()));
+    Ok(common::serving(bound, Desk { forward_auth, envoy }))
 }
 
 /// Who answers at `/json`.
@@ -63,7 +63,7 @@ type Elsewhere = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 /// Who answers here.
 #[derive(Clone)]
 struct Desk {
-    doorman: Arc<Doorman>,
+    forward_auth: Arc<ForwardAuth>,
     envoy: Arc<Envoy>,
 }
 
@@ -103,7 +103,7 @@ impl Desk {
             (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
             (&Method::GET, "/openapi.json") => openapi::response(),
             (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
-                Ok(()) => self.doorman.answer(&room, call).await,
+                Ok(()) => self.forward_auth.answer(&room, call).await,
                 Err(problem) => problem.into(),
             },
             (&Method::POST, "/json") => match allowed(&room, &call, Needs::Nothing) {

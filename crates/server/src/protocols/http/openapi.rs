@@ -1,4 +1,4 @@
-//! What the door can be asked, as OpenAPI 3.1 has it, and a page that shows it. A test compares the
+//! What this listener can be asked, as OpenAPI 3.1 has it, and a page that shows it. A test compares the
 //! description with the routes.
 //!
 //! The page is three files of our own, which need nothing from elsewhere and are let load nothing

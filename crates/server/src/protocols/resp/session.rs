@@ -18,7 +18,7 @@ use super::throttle::{Limits, Throttle};
 use crate::listener::Listener;
 use crate::room::Room;
 use crate::store::AnyStore;
-use crate::telemetry::counts::{Door, Outcome};
+use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{Refusal, cut};
 
 /// What is known of a client.
@@ -165,7 +165,7 @@ impl Session {
             }
             Err(wrong) => {
                 if command == b"TG.CHECK" {
-                    room.counts.add(Door::Resp, Outcome::Error, 1);
+                    room.counts.add(Protocol::Resp, Outcome::Error, 1);
                 }
                 reply::error(&wrong, out);
                 Next::Answered
@@ -290,13 +290,13 @@ fn throttle(
     let throttle = match Throttle::read(texts, limits) {
         Ok(throttle) => throttle,
         Err(wrong) => {
-            room.counts.add(Door::Throttle, Outcome::Error, 1);
+            room.counts.add(Protocol::Throttle, Outcome::Error, 1);
             reply::error(&wrong, out);
             return Next::Answered;
         }
     };
     if let Err(error) = throttle_key(key, buffer) {
-        room.counts.add(Door::Throttle, Outcome::Error, 1);
+        room.counts.add(Protocol::Throttle, Outcome::Error, 1);
         reply::error(&format!("ERR {error}"), out);
         return Next::Answered;
     }
@@ -330,7 +330,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusa
     use tollgate::core::{Retry, Verdict};
     Refusal {
         at_us: 0,
-        door: Door::Throttle.name(),
+        protocol: Protocol::Throttle.name(),
         domain: String::new(),
         reason: "limits",
         rule: Some("CL.THROTTLE".to_owned()),
@@ -350,14 +350,14 @@ impl Desk {
     pub(super) fn settle(&mut self, room: &Room, began: Instant) {
         let decided = self.allowed.wrapping_add(self.refused);
         if decided > 0 {
-            room.counts.took(Door::Throttle, began, decided);
+            room.counts.took(Protocol::Throttle, began, decided);
         }
         if self.allowed > 0 {
-            room.counts.add(Door::Throttle, Outcome::Allowed, self.allowed);
+            room.counts.add(Protocol::Throttle, Outcome::Allowed, self.allowed);
             self.allowed = 0;
         }
         if self.refused > 0 {
-            room.counts.add(Door::Throttle, Outcome::Refused, self.refused);
+            room.counts.add(Protocol::Throttle, Outcome::Refused, self.refused);
             if let Some(shown) = self.shown.take() {
                 room.remember(*shown, self.refused);
             }

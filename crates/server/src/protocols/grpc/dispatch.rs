@@ -17,9 +17,9 @@ use super::bodies::{Arriving, Leaving, Patience};
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::service::{NO_RULES, RateLimits};
 use super::vitals::Vitals;
-use crate::doors::http::bearer;
 use crate::http::{X_REQUEST_ID, said_id};
 use crate::listener::Listener;
+use crate::protocols::http::bearer;
 use crate::room::Room;
 use crate::store::AnyStore;
 

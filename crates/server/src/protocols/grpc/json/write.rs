@@ -4,8 +4,8 @@ use prost_types::Struct;
 use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 
-use crate::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
-use crate::doors::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 
@@ -24,7 +24,7 @@ pub fn write(response: &RateLimitResponse) -> String {
     put(&mut fields, "overallCode", code(response.overall_code()));
     let statuses = response.statuses.iter().map(descriptor_status).collect();
     put(&mut fields, "statuses", Value::Array(statuses));
-    let header = |header: &crate::doors::grpc::proto::envoy::config::core::v3::HeaderValue| json!({ "key": header.key, "value": header.value });
+    let header = |header: &crate::protocols::grpc::proto::envoy::config::core::v3::HeaderValue| json!({ "key": header.key, "value": header.value });
     let headers = response.response_headers_to_add.iter().map(header).collect();
     put(&mut fields, "responseHeadersToAdd", Value::Array(headers));
     if let Some(metadata) = &response.dynamic_metadata {

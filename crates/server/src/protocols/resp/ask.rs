@@ -16,7 +16,7 @@ use super::reply::{self, Version};
 use super::session::{Words, nth, read_ask, refusal};
 use super::throttle::Throttle;
 use crate::room::{Room, millis_up};
-use crate::telemetry::counts::{Door, Outcome, UnderWay};
+use crate::telemetry::counts::{Outcome, Protocol, UnderWay};
 use crate::telemetry::refusals::{Refusal, reason};
 
 /// A question to the store, with its words.
@@ -98,14 +98,14 @@ impl Question {
                 throttle(room, &key, &limit, quantity, out).await;
             }
             Self::Check { charges: true, cost, words } => {
-                let under_way = UnderWay::new(&room.counts, Door::Resp);
+                let under_way = UnderWay::new(&room.counts, Protocol::Resp);
                 match read_words(&words, cost) {
                     Err(wrong) => reply::error(&wrong, out),
                     Ok(_) if room.refuses_all() => reply::error(NO_RULES, out),
                     Ok(ask) => {
                         let admission = room.limiter.admit(&ask).await;
                         under_way.end();
-                        room.record(Door::Resp, &ask, &admission);
+                        room.record(Protocol::Resp, &ask, &admission);
                         ruled(&admission, version, out);
                     }
                 }
@@ -135,12 +135,12 @@ fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::core::rule::As
 }
 
 async fn throttle(room: &Room, key: &[u8], limit: &Limit, quantity: u64, out: &mut Vec<u8>) {
-    let under_way = UnderWay::new(&room.counts, Door::Throttle);
+    let under_way = UnderWay::new(&room.counts, Protocol::Throttle);
     match room.limiter.throttle(key, limit, quantity).await {
         Err(error) => reply::error(&format!("ERR {error}"), out),
         Ok(admission) => {
             let outcome = Outcome::of(&admission);
-            under_way.end().add(Door::Throttle, outcome, 1);
+            under_way.end().add(Protocol::Throttle, outcome, 1);
             let Some(finding) = admission.ruling().findings().next() else {
                 return reply::error("TRYAGAIN the store did not answer", out);
             };

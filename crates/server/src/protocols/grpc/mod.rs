@@ -1,4 +1,4 @@
-//! The gRPC door: Envoy's rate limit service, health and reflection.
+//! gRPC: Envoy's rate limit service, health and reflection.
 //!
 //! It turns bytes into a [`Call`](tollgate::envoy::Call) and an
 //! [`Answer`](tollgate::envoy::Answer) into bytes; what is answered is the library's. The same
@@ -50,7 +50,7 @@ pub const MAX_MESSAGE: usize = 1024 * 1024;
 /// The name by which the reference service reports its health.
 pub const HEALTH_NAME: &str = "ratelimit";
 
-/// The door's services: rate limits, health, and reflection in both of its versions; and the handle
+/// The services: rate limits, health, and reflection in both of its versions; and the handle
 /// by which the server says that it is about to end.
 ///
 /// # Errors

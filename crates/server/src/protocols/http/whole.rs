@@ -1,6 +1,6 @@
 //! Checks that arrive whole, answered without hyper.
 //!
-//! Most of what this door is sent is `POST /v1/check` in one piece, with nothing in its head that changes how
+//! Most of what this listener is sent is `POST /v1/check` in one piece, with nothing in its head that changes how
 //! it is read. Such a request is read where it lies, and answered in one write. Everything else is hyper's from
 //! its first byte: whatever comes in several pieces, says something uncommon, or is wrong in any way. So nothing
 //! here writes an error, and both ways say the same to the same request; a test compares them.
@@ -23,7 +23,7 @@ use super::wire::{self, Answer, Check};
 use super::{check, token, write};
 use crate::http::{Next, Plain, harmless_id};
 use crate::room::Room;
-use crate::telemetry::counts::{Door, UnderWay};
+use crate::telemetry::counts::{Protocol, UnderWay};
 
 /// What is read together: a request as services send it, or several.
 const INPUT: usize = 4 * 1024;
@@ -145,7 +145,7 @@ impl<'b> Request<'b> {
         }
         let check: Check<'_> = wire::read(self.body).ok()?;
         let (ask, patience) = (check.ask().ok()?, check::patience(&check).ok()?);
-        let under_way = Some(UnderWay::new(&room.counts, Door::Http));
+        let under_way = Some(UnderWay::new(&room.counts, Protocol::Http));
         Some(if room.limiter.store().is_remote() {
             // In a box: it is long, and the task of a connection that is idle would be as long.
             Box::pin(check::judge_far(room, &ask, patience, under_way)).await

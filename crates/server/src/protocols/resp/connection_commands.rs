@@ -1,4 +1,4 @@
-//! What clients ask a Redis about itself, answered as far as a door can be asked.
+//! What clients ask a Redis about itself, answered as far as this server can be asked.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -101,12 +101,12 @@ pub(super) fn info(room: &Room, version: Version, out: &mut Vec<u8>) {
         room.limiter.store().name(),
         room.limiter.rules().version(),
     );
-    for (door, counts) in room.counts.doors() {
+    for (protocol, counts) in room.counts.protocols() {
         let [allowed, refused, degraded, errors] = counts;
-        let door = door.name();
+        let protocol = protocol.name();
         let _ = write!(
             text,
-            "{door}:allowed={allowed},refused={refused},degraded={degraded},errors={errors}\r\n"
+            "{protocol}:allowed={allowed},refused={refused},degraded={degraded},errors={errors}\r\n"
         );
     }
     match version {
