@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::listener::Listener;
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::tls::Speaks;
 
 /// How long to wait after the system refused: descriptors come back as connections end.
@@ -89,27 +89,27 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
 
 /// A connection that counts as open until this is dropped.
 pub(crate) struct OpenConnection {
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     listener: Listener,
 }
 
 impl OpenConnection {
     /// Counts one more connection, unless there are too many.
-    pub(crate) fn admit(room: &Arc<Room>, listener: Listener) -> Option<Self> {
-        let most = u64::try_from(room.settings.max_connections).unwrap_or(u64::MAX);
+    pub(crate) fn admit(server: &Arc<ServerState>, listener: Listener) -> Option<Self> {
+        let most = u64::try_from(server.settings.max_connections).unwrap_or(u64::MAX);
         let more = |open: u64| (open < most).then(|| open.saturating_add(1));
-        let connections = &room.connections[listener];
+        let connections = &server.connections[listener];
         let admitted =
             connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
         let count = if admitted { &connections.accepted } else { &connections.turned_away };
         count.fetch_add(1, Ordering::Relaxed);
-        admitted.then(|| Self { room: Arc::clone(room), listener })
+        admitted.then(|| Self { server: Arc::clone(server), listener })
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.room.connections[self.listener].open.fetch_sub(1, Ordering::Relaxed);
+        self.server.connections[self.listener].open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -117,7 +117,7 @@ impl Drop for OpenConnection {
 pub(crate) struct Bound {
     pub(crate) listener: Listener,
     pub(crate) socket: std::net::TcpListener,
-    pub(crate) room: Arc<Room>,
+    pub(crate) server: Arc<ServerState>,
     pub(crate) stop: watch::Receiver<bool>,
     /// Whether only this machine reaches it.
     pub(crate) local: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Bound {
 
 /// A connection that was accepted, apart from its stream.
 pub(crate) struct ConnectionContext {
-    pub(crate) room: Arc<Room>,
+    pub(crate) server: Arc<ServerState>,
     pub(crate) listener: Listener,
     pub(crate) peer: SocketAddr,
     /// Whether the listener is reached from this machine only.
@@ -136,7 +136,7 @@ pub(crate) struct ConnectionContext {
 impl ConnectionContext {
     /// Counts that it was closed because its client took too long.
     pub(crate) fn timed_out(&self) {
-        self.room.connections[self.listener].timed_out.fetch_add(1, Ordering::Relaxed);
+        self.server.connections[self.listener].timed_out.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -155,21 +155,21 @@ pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
 }
 
 /// Serves until told to stop, and then until the last connection has ended.
-pub(crate) async fn serve(bound: Bound, server: impl ServeConnection) {
-    let Bound { listener, socket, room, mut stop, local } = bound;
+pub(crate) async fn serve(bound: Bound, protocol: impl ServeConnection) {
+    let Bound { listener, socket, server, mut stop, local } = bound;
     let Ok(socket) = TcpListener::from_std(socket) else { return };
     let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
             stream = next(&socket) => {
-                let Some(open) = OpenConnection::admit(&room, listener) else {
-                    turn_away(stream, &room, &server);
+                let Some(open) = OpenConnection::admit(&server, listener) else {
+                    turn_away(stream, &server, &protocol);
                     continue;
                 };
                 let Ok(peer) = stream.peer_addr() else { continue };
-                let (room, stop) = (Arc::clone(&room), stop.clone());
-                let connection = ConnectionContext { room, listener, peer, local, stop };
-                tasks.spawn(begin(stream, connection, server.clone(), open));
+                let (server, stop) = (Arc::clone(&server), stop.clone());
+                let connection = ConnectionContext { server, listener, peer, local, stop };
+                tasks.spawn(begin(stream, connection, protocol.clone(), open));
             }
             () = stopped(&mut stop) => break,
             Some(_) = tasks.join_next() => {}
@@ -178,7 +178,7 @@ pub(crate) async fn serve(bound: Bound, server: impl ServeConnection) {
     drop(socket);
     let ended = async { while tasks.join_next().await.is_some() {} };
     // Those that do not end in time are cut when the set is dropped.
-    let _ = tokio::time::timeout(room.settings.drain_timeout, ended).await;
+    let _ = tokio::time::timeout(server.settings.drain_timeout, ended).await;
 }
 
 /// Waits until the server is told to stop.
@@ -191,11 +191,11 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
 async fn begin<P: ServeConnection>(
     stream: TcpStream,
     mut connection: ConnectionContext,
-    server: P,
+    protocol: P,
     _open: OpenConnection,
 ) {
-    let Some(tls) = connection.room.tls.clone() else {
-        return server.serve(stream, connection).await;
+    let Some(tls) = connection.server.tls.clone() else {
+        return protocol.serve(stream, connection).await;
     };
     let shaken = tokio::select! {
         shaken = tls.accept(stream, P::SPEAKS) => shaken,
@@ -204,14 +204,14 @@ async fn begin<P: ServeConnection>(
     };
     // What became of a handshake that failed is counted there.
     if let Ok(stream) = shaken {
-        server.serve(stream, connection).await;
+        protocol.serve(stream, connection).await;
     }
 }
 
 /// Says why, if that can be said without shaking hands, and closes.
-fn turn_away<P: ServeConnection>(stream: TcpStream, room: &Room, _: &P) {
+fn turn_away<P: ServeConnection>(stream: TcpStream, server: &ServerState, _: &P) {
     use std::io::Write as _;
-    if room.tls.is_none()
+    if server.tls.is_none()
         && let Ok(mut stream) = stream.into_std()
     {
         let _ = stream.write_all(P::TOO_MANY);

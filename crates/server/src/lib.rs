@@ -10,21 +10,21 @@ mod accept;
 pub mod admin;
 pub mod cli;
 pub mod envoy;
+mod failed_logins;
 #[cfg(test)]
 mod fuzz;
-mod guesses;
 mod http;
 mod listener;
 pub mod protocols;
-mod room;
 pub mod rules;
 mod server;
 pub mod settings;
+mod state;
 mod store;
 pub mod telemetry;
 pub mod tls;
 
 pub use listener::{Listener, PerListener};
-pub use room::{Connections, Readiness, Room};
 pub use server::{Server, StartError};
+pub use state::{Connections, Readiness, ServerState};
 pub use store::{AnyStore, StoreTime};

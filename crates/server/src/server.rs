@@ -11,9 +11,9 @@ use tollgate::Limiter;
 
 use crate::accept::{self, Bound};
 use crate::listener::{AnnounceDrain, Listener, PerListener};
-use crate::room::Room;
 use crate::settings::Settings;
 use crate::settings::value::Listen;
+use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::telemetry::events::{Events, Passing};
 use crate::telemetry::log::LevelHandle;
@@ -22,7 +22,7 @@ use crate::{envoy, rules};
 
 /// A server that runs until [`Server::stop`]. Dropped, it ends at once.
 pub struct Server {
-    room: Arc<Room>,
+    state: Arc<ServerState>,
     addresses: PerListener<Option<SocketAddr>>,
     stop: watch::Sender<bool>,
     listeners: JoinSet<()>,
@@ -88,28 +88,28 @@ impl Server {
                 sockets.push((listener, accept::bind(address)?));
             }
         }
-        let room = Arc::new(furnish(settings, level).await?);
-        rules::start(&room).await;
-        room.envoy.start(&room.limiter, &room.rules);
+        let state = Arc::new(open_state(settings, level).await?);
+        rules::start(&state).await;
+        state.envoy.start(&state.limiter, &state.rules);
         let (stop, stopped) = watch::channel(false);
         let mut addresses = PerListener::default();
         let (mut listeners, mut announcements) = (JoinSet::new(), Vec::new());
         for (listener, socket) in sockets {
             let address = socket.local_addr()?;
             addresses[listener] = Some(address);
-            let (room, stop, local) =
-                (Arc::clone(&room), stopped.clone(), address.ip().is_loopback());
-            let serving = listener.start(Bound { listener, socket, room, stop, local }).await?;
+            let (server, stop, local) =
+                (Arc::clone(&state), stopped.clone(), address.ip().is_loopback());
+            let serving = listener.start(Bound { listener, socket, server, stop, local }).await?;
             listeners.spawn(serving.run);
             announcements.extend(serving.announce_drain);
         }
         let mut followers = JoinSet::new();
-        followers.spawn(rules::follow(Arc::clone(&room)));
-        followers.spawn(envoy::follow(Arc::clone(&room)));
-        if let Some(tls) = &room.tls {
+        followers.spawn(rules::follow(Arc::clone(&state)));
+        followers.spawn(envoy::follow(Arc::clone(&state)));
+        if let Some(tls) = &state.tls {
             followers.spawn(Arc::clone(tls).follow());
         }
-        Ok(Self { room, addresses, stop, listeners, followers, announcements })
+        Ok(Self { state, addresses, stop, listeners, followers, announcements })
     }
 
     /// Where a listener is reached; `None` if it is off.
@@ -118,31 +118,31 @@ impl Server {
     }
 
     /// What its listeners share.
-    pub const fn room(&self) -> &Arc<Room> {
-        &self.room
+    pub const fn state(&self) -> &Arc<ServerState> {
+        &self.state
     }
 
     /// Looks at the rules and the certificate now, as on SIGHUP.
     pub async fn reload(&self) {
-        if let Some(tls) = self.room.tls.clone() {
+        if let Some(tls) = self.state.tls.clone() {
             let _ = tokio::task::spawn_blocking(move || tls.look()).await;
         }
-        rules::look(&self.room).await;
-        envoy::look(&self.room).await;
+        rules::look(&self.state).await;
+        envoy::look(&self.state).await;
     }
 
     /// Turns readiness off, waits for `drain-delay`, serves what has arrived, and ends: at the
     /// latest after `drain-timeout`.
     pub async fn stop(mut self) {
-        self.room.drain();
+        self.state.drain();
         for announcement in self.announcements.drain(..) {
             announcement().await;
         }
-        tokio::time::sleep(self.room.settings.drain_delay).await;
+        tokio::time::sleep(self.state.settings.drain_delay).await;
         // Without anybody who serves there is nobody to tell.
         let _ = self.stop.send(true);
         self.followers.abort_all();
-        let patience = self.room.settings.drain_timeout.saturating_add(Duration::from_secs(1));
+        let patience = self.state.settings.drain_timeout.saturating_add(Duration::from_secs(1));
         let ended = async { while self.listeners.join_next().await.is_some() {} };
         if tokio::time::timeout(patience, ended).await.is_err() {
             tracing::warn!("connections were cut, as they did not end in time");
@@ -152,14 +152,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.room.drain();
+        self.state.drain();
         self.followers.abort_all();
         let _ = self.stop.send(true);
     }
 }
 
-/// Makes the room: the store, the limiter on it, and who listens.
-async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartError> {
+/// Opens the store and the certificate, and builds the limiter.
+async fn open_state(settings: Settings, level: LevelHandle) -> Result<ServerState, StartError> {
     let tls = settings.tls.clone().map(Tls::open).transpose().map_err(StartError::Tls)?;
     let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
     if let AnyStore::Redis(store, _) = &store {
@@ -179,5 +179,5 @@ async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartEr
         builder = builder.secret(secret.0);
     }
     let tls = tls.map(Arc::new);
-    Room::new(builder.build(), settings, events, level, tls).map_err(StartError::Store)
+    ServerState::new(builder.build(), settings, events, level, tls).map_err(StartError::Store)
 }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use crate::accept::stopped;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::telemetry::events::Listener;
 
 /// How often something is said when nothing happens, so that proxies keep the connection.
@@ -20,8 +20,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Parts that may wait for the client. Behind them events are dropped, and counted.
 const WAITING: usize = 16;
 
-pub(super) fn stream(room: &Room, ending: watch::Receiver<bool>) -> Response<Body> {
-    let Some(listener) = room.events.listen() else {
+pub(super) fn stream(server: &ServerState, ending: watch::Receiver<bool>) -> Response<Body> {
+    let Some(listener) = server.events.listen() else {
         return Problem::new(503, "too many listen already").retry_after(5).into();
     };
     let (parts, body) = mpsc::channel(WAITING);

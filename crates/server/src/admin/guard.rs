@@ -1,7 +1,7 @@
 //! Who may use the admin listener.
 //!
 //! Off loopback a token is needed, and there is no default one. Tokens are compared in constant time;
-//! an address that guesses is made to wait. Browsers are kept from being used by other sites: whatever
+//! an address with too many failed logins is made to wait. Browsers are kept from being used by other sites: whatever
 //! changes something must not come from another origin and must have a type that a form cannot send,
 //! and without a token only names of this machine are answered to, as any name can be made to point
 //! here.
@@ -12,18 +12,18 @@ use crate::http::Call;
 use crate::http::problem::Problem;
 use crate::listener::Listener;
 use crate::protocols::http::bearer;
-use crate::room::Room;
+use crate::state::ServerState;
 
 /// Lets a request in, or says why not.
-pub(super) fn admit(room: &Room, call: &Call) -> Result<(), Problem> {
+pub(super) fn admit(server: &ServerState, call: &Call) -> Result<(), Problem> {
     let headers = call.request.headers();
-    match &room.settings.admin_token {
+    match &server.settings.admin_token {
         Some(token) => {
-            if !room.guesses.may_guess(call.peer.ip()) {
+            if !server.failed_logins.may_try(call.peer.ip()) {
                 return Err(Problem::new(429, "too many wrong tokens").retry_after(6));
             }
             if !token.is(bearer(headers).unwrap_or_default()) {
-                room.guesses.wrong(Listener::Admin, Some(call.peer), Some(&call.id));
+                server.failed_logins.record(Listener::Admin, Some(call.peer), Some(&call.id));
                 return Err(Problem::new(401, "a bearer token is needed that this server knows"));
             }
         }

@@ -10,8 +10,8 @@ use tollgate::rules::{self, Format, Problems};
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
-use crate::room::Room;
 use crate::rules::RulesError;
+use crate::state::ServerState;
 
 /// The longest rules that are taken over HTTP.
 const MAX_RULES: usize = 8 * 1024 * 1024;
@@ -19,7 +19,7 @@ const MAX_RULES: usize = 8 * 1024 * 1024;
 /// The longest name of an author that is kept.
 const MAX_AUTHOR: usize = 128;
 
-pub(super) fn get(room: &Room, call: &Call) -> Response<Body> {
+pub(super) fn get(server: &ServerState, call: &Call) -> Response<Body> {
     let query = call.request.uri().query().unwrap_or_default();
     let format = match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
         None | Some("yaml") => Format::Yaml,
@@ -27,7 +27,7 @@ pub(super) fn get(room: &Room, call: &Call) -> Response<Body> {
         Some("toml") => Format::Toml,
         Some(_) => return Problem::new(400, "the format is none of yaml, json and toml").into(),
     };
-    let set = room.limiter.rules();
+    let set = server.limiter.rules();
     let mut response = Response::new(rules::write(set.declaration(), format).into());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(type_of(format)));
@@ -45,7 +45,7 @@ const fn type_of(format: Format) -> &'static str {
     }
 }
 
-pub(super) async fn put(room: &Arc<Room>, call: Call) -> Response<Body> {
+pub(super) async fn put(server: &Arc<ServerState>, call: Call) -> Response<Body> {
     let (peer, id) = (call.peer, call.id.clone());
     let by = author(call.request.headers(), peer);
     let (expected, format) = match (version(call.request.headers()), format(call.request.headers()))
@@ -57,14 +57,14 @@ pub(super) async fn put(room: &Arc<Room>, call: Call) -> Response<Body> {
         Ok(text) => text,
         Err(problem) => return problem.into(),
     };
-    match crate::rules::put(room, expected, text, format, &by).await {
+    match crate::rules::put(server, expected, text, format, &by).await {
         Ok(applied) => {
             let (from, to) = (applied.from, applied.to);
             tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "the rules were replaced");
             json(StatusCode::OK, &object!({ "from": from, "to": to }))
         }
         Err(error) => {
-            let applies = room.limiter.rules().version();
+            let applies = server.limiter.rules().version();
             tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rules were offered and not taken");
             problem(&error).into()
         }

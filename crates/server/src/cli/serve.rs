@@ -10,7 +10,7 @@ use crate::accept;
 use crate::listener::Listener;
 use crate::settings::{Options, Settings};
 use crate::telemetry::log;
-use crate::{Room, Server};
+use crate::{Server, ServerState};
 
 pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Failure> {
     let options = match config {
@@ -63,28 +63,28 @@ fn enough_descriptors(settings: &Settings) {
 
 /// Where everything listens, and something to try.
 fn greeting(server: &Server) -> String {
-    let room: &Room = server.room();
-    let rules = room.limiter.rules();
-    let from = room.rules.source();
+    let state: &ServerState = server.state();
+    let rules = state.limiter.rules();
+    let from = state.rules.source();
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = writeln!(
         text,
         "tollgate {} on the {} store; rules: {from}, version {}",
         env!("CARGO_PKG_VERSION"),
-        room.limiter.store().name(),
+        state.limiter.store().name(),
         rules.version(),
     );
     for listener in Listener::ALL {
-        let (name, scheme) = (listener.name(), listener.scheme(room.tls.is_some()));
+        let (name, scheme) = (listener.name(), listener.scheme(state.tls.is_some()));
         let _ = match server.address(listener) {
             Some(at) => writeln!(text, "  {name:<6} {scheme}://{at}  {}", listener.serves()),
             None => writeln!(text, "  {name:<6} off"),
         };
     }
     let (insecure, plain) =
-        if room.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
-    let token = match room.settings.api_token {
+        if state.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
+    let token = match state.settings.api_token {
         // As the shell that started the server knows it, or as whoever tries it fills it in.
         Some(_) if std::env::var_os("TOLLGATE_API_TOKEN").is_some() => {
             r#" -H "Authorization: Bearer $TOLLGATE_API_TOKEN""#
@@ -93,7 +93,7 @@ fn greeting(server: &Server) -> String {
         None => "",
     };
     if let Some(address) = server.address(Listener::Http) {
-        let web = Listener::Http.scheme(room.tls.is_some());
+        let web = Listener::Http.scheme(state.tls.is_some());
         let domains = &rules.declaration().domains;
         let domain = domains.first().map_or("shop", |domain| domain.name.as_str());
         let _ = writeln!(
@@ -102,7 +102,7 @@ fn greeting(server: &Server) -> String {
              {{\"ip\":\"203.0.113.9\",\"method\":\"POST\",\"path\":\"/login\"}}}}'",
         );
     }
-    let envoy = room.limiter.envoy_rules();
+    let envoy = state.limiter.envoy_rules();
     if let (Some(address), Some(domain)) = (server.address(Listener::Grpc), envoy.domains().min()) {
         let _ = writeln!(
             text,

@@ -1,7 +1,7 @@
 //! Envoy's rules while the server runs: files that are followed, beside the rules of `crate::rules`.
 //!
 //! Both kinds are applied to one limiter on one store. A domain belongs to one of them: whichever
-//! comes second with it is not taken, with an error that names both places (`Claims`). What is wrong
+//! comes second with it is not taken, with an error that names both places (`DomainOwnership`). What is wrong
 //! changes nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the
 //! server counts: each set that comes to apply is one more.
 //!
@@ -20,7 +20,7 @@ use tollgate::Limiter;
 use tollgate::core::rule::RuleSet;
 use tollgate::envoy::EnvoyRules;
 
-use crate::rules::{Keeper, LastGood};
+use crate::rules::{LastGood, RuleSource};
 use crate::settings::Settings;
 use crate::settings::envoy::Domains;
 use crate::store::AnyStore;
@@ -30,7 +30,7 @@ pub(crate) use watch::{follow, look};
 
 /// Where Envoy's rules come from, and what became of them.
 #[derive(Debug)]
-pub struct EnvoyKeeper {
+pub struct EnvoyRuleSource {
     paths: Vec<PathBuf>,
     domains: Domains,
     last_good: LastGood,
@@ -56,7 +56,7 @@ struct State {
     trouble: Option<String>,
 }
 
-impl EnvoyKeeper {
+impl EnvoyRuleSource {
     pub(crate) fn new(settings: &Settings) -> Self {
         let dir = settings.state_dir.as_ref().filter(|_| !settings.envoy.rules.is_empty());
         Self {
@@ -92,7 +92,7 @@ impl EnvoyKeeper {
     }
 
     /// The first rules: those of the files, else the last good ones.
-    pub(crate) fn start(&self, limiter: &Limiter<AnyStore>, beside: &Keeper) {
+    pub(crate) fn start(&self, limiter: &Limiter<AnyStore>, beside: &RuleSource) {
         if self.paths.is_empty() {
             return;
         }
@@ -119,7 +119,7 @@ impl EnvoyKeeper {
     pub(crate) fn refresh(
         &self,
         limiter: &Limiter<AnyStore>,
-        beside: &Keeper,
+        beside: &RuleSource,
     ) -> Result<bool, String> {
         let mut state = self.state();
         let read = files::read(&self.paths);
@@ -157,7 +157,7 @@ impl EnvoyKeeper {
         &self,
         state: &mut State,
         limiter: &Limiter<AnyStore>,
-        beside: &Keeper,
+        beside: &RuleSource,
         files: &[EnvoyFile],
     ) -> Result<(), String> {
         let version = limiter.envoy_rules().version().saturating_add(1);
@@ -168,11 +168,11 @@ impl EnvoyKeeper {
         };
         let set = loaded.map_err(|problems| problems.to_string())?;
         {
-            let mut claims = beside.claims();
-            let offered = Claims::of(files);
+            let mut ownership = beside.domain_ownership();
+            let offered = DomainOwnership::of(files);
             offered.are_free(&limiter.rules(), beside.file())?;
             limiter.set_envoy_rules(set).map_err(|stale| stale.to_string())?;
-            *claims = offered;
+            *ownership = offered;
         }
         // Rules that were refused for what Envoy's files said are worth another look.
         beside.look_again();
@@ -218,20 +218,20 @@ fn hash(what: &impl std::hash::Hash) -> u64 {
 /// Which domains are Envoy's, and where its files say so. Held while rules of either kind are
 /// swapped, so that of two sets with one domain only one comes to apply.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(HashMap<String, String>);
+pub(crate) struct DomainOwnership(HashMap<String, String>);
 
-impl Claims {
+impl DomainOwnership {
     fn of(files: &[EnvoyFile]) -> Self {
-        let mut claims = HashMap::new();
+        let mut domains = HashMap::new();
         for EnvoyFile { name, text } in files {
             // Again and alone, as the whole does not know which file a domain is from.
             let Ok(alone) = EnvoyRules::load(1, [(name.as_str(), text.as_str())]) else { continue };
             for domain in alone.domains() {
                 let place = || files::place(name, text, domain);
-                claims.entry(domain.to_owned()).or_insert_with(place);
+                domains.entry(domain.to_owned()).or_insert_with(place);
             }
         }
-        Self(claims)
+        Self(domains)
     }
 
     /// Whether none of these domains is in the other rules, which are at `beside`.

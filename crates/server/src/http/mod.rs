@@ -27,7 +27,7 @@ use tokio::task::unconstrained;
 
 use crate::accept::{self, Bound, ConnectionContext, ServeConnection, stopped};
 use crate::listener::Serving;
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::tls::Speaks;
 use body::Body;
 use guarded::{Guarded, Phase};
@@ -59,7 +59,7 @@ pub(crate) trait Answers: Clone + Send + Sync + 'static {
     /// Answers one request. hyper copies what it gets from here for each of them, so it is short.
     fn answer(
         &self,
-        room: Arc<Room>,
+        server: Arc<ServerState>,
         call: Call,
     ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
 
@@ -78,7 +78,7 @@ pub(crate) trait Answers: Clone + Send + Sync + 'static {
 
 /// A connection that hyper does not know of yet.
 pub(crate) struct Plain<'c, S> {
-    pub(crate) room: &'c Arc<Room>,
+    pub(crate) server: &'c Arc<ServerState>,
     pub(crate) stream: &'c mut Guarded<S>,
     pub(crate) phase: &'c Phase,
     pub(crate) stop: &'c mut Stop,
@@ -110,23 +110,23 @@ pub(crate) fn serving(bound: Bound, handler: impl Answers) -> Serving {
 /// That the server stops, as the task of one connection looks out for it.
 ///
 /// Listening takes a lock, which is much beside a decision. So it is done once, and after that only when
-/// the room drains, as it does before it stops: who listens is the same task every time.
+/// the server drains, as it does before it stops: who listens is the same task every time.
 pub(crate) struct Stop {
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     told: Pin<Box<dyn Future<Output = ()> + Send>>,
     listens: bool,
 }
 
 impl Stop {
-    pub(crate) fn new(room: Arc<Room>, mut stop: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(server: Arc<ServerState>, mut stop: watch::Receiver<bool>) -> Self {
         // Who has used up its turn would be put off, and not listen at all.
         let told = unconstrained(async move { stopped(&mut stop).await });
-        Self { room, told: Box::pin(told), listens: false }
+        Self { server, told: Box::pin(told), listens: false }
     }
 
     /// Whether it does; else wakes the task when it does. Not to be asked again then.
     pub(crate) fn is_now(&mut self, context: &mut Context<'_>) -> bool {
-        if self.listens && !self.room.is_draining() {
+        if self.listens && !self.server.is_draining() {
             return false;
         }
         self.listens = true;
@@ -147,15 +147,17 @@ impl<H: Answers> ServeConnection for Http1<H> {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self(handler) = self;
-        let (room, peer, local) = (Arc::clone(&connection.room), connection.peer, connection.local);
+        let (server, peer, local) =
+            (Arc::clone(&connection.server), connection.peer, connection.local);
         let phase = Arc::new(Phase::default());
         let mut stream = Guarded::new(stream, Arc::clone(&phase));
-        let mut stop = Stop::new(Arc::clone(&room), connection.stop.clone());
-        let mut plain = Plain { room: &room, stream: &mut stream, phase: &phase, stop: &mut stop };
+        let mut stop = Stop::new(Arc::clone(&server), connection.stop.clone());
+        let mut plain =
+            Plain { server: &server, stream: &mut stream, phase: &phase, stop: &mut stop };
         let served = match handler.without_hyper(&mut plain).await {
             Ok(Next::Hyper(bytes)) => {
                 stream.unread(bytes);
-                let by = By { room, peer, local, handler };
+                let by = By { server, peer, local, handler };
                 by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
             }
             Ok(Next::End) => true,
@@ -169,7 +171,7 @@ impl<H: Answers> ServeConnection for Http1<H> {
 
 /// Who answers on a connection, and to whom.
 struct By<H> {
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     peer: SocketAddr,
     local: bool,
     handler: H,
@@ -190,7 +192,7 @@ impl<H: Answers> By<H> {
             phase.serving();
             let (id, answer) = self.begin(request);
             // Who keeps its connection would find it closed a moment later, with a request in flight.
-            let (phase, last) = (Arc::clone(&phase), self.room.is_draining());
+            let (phase, last) = (Arc::clone(&phase), self.server.is_draining());
             async move {
                 let mut response = match answer {
                     Ok(answer) => answer.await,
@@ -237,14 +239,14 @@ impl<H: Answers> By<H> {
         request: Request<Incoming>,
     ) -> (Option<HeaderValue>, Result<impl Future<Output = Response<Body>> + Send + use<H>, Problem>)
     {
-        let id = said_id(request.headers()).unwrap_or_else(|| self.room.request_id());
+        let id = said_id(request.headers()).unwrap_or_else(|| self.server.request_id());
         let value = HeaderValue::from_str(&id).ok();
         if let Some(problem) = refused(&request) {
             return (value, Err(problem));
         }
         tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
         let call = Call { request, peer: self.peer, local: self.local, id };
-        (value, Ok(self.handler.answer(Arc::clone(&self.room), call)))
+        (value, Ok(self.handler.answer(Arc::clone(&self.server), call)))
     }
 }
 
@@ -303,9 +305,9 @@ mod tests {
     async fn a_task_that_has_used_up_its_turn_hears_of_the_end() {
         let server =
             Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();
-        let room = Arc::clone(server.room());
+        let server = Arc::clone(server.state());
         let (stops, stopped) = watch::channel(false);
-        let mut stop = Stop::new(Arc::clone(&room), stopped);
+        let mut stop = Stop::new(Arc::clone(&server), stopped);
         let connection = tokio::spawn(poll_fn(move |context| {
             if !stop.listens {
                 while tokio::task::coop::poll_proceed(context)
@@ -320,7 +322,7 @@ mod tests {
         }
         assert!(!connection.is_finished());
 
-        room.drain();
+        server.drain();
         stops.send(true).unwrap();
 
         let heard = tokio::time::timeout(Duration::from_secs(60), connection).await;

@@ -2,7 +2,7 @@
 //!
 //! One authority says what they are: a file, a set in Redis, hashes in Redis that somebody else
 //! writes, or, where none is named, whoever uses the admin API. Whatever it offers is read and checked
-//! whole before it replaces what applies; what is wrong changes nothing but [`Keeper::trouble`]. The
+//! whole before it replaces what applies; what is wrong changes nothing but [`RuleSource::trouble`]. The
 //! last good rules can be kept in a directory, for a start at which the authority has none.
 //!
 //! | Part | Does |
@@ -10,15 +10,15 @@
 //! | `file`, `watch` | a file: reads and writes, notices |
 //! | `stored`, `edition` | a set in Redis, and what can be wrong with it |
 //! | `hashes` | rules that others keep as hashes |
-//! | `kept` | the last good rules, in a directory |
-//! | `line`, `hints` | the connection to Redis, and messages over another |
+//! | `last_good` | the last good rules, in a directory |
+//! | `connection`, `change_notices` | the connection to Redis, and messages over another |
 
+mod change_notices;
+mod connection;
 mod edition;
 mod file;
 pub(crate) mod hashes;
-mod hints;
-mod kept;
-mod line;
+mod last_good;
 mod stored;
 mod watch;
 
@@ -32,13 +32,13 @@ use tollgate::redis::ConnectError;
 use tollgate::rules::{self, Format, Problems};
 use tollgate::{Limiter, StaleRules};
 
-use crate::envoy::Claims;
-use crate::room::Room;
+use crate::envoy::DomainOwnership;
 use crate::settings::Settings;
 use crate::settings::rules_from::Form;
+use crate::state::ServerState;
 use crate::store::AnyStore;
 use hashes::Hashes;
-pub(crate) use kept::LastGood;
+pub(crate) use last_good::LastGood;
 use stored::Stored;
 
 pub use watch::follow;
@@ -46,7 +46,7 @@ pub(crate) use watch::{follow_dirs, look, start};
 
 /// Where rules come from, and what became of them.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct RuleSource {
     authority: Authority,
     last_good: LastGood,
     /// What was read last, so that the same bytes are not judged twice.
@@ -59,7 +59,7 @@ pub struct Keeper {
     anew: AtomicBool,
     missing: AtomicBool,
     /// What belongs to Envoy's rules beside these.
-    claims: Mutex<Claims>,
+    domain_ownership: Mutex<DomainOwnership>,
     /// How often other rules came to apply.
     pub applied: AtomicU64,
     /// How often what was offered was not taken.
@@ -143,14 +143,14 @@ pub struct Applied {
     pub to: u64,
 }
 
-impl Keeper {
+impl RuleSource {
     pub(crate) fn new(settings: &Settings) -> Result<Self, ConnectError> {
         let authority = match (&settings.rules, &settings.rules_from) {
             (Some(path), _) => {
                 Authority::File(path.clone(), Format::of_path(path).unwrap_or(Format::Yaml))
             }
             (None, Some(from)) => {
-                let config = line::config(settings, from)?;
+                let config = connection::config(settings, from)?;
                 match from.form {
                     Form::Set => Authority::Stored(Stored::new(from, config)),
                     Form::Hashes => Authority::Hashes(Hashes::new(from, config)),
@@ -168,7 +168,7 @@ impl Keeper {
             told: Mutex::default(),
             anew: AtomicBool::new(false),
             missing: AtomicBool::new(missing),
-            claims: Mutex::default(),
+            domain_ownership: Mutex::default(),
             applied: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
         })
@@ -328,7 +328,7 @@ impl Keeper {
             return Err(RulesError::Stale(StaleRules { present, offered: set.version() }));
         }
         // Before anything is written; `apply` asks again, while nobody can swap.
-        self.claims().are_free(&set, None).map_err(RulesError::Taken)?;
+        self.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         if let Authority::File(path, kept) = &self.authority {
             let on_disk = file::read(path).ok().map(|text| file::hash(text.as_bytes()));
             if on_disk.is_some() && on_disk != *seen {
@@ -348,18 +348,18 @@ impl Keeper {
 
     fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<Applied, RulesError> {
         let (from, to) = (limiter.rules().version(), set.version());
-        let claims = self.claims();
-        claims.are_free(&set, self.file()).map_err(RulesError::Taken)?;
+        let ownership = self.domain_ownership();
+        ownership.are_free(&set, self.file()).map_err(RulesError::Taken)?;
         limiter.set_rules(set).map_err(RulesError::Stale)?;
-        drop(claims);
+        drop(ownership);
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.settled(limiter);
         Ok(Applied { from, to })
     }
 
     /// The domains of Envoy's rules; rules of neither kind are swapped while this is held.
-    pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn domain_ownership(&self) -> MutexGuard<'_, DomainOwnership> {
+        self.domain_ownership.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// If what the authority says was not taken, it is judged anew at the next look.
@@ -386,20 +386,20 @@ impl Keeper {
 /// When they are wrong, or there are others, or they cannot be kept. Nothing changed then, unless the
 /// error says that it may have.
 pub async fn put(
-    room: &Arc<Room>,
+    server: &Arc<ServerState>,
     expected: u64,
     text: String,
     format: Format,
     by: &str,
 ) -> Result<Applied, RulesError> {
-    match &room.rules.authority {
+    match &server.rules.authority {
         Authority::File(..) | Authority::Memory => {
-            stored::blocking(room, move |room| {
-                room.rules.put(&room.limiter, expected, &text, format)
+            stored::blocking(server, move |server| {
+                server.rules.put(&server.limiter, expected, &text, format)
             })
             .await
         }
-        Authority::Stored(stored) => stored.put(room, expected, text, format, by).await,
+        Authority::Stored(stored) => stored.put(server, expected, text, format, by).await,
         Authority::Hashes(hashes) => Err(RulesError::NotOurs(format!(
             "the rules are hashes in Redis ({}) that somebody else writes: change them there, or \
              serve with `--rules-from redis`",

@@ -12,11 +12,11 @@ use tollgate::core::rule::RuleSet;
 use tollgate::redis::Config;
 use tollgate::rules::{self, Format};
 
+use super::connection::{self, RulesConnection};
 use super::edition::{self, Edition, Found};
-use super::line::{self, Line};
 use super::{Applied, RulesError};
-use crate::room::Room;
 use crate::settings::rules_from::RulesFrom;
+use crate::state::ServerState;
 
 /// The longest text that is kept in Redis: as much as the admin API takes.
 pub(super) const MAX_STORED: usize = 8 << 20;
@@ -36,7 +36,7 @@ pub(crate) struct Stored {
 
 #[derive(Debug)]
 struct State {
-    line: Line,
+    line: RulesConnection,
     /// Version and sum of what was looked at last, as the script compares them.
     known: Vec<u8>,
 }
@@ -57,7 +57,7 @@ impl Stored {
             key: name("set"),
             before: name("before"),
             channel: name("changed"),
-            state: Mutex::new(State { line: Line::new(config), known: Vec::new() }),
+            state: Mutex::new(State { line: RulesConnection::new(config), known: Vec::new() }),
         }
     }
 
@@ -72,7 +72,7 @@ impl Stored {
     /// Looks at Redis, and applies what is there if it is new and right.
     pub(super) async fn look(
         &self,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         how: Look,
     ) -> Result<Option<Applied>, RulesError> {
         let mut state = self.state.lock().await;
@@ -92,24 +92,24 @@ impl Stored {
         };
         let taken = match edition::read(&self.key, words) {
             Ok(Found::Same) => return Ok(None),
-            Ok(Found::Edition(edition)) => take(room, &self.key, *edition).await,
+            Ok(Found::Edition(edition)) => take(server, &self.key, *edition).await,
             Ok(Found::Nothing) => Err(RulesError::Unreadable(format!(
                 "there are no rules at {} in Redis: put some, by `tollgate rules put`",
                 self.key
             ))),
             Err(error) => Err(error),
         };
-        if taken.is_err() && room.rules.are_missing() {
-            self.fall_back(room, &mut state).await;
+        if taken.is_err() && server.rules.are_missing() {
+            self.fall_back(server, &mut state).await;
         }
         taken
     }
 
     /// Applies the edition before, for a server that has never had rules.
-    async fn fall_back(&self, room: &Arc<Room>, state: &mut State) {
+    async fn fall_back(&self, server: &Arc<ServerState>, state: &mut State) {
         if let Ok(words) = self.words(state, &self.before, b"").await
             && let Ok(Found::Edition(edition)) = edition::read(&self.before, words)
-            && let Ok(Some(applied)) = take(room, &self.before, *edition).await
+            && let Ok(Some(applied)) = take(server, &self.before, *edition).await
         {
             tracing::warn!(version = applied.to, "the rules before the present ones apply");
         }
@@ -123,26 +123,26 @@ impl Stored {
     ) -> Result<Vec<Option<Vec<u8>>>, RulesError> {
         let most = MAX_STORED.to_string();
         let (keys, args) = ([key.as_bytes()], [known, most.as_bytes()]);
-        state.line.run(READ, &keys, &args).await.map(line::words)
+        state.line.run(READ, &keys, &args).await.map(connection::words)
     }
 
     /// Replaces the set, if version `expected` is what is there.
     pub(super) async fn put(
         &self,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         expected: u64,
         text: String,
         format: Format,
         by: &str,
     ) -> Result<Applied, RulesError> {
         let (set, text) =
-            checked(text, format).await.inspect_err(|_| room.rules.offered_wrong())?;
+            checked(text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
         // Before anything is written; whoever applies it asks again.
-        room.rules.claims().are_free(&set, None).map_err(RulesError::Taken)?;
+        server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
         let sum = edition::sum_of(version, format, &text);
         let mut state = self.state.lock().await;
-        let applies = room.limiter.rules().version();
+        let applies = server.limiter.rules().version();
         let args = [expected.to_string(), applies.to_string(), version.to_string(), sum.clone()];
         let words = [edition::name_of(format), by, &text, &self.channel];
         let args: Vec<&[u8]> =
@@ -153,7 +153,7 @@ impl Stored {
                 "{error}; they may have been written all the same: read them again"
             ))
         })?;
-        let mut words = line::words(said).into_iter().flatten();
+        let mut words = connection::words(said).into_iter().flatten();
         let word = words.next().unwrap_or_default();
         let shown = String::from_utf8(words.next().unwrap_or_default()).unwrap_or_default();
         match (word.as_slice(), shown.parse::<u64>()) {
@@ -164,8 +164,8 @@ impl Stored {
             }
             _ => return Err(RulesError::Unwritable("what Redis said makes no sense".into())),
         }
-        let from = room.limiter.rules().version();
-        let taken = blocking(room, move |room| room.rules.take(&room.limiter, set)).await?;
+        let from = server.limiter.rules().version();
+        let taken = blocking(server, move |server| server.rules.take(&server.limiter, set)).await?;
         Ok(taken.unwrap_or(Applied { from, to: version }))
     }
 }
@@ -209,14 +209,14 @@ async fn checked(text: String, format: Format) -> Result<(RuleSet, String), Rule
 }
 
 async fn take(
-    room: &Arc<Room>,
+    server: &Arc<ServerState>,
     key: &str,
     edition: Edition,
 ) -> Result<Option<Applied>, RulesError> {
     let key = key.to_owned();
-    blocking(room, move |room| {
+    blocking(server, move |server| {
         let set = edition::load(&key, &edition)?;
-        let taken = room.rules.take(&room.limiter, set);
+        let taken = server.rules.take(&server.limiter, set);
         if let Ok(Some(applied)) = &taken {
             let (from, to, by) = (applied.from, applied.to, edition::shown(edition.by.as_bytes()));
             let at_us = edition.at_us;
@@ -229,10 +229,10 @@ async fn take(
 
 /// Runs what reads, checks and writes files, off the threads that serve.
 pub(super) async fn blocking<T: Send + 'static>(
-    room: &Arc<Room>,
-    work: impl FnOnce(&Room) -> Result<T, RulesError> + Send + 'static,
+    server: &Arc<ServerState>,
+    work: impl FnOnce(&ServerState) -> Result<T, RulesError> + Send + 'static,
 ) -> Result<T, RulesError> {
-    let room = Arc::clone(room);
-    let done = tokio::task::spawn_blocking(move || work(&room)).await;
+    let server = Arc::clone(server);
+    let done = tokio::task::spawn_blocking(move || work(&server)).await;
     done.unwrap_or_else(|_| Err(RulesError::Unreadable("the rules cannot be read".into())))
 }

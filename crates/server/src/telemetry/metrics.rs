@@ -7,29 +7,29 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use crate::listener::Listener;
-use crate::room::{Readiness, Room};
+use crate::state::{Readiness, ServerState};
 use crate::store::AnyStore;
 
 use super::counts::Outcome;
 use super::latency::BOUNDS;
 
 /// All metrics of a server, in the text format.
-pub fn text(room: &Room) -> String {
+pub fn text(server: &ServerState) -> String {
     let mut page = Page(String::with_capacity(4096));
-    requests(room, &mut page);
-    latencies(room, &mut page);
-    connections(room, &mut page);
-    wrong_tokens(room, &mut page);
-    tls(room, &mut page);
-    limiter(room, &mut page);
-    rules(room, &mut page);
-    store(room, &mut page);
+    requests(server, &mut page);
+    latencies(server, &mut page);
+    connections(server, &mut page);
+    wrong_tokens(server, &mut page);
+    tls(server, &mut page);
+    limiter(server, &mut page);
+    rules(server, &mut page);
+    store(server, &mut page);
     page.0
 }
 
-fn requests(room: &Room, page: &mut Page) {
+fn requests(server: &ServerState, page: &mut Page) {
     page.head("tollgate_requests_total", "counter", "Requests by what became of them.");
-    let protocols = room.counts.protocols();
+    let protocols = server.counts.protocols();
     for (protocol, counts) in &protocols {
         for (outcome, count) in Outcome::ALL.iter().zip(counts) {
             let labels = [("protocol", protocol.name()), ("outcome", outcome.name())];
@@ -42,7 +42,7 @@ fn requests(room: &Room, page: &mut Page) {
         page.row("tollgate_requests_offered_total", &[("protocol", protocol.name())], offered);
     }
     page.head("tollgate_rule_requests_total", "counter", "Requests that a rule had a say about.");
-    for (domain, rule, counts) in room.counts.rules() {
+    for (domain, rule, counts) in server.counts.rules() {
         for (outcome, count) in
             ["allowed", "refused", "degraded", "refused-by-another"].iter().zip(counts)
         {
@@ -52,10 +52,10 @@ fn requests(room: &Room, page: &mut Page) {
     }
 }
 
-fn latencies(room: &Room, page: &mut Page) {
+fn latencies(server: &ServerState, page: &mut Page) {
     const NAME: &str = "tollgate_request_duration_seconds";
     page.head(NAME, "histogram", "Time from when a request was read to when it was judged.");
-    for (protocol, seen) in room.counts.latencies() {
+    for (protocol, seen) in server.counts.latencies() {
         let protocol = ("protocol", protocol.name());
         for (bound, count) in BOUNDS.iter().zip(seen.at_most) {
             page.row(&format!("{NAME}_bucket"), &[protocol, ("le", bound)], count);
@@ -66,8 +66,8 @@ fn latencies(room: &Room, page: &mut Page) {
     }
 }
 
-fn limiter(room: &Room, page: &mut Page) {
-    let stats = room.limiter.stats();
+fn limiter(server: &ServerState, page: &mut Page) {
+    let stats = server.limiter.stats();
     page.one(
         "tollgate_deny_cache_refusals_total",
         "counter",
@@ -106,13 +106,13 @@ fn limiter(room: &Room, page: &mut Page) {
     );
 }
 
-fn rules(room: &Room, page: &mut Page) {
-    let rules = &room.rules;
+fn rules(server: &ServerState, page: &mut Page) {
+    let rules = &server.rules;
     page.one(
         "tollgate_rules_version",
         "gauge",
         "The version of the rules that apply.",
-        room.limiter.rules().version(),
+        server.limiter.rules().version(),
     );
     page.one(
         "tollgate_rules_applied_total",
@@ -136,30 +136,30 @@ fn rules(room: &Room, page: &mut Page) {
         "tollgate_unknown_domain_total",
         "counter",
         "Requests of a domain that the rules do not have; they pass.",
-        room.counts.unknown_domain.load(Ordering::Relaxed),
+        server.counts.unknown_domain.load(Ordering::Relaxed),
     );
     page.one(
         "tollgate_state_trouble",
         "gauge",
         "1 if the last good rules cannot be kept in --state-dir.",
-        u64::from(room.state_trouble().is_some()),
+        u64::from(server.state_trouble().is_some()),
     );
-    envoy_rules(room, page);
+    envoy_rules(server, page);
     page.one(
         "tollgate_ready",
         "gauge",
         "1 if requests are wanted.",
-        u64::from(room.readiness() == Readiness::Ready),
+        u64::from(server.readiness() == Readiness::Ready),
     );
 }
 
-fn envoy_rules(room: &Room, page: &mut Page) {
-    let envoy = &room.envoy;
+fn envoy_rules(server: &ServerState, page: &mut Page) {
+    let envoy = &server.envoy;
     page.one(
         "tollgate_envoy_rules_version",
         "gauge",
         "How many sets of Envoy's rules came to apply; the last of them does.",
-        room.limiter.envoy_rules().version(),
+        server.limiter.envoy_rules().version(),
     );
     page.one(
         "tollgate_envoy_rules_rejected_total",
@@ -181,8 +181,8 @@ fn envoy_rules(room: &Room, page: &mut Page) {
     );
 }
 
-fn connections(room: &Room, page: &mut Page) {
-    type Read = fn(&crate::room::Connections) -> &std::sync::atomic::AtomicU64;
+fn connections(server: &ServerState, page: &mut Page) {
+    type Read = fn(&crate::state::Connections) -> &std::sync::atomic::AtomicU64;
     let rows: [(&str, &str, &str, Read); 4] = [
         ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),
         ("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted),
@@ -199,22 +199,22 @@ fn connections(room: &Room, page: &mut Page) {
     for (name, kind, help, read) in rows {
         page.head(name, kind, help);
         for listener in Listener::ALL {
-            let count = read(&room.connections[listener]).load(Ordering::Relaxed);
+            let count = read(&server.connections[listener]).load(Ordering::Relaxed);
             page.row(name, &[("listener", listener.name())], count);
         }
     }
 }
 
-fn wrong_tokens(room: &Room, page: &mut Page) {
+fn wrong_tokens(server: &ServerState, page: &mut Page) {
     const NAME: &str = "tollgate_wrong_tokens_total";
     page.head(NAME, "counter", "Wrong tokens and passwords, and none where one is needed.");
     for listener in Listener::ALL {
-        page.row(NAME, &[("listener", listener.name())], room.guesses.count(listener));
+        page.row(NAME, &[("listener", listener.name())], server.failed_logins.count(listener));
     }
 }
 
-fn tls(room: &Room, page: &mut Page) {
-    let Some(tls) = &room.tls else { return };
+fn tls(server: &ServerState, page: &mut Page) {
+    let Some(tls) = &server.tls else { return };
     let rows = [
         ("tollgate_tls_loads_total", "How often a certificate came to be used.", &tls.loaded),
         (
@@ -236,8 +236,8 @@ fn tls(room: &Room, page: &mut Page) {
     page.one("tollgate_tls_trouble", "gauge", "1 if the files' pair is not what is used.", trouble);
 }
 
-fn store(room: &Room, page: &mut Page) {
-    let store = room.limiter.store();
+fn store(server: &ServerState, page: &mut Page) {
+    let store = server.limiter.store();
     page.one("tollgate_store_up", "gauge", "1 if the store answers.", u64::from(store.is_up()));
     match store {
         AnyStore::Embedded(store) => {

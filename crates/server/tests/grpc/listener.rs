@@ -85,7 +85,7 @@ async fn every_call_is_counted_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_keys_and_events_know_the_door() {
     let running = start(|_| {}).await;
-    let mut events = running.server.room().events.listen().unwrap();
+    let mut events = running.server.state().events.listen().unwrap();
     let mut client = Client::at(grpc(&running)).await;
     let both = [d("ten=b"), hits(d("two=a"), 3)];
 
@@ -281,7 +281,7 @@ async fn who_says_nothing_and_who_does_not_go_on_is_not_waited_for() {
     // A connection that is cut may be reset.
     let _ = silent.read_to_end(&mut Vec::new()).await;
     assert!(began.elapsed().as_secs() >= 10);
-    let timed_out = &running.server.room().connections[Listener::Grpc].timed_out;
+    let timed_out = &running.server.state().connections[Listener::Grpc].timed_out;
     assert_eq!(timed_out.load(std::sync::atomic::Ordering::Relaxed), 1);
 
     let (mut told, mut buffer) = (Vec::new(), [0; 1024]);

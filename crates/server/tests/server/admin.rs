@@ -91,7 +91,7 @@ async fn a_token_is_needed_and_guesses_are_counted() {
     let mut statuses: Vec<u16> = (0..12).map(|number| with(&format!("guess{number}"))).collect();
     statuses.dedup();
     assert_eq!(statuses, [401, 429]);
-    assert_eq!(with("right"), 429, "an address that guesses waits");
+    assert_eq!(with("right"), 429, "an address that failed_logins waits");
 }
 
 /// C28

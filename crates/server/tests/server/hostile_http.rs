@@ -253,9 +253,9 @@ async fn the_last_answer_before_the_end_closes_its_connection() {
     kept.write_all(ask).unwrap();
     let mut first = [0; 15];
     kept.read_exact(&mut first).unwrap();
-    let room = std::sync::Arc::clone(running.server.room());
+    let state = std::sync::Arc::clone(running.server.state());
     let stopping = tokio::spawn(running.server.stop());
-    until("it drains", || room.is_draining()).await;
+    until("it drains", || state.is_draining()).await;
 
     kept.write_all(ask).unwrap();
     let mut rest = Vec::new();

@@ -30,7 +30,7 @@ pub(crate) async fn on(redis: &RedisServer, change: impl FnOnce(&mut Settings)) 
 }
 
 fn applies(running: &Running) -> u64 {
-    running.server.room().limiter.rules().version()
+    running.server.state().limiter.rules().version()
 }
 
 pub(crate) fn put(
@@ -172,7 +172,7 @@ async fn of_writers_at_two_servers_one_wins() {
 async fn whatever_lies_there_keeps_what_was_right() {
     let redis = RedisServer::start().unwrap();
     let running = on(&redis, |_| {}).await;
-    let trouble = || running.server.room().rules.trouble();
+    let trouble = || running.server.state().rules.trouble();
     assert!(trouble().unwrap().contains("there are no rules at tg:{rules:default}:1:set"));
     assert_eq!(put(running.admin, 0, &version(5)).status, 200);
     assert_eq!(trouble(), None);

@@ -164,7 +164,7 @@ async fn a_broken_pair_changes_nothing_and_is_told() {
     let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
     let files = first.write(dir.path());
     let running = start(files.clone()).await;
-    let tls = running.server.room().tls.clone().unwrap();
+    let tls = running.server.state().tls.clone().unwrap();
     let trouble = |pair: &Pair| metric(pair, running.admin, "tollgate_tls_trouble");
 
     for (cert, key) in [

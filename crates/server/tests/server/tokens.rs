@@ -53,7 +53,7 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
     assert!(!log.contains("canary-31"), "{log}");
 }
 
-/// C27, at the program: the same count holds the admin listener's, where an address that guesses waits.
+/// C27, at the program: the same count holds the admin listener's, where an address that failed_logins waits.
 #[test]
 fn wrong_tokens_of_admins_are_counted_apart_from_those_at_the_doors() {
     let dir = TempDir::new();

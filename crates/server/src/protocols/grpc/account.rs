@@ -14,22 +14,22 @@ use super::own;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::service::{Answered, Unanswered};
-use crate::room::{Room, millis_up};
+use crate::state::{ServerState, millis_up};
 use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{Refusal, cut};
 
 /// A call over gRPC that is under way. Travels with the request, to where it is decoded and judged.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     may_give_back: bool,
     began: Instant,
     ended: AtomicBool,
 }
 
 impl Pending {
-    pub(super) fn new(room: Arc<Room>, may_give_back: bool) -> Self {
-        Self { room, may_give_back, began: Instant::now(), ended: AtomicBool::new(false) }
+    pub(super) fn new(server: Arc<ServerState>, may_give_back: bool) -> Self {
+        Self { server, may_give_back, began: Instant::now(), ended: AtomicBool::new(false) }
     }
 
     /// Whether this client may have hits given back.
@@ -39,28 +39,28 @@ impl Pending {
 
     /// Whether there never were rules that a call about this domain could ask.
     pub(super) fn refuses(&self, domain: &str) -> bool {
-        self.room.refuses_envoy_in(domain)
+        self.server.refuses_envoy_in(domain)
     }
 
     /// It was answered so.
     pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answered, Unanswered>) {
         self.ended.store(true, Ordering::Relaxed);
-        record(&self.room, Protocol::Grpc, asked, answered);
+        record(&self.server, Protocol::Grpc, asked, answered);
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.room.counts.took(Protocol::Grpc, self.began, 1);
+        self.server.counts.took(Protocol::Grpc, self.began, 1);
         if !*self.ended.get_mut() {
-            self.room.counts.add(Protocol::Grpc, Outcome::Error, 1);
+            self.server.counts.add(Protocol::Grpc, Outcome::Error, 1);
         }
     }
 }
 
 /// Counts and remembers how a call was answered.
 pub(crate) fn record(
-    room: &Room,
+    server: &ServerState,
     protocol: Protocol,
     asked: &RateLimitRequest,
     answered: &Result<Answered, Unanswered>,
@@ -68,21 +68,21 @@ pub(crate) fn record(
     let answer = match answered {
         Ok(Answered::Envoy(answer)) => answer,
         Ok(Answered::Own(own)) => match (&own.said, own::ask(asked)) {
-            (Ok(admission), Ok(ask)) => return room.record(protocol, &ask, admission),
-            _ => return room.counts.add(protocol, Outcome::Error, 1),
+            (Ok(admission), Ok(ask)) => return server.record(protocol, &ask, admission),
+            _ => return server.counts.add(protocol, Outcome::Error, 1),
         },
         // As a check that is refused for want of a store: it was answered without one.
         Err(Unanswered::Call(CallError::Unavailable(_))) => {
-            return room.counts.add(protocol, Outcome::Degraded, 1);
+            return server.counts.add(protocol, Outcome::Degraded, 1);
         }
-        Err(_) => return room.counts.add(protocol, Outcome::Error, 1),
+        Err(_) => return server.counts.add(protocol, Outcome::Error, 1),
     };
-    room.counts.answered(protocol, answer);
+    server.counts.answered(protocol, answer);
     if !answer.knows_domain() {
-        room.envoy.unknown_domain.fetch_add(1, Ordering::Relaxed);
+        server.envoy.unknown_domain.fetch_add(1, Ordering::Relaxed);
     }
     if answer.code() == Code::OverLimit {
-        room.remember(refusal(protocol, asked, answer), 1);
+        server.remember(refusal(protocol, asked, answer), 1);
     }
 }
 

@@ -10,7 +10,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::vitals::Vitals;
+use super::connection_health::ConnectionHealth;
 
 /// How long a body may keep a server waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) enum Patience {
 /// The body of a request.
 pub(super) struct Arriving {
     body: Incoming,
-    vitals: Arc<Vitals>,
+    health: Arc<ConnectionHealth>,
     patience: Patience,
     /// Made when there is something to wait for: most bodies come with their head.
     timer: Option<Pin<Box<Sleep>>>,
@@ -32,8 +32,12 @@ pub(super) struct Arriving {
 }
 
 impl Arriving {
-    pub(super) const fn new(body: Incoming, vitals: Arc<Vitals>, patience: Patience) -> Self {
-        Self { body, vitals, patience, timer: None, held: 0 }
+    pub(super) const fn new(
+        body: Incoming,
+        health: Arc<ConnectionHealth>,
+        patience: Patience,
+    ) -> Self {
+        Self { body, health, patience, timer: None, held: 0 }
     }
 
     /// Whether it has taken too long; else wakes the task when it has.
@@ -70,7 +74,7 @@ impl Body for Arriving {
         };
         let bytes = frame.data_ref().map_or(0, |data| data.remaining());
         this.held = this.held.saturating_add(bytes);
-        if !this.vitals.hold(bytes) {
+        if !this.health.hold(bytes) {
             let full = "the requests of this connection hold more than it may";
             return Poll::Ready(Some(Err(Status::resource_exhausted(full))));
         }
@@ -88,7 +92,7 @@ impl Body for Arriving {
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        self.vitals.release(self.held);
+        self.health.release(self.held);
     }
 }
 
@@ -96,15 +100,15 @@ impl Drop for Arriving {
 pub(super) struct Leaving {
     body: tonic::body::Body,
     /// Whom to tell when it was taken; nobody, for streams that last.
-    vitals: Option<Arc<Vitals>>,
+    health: Option<Arc<ConnectionHealth>>,
 }
 
 impl Leaving {
-    pub(super) fn new(body: tonic::body::Body, vitals: Option<Arc<Vitals>>) -> Self {
-        if let Some(vitals) = &vitals {
-            vitals.begin();
+    pub(super) fn new(body: tonic::body::Body, health: Option<Arc<ConnectionHealth>>) -> Self {
+        if let Some(health) = &health {
+            health.begin();
         }
-        Self { body, vitals }
+        Self { body, health }
     }
 }
 
@@ -130,8 +134,8 @@ impl Body for Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(vitals) = &self.vitals {
-            vitals.end();
+        if let Some(health) = &self.health {
+            health.end();
         }
     }
 }

@@ -14,13 +14,13 @@ use tower_service::Service as _;
 
 use super::account::Pending;
 use super::bodies::{Arriving, Leaving, Patience};
+use super::connection_health::ConnectionHealth;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::service::{NO_RULES, RateLimits};
-use super::vitals::Vitals;
 use crate::http::{X_REQUEST_ID, said_id};
 use crate::listener::Listener;
 use crate::protocols::http::bearer;
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::store::AnyStore;
 
 /// The path of Envoy's calls.
@@ -46,7 +46,7 @@ pub(super) struct Services {
 #[derive(Clone, Debug)]
 pub(super) struct Dispatch {
     pub(super) services: Services,
-    pub(super) room: Arc<Room>,
+    pub(super) server: Arc<ServerState>,
     /// The other end of the connection.
     pub(super) peer: SocketAddr,
     /// Whether the listener is reached from this machine only.
@@ -58,44 +58,44 @@ impl Dispatch {
     pub(super) async fn answer(
         mut self,
         request: Request<Incoming>,
-        vitals: Arc<Vitals>,
+        health: Arc<ConnectionHealth>,
     ) -> Response<Leaving> {
         if request.uri().path() == SHOULD_RATE_LIMIT {
-            return self.limit(request, vitals).await;
+            return self.limit(request, health).await;
         }
         // In a box, as whoever asks for a limit would have to find room for it.
-        Box::pin(self.pass_on(request, vitals)).await
+        Box::pin(self.pass_on(request, health)).await
     }
 
     async fn pass_on(
         &mut self,
         request: Request<Incoming>,
-        vitals: Arc<Vitals>,
+        health: Arc<ConnectionHealth>,
     ) -> Response<Leaving> {
         let path = request.uri().path();
         let lasts = path == WATCH || path.starts_with("/grpc.reflection.");
         let request = request.map(|body| {
             let patience = Patience::Silence(SILENCE);
-            tonic::body::Body::new(Arriving::new(body, Arc::clone(&vitals), patience))
+            tonic::body::Body::new(Arriving::new(body, Arc::clone(&health), patience))
         });
         let Ok(response) = self.services.others.call(request).await;
-        response.map(|body| Leaving::new(body, (!lasts).then_some(vitals)))
+        response.map(|body| Leaving::new(body, (!lasts).then_some(health)))
     }
 
     async fn limit(
         &mut self,
         request: Request<Incoming>,
-        vitals: Arc<Vitals>,
+        health: Arc<ConnectionHealth>,
     ) -> Response<Leaving> {
         let id = self.name(request.headers());
-        let mut response = match self.judge(request, &vitals).await {
+        let mut response = match self.judge(request, &health).await {
             Ok(response) => response,
             Err(status) => status.into_http(),
         };
         if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
             response.headers_mut().insert(X_REQUEST_ID, id);
         }
-        response.map(|body| Leaving::new(body, Some(vitals)))
+        response.map(|body| Leaving::new(body, Some(health)))
     }
 
     /// What the request is called: as its client says, or by a name of ours where that is logged.
@@ -104,7 +104,7 @@ impl Dispatch {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return given;
         }
-        let id = given.unwrap_or_else(|| self.room.request_id());
+        let id = given.unwrap_or_else(|| self.server.request_id());
         tracing::debug!(request = id, "a call over gRPC");
         Some(id)
     }
@@ -112,25 +112,25 @@ impl Dispatch {
     async fn judge(
         &mut self,
         request: Request<Incoming>,
-        vitals: &Arc<Vitals>,
+        health: &Arc<ConnectionHealth>,
     ) -> Result<Response<tonic::body::Body>, Status> {
-        if let Some(token) = &self.room.settings.api_token
+        if let Some(token) = &self.server.settings.api_token
             && !token.is(bearer(request.headers()).unwrap_or_default())
         {
             let id = said_id(request.headers());
-            self.room.guesses.wrong(Listener::Grpc, Some(self.peer), id.as_deref());
+            self.server.failed_logins.record(Listener::Grpc, Some(self.peer), id.as_deref());
             let why = "a bearer token is needed that this server knows";
             return Err(Status::unauthenticated(why));
         }
         // Until it is judged it is an error, also if its client leaves.
-        let may_give_back = self.local || self.room.settings.api_token.is_some();
-        let pending = Arc::new(Pending::new(Arc::clone(&self.room), may_give_back));
-        if self.room.refuses_envoy() {
+        let may_give_back = self.local || self.server.settings.api_token.is_some();
+        let pending = Arc::new(Pending::new(Arc::clone(&self.server), may_give_back));
+        if self.server.refuses_envoy() {
             return Err(Status::unavailable(NO_RULES));
         }
         let mut request = request.map(|body| {
             let patience = Patience::Whole(BODY);
-            tonic::body::Body::new(Arriving::new(body, Arc::clone(vitals), patience))
+            tonic::body::Body::new(Arriving::new(body, Arc::clone(health), patience))
         });
         request.extensions_mut().insert(pending);
         let Ok(response) = self.services.limits.call(request).await;

@@ -1,7 +1,7 @@
 //! The gRPC listener: our accept loop, hyper's HTTP/2 in bounds, and an end in good order.
 //!
 //! What HTTP/2 floods are made of is bounded: streams, resets, heads, and what an answer may wait in
-//! (hyper, below); frames that ask for nothing (`metered`); bodies and time (`vitals`, `bodies`).
+//! (hyper, below); frames that ask for nothing (`metered`); bodies and time (`connection_health`, `bodies`).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -17,13 +17,13 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::calls::{Arrivals, Calls};
+use super::connection_health::{ConnectionHealth, TICK, Verdict, Watchdog};
 use super::dispatch::{Dispatch, Services};
 use super::metered::Metered;
-use super::vitals::{TICK, Verdict, Vitals, Watchdog};
 use super::{NAMES, RateLimits, services};
 use crate::accept::{self, Bound, ConnectionContext, ServeConnection, stopped};
 use crate::listener::Serving;
-use crate::room::{Readiness, Room};
+use crate::state::{Readiness, ServerState};
 use crate::tls::Speaks;
 
 /// Calls of one connection at a time. Envoy opens another connection when they do not suffice.
@@ -66,14 +66,14 @@ struct Health(HealthReporter);
 ///
 /// When the description of the protocols cannot be read, which no build that compiles does.
 pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
-    let Bound { room, .. } = &bound;
-    let limits = RateLimits::new(room.limiter.clone(), room.settings.envoy.calls.clone());
+    let Bound { server, .. } = &bound;
+    let limits = RateLimits::new(server.limiter.clone(), server.settings.envoy.calls.clone());
     let (limits, others, health) =
         services(limits).await.map_err(|error| std::io::Error::other(error.to_string()))?;
     let health = Health(health);
-    if room.readiness() != Readiness::Ready {
+    if server.readiness() != Readiness::Ready {
         health.tell(ServingStatus::NotServing).await;
-        tokio::spawn(health.clone().when_ready(Arc::downgrade(room)));
+        tokio::spawn(health.clone().when_ready(Arc::downgrade(server)));
     }
     let (ends, mut stop) = (health.clone(), bound.stop.clone());
     // Whoever watches the health was told before the stop, and would stay for ever.
@@ -105,15 +105,15 @@ impl Health {
     }
 
     /// Serving as soon as there are rules. Once there are, there always will be.
-    async fn when_ready(self, room: Weak<Room>) {
+    async fn when_ready(self, server: Weak<ServerState>) {
         const LOOK: Duration = Duration::from_millis(50);
-        while let Some(room) = room.upgrade() {
-            match room.readiness() {
+        while let Some(server) = server.upgrade() {
+            match server.readiness() {
                 Readiness::NoRules => {}
                 Readiness::Ready => return self.tell(ServingStatus::Serving).await,
                 Readiness::Draining => return,
             }
-            drop(room);
+            drop(server);
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -127,11 +127,12 @@ impl ServeConnection for Services {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let vitals = Arc::new(Vitals::default());
-        let io = TokioIo::new(Metered::new(stream, Arc::clone(&vitals)));
-        let at = Arc::clone(&vitals);
-        let (room, peer, local) = (Arc::clone(&connection.room), connection.peer, connection.local);
-        let dispatch = Dispatch { services: self, room, peer, local };
+        let health = Arc::new(ConnectionHealth::default());
+        let io = TokioIo::new(Metered::new(stream, Arc::clone(&health)));
+        let at = Arc::clone(&health);
+        let (server, peer, local) =
+            (Arc::clone(&connection.server), connection.peer, connection.local);
+        let dispatch = Dispatch { services: self, server, peer, local };
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             // In a box: hyper and tokio move what they are given several times before it has its place.
             let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));
@@ -153,7 +154,7 @@ impl ServeConnection for Services {
                     ending = true;
                     http2.as_mut().graceful_shutdown();
                 }
-                _ = ticks.tick() => match watchdog.look(&vitals) {
+                _ = ticks.tick() => match watchdog.look(&health) {
                     Verdict::Keep => {}
                     Verdict::Retire => http2.as_mut().graceful_shutdown(),
                     Verdict::Cut => return connection.timed_out(),

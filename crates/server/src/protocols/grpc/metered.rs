@@ -2,7 +2,7 @@
 //!
 //! hyper bounds streams, resets and heads of HTTP/2, but answers any number of pings and settings.
 //! Here the heads of frames are read as they pass by, and a client that says too much that asks for
-//! nothing ([`Vitals::idle_talk`]) has its next frame replaced by one that breaks the protocol: so it is
+//! nothing ([`ConnectionHealth::idle_talk`]) has its next frame replaced by one that breaks the protocol: so it is
 //! hyper that says GOAWAY and closes, in order with what it was writing.
 //!
 //! Frames are not understood beyond their length and type; whether they are right is hyper's business.
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::vitals::Vitals;
+use super::connection_health::ConnectionHealth;
 
 /// `PRI * HTTP/2.0` and what follows it.
 const PREFACE: usize = 24;
@@ -42,8 +42,8 @@ pub(super) struct Metered<S> {
 }
 
 impl<S> Metered<S> {
-    pub(super) const fn new(stream: S, vitals: Arc<Vitals>) -> Self {
-        Self { stream, meter: Meter::new(vitals), ending: None, lingering: None }
+    pub(super) const fn new(stream: S, health: Arc<ConnectionHealth>) -> Self {
+        Self { stream, meter: Meter::new(health), ending: None, lingering: None }
     }
 }
 
@@ -139,7 +139,7 @@ enum Flow {
 
 /// Finds frames in what passes by.
 struct Meter {
-    vitals: Arc<Vitals>,
+    health: Arc<ConnectionHealth>,
     /// Bytes until the next head.
     skip: usize,
     /// The head as far as it is here: length, type, flags.
@@ -149,8 +149,8 @@ struct Meter {
 }
 
 impl Meter {
-    const fn new(vitals: Arc<Vitals>) -> Self {
-        Self { vitals, skip: PREFACE, head: [0; 9], have: 0, flooded: false }
+    const fn new(health: Arc<ConnectionHealth>) -> Self {
+        Self { health, skip: PREFACE, head: [0; 9], have: 0, flooded: false }
     }
 
     fn pass(&mut self, bytes: &[u8]) -> Flow {
@@ -194,9 +194,9 @@ impl Meter {
             _ => false,
         };
         if useful {
-            self.vitals.useful();
+            self.health.useful();
         } else {
-            self.flooded |= self.vitals.idle_talk();
+            self.flooded |= self.health.idle_talk();
         }
     }
 }
@@ -205,7 +205,7 @@ impl Meter {
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    use super::super::vitals::SPARE;
+    use super::super::connection_health::SPARE;
     use super::*;
 
     const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];

@@ -10,13 +10,14 @@
 //! | `service`, `wire`, `json`, `proto` | from a request to a response |
 //! | `own` | the same for domains of our own rules |
 //! | `listen`, `calls`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
-//! | `vitals`, `metered`, `bodies` | what a client may hold, and for how long |
+//! | `connection_health`, `metered`, `bodies` | what a client may hold, and for how long |
 //!
 //! [`routes`] are the same services for whoever has a listener of his own.
 
 mod account;
 mod bodies;
 mod calls;
+mod connection_health;
 mod dispatch;
 pub mod json;
 mod listen;
@@ -25,7 +26,6 @@ mod own;
 pub mod proto;
 mod service;
 mod settings;
-mod vitals;
 mod wire;
 
 use tollgate::Limiter;

@@ -28,8 +28,8 @@ use tower_service::Service;
 use crate::http::Call;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
-use crate::room::Room;
 use crate::settings::value::AttributeHeader;
+use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::telemetry::counts::{Outcome, Protocol, UnderWay};
 use crate::telemetry::refusals::Refusal as Record;
@@ -49,20 +49,20 @@ pub(super) struct ForwardAuth {
 }
 
 impl ForwardAuth {
-    pub(super) fn new(room: &Room) -> Self {
+    pub(super) fn new(server: &ServerState) -> Self {
         Self {
-            trust: room.settings.trust.clone(),
-            attributes: room.settings.auth_attributes.clone(),
-            domain: room.settings.auth_domain.clone(),
+            trust: server.settings.trust.clone(),
+            attributes: server.settings.auth_attributes.clone(),
+            domain: server.settings.auth_domain.clone(),
             layers: ArcSwap::default(),
             unknown: Mutex::default(),
         }
     }
 
-    pub(super) async fn answer(&self, room: &Arc<Room>, call: Call) -> Response<Body> {
-        let under_way = UnderWay::new(&room.counts, Protocol::Auth);
+    pub(super) async fn answer(&self, server: &Arc<ServerState>, call: Call) -> Response<Body> {
+        let under_way = UnderWay::new(&server.counts, Protocol::Auth);
         let (parts, _) = call.request.into_parts();
-        if room.refuses_all() {
+        if server.refuses_all() {
             return Problem::new(503, "there are no rules yet").retry_after(1).into();
         }
         if !self.believes(call.peer.ip()) {
@@ -73,7 +73,7 @@ impl ForwardAuth {
             Ok(said) => said,
             Err(problem) => return problem.into(),
         };
-        let layer = self.layer(room, said.domain.as_deref());
+        let layer = self.layer(server, said.domain.as_deref());
         // A proxy that adds its own line leaves the client's before it.
         let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
         if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
@@ -86,7 +86,7 @@ impl ForwardAuth {
             }
             Err(problem) => return problem.into(),
         };
-        let mut service = layer.layer(Passes(Arc::clone(room)));
+        let mut service = layer.layer(Passes(Arc::clone(server)));
         let Ok(response) = service.call(meant).await;
         // What was judged is counted by whoever saw the ruling.
         under_way.end();
@@ -99,8 +99,8 @@ impl ForwardAuth {
 
     /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
     /// say in headers, and a client must not choose whose limits it has.
-    fn layer(&self, room: &Arc<Room>, named: Option<&str>) -> Layer {
-        let rules = room.limiter.rules();
+    fn layer(&self, server: &Arc<ServerState>, named: Option<&str>) -> Layer {
+        let rules = server.limiter.rules();
         let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
         let domain = named.or(self.domain.as_deref()).or(first).unwrap_or_default();
         let layers = self.layers.load();
@@ -113,13 +113,13 @@ impl ForwardAuth {
             // Nothing to keep: it passes, as by every protocol. But a proxy cannot see that it does so
             // for want of rules.
             self.tell_unknown(domain, rules.version());
-            return self.make(room, domain);
+            return self.make(server, domain);
         }
         let made = rules.declaration().domains.iter();
-        let made = made.map(|domain| (domain.name.clone(), self.make(room, &domain.name)));
+        let made = made.map(|domain| (domain.name.clone(), self.make(server, &domain.name)));
         let layers = Arc::new((rules.version(), made.collect::<HashMap<_, _>>()));
         self.layers.store(Arc::clone(&layers));
-        layers.1.get(domain).cloned().unwrap_or_else(|| self.make(room, domain))
+        layers.1.get(domain).cloned().unwrap_or_else(|| self.make(server, domain))
     }
 
     /// Logs once that a domain has no rules.
@@ -136,9 +136,9 @@ impl ForwardAuth {
         );
     }
 
-    fn make(&self, room: &Arc<Room>, domain: &str) -> Layer {
-        let (records, trust, named) = (Arc::clone(room), self.trust.clone(), domain.to_owned());
-        let layer = LimitLayer::new(room.limiter.clone(), domain)
+    fn make(&self, server: &Arc<ServerState>, domain: &str) -> Layer {
+        let (records, trust, named) = (Arc::clone(server), self.trust.clone(), domain.to_owned());
+        let layer = LimitLayer::new(server.limiter.clone(), domain)
             .trust(self.trust.clone())
             .refuse_with(move |refusal| {
                 refused(&records, &trust, &named, refusal);
@@ -274,12 +274,12 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
 }
 
 /// Counts and remembers a request that does not pass.
-fn refused(room: &Room, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
+fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let Some(ruling) = refusal.ruling() else {
-        return room.counts.add(Protocol::Auth, Outcome::Error, 1);
+        return server.counts.add(Protocol::Auth, Outcome::Error, 1);
     };
     let outcome = outcome(ruling, Outcome::Refused);
-    room.counts.judged(Protocol::Auth, ruling, outcome, || room.limiter.rules());
+    server.counts.judged(Protocol::Auth, ruling, outcome, || server.limiter.rules());
     let request = refusal.request();
     let peer = request.extensions.get::<Peer>().map(|peer| peer.0.ip());
     let client = peer.and_then(|peer| trust.client(peer, &request.headers).ok());
@@ -291,7 +291,7 @@ fn refused(room: &Room, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
-    room.remember(Record::new(Protocol::Auth, &ask, ruling, retry), 1);
+    server.remember(Record::new(Protocol::Auth, &ask, ruling, retry), 1);
 }
 
 fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
@@ -300,7 +300,7 @@ fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
 
 /// What is behind the layer: nothing but that it was reached.
 #[derive(Clone)]
-struct Passes(Arc<Room>);
+struct Passes(Arc<ServerState>);
 
 impl Service<Request<()>> for Passes {
     type Response = Response<http_body_util::Empty<Bytes>>;

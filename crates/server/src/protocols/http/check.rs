@@ -18,7 +18,7 @@ use super::wire::{self, Answer, Batch, Check};
 use super::write;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::telemetry::counts::{Protocol, UnderWay};
 
 /// The longest body: an ask with all the attributes it may have, of usual length.
@@ -54,25 +54,25 @@ impl Asks {
     }
 }
 
-pub(super) async fn answer(room: Arc<Room>, body: Incoming, asks: Asks) -> Response<Body> {
+pub(super) async fn answer(server: Arc<ServerState>, body: Incoming, asks: Asks) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = (asks != Asks::Peek).then(|| UnderWay::new(&room.counts, Protocol::Http));
+    let under_way = (asks != Asks::Peek).then(|| UnderWay::new(&server.counts, Protocol::Http));
     let bytes = match body::read(body, MAX_BODY).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
     };
-    if room.refuses_all() {
+    if server.refuses_all() {
         return Problem::new(503, "there are no rules yet").retry_after(1).into();
     }
     // Futures that ask the store are long, and would be copied into each of those around them.
     let answered = match asks {
-        Asks::Check if room.limiter.store().is_remote() => {
-            Box::pin(check_far(&room, &bytes, under_way)).await
+        Asks::Check if server.limiter.store().is_remote() => {
+            Box::pin(check_far(&server, &bytes, under_way)).await
         }
-        Asks::Check => check(&room, &bytes, under_way),
-        Asks::Batch => Box::pin(batch(&room, &bytes, under_way)).await,
-        Asks::Peek => Box::pin(peek(&room, &bytes)).await,
-        Asks::Reserve => Box::pin(reserve(&room, &bytes, under_way)).await,
+        Asks::Check => check(&server, &bytes, under_way),
+        Asks::Batch => Box::pin(batch(&server, &bytes, under_way)).await,
+        Asks::Peek => Box::pin(peek(&server, &bytes)).await,
+        Asks::Reserve => Box::pin(reserve(&server, &bytes, under_way)).await,
     };
     answered.unwrap_or_else(Into::into)
 }
@@ -80,17 +80,21 @@ pub(super) async fn answer(room: Arc<Room>, body: Incoming, asks: Asks) -> Respo
 type Answered = Result<Response<Body>, Problem>;
 
 /// A check of the store in this process.
-fn check(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+fn check(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    Ok(written(&judge(room, &ask, patience, under_way)))
+    Ok(written(&judge(server, &ask, patience, under_way)))
 }
 
 /// A check of a store that is asked over a connection.
-async fn check_far(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+async fn check_far(
+    server: &ServerState,
+    bytes: &[u8],
+    under_way: Option<UnderWay<'_>>,
+) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    Ok(written(&judge_far(room, &ask, patience, under_way).await))
+    Ok(written(&judge_far(server, &ask, patience, under_way).await))
 }
 
 pub(super) fn patience(check: &Check<'_>) -> Result<Duration, Problem> {
@@ -99,29 +103,29 @@ pub(super) fn patience(check: &Check<'_>) -> Result<Duration, Problem> {
 
 /// Has the store in this process decide, and counts it.
 pub(super) fn judge(
-    room: &Room,
+    server: &ServerState,
     ask: &Ask<'_>,
     patience: Duration,
     under_way: Option<UnderWay<'_>>,
 ) -> Admission {
-    let admission = at_once(pin!(room.limiter.admit_within(ask, patience)));
+    let admission = at_once(pin!(server.limiter.admit_within(ask, patience)));
     under_way.map(UnderWay::end);
-    room.record(Protocol::Http, ask, &admission);
+    server.record(Protocol::Http, ask, &admission);
     admission
 }
 
 /// The same of a store that is asked over a connection.
 pub(super) async fn judge_far(
-    room: &Room,
+    server: &ServerState,
     ask: &Ask<'_>,
     patience: Duration,
     under_way: Option<UnderWay<'_>>,
 ) -> Admission {
     // Requests arrive in droves: those that are read before one asks share its trip.
     yield_now().await;
-    let admission = room.limiter.admit_within(ask, patience).await;
+    let admission = server.limiter.admit_within(ask, patience).await;
     under_way.map(UnderWay::end);
-    room.record(Protocol::Http, ask, &admission);
+    server.record(Protocol::Http, ask, &admission);
     admission
 }
 
@@ -153,15 +157,15 @@ fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem>
     Ok(said)
 }
 
-async fn peek(room: &Room, bytes: &[u8]) -> Answered {
+async fn peek(server: &ServerState, bytes: &[u8]) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
-    let admission = room.limiter.peek(&check.ask()?).await;
+    let admission = server.limiter.peek(&check.ask()?).await;
     Ok(written(&admission))
 }
 
 /// Each check is a request of its own, and is counted. One that is malformed spoils the batch before
 /// anything is charged.
-async fn batch(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+async fn batch(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let batch: Batch<'_> = wire::read(bytes)?;
     if batch.checks.len() > MAX_BATCH {
         return Err(Problem::new(400, &format!("more than {MAX_BATCH} checks in a batch")));
@@ -177,17 +181,17 @@ async fn batch(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> An
         under_way.divide();
     }
     for ask in &asks {
-        let one = UnderWay::new(&room.counts, Protocol::Http);
-        let admission = room.limiter.admit(ask).await;
+        let one = UnderWay::new(&server.counts, Protocol::Http);
+        let admission = server.limiter.admit(ask).await;
         one.end();
-        room.record(Protocol::Http, ask, &admission);
+        server.record(Protocol::Http, ask, &admission);
         admissions.push(admission);
     }
     let answers: Vec<Answer<'_>> = admissions.iter().map(Answer::new).collect();
     Ok(json(StatusCode::OK, &object!({ "results": answers })))
 }
 
-async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
+async fn reserve(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
     let check: Check<'_> = wire::read(bytes)?;
     let ask = check.ask()?;
     let lifetime = match check.lifetime_ms {
@@ -195,17 +199,17 @@ async fn reserve(room: &Room, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> 
         None => LIFETIME,
     };
     let mut charged = false;
-    let reserved = room.limiter.reserve_telling(&ask, lifetime, |admission| {
+    let reserved = server.limiter.reserve_telling(&ask, lifetime, |admission| {
         charged = admission.ruling().at() > Timestamp::EPOCH;
         under_way.map(UnderWay::end);
-        room.record(Protocol::Http, &ask, admission);
+        server.record(Protocol::Http, &ask, admission);
     });
     let reserved = reserved.await;
     match reserved {
         Ok(reservation) => {
             let mut body = object!({
                 "allowed": true,
-                "reservation": room.limiter.token(&reservation),
+                "reservation": server.limiter.token(&reservation),
             });
             // Where nothing was charged there is nothing to settle in time.
             if charged {

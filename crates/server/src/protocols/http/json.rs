@@ -13,18 +13,18 @@ use crate::http::body::{self, Body};
 use crate::http::problem::Problem;
 use crate::protocols::grpc::json;
 use crate::protocols::grpc::{GIVES_BACK, NO_RULES, RULES_VERSION, gives_back, record};
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::telemetry::counts::{Protocol, UnderWay};
 
-pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Response<Body> {
+pub(super) async fn answer(server: &Arc<ServerState>, envoy: &Envoy, call: Call) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = UnderWay::new(&room.counts, Protocol::Json);
-    let may_give_back = allowed(room, &call, Needs::TokenOffLoopback).is_ok();
+    let under_way = UnderWay::new(&server.counts, Protocol::Json);
+    let may_give_back = allowed(server, &call, Needs::TokenOffLoopback).is_ok();
     let bytes = match body::read(call.request.into_body(), MAX_BODY).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
     };
-    if room.refuses_envoy() {
+    if server.refuses_envoy() {
         return no_rules();
     }
     let text = std::str::from_utf8(&bytes).map_err(|_| "the body is not UTF-8".to_owned());
@@ -32,7 +32,7 @@ pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Respo
         Ok(asked) => asked,
         Err(error) => return written(400, error),
     };
-    if room.refuses_envoy_in(&asked.domain) {
+    if server.refuses_envoy_in(&asked.domain) {
         return no_rules();
     }
     if !may_give_back && gives_back(&asked) {
@@ -40,7 +40,7 @@ pub(super) async fn answer(room: &Arc<Room>, envoy: &Envoy, call: Call) -> Respo
     }
     let answered = envoy.decide(&asked).await;
     under_way.end();
-    record(room, Protocol::Json, &asked, &answered);
+    record(server, Protocol::Json, &asked, &answered);
     let (status, text) = envoy.write_json(&asked, &answered);
     let mut response = written(status, text);
     if let Ok(answer) = answered {

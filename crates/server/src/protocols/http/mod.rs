@@ -37,7 +37,7 @@ use crate::http::problem::{Problem, json as object};
 use crate::http::{self as common, Answers, Call, Next, Plain};
 use crate::listener::{Listener, Serving};
 use crate::protocols::grpc::RateLimits;
-use crate::room::{Readiness, Room};
+use crate::state::{Readiness, ServerState};
 use crate::store::AnyStore;
 use auth::ForwardAuth;
 use check::Asks;
@@ -48,9 +48,9 @@ pub(crate) use wire::{Check, read};
 
 /// Starts the HTTP listener.
 pub(crate) async fn start(bound: Bound) -> io::Result<Serving> {
-    let room = &bound.room;
-    let forward_auth = Arc::new(ForwardAuth::new(room));
-    let envoy = Arc::new(Envoy::new(room.limiter.clone(), room.settings.envoy.calls.clone()));
+    let server = &bound.server;
+    let forward_auth = Arc::new(ForwardAuth::new(server));
+    let envoy = Arc::new(Envoy::new(server.limiter.clone(), server.settings.envoy.calls.clone()));
     Ok(common::serving(bound, Desk { forward_auth, envoy }))
 }
 
@@ -73,16 +73,16 @@ impl Answers for Desk {
     /// No longer than a check needs; the others are in a box.
     fn answer(
         &self,
-        room: Arc<Room>,
+        server: Arc<ServerState>,
         call: Call,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let elsewhere: fn(Elsewhere) -> Either<_, Elsewhere> = Either::Right;
         let posted = call.request.method() == Method::POST;
         let Some(asks) = Asks::at(call.request.uri().path()).filter(|_| posted) else {
-            return elsewhere(Box::pin(self.clone().elsewhere(room, call)));
+            return elsewhere(Box::pin(self.clone().elsewhere(server, call)));
         };
-        match allowed(&room, &call, Needs::Nothing) {
-            Ok(()) => Either::Left(check::answer(room, call.request.into_body(), asks)),
+        match allowed(&server, &call, Needs::Nothing) {
+            Ok(()) => Either::Left(check::answer(server, call.request.into_body(), asks)),
             Err(problem) => elsewhere(Box::pin(future::ready(problem.into()))),
         }
     }
@@ -96,23 +96,23 @@ impl Answers for Desk {
 }
 
 impl Desk {
-    async fn elsewhere(self, room: Arc<Room>, call: Call) -> Response<Body> {
+    async fn elsewhere(self, server: Arc<ServerState>, call: Call) -> Response<Body> {
         let path = call.request.uri().path();
         match (call.request.method(), path) {
             (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
-            (&Method::GET | &Method::HEAD, "/readyz") => ready(&room),
+            (&Method::GET | &Method::HEAD, "/readyz") => ready(&server),
             (&Method::GET, "/openapi.json") => openapi::response(),
-            (_, "/v1/auth") => match allowed(&room, &call, Needs::Nothing) {
-                Ok(()) => self.forward_auth.answer(&room, call).await,
+            (_, "/v1/auth") => match allowed(&server, &call, Needs::Nothing) {
+                Ok(()) => self.forward_auth.answer(&server, call).await,
                 Err(problem) => problem.into(),
             },
-            (&Method::POST, "/json") => match allowed(&room, &call, Needs::Nothing) {
-                Ok(()) => json::answer(&room, &self.envoy, call).await,
+            (&Method::POST, "/json") => match allowed(&server, &call, Needs::Nothing) {
+                Ok(()) => json::answer(&server, &self.envoy, call).await,
                 Err(problem) => problem.into(),
             },
             (&Method::POST, "/v1/commit" | "/v1/refund") => {
-                match allowed(&room, &call, Needs::TokenOffLoopback) {
-                    Ok(()) => reserve::settle(&room, call).await,
+                match allowed(&server, &call, Needs::TokenOffLoopback) {
+                    Ok(()) => reserve::settle(&server, call).await,
                     Err(problem) => problem.into(),
                 }
             }
@@ -140,14 +140,14 @@ enum Needs {
     TokenOffLoopback,
 }
 
-fn allowed(room: &Room, call: &Call, needs: Needs) -> Result<(), Problem> {
-    match &room.settings.api_token {
+fn allowed(server: &ServerState, call: &Call, needs: Needs) -> Result<(), Problem> {
+    match &server.settings.api_token {
         Some(token) => {
             let said = bearer(call.request.headers()).unwrap_or_default();
             if token.is(said) {
                 return Ok(());
             }
-            room.guesses.wrong(Listener::Http, Some(call.peer), Some(&call.id));
+            server.failed_logins.record(Listener::Http, Some(call.peer), Some(&call.id));
             Err(Problem::new(401, "a bearer token is needed that this server knows"))
         }
         None if needs == Needs::TokenOffLoopback && !call.local => Err(Problem::new(
@@ -170,14 +170,14 @@ fn token(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// `/readyz`, here and at the admin listener.
-pub(crate) fn ready(room: &Room) -> Response<Body> {
-    let store = room.limiter.store();
-    let state = match room.readiness() {
+pub(crate) fn ready(server: &ServerState) -> Response<Body> {
+    let store = server.limiter.store();
+    let state = match server.readiness() {
         Readiness::Ready => "ready",
         Readiness::Draining => "draining",
         Readiness::NoRules => "no rules",
     };
-    let status = match room.readiness() {
+    let status = match server.readiness() {
         Readiness::Ready => http::StatusCode::OK,
         Readiness::Draining | Readiness::NoRules => http::StatusCode::SERVICE_UNAVAILABLE,
     };
@@ -185,8 +185,8 @@ pub(crate) fn ready(room: &Room) -> Response<Body> {
         "state": state,
         "store": store.name(),
         "store_up": store.is_up(),
-        "rules_version": room.limiter.rules().version(),
-        "envoy_rules_version": room.limiter.envoy_rules().version(),
+        "rules_version": server.limiter.rules().version(),
+        "envoy_rules_version": server.limiter.envoy_rules().version(),
     });
     object(status, &body)
 }

@@ -10,28 +10,32 @@ use super::wire::{self, Settle};
 use crate::http::Call;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
-use crate::room::Room;
+use crate::state::ServerState;
 
-pub(super) async fn settle(room: &Arc<Room>, call: Call) -> Response<Body> {
+pub(super) async fn settle(server: &Arc<ServerState>, call: Call) -> Response<Body> {
     let commits = call.request.uri().path() == "/v1/commit";
     match body::read(call.request.into_body(), MAX_BODY).await {
-        Ok(bytes) => settled(room, &bytes, commits).await.unwrap_or_else(Into::into),
+        Ok(bytes) => settled(server, &bytes, commits).await.unwrap_or_else(Into::into),
         Err(problem) => problem.into(),
     }
 }
 
-async fn settled(room: &Room, bytes: &[u8], commits: bool) -> Result<Response<Body>, Problem> {
+async fn settled(
+    server: &ServerState,
+    bytes: &[u8],
+    commits: bool,
+) -> Result<Response<Body>, Problem> {
     let settle: Settle = wire::read(bytes)?;
-    let reservation = room
+    let reservation = server
         .limiter
         .redeem(&settle.reservation)
         .map_err(|error| Problem::new(400, &format!("the reservation cannot be read: {error}")))?;
     let done = match (commits, settle.actual) {
-        (true, Some(actual)) => room.limiter.commit(&reservation, actual).await,
+        (true, Some(actual)) => server.limiter.commit(&reservation, actual).await,
         (true, None) => {
             return Err(Problem::new(400, "a commit says what it really cost: `actual`"));
         }
-        (false, None) => room.limiter.refund(&reservation).await,
+        (false, None) => server.limiter.refund(&reservation).await,
         (false, Some(_)) => return Err(Problem::new(400, "a refund has no `actual`: use commit")),
     };
     match done {

@@ -22,7 +22,7 @@ use tollgate::core::Store as _;
 use super::wire::{self, Answer, Check};
 use super::{check, token, write};
 use crate::http::{Next, Plain, harmless_id};
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::telemetry::counts::{Protocol, UnderWay};
 
 /// What is read together: a request as services send it, or several.
@@ -54,11 +54,11 @@ where
             return Ok(Next::End);
         }
         while let Some((request, behind)) = Request::read(rest) {
-            let Some(admission) = request.judge(connection.room).await else { break };
-            answers.add(connection.room, &request, &admission);
+            let Some(admission) = request.judge(connection.server).await else { break };
+            answers.add(connection.server, &request, &admission);
             rest = behind;
             // Whoever asks Redis is not kept waiting for those behind it.
-            if answers.bytes.len() > OUTPUT || connection.room.limiter.store().is_remote() {
+            if answers.bytes.len() > OUTPUT || connection.server.limiter.store().is_remote() {
                 answers.send(connection).await?;
             }
         }
@@ -133,24 +133,24 @@ impl<'b> Request<'b> {
     }
 
     /// What the limits say to it, if nothing is wrong with it.
-    async fn judge(&self, room: &Room) -> Option<Admission> {
-        if let Some(expected) = &room.settings.api_token
+    async fn judge(&self, server: &ServerState) -> Option<Admission> {
+        if let Some(expected) = &server.settings.api_token
             && !expected.is(self.authorization.and_then(token).unwrap_or_default())
         {
             return None;
         }
         // The last answer closes its connection, which is hyper's business.
-        if room.is_draining() || room.refuses_all() {
+        if server.is_draining() || server.refuses_all() {
             return None;
         }
         let check: Check<'_> = wire::read(self.body).ok()?;
         let (ask, patience) = (check.ask().ok()?, check::patience(&check).ok()?);
-        let under_way = Some(UnderWay::new(&room.counts, Protocol::Http));
-        Some(if room.limiter.store().is_remote() {
+        let under_way = Some(UnderWay::new(&server.counts, Protocol::Http));
+        Some(if server.limiter.store().is_remote() {
             // In a box: it is long, and the task of a connection that is idle would be as long.
-            Box::pin(check::judge_far(room, &ask, patience, under_way)).await
+            Box::pin(check::judge_far(server, &ask, patience, under_way)).await
         } else {
-            check::judge(room, &ask, patience, under_way)
+            check::judge(server, &ask, patience, under_way)
         })
     }
 }
@@ -177,8 +177,8 @@ struct Answers {
 }
 
 impl Answers {
-    fn add(&mut self, room: &Room, request: &Request<'_>, admission: &Admission) {
-        let own = room.request_digits();
+    fn add(&mut self, server: &ServerState, request: &Request<'_>, admission: &Admission) {
+        let own = server.request_digits();
         let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
         tracing::debug!(request = id, method = %Method::POST, "a request over HTTP");
         self.body.clear();
@@ -317,11 +317,11 @@ mod tests {
         let (mut client, stream): (DuplexStream, DuplexStream) = duplex(64 * 1024);
         let phase = Arc::new(Phase::default());
         let mut stream = Guarded::new(stream, Arc::clone(&phase));
-        let mut stop = Stop::new(Arc::clone(server.room()), stopped);
+        let mut stop = Stop::new(Arc::clone(server.state()), stopped);
         client.write_all(said).await.unwrap();
         client.shutdown().await.unwrap();
         let mut plain =
-            Plain { room: server.room(), stream: &mut stream, phase: &phase, stop: &mut stop };
+            Plain { server: server.state(), stream: &mut stream, phase: &phase, stop: &mut stop };
 
         let next = serve(&mut plain).await.unwrap();
 

@@ -13,7 +13,7 @@ use tollgate::core::rule::{Ask, AskError};
 use tollgate::{Admission, Blocked, Finding, Source};
 
 use crate::http::problem::Problem;
-use crate::room::millis_up;
+use crate::state::millis_up;
 use crate::telemetry::refusals::reason;
 
 /// A check, a peek or a reservation.

@@ -15,7 +15,7 @@ use tollgate::{Admission, ResetError};
 use super::reply::{self, Version};
 use super::session::{Words, nth, read_ask, refusal};
 use super::throttle::Throttle;
-use crate::room::{Room, millis_up};
+use crate::state::{ServerState, millis_up};
 use crate::telemetry::counts::{Outcome, Protocol, UnderWay};
 use crate::telemetry::refusals::{Refusal, reason};
 
@@ -92,36 +92,41 @@ impl Question {
     }
 
     /// Asks, and writes the reply.
-    pub(super) async fn answer(self, room: &Arc<Room>, version: Version, out: &mut Vec<u8>) {
+    pub(super) async fn answer(
+        self,
+        server: &Arc<ServerState>,
+        version: Version,
+        out: &mut Vec<u8>,
+    ) {
         match self {
             Self::Throttle { key, limit, quantity } => {
-                throttle(room, &key, &limit, quantity, out).await;
+                throttle(server, &key, &limit, quantity, out).await;
             }
             Self::Check { charges: true, cost, words } => {
-                let under_way = UnderWay::new(&room.counts, Protocol::Resp);
+                let under_way = UnderWay::new(&server.counts, Protocol::Resp);
                 match read_words(&words, cost) {
                     Err(wrong) => reply::error(&wrong, out),
-                    Ok(_) if room.refuses_all() => reply::error(NO_RULES, out),
+                    Ok(_) if server.refuses_all() => reply::error(NO_RULES, out),
                     Ok(ask) => {
-                        let admission = room.limiter.admit(&ask).await;
+                        let admission = server.limiter.admit(&ask).await;
                         under_way.end();
-                        room.record(Protocol::Resp, &ask, &admission);
+                        server.record(Protocol::Resp, &ask, &admission);
                         ruled(&admission, version, out);
                     }
                 }
             }
             Self::Check { charges: false, cost, words } => match read_words(&words, cost) {
                 Err(wrong) => reply::error(&wrong, out),
-                Ok(ask) => ruled(&room.limiter.peek(&ask).await, version, out),
+                Ok(ask) => ruled(&server.limiter.peek(&ask).await, version, out),
             },
             Self::Reset { words } => match read_words(&words, 1) {
                 Err(wrong) => reply::error(&wrong, out),
-                Ok(ask) => match room.limiter.reset(&ask).await {
+                Ok(ask) => match server.limiter.reset(&ask).await {
                     Ok(count) => reply::integer(i64::try_from(count).unwrap_or(i64::MAX), out),
                     Err(error) => reply::error(&format!("TRYAGAIN {error}"), out),
                 },
             },
-            Self::Delete { keys } => delete(room, &keys, out).await,
+            Self::Delete { keys } => delete(server, &keys, out).await,
         }
     }
 }
@@ -134,9 +139,15 @@ fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::core::rule::As
     read_ask(domain, cost, pairs.iter().map(|[name, value]| (&**name, &**value)))
 }
 
-async fn throttle(room: &Room, key: &[u8], limit: &Limit, quantity: u64, out: &mut Vec<u8>) {
-    let under_way = UnderWay::new(&room.counts, Protocol::Throttle);
-    match room.limiter.throttle(key, limit, quantity).await {
+async fn throttle(
+    server: &ServerState,
+    key: &[u8],
+    limit: &Limit,
+    quantity: u64,
+    out: &mut Vec<u8>,
+) {
+    let under_way = UnderWay::new(&server.counts, Protocol::Throttle);
+    match server.limiter.throttle(key, limit, quantity).await {
         Err(error) => reply::error(&format!("ERR {error}"), out),
         Ok(admission) => {
             let outcome = Outcome::of(&admission);
@@ -147,16 +158,16 @@ async fn throttle(room: &Room, key: &[u8], limit: &Limit, quantity: u64, out: &m
             Throttle { limit, quantity }.answer(&finding.decision, out);
             if !admission.passes() {
                 let at_us = admission.ruling().at().as_micros();
-                room.remember(Refusal { at_us, ..refusal(key, &finding.decision) }, 1);
+                server.remember(Refusal { at_us, ..refusal(key, &finding.decision) }, 1);
             }
         }
     }
 }
 
-async fn delete(room: &Room, keys: &[Box<[u8]>], out: &mut Vec<u8>) {
+async fn delete(server: &ServerState, keys: &[Box<[u8]>], out: &mut Vec<u8>) {
     let mut gone = 0_i64;
     for key in keys {
-        match room.limiter.reset_throttle(key).await {
+        match server.limiter.reset_throttle(key).await {
             Ok(was) => gone = gone.saturating_add(i64::from(was)),
             // No key of this length was ever charged.
             Err(ResetError::Key(_)) => {}

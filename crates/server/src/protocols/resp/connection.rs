@@ -21,7 +21,7 @@ use super::parse::{Args, MAX_COMMAND, parse};
 use super::reply;
 use super::session::{Desk, Next, Session};
 use super::watch::{Entry, State};
-use crate::room::Room;
+use crate::state::ServerState;
 
 /// How much input is looked at together: a command as long as may be, and some.
 pub(super) const INPUT: usize = MAX_COMMAND + 8 * 1024;
@@ -56,7 +56,7 @@ pub(super) fn with_desk<R>(work: impl FnOnce(&mut Desk) -> R) -> R {
 pub(super) struct Connection {
     stream: TcpStream,
     session: Session,
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     entry: Arc<Entry>,
     /// Input that is not answered yet.
     rest: Vec<u8>,
@@ -78,10 +78,10 @@ impl Connection {
     pub(super) const fn new(
         stream: TcpStream,
         session: Session,
-        room: Arc<Room>,
+        server: Arc<ServerState>,
         entry: Arc<Entry>,
     ) -> Self {
-        Self { stream, session, room, entry, rest: Vec::new(), more: false, unsent: Vec::new() }
+        Self { stream, session, server, entry, rest: Vec::new(), more: false, unsent: Vec::new() }
     }
 
     /// Serves until the client leaves, errs or is told to.
@@ -130,7 +130,7 @@ impl Connection {
             let began = Instant::now();
             let (used, end) =
                 self.answer(input.get(..length).unwrap_or_default(), args, desk, output);
-            desk.settle(&self.room, began);
+            desk.settle(&self.server, began);
             self.rest.clear();
             self.rest.extend_from_slice(input.get(used..length).unwrap_or_default());
             if self.rest.is_empty() {
@@ -176,7 +176,7 @@ impl Connection {
                 Ok(Some(length)) => {
                     used = used.saturating_add(length);
                     self.entry.beat();
-                    match self.session.answer((input, args), &self.room, desk, output) {
+                    match self.session.answer((input, args), &self.server, desk, output) {
                         // Only a store that takes a trip is asked elsewhere.
                         Next::Answered | Next::Ask(_) => {}
                         Next::Close => return (used, End::Close),

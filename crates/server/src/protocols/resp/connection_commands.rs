@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::reply::{self, Version};
 use super::session::{Words, nth};
 use crate::listener::Listener;
-use crate::room::Room;
+use crate::state::ServerState;
 
 /// Every command, how many words it has (at least, if negative), and where its keys are.
 const COMMANDS: &[(&str, i64, i64)] = &[
@@ -87,9 +87,9 @@ pub(super) fn hello(id: u64, version: Version, out: &mut Vec<u8>) {
 }
 
 /// `INFO`: what fits into a page.
-pub(super) fn info(room: &Room, version: Version, out: &mut Vec<u8>) {
+pub(super) fn info(server: &ServerState, version: Version, out: &mut Vec<u8>) {
     let mut text = String::new();
-    let connections = &room.connections[Listener::Resp];
+    let connections = &server.connections[Listener::Resp];
     // Writing into a string does not fail.
     let _ = write!(
         text,
@@ -97,11 +97,11 @@ pub(super) fn info(room: &Room, version: Version, out: &mut Vec<u8>) {
          connected_clients:{}\r\nmaxclients:{}\r\n\r\n# Tollgate\r\nstore:{}\r\nrules_version:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         connections.open.load(Ordering::Relaxed),
-        room.settings.max_connections,
-        room.limiter.store().name(),
-        room.limiter.rules().version(),
+        server.settings.max_connections,
+        server.limiter.store().name(),
+        server.limiter.rules().version(),
     );
-    for (protocol, counts) in room.counts.protocols() {
+    for (protocol, counts) in server.counts.protocols() {
         let [allowed, refused, degraded, errors] = counts;
         let protocol = protocol.name();
         let _ = write!(

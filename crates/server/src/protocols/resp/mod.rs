@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, watch as signal};
 
 use crate::accept::{self, Bound, OpenConnection};
 use crate::listener::{Listener, Serving};
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::store::AnyStore;
 use connection::Connection;
 use session::Session;
@@ -49,8 +49,8 @@ const A_TURN: usize = 64;
 ///
 /// When there is no thread or runtime to be had.
 pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
-    let Bound { socket, room, stop, local, .. } = bound;
-    let count = room.settings.resp_threads.max(1);
+    let Bound { socket, server, stop, local, .. } = bound;
+    let count = server.settings.resp_threads.max(1);
     let ids = Arc::new(AtomicU64::new(1));
     let mut handing = Vec::new();
     // Nothing is sent: it is closed when the last thread has ended.
@@ -58,7 +58,7 @@ pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
     let run = |name: String, work: Work| -> std::io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let worker = Worker {
-            room: Arc::clone(&room),
+            server: Arc::clone(&server),
             watch: Arc::default(),
             stop: stop.clone(),
             ids: Arc::clone(&ids),
@@ -91,7 +91,7 @@ enum Work {
 }
 
 struct Worker {
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     watch: Arc<Watch>,
     stop: signal::Receiver<bool>,
     ids: Arc<AtomicU64>,
@@ -100,8 +100,8 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self, work: Work) {
-        let (watch, room) = (Arc::clone(&self.watch), Arc::clone(&self.room));
-        tokio::spawn(async move { watch.run(&room.connections[Listener::Resp]).await });
+        let (watch, server) = (Arc::clone(&self.watch), Arc::clone(&self.server));
+        tokio::spawn(async move { watch.run(&server.connections[Listener::Resp]).await });
         let mut stop = self.stop.clone();
         tokio::select! {
             _ = stop.wait_for(|stopped| *stopped) => {}
@@ -139,23 +139,23 @@ impl Worker {
     }
 
     fn serve(&self, stream: TcpStream) {
-        let Some(open) = OpenConnection::admit(&self.room, Listener::Resp) else {
+        let Some(open) = OpenConnection::admit(&self.server, Listener::Resp) else {
             return turn_away(stream);
         };
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        let session = Session::new(id, stream.peer_addr().ok(), &self.room, self.local);
+        let session = Session::new(id, stream.peer_addr().ok(), &self.server, self.local);
         let entry: Arc<Entry> = Arc::default();
         let watched = Watched { id, watch: Arc::clone(&self.watch), _open: open };
-        let (room, said) = (Arc::clone(&self.room), Arc::clone(&entry));
+        let (server, said) = (Arc::clone(&self.server), Arc::clone(&entry));
         let task = tokio::spawn(async move {
             let _watched = watched;
             // A client that is gone has nobody to be told.
-            let _ = match room.limiter.store() {
+            let _ = match server.limiter.store() {
                 AnyStore::Embedded(_) => {
-                    Connection::new(stream, session, Arc::clone(&room), said).serve().await
+                    Connection::new(stream, session, Arc::clone(&server), said).serve().await
                 }
                 AnyStore::Redis(..) => {
-                    remote::serve(stream, session, Arc::clone(&room), said).await
+                    remote::serve(stream, session, Arc::clone(&server), said).await
                 }
             };
         });
@@ -165,7 +165,7 @@ impl Worker {
     /// Lets those who are owed a reply have it, and ends the others.
     async fn drain(&self) {
         let pause = Duration::from_millis(10);
-        let mut left = self.room.settings.drain_timeout;
+        let mut left = self.server.settings.drain_timeout;
         // What has arrived is served first: until nobody was, or everybody could have been.
         let mut served = None;
         for _ in 0..=self.watch.count().div_ceil(A_TURN).saturating_add(1) {

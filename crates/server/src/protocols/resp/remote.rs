@@ -18,7 +18,7 @@ use super::parse::{Args, parse};
 use super::reply;
 use super::session::{Next, Session};
 use super::watch::{Entry, State};
-use crate::room::Room;
+use crate::state::ServerState;
 
 /// How many questions of one connection may be under way: two full pipelines of most clients.
 const AT_ONCE: usize = 64;
@@ -27,7 +27,7 @@ const AT_ONCE: usize = 64;
 pub(super) async fn serve(
     mut stream: TcpStream,
     mut session: Session,
-    room: Arc<Room>,
+    server: Arc<ServerState>,
     entry: Arc<Entry>,
 ) -> std::io::Result<()> {
     let (mut input, mut args, mut output) = (Vec::new(), Args::new(), Vec::new());
@@ -44,10 +44,10 @@ pub(super) async fn serve(
         loop {
             entry.set(State::Asking);
             let rest = input.get(used..).unwrap_or_default();
-            let batch = batch(rest, &mut args, &mut session, &room, &entry);
+            let batch = batch(rest, &mut args, &mut session, &server, &entry);
             used = used.saturating_add(batch.used);
             let version = session.version();
-            answer(batch.parts, &room, version, &mut output).await;
+            answer(batch.parts, &server, version, &mut output).await;
             entry.set(State::Writing);
             stream.write_all(&output).await?;
             output.clear();
@@ -87,7 +87,7 @@ fn batch(
     input: &[u8],
     args: &mut Args,
     session: &mut Session,
-    room: &Arc<Room>,
+    server: &Arc<ServerState>,
     entry: &Entry,
 ) -> Batch {
     let mut batch = Batch { parts: Vec::new(), used: 0, end: End::InputDone };
@@ -106,7 +106,7 @@ fn batch(
             }
         };
         let mut out = Vec::new();
-        let next = with_desk(|desk| session.answer((rest, args), room, desk, &mut out));
+        let next = with_desk(|desk| session.answer((rest, args), server, desk, &mut out));
         bytes = bytes.saturating_add(out.len());
         match next {
             Next::Ask(question) => {
@@ -138,7 +138,12 @@ fn batch(
 type Answering<'r> = Pin<Box<dyn Future<Output = Vec<u8>> + Send + 'r>>;
 
 /// Asks all of them, and writes the replies in order.
-async fn answer(parts: Vec<Part>, room: &Arc<Room>, version: reply::Version, out: &mut Vec<u8>) {
+async fn answer(
+    parts: Vec<Part>,
+    server: &Arc<ServerState>,
+    version: reply::Version,
+    out: &mut Vec<u8>,
+) {
     let mut answers: Vec<Result<Vec<u8>, Answering<'_>>> = parts
         .into_iter()
         .map(|part| match part {
@@ -146,7 +151,7 @@ async fn answer(parts: Vec<Part>, room: &Arc<Room>, version: reply::Version, out
             Part::Question(question) => {
                 let answering: Answering<'_> = Box::pin(async move {
                     let mut out = Vec::new();
-                    question.answer(room, version, &mut out).await;
+                    question.answer(server, version, &mut out).await;
                     out
                 });
                 Err(answering)

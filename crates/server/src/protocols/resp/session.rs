@@ -16,7 +16,7 @@ use super::ask;
 use super::reply::{self, Version};
 use super::throttle::{Limits, Throttle};
 use crate::listener::Listener;
-use crate::room::Room;
+use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{Refusal, cut};
@@ -68,9 +68,14 @@ const MAX_NAME: usize = 256;
 
 impl Session {
     /// A client that has just connected.
-    pub(super) fn new(id: u64, peer: Option<SocketAddr>, room: &Room, local: bool) -> Self {
-        let known = room.settings.api_token.is_none();
-        let trusted = local || room.settings.api_token.is_some();
+    pub(super) fn new(
+        id: u64,
+        peer: Option<SocketAddr>,
+        server: &ServerState,
+        local: bool,
+    ) -> Self {
+        let known = server.settings.api_token.is_none();
+        let trusted = local || server.settings.api_token.is_some();
         Self { id, peer, version: Version::Resp2, name: Vec::new(), known, trusted }
     }
 
@@ -79,16 +84,16 @@ impl Session {
     pub(super) fn answer(
         &mut self,
         (input, args): Words<'_>,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         desk: &mut Desk,
         out: &mut Vec<u8>,
     ) -> Next {
         let word = |at: usize| args.get(at).and_then(|range| input.get(range.clone()));
         let Some(command) = word(0) else { return Next::Answered };
         if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
-            return throttle(input, args, room, desk, out);
+            return throttle(input, args, server, desk, out);
         }
-        self.other(command, (input, args), room, out)
+        self.other(command, (input, args), server, out)
     }
 
     #[inline(never)]
@@ -96,7 +101,7 @@ impl Session {
         &mut self,
         command: &[u8],
         words: Words<'_>,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         out: &mut Vec<u8>,
     ) -> Next {
         let mut name = [0_u8; 16];
@@ -112,10 +117,10 @@ impl Session {
             }
             // A web page had a browser send this, and commands in the body of it, as it may to any port.
             b"POST" | b"HOST:" => return Next::Close,
-            b"HELLO" => self.hello(words, room, out),
-            b"AUTH" => self.auth(words, room, out),
+            b"HELLO" => self.hello(words, server, out),
+            b"AUTH" => self.auth(words, server, out),
             b"RESET" => {
-                *self = Self::new(self.id, self.peer, room, self.trusted);
+                *self = Self::new(self.id, self.peer, server, self.trusted);
                 reply::simple("RESET", out);
             }
             _ if !self.known => reply::error("NOAUTH Authentication required.", out),
@@ -132,9 +137,9 @@ impl Session {
             },
             b"CLIENT" => self.client(words, out),
             b"COMMAND" => super::connection_commands::command(words, out),
-            b"INFO" => super::connection_commands::info(room, self.version, out),
+            b"INFO" => super::connection_commands::info(server, self.version, out),
             b"DEL" | b"UNLINK" | b"TG.CHECK" | b"TG.PEEK" | b"TG.RESET" => {
-                return self.question(upper, words, room, out);
+                return self.question(upper, words, server, out);
             }
             b"ECHO" => arity("echo", out),
             _ => return unknown(command, out),
@@ -147,7 +152,7 @@ impl Session {
         &self,
         command: &[u8],
         words: Words<'_>,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         out: &mut Vec<u8>,
     ) -> Next {
         let mutates = !matches!(command, b"TG.CHECK" | b"TG.PEEK");
@@ -156,16 +161,16 @@ impl Session {
             return Next::Answered;
         }
         match ask::Question::read(command, words) {
-            Ok(question) if matches!(room.limiter.store(), AnyStore::Redis(..)) => {
+            Ok(question) if matches!(server.limiter.store(), AnyStore::Redis(..)) => {
                 Next::Ask(question)
             }
             Ok(question) => {
-                ask::at_once(question.answer(room, self.version, out));
+                ask::at_once(question.answer(server, self.version, out));
                 Next::Answered
             }
             Err(wrong) => {
                 if command == b"TG.CHECK" {
-                    room.counts.add(Protocol::Resp, Outcome::Error, 1);
+                    server.counts.add(Protocol::Resp, Outcome::Error, 1);
                 }
                 reply::error(&wrong, out);
                 Next::Answered
@@ -178,7 +183,7 @@ impl Session {
         self.version
     }
 
-    fn hello(&mut self, words: Words<'_>, room: &Room, out: &mut Vec<u8>) {
+    fn hello(&mut self, words: Words<'_>, server: &ServerState, out: &mut Vec<u8>) {
         let mut version = self.version;
         let mut at = 1_usize;
         if words.1.len() > 1 {
@@ -193,7 +198,7 @@ impl Session {
             let option = nth(words, at);
             if option.eq_ignore_ascii_case(b"AUTH") && at.saturating_add(2) < words.1.len() {
                 let (user, password) = (at.saturating_add(1), at.saturating_add(2));
-                if !self.log_in(nth(words, user), nth(words, password), room) {
+                if !self.log_in(nth(words, user), nth(words, password), server) {
                     return reply::error(WRONG_PASSWORD, out);
                 }
                 at = at.saturating_add(3);
@@ -217,8 +222,8 @@ impl Session {
         super::connection_commands::hello(self.id, self.version, out);
     }
 
-    fn auth(&mut self, words: Words<'_>, room: &Room, out: &mut Vec<u8>) {
-        if room.settings.api_token.is_none() {
+    fn auth(&mut self, words: Words<'_>, server: &ServerState, out: &mut Vec<u8>) {
+        if server.settings.api_token.is_none() {
             return reply::error(
                 "ERR AUTH <password> called without any password configured for the default user. \
                  Are you sure your configuration is correct?",
@@ -226,8 +231,8 @@ impl Session {
             );
         }
         let right = match words.1.len() {
-            2 => self.log_in(USER, nth(words, 1), room),
-            3 => self.log_in(nth(words, 1), nth(words, 2), room),
+            2 => self.log_in(USER, nth(words, 1), server),
+            3 => self.log_in(nth(words, 1), nth(words, 2), server),
             _ => return arity("auth", out),
         };
         if right {
@@ -237,11 +242,11 @@ impl Session {
         }
     }
 
-    fn log_in(&mut self, user: &[u8], password: &[u8], room: &Room) -> bool {
-        let token = room.settings.api_token.as_ref();
+    fn log_in(&mut self, user: &[u8], password: &[u8], server: &ServerState) -> bool {
+        let token = server.settings.api_token.as_ref();
         let right = token.is_none_or(|token| token.is(password) && user == USER);
         if !right {
-            room.guesses.wrong(Listener::Resp, self.peer, None);
+            server.failed_logins.record(Listener::Resp, self.peer, None);
         }
         self.known |= right;
         right
@@ -279,7 +284,7 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 fn throttle(
     input: &[u8],
     args: &[Range<usize>],
-    room: &Arc<Room>,
+    server: &Arc<ServerState>,
     desk: &mut Desk,
     out: &mut Vec<u8>,
 ) -> Next {
@@ -290,17 +295,17 @@ fn throttle(
     let throttle = match Throttle::read(texts, limits) {
         Ok(throttle) => throttle,
         Err(wrong) => {
-            room.counts.add(Protocol::Throttle, Outcome::Error, 1);
+            server.counts.add(Protocol::Throttle, Outcome::Error, 1);
             reply::error(&wrong, out);
             return Next::Answered;
         }
     };
     if let Err(error) = throttle_key(key, buffer) {
-        room.counts.add(Protocol::Throttle, Outcome::Error, 1);
+        server.counts.add(Protocol::Throttle, Outcome::Error, 1);
         reply::error(&format!("ERR {error}"), out);
         return Next::Answered;
     }
-    let AnyStore::Embedded(store) = room.limiter.store() else {
+    let AnyStore::Embedded(store) = server.limiter.store() else {
         return Next::Ask(ask::Question::Throttle {
             key: key.into(),
             limit: Box::new(*throttle.limit),
@@ -337,7 +342,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusa
         limit: None,
         key: cut(&key.escape_ascii().to_string()),
         retry_after_ms: match decision.verdict {
-            Verdict::Deny(Retry::After(after)) => Some(crate::room::millis_up(after)),
+            Verdict::Deny(Retry::After(after)) => Some(crate::state::millis_up(after)),
             _ => None,
         },
         rules_version: 0,
@@ -347,19 +352,19 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusa
 impl Desk {
     /// Counts what the batch brought since it was read.
     #[inline]
-    pub(super) fn settle(&mut self, room: &Room, began: Instant) {
+    pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
         let decided = self.allowed.wrapping_add(self.refused);
         if decided > 0 {
-            room.counts.took(Protocol::Throttle, began, decided);
+            server.counts.took(Protocol::Throttle, began, decided);
         }
         if self.allowed > 0 {
-            room.counts.add(Protocol::Throttle, Outcome::Allowed, self.allowed);
+            server.counts.add(Protocol::Throttle, Outcome::Allowed, self.allowed);
             self.allowed = 0;
         }
         if self.refused > 0 {
-            room.counts.add(Protocol::Throttle, Outcome::Refused, self.refused);
+            server.counts.add(Protocol::Throttle, Outcome::Refused, self.refused);
             if let Some(shown) = self.shown.take() {
-                room.remember(*shown, self.refused);
+                server.remember(*shown, self.refused);
             }
             self.refused = 0;
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
-use crate::room::Connections;
+use crate::state::Connections;
 
 /// How often connections are looked at.
 const TICK: Duration = Duration::from_secs(5);

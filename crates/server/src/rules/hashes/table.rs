@@ -13,8 +13,8 @@ use tollgate::redis::Said;
 
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
+use crate::rules::connection::{RulesConnection, words};
 use crate::rules::edition::shown;
-use crate::rules::line::{Line, words};
 
 /// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
 const COUNT: &[u8] = b"512";
@@ -58,7 +58,7 @@ impl Table {
     /// Reads what is there now, without what has vanished.
     pub(crate) async fn read(
         &mut self,
-        line: &mut Line,
+        line: &mut RulesConnection,
         pattern: &str,
         reach: Reach,
     ) -> Result<Rows, RulesError> {
@@ -71,7 +71,7 @@ impl Table {
 
     async fn look(
         &mut self,
-        line: &mut Line,
+        line: &mut RulesConnection,
         pattern: &str,
         reach: Reach,
     ) -> Result<Rows, RulesError> {
@@ -108,7 +108,7 @@ impl Table {
         self.fetch(line).await
     }
 
-    async fn fetch(&mut self, line: &mut Line) -> Result<Rows, RulesError> {
+    async fn fetch(&mut self, line: &mut RulesConnection) -> Result<Rows, RulesError> {
         let keys: Vec<Vec<u8>> = self.keys.iter().cloned().collect();
         let most = MAX_FIELD.to_string();
         let args: Vec<&[u8]> =

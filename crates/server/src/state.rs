@@ -7,10 +7,10 @@ use std::time::Duration;
 use tollgate::core::rule::Ask;
 use tollgate::{Admission, Limiter};
 
-use crate::envoy::EnvoyKeeper;
-use crate::guesses::Guesses;
+use crate::envoy::EnvoyRuleSource;
+use crate::failed_logins::FailedLogins;
 use crate::listener::PerListener;
-use crate::rules::Keeper;
+use crate::rules::RuleSource;
 use crate::settings::Settings;
 use crate::settings::value::WithoutRules;
 use crate::store::AnyStore;
@@ -22,11 +22,11 @@ use crate::tls::Tls;
 
 /// What all listeners share.
 #[derive(Debug)]
-pub struct Room {
+pub struct ServerState {
     /// Who decides.
     pub limiter: Limiter<AnyStore>,
     /// Where the rules come from.
-    pub rules: Keeper,
+    pub rules: RuleSource,
     /// What was said at start.
     pub settings: Settings,
     /// What became of requests.
@@ -40,11 +40,11 @@ pub struct Room {
     /// The certificate of the listeners, if they speak TLS.
     pub tls: Option<Arc<Tls>>,
     /// Where Envoy's rules come from.
-    pub envoy: EnvoyKeeper,
+    pub envoy: EnvoyRuleSource,
     /// Connections of each listener.
     pub connections: PerListener<Connections>,
     /// Wrong tokens.
-    pub(crate) guesses: Guesses,
+    pub(crate) failed_logins: FailedLogins,
     draining: AtomicBool,
     next_request: AtomicU64,
     node: u64,
@@ -74,7 +74,7 @@ pub enum Readiness {
     NoRules,
 }
 
-impl Room {
+impl ServerState {
     pub(crate) fn new(
         limiter: Limiter<AnyStore>,
         settings: Settings,
@@ -84,8 +84,8 @@ impl Room {
     ) -> Result<Self, tollgate::redis::ConnectError> {
         use std::hash::{BuildHasher as _, RandomState};
         Ok(Self {
-            rules: Keeper::new(&settings)?,
-            envoy: EnvoyKeeper::new(&settings),
+            rules: RuleSource::new(&settings)?,
+            envoy: EnvoyRuleSource::new(&settings),
             limiter,
             settings,
             counts: Counts::default(),
@@ -94,7 +94,7 @@ impl Room {
             level,
             tls,
             connections: PerListener::default(),
-            guesses: Guesses::default(),
+            failed_logins: FailedLogins::default(),
             draining: AtomicBool::new(false),
             next_request: AtomicU64::new(0),
             node: RandomState::new().hash_one(0_u8),

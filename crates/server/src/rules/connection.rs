@@ -19,7 +19,7 @@ const MAX_ANSWER: usize = MAX_STORED.saturating_add(1 << 16);
 
 /// A connection that is made when it is needed.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct RulesConnection {
     config: Config,
     aside: Option<Aside>,
 }
@@ -36,7 +36,7 @@ pub(super) fn config(settings: &Settings, from: &RulesFrom) -> Result<Config, Co
     })
 }
 
-impl Line {
+impl RulesConnection {
     pub(crate) const fn new(config: Config) -> Self {
         Self { config, aside: None }
     }

@@ -16,10 +16,10 @@ use crate::listener::{Listener, PerListener};
 
 /// How many wrong tokens an address may say in a minute: at the admin listener before it waits, at
 /// the others before no more of them are logged.
-const GUESSES: u64 = 10;
+const MAX_PER_ADDRESS: u64 = 10;
 
 /// How many wrong tokens at the others are logged in a minute, whoever says them.
-const LOGGED: u64 = 100;
+const MAX_LOGGED: u64 = 100;
 
 /// Addresses that are counted; beyond them all share one count.
 const MAX_ADDRESSES: usize = 10_000;
@@ -27,9 +27,9 @@ const MAX_ADDRESSES: usize = 10_000;
 /// The key of all addresses together, which is none of them.
 const EVERYBODY: &str = "everybody";
 
-/// What is kept of wrong tokens.
+/// Failed logins, counted by listener and by address.
 #[derive(Debug)]
-pub(crate) struct Guesses {
+pub(crate) struct FailedLogins {
     counts: PerListener<AtomicU64>,
     admin: EmbeddedStore,
     clients: EmbeddedStore,
@@ -39,7 +39,7 @@ pub(crate) struct Guesses {
     all: Option<Limit>,
 }
 
-impl Default for Guesses {
+impl Default for FailedLogins {
     fn default() -> Self {
         let store = || EmbeddedStore::builder().max_keys(MAX_ADDRESSES).build();
         let limit = |count: u64| {
@@ -50,16 +50,16 @@ impl Default for Guesses {
             counts: PerListener::default(),
             admin: store(),
             clients: store(),
-            each: limit(GUESSES),
-            all: limit(LOGGED),
+            each: limit(MAX_PER_ADDRESS),
+            all: limit(MAX_LOGGED),
         }
     }
 }
 
-impl Guesses {
+impl FailedLogins {
     /// Notes a wrong token, or none where one is needed. `request` is what the request is called, if
     /// it has a name. The token itself is not asked for, so that nothing can show it.
-    pub(crate) fn wrong(
+    pub(crate) fn record(
         &self,
         listener: Listener,
         peer: Option<SocketAddr>,
@@ -85,8 +85,8 @@ impl Guesses {
         }
     }
 
-    /// Whether an address may still guess at the admin listener.
-    pub(crate) fn may_guess(&self, address: IpAddr) -> bool {
+    /// Whether an address may still try at the admin listener.
+    pub(crate) fn may_try(&self, address: IpAddr) -> bool {
         self.each(&self.admin, Some(address), Op::Peek(1))
     }
 
@@ -118,18 +118,18 @@ mod tests {
 
     #[test]
     fn guesses_at_a_door_keep_no_admin_out_and_are_all_counted() {
-        let guesses = Guesses::default();
+        let failed_logins = FailedLogins::default();
         for number in 0..20_000 {
-            guesses.wrong(Listener::Http, Some(peer(number)), None);
+            failed_logins.record(Listener::Http, Some(peer(number)), None);
         }
-        assert_eq!(guesses.count(Listener::Http), 20_000);
-        assert!(guesses.may_guess(peer(1).ip()));
+        assert_eq!(failed_logins.count(Listener::Http), 20_000);
+        assert!(failed_logins.may_try(peer(1).ip()));
 
-        for _ in 0..GUESSES {
-            guesses.wrong(Listener::Admin, Some(peer(1)), None);
+        for _ in 0..MAX_PER_ADDRESS {
+            failed_logins.record(Listener::Admin, Some(peer(1)), None);
         }
-        assert!(!guesses.may_guess(peer(1).ip()));
-        assert!(guesses.may_guess(peer(2).ip()), "another address");
-        assert_eq!(guesses.count(Listener::Admin), GUESSES);
+        assert!(!failed_logins.may_try(peer(1).ip()));
+        assert!(failed_logins.may_try(peer(2).ip()), "another address");
+        assert_eq!(failed_logins.count(Listener::Admin), MAX_PER_ADDRESS);
     }
 }

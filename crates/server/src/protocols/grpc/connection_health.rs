@@ -35,7 +35,7 @@ pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
 
 /// What a connection holds and does.
 #[derive(Debug)]
-pub(super) struct Vitals {
+pub(super) struct ConnectionHealth {
     heard: AtomicU64,
     begun: AtomicU64,
     ended: AtomicU64,
@@ -64,7 +64,7 @@ pub(super) enum Verdict {
     Cut,
 }
 
-impl Default for Vitals {
+impl Default for ConnectionHealth {
     fn default() -> Self {
         Self {
             heard: AtomicU64::new(0),
@@ -76,7 +76,7 @@ impl Default for Vitals {
     }
 }
 
-impl Vitals {
+impl ConnectionHealth {
     /// A frame arrived that begins or carries a request.
     pub(super) fn useful(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
@@ -114,15 +114,15 @@ impl Vitals {
 
 impl Watchdog {
     /// Looks once more, a tick after the last time.
-    pub(super) fn look(&mut self, vitals: &Vitals) -> Verdict {
-        let spare = vitals.spare.load(Ordering::Relaxed).saturating_add(PER_TICK);
-        vitals.spare.store(spare.min(SPARE), Ordering::Relaxed);
-        if vitals.heard.load(Ordering::Relaxed) == 0 {
+    pub(super) fn look(&mut self, health: &ConnectionHealth) -> Verdict {
+        let spare = health.spare.load(Ordering::Relaxed).saturating_add(PER_TICK);
+        health.spare.store(spare.min(SPARE), Ordering::Relaxed);
+        if health.heard.load(Ordering::Relaxed) == 0 {
             self.silent = self.silent.saturating_add(1);
             return if self.silent >= GREETING { Verdict::Cut } else { Verdict::Keep };
         }
-        let begun = vitals.begun.load(Ordering::Relaxed);
-        let ended = vitals.ended.load(Ordering::Relaxed);
+        let begun = health.begun.load(Ordering::Relaxed);
+        let ended = health.ended.load(Ordering::Relaxed);
         let moved = (begun, ended) != (self.begun, self.ended);
         let waits = begun != ended && ended == self.ended;
         (self.begun, self.ended) = (begun, ended);
@@ -141,11 +141,11 @@ mod tests {
     use super::*;
 
     /// After how many looks something is done, and what.
-    fn looks(vitals: &Vitals, mut before: impl FnMut(u32)) -> (u32, Verdict) {
+    fn looks(health: &ConnectionHealth, mut before: impl FnMut(u32)) -> (u32, Verdict) {
         let mut watchdog = Watchdog::default();
         for look in 1..=10_000 {
             before(look);
-            match watchdog.look(vitals) {
+            match watchdog.look(health) {
                 Verdict::Keep => {}
                 verdict => return (look, verdict),
             }
@@ -155,60 +155,60 @@ mod tests {
 
     #[test]
     fn who_says_nothing_is_cut_after_ten_seconds() {
-        assert_eq!(looks(&Vitals::default(), |_| {}), (2, Verdict::Cut));
+        assert_eq!(looks(&ConnectionHealth::default(), |_| {}), (2, Verdict::Cut));
     }
 
     #[test]
     fn who_asks_nothing_retires_after_an_hour() {
-        let vitals = Vitals::default();
-        vitals.useful();
-        assert_eq!(looks(&vitals, |_| {}), (720, Verdict::Retire));
+        let health = ConnectionHealth::default();
+        health.useful();
+        assert_eq!(looks(&health, |_| {}), (720, Verdict::Retire));
         let asks_now_and_then = |look: u32| {
             if look.is_multiple_of(700) {
-                vitals.begin();
-                vitals.end();
+                health.begin();
+                health.end();
             }
         };
-        assert_eq!(looks(&vitals, asks_now_and_then).1, Verdict::Keep);
+        assert_eq!(looks(&health, asks_now_and_then).1, Verdict::Keep);
     }
 
     #[test]
     fn who_takes_no_answer_is_cut_after_thirty_seconds() {
-        let vitals = Vitals::default();
-        vitals.useful();
-        vitals.begin();
-        let (look, verdict) = looks(&vitals, |_| vitals.begin());
+        let health = ConnectionHealth::default();
+        health.useful();
+        health.begin();
+        let (look, verdict) = looks(&health, |_| health.begin());
         assert_eq!((look, verdict), (UNTAKEN + 1, Verdict::Cut), "asking on does not help");
         let takes = |_| {
-            vitals.begin();
-            vitals.end();
+            health.begin();
+            health.end();
         };
-        assert_eq!(looks(&vitals, takes).1, Verdict::Keep);
+        assert_eq!(looks(&health, takes).1, Verdict::Keep);
     }
 
     #[test]
     fn talk_that_asks_nothing_is_bounded_and_pings_are_not_too_much() {
-        let vitals = Vitals::default();
-        let flood = (1..).find(|_| vitals.idle_talk());
+        let health = ConnectionHealth::default();
+        let flood = (1..).find(|_| health.idle_talk());
         assert_eq!(flood, Some(SPARE + 1));
-        let vitals = Vitals::default();
+        let health = ConnectionHealth::default();
         for _ in 0..100_000 {
-            vitals.useful();
-            assert!(!(0..PER_REQUEST).any(|_| vitals.idle_talk()), "windows, pings, resets");
+            health.useful();
+            assert!(!(0..PER_REQUEST).any(|_| health.idle_talk()), "windows, pings, resets");
         }
         let mut watchdog = Watchdog::default();
         for _ in 0..10_000 {
-            assert!(!(0..PER_TICK).any(|_| vitals.idle_talk()));
-            watchdog.look(&vitals);
+            assert!(!(0..PER_TICK).any(|_| health.idle_talk()));
+            watchdog.look(&health);
         }
     }
 
     #[test]
     fn bodies_are_held_up_to_the_bound() {
-        let vitals = Vitals::default();
-        assert!(vitals.hold(MAX_HELD));
-        assert!(!vitals.hold(1));
-        vitals.release(MAX_HELD + 1);
-        assert!(vitals.hold(1));
+        let health = ConnectionHealth::default();
+        assert!(health.hold(MAX_HELD));
+        assert!(!health.hold(1));
+        health.release(MAX_HELD + 1);
+        assert!(health.hold(1));
     }
 }

@@ -13,8 +13,8 @@ use tokio::time::sleep;
 use tollgate::redis::Aside;
 
 use super::stored::Look;
-use super::{line, watch};
-use crate::room::Room;
+use super::{connection, watch};
+use crate::state::ServerState;
 
 /// Messages that may wait. One more is dropped: looking makes up for it.
 const WAITING: usize = 64;
@@ -34,49 +34,50 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What somebody said, or that something may have been missed.
 #[derive(Debug)]
-enum Hint {
+enum ChangeNotice {
     Said(Vec<u8>),
     Missed,
 }
 
 /// Follows until dropped.
-pub(super) async fn follow(room: &Arc<Room>, channel: &str) {
-    let (hint, hinted) = mpsc::channel(WAITING);
-    tokio::join!(listen(room, channel, hint), look(room, hinted));
+pub(super) async fn follow(server: &Arc<ServerState>, channel: &str) {
+    let (notice, notices) = mpsc::channel(WAITING);
+    tokio::join!(listen(server, channel, notice), look(server, notices));
 }
 
-async fn look(room: &Arc<Room>, mut hinted: mpsc::Receiver<Hint>) {
+async fn look(server: &Arc<ServerState>, mut notices: mpsc::Receiver<ChangeNotice>) {
     loop {
         tokio::select! {
-            Some(hint) = hinted.recv() => {
-                match hint {
-                    Hint::Said(message) => watch::hear(room, &message).await,
-                    Hint::Missed => watch::look(room).await,
+            Some(notice) = notices.recv() => {
+                match notice {
+                    ChangeNotice::Said(message) => watch::hear(server, &message).await,
+                    ChangeNotice::Missed => watch::look(server).await,
                 }
                 sleep(PAUSE).await;
             }
             // Drawn anew each time, so that the looks of a fleet do not arrive together.
-            () = sleep(drawn(room.settings.rules_poll)) => watch::look_how(room, Look::Again).await,
+            () = sleep(drawn(server.settings.rules_poll)) => watch::look_how(server, Look::Again).await,
         }
     }
 }
 
 /// Hears messages until dropped.
-async fn listen(room: &Arc<Room>, channel: &str, hint: mpsc::Sender<Hint>) {
-    let Some(from) = &room.settings.rules_from else { return };
-    let Ok(config) = line::config(&room.settings, from) else { return };
+async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<ChangeNotice>) {
+    let Some(from) = &server.settings.rules_from else { return };
+    let Ok(config) = connection::config(&server.settings, from) else { return };
     let (mut pause, mut told) = (FIRST_PAUSE, false);
     loop {
-        let said = hint.clone();
+        let said = notice.clone();
         let hear = move |content: &[u8]| {
             // What does not fit is found by looking.
-            let _ = said.try_send(Hint::Said(content.to_vec()));
+            let _ = said.try_send(ChangeNotice::Said(content.to_vec()));
         };
-        let heard = Aside::hear(&config, MAX_MESSAGE, line::PATIENCE, channel.as_bytes(), hear);
+        let heard =
+            Aside::hear(&config, MAX_MESSAGE, connection::PATIENCE, channel.as_bytes(), hear);
         match heard.await {
             Ok(mut aside) => {
                 (pause, told) = (FIRST_PAUSE, false);
-                let _ = hint.try_send(Hint::Missed);
+                let _ = notice.try_send(ChangeNotice::Missed);
                 while tokio::select! {
                     () = aside.ended() => false,
                     () = sleep(HEARTBEAT) => true,
