@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::listener::Listener;
 use crate::state::ServerState;
-use crate::tls::Speaks;
+use crate::tls::Alpn;
 
 /// How long to wait after the system refused: descriptors come back as connections end.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -114,7 +114,7 @@ impl Drop for OpenConnection {
 }
 
 /// A socket that is bound, and what serving it takes.
-pub(crate) struct Bound {
+pub(crate) struct BoundListener {
     pub(crate) listener: Listener,
     pub(crate) socket: std::net::TcpListener,
     pub(crate) server: Arc<ServerState>,
@@ -143,7 +143,7 @@ impl ConnectionContext {
 /// Serves the connections of a listener.
 pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
     /// What clients agree to, under TLS.
-    const SPEAKS: Speaks;
+    const ALPN: Alpn;
 
     /// What a client too many is told, in the clear; then its connection is closed.
     const TOO_MANY: &'static [u8];
@@ -155,8 +155,8 @@ pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
 }
 
 /// Serves until told to stop, and then until the last connection has ended.
-pub(crate) async fn serve(bound: Bound, protocol: impl ServeConnection) {
-    let Bound { listener, socket, server, mut stop, local } = bound;
+pub(crate) async fn serve(bound: BoundListener, protocol: impl ServeConnection) {
+    let BoundListener { listener, socket, server, mut stop, local } = bound;
     let Ok(socket) = TcpListener::from_std(socket) else { return };
     let mut tasks = JoinSet::new();
     loop {
@@ -198,7 +198,7 @@ async fn begin<P: ServeConnection>(
         return protocol.serve(stream, connection).await;
     };
     let shaken = tokio::select! {
-        shaken = tls.accept(stream, P::SPEAKS) => shaken,
+        shaken = tls.accept(stream, P::ALPN) => shaken,
         // Whoever has not asked yet is owed nothing.
         () = stopped(&mut connection.stop) => return,
     };

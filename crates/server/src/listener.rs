@@ -9,9 +9,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Index, IndexMut};
 use std::pin::Pin;
 
-use crate::accept::Bound;
+use crate::accept::BoundListener;
 use crate::settings::Options;
-use crate::settings::value::Listen;
+use crate::settings::value::ListenAddress;
 use crate::{admin, protocols};
 
 /// A socket that a server accepts connections at.
@@ -36,8 +36,8 @@ struct Row {
     transport: Transport,
     /// What it is for, in the banner.
     serves: &'static str,
-    setting: fn(&Options) -> Option<Listen>,
-    start: fn(Bound) -> Starting,
+    setting: fn(&Options) -> Option<ListenAddress>,
+    start: fn(BoundListener) -> StartFuture,
 }
 
 /// Whether a listener speaks TLS.
@@ -114,12 +114,12 @@ impl Listener {
     }
 
     /// What the options say about where it listens.
-    pub(crate) fn setting(self, options: &Options) -> Option<Listen> {
+    pub(crate) fn setting(self, options: &Options) -> Option<ListenAddress> {
         (self.row().setting)(options)
     }
 
     /// Begins to serve.
-    pub(crate) fn start(self, bound: Bound) -> Starting {
+    pub(crate) fn start(self, bound: BoundListener) -> StartFuture {
         (self.row().start)(bound)
     }
 
@@ -160,21 +160,21 @@ impl<T> IndexMut<Listener> for PerListener<T> {
 }
 
 /// A listener that is being started.
-pub(crate) type Starting = Pin<Box<dyn Future<Output = io::Result<Serving>> + Send>>;
+pub(crate) type StartFuture = Pin<Box<dyn Future<Output = io::Result<ListenerTask>> + Send>>;
 
 /// A listener that serves.
-pub(crate) struct Serving {
+pub(crate) struct ListenerTask {
     /// Serves until the stop, and ends when the last connection has.
-    pub(crate) run: Work,
+    pub(crate) run: ServeFuture,
     pub(crate) announce_drain: Option<AnnounceDrain>,
 }
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+type ServeFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Tells clients that the drain begins, where the protocol has a way to.
-pub(crate) type AnnounceDrain = Box<dyn FnOnce() -> Work + Send + Sync>;
+pub(crate) type AnnounceDrain = Box<dyn FnOnce() -> ServeFuture + Send + Sync>;
 
-impl Serving {
+impl ListenerTask {
     pub(crate) fn new(run: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { run: Box::pin(run), announce_drain: None }
     }

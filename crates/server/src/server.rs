@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Limiter;
 
-use crate::accept::{self, Bound};
+use crate::accept::{self, BoundListener};
 use crate::listener::{AnnounceDrain, Listener, PerListener};
 use crate::settings::Settings;
-use crate::settings::value::Listen;
+use crate::settings::value::ListenAddress;
 use crate::state::ServerState;
 use crate::store::AnyStore;
-use crate::telemetry::events::{Events, Passing};
+use crate::telemetry::events::{EventForwarder, Events};
 use crate::telemetry::log::LevelHandle;
 use crate::tls::{Tls, TlsError};
 use crate::{envoy, rules};
@@ -84,7 +84,7 @@ impl Server {
     pub async fn start(settings: Settings, level: LevelHandle) -> Result<Self, StartError> {
         let mut sockets = Vec::new();
         for listener in Listener::ALL {
-            if let Listen::At(address) = settings.listen[listener] {
+            if let ListenAddress::At(address) = settings.listen[listener] {
                 sockets.push((listener, accept::bind(address)?));
             }
         }
@@ -99,7 +99,8 @@ impl Server {
             addresses[listener] = Some(address);
             let (server, stop, local) =
                 (Arc::clone(&state), stopped.clone(), address.ip().is_loopback());
-            let serving = listener.start(Bound { listener, socket, server, stop, local }).await?;
+            let serving =
+                listener.start(BoundListener { listener, socket, server, stop, local }).await?;
             listeners.spawn(serving.run);
             announcements.extend(serving.announce_drain);
         }
@@ -174,7 +175,7 @@ async fn open_state(settings: Settings, level: LevelHandle) -> Result<ServerStat
     let mut builder = Limiter::builder(store)
         .fleet(&settings.fleet)
         .nodes(settings.nodes)
-        .observer(Passing(Arc::clone(&events)));
+        .observer(EventForwarder(Arc::clone(&events)));
     if let Some(secret) = settings.secret {
         builder = builder.secret(secret.0);
     }

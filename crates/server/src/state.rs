@@ -17,7 +17,7 @@ use crate::store::AnyStore;
 use crate::telemetry::counts::{Counts, Outcome, Protocol};
 use crate::telemetry::events::Events;
 use crate::telemetry::log::LevelHandle;
-use crate::telemetry::refusals::{Refusal, Refusals};
+use crate::telemetry::refusals::{RefusalLog, RefusalRecord};
 use crate::tls::Tls;
 
 /// What all listeners share.
@@ -32,7 +32,7 @@ pub struct ServerState {
     /// What became of requests.
     pub counts: Counts,
     /// Who was refused.
-    pub refusals: Refusals,
+    pub refusals: RefusalLog,
     /// Who is told.
     pub events: Arc<Events>,
     /// What is logged.
@@ -89,7 +89,7 @@ impl ServerState {
             limiter,
             settings,
             counts: Counts::default(),
-            refusals: Refusals::default(),
+            refusals: RefusalLog::default(),
             events,
             level,
             tls,
@@ -167,17 +167,17 @@ impl ServerState {
         self.counts.judged(protocol, ruling, Outcome::of(admission), || self.limiter.rules());
         if !admission.passes() {
             let retry = admission.retry_after().map(millis_up);
-            self.remember(Refusal::new(protocol, ask, ruling, retry), 1);
+            self.remember(RefusalRecord::new(protocol, ask, ruling, retry), 1);
         }
     }
 
     /// Remembers a refusal that stands for `weight` of them, and tells whoever listens.
-    pub(crate) fn remember(&self, mut refusal: Refusal, weight: u64) {
+    pub(crate) fn remember(&self, mut refusal: RefusalRecord, weight: u64) {
         if refusal.at_us == 0 {
             // Whoever is blocked, or was refused a moment ago, is refused without asking the store.
             refusal.at_us = self.limiter.store().now().as_micros();
         }
-        self.events.refused(&refusal);
+        self.events.publish_refusal(&refusal);
         self.refusals.add(refusal, weight);
     }
 }

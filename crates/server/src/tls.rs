@@ -36,7 +36,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// What a listener speaks, which is what it agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
+pub enum Alpn {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2, as gRPC does.
@@ -45,8 +45,8 @@ pub enum Speaks {
 
 /// A certificate and its key, as the files last had a good pair.
 pub struct Tls {
-    files: Files,
-    present: ArcSwap<Pair>,
+    files: TlsFiles,
+    present: ArcSwap<ServerConfigs>,
     /// The bytes that were looked at last, so that the same ones are not judged twice.
     seen: Mutex<u64>,
     hasher: RandomState,
@@ -65,7 +65,7 @@ pub struct Tls {
 
 /// Where the certificate chain and the key are, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub struct TlsFiles {
     /// The chain, the server's own certificate first.
     pub cert: PathBuf,
     /// The key.
@@ -73,7 +73,7 @@ pub struct Files {
 }
 
 /// Settings of connections, by what their listener speaks.
-struct Pair {
+struct ServerConfigs {
     http1: Arc<ServerConfig>,
     http2: Arc<ServerConfig>,
 }
@@ -102,7 +102,7 @@ impl Tls {
     /// # Errors
     ///
     /// When it cannot be used: a server that was told to speak TLS must not start without.
-    pub fn open(files: Files) -> Result<Self, TlsError> {
+    pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let read = files.read();
         let hasher = RandomState::new();
         let seen = Mutex::new(hasher.hash_one(&read));
@@ -184,16 +184,12 @@ impl Tls {
     /// # Errors
     ///
     /// When it does not speak TLS, or not this protocol, or takes too long. It is counted.
-    pub async fn accept(
-        &self,
-        stream: TcpStream,
-        speaks: Speaks,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn accept(&self, stream: TcpStream, alpn: Alpn) -> io::Result<TlsStream<TcpStream>> {
         let config = {
             let pair = self.present.load();
-            Arc::clone(match speaks {
-                Speaks::Http1 => &pair.http1,
-                Speaks::Http2 => &pair.http2,
+            Arc::clone(match alpn {
+                Alpn::Http1 => &pair.http1,
+                Alpn::Http2 => &pair.http2,
             })
         };
         let shaken = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
@@ -213,14 +209,14 @@ impl Tls {
 
 /// What the files hold. Has no `Debug`: half of it is the key.
 #[derive(Hash)]
-struct Bytes {
+struct PemBytes {
     cert: Vec<u8>,
     key: Vec<u8>,
 }
 
-impl Files {
-    fn read(&self) -> Result<Bytes, TlsError> {
-        Ok(Bytes { cert: read(&self.cert)?, key: read(&self.key)? })
+impl TlsFiles {
+    fn read(&self) -> Result<PemBytes, TlsError> {
+        Ok(PemBytes { cert: read(&self.cert)?, key: read(&self.key)? })
     }
 }
 
@@ -233,8 +229,8 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-impl Bytes {
-    fn pair(&self, files: &Files) -> Result<Pair, TlsError> {
+impl PemBytes {
+    fn pair(&self, files: &TlsFiles) -> Result<ServerConfigs, TlsError> {
         let (cert, key) = (files.cert.display(), files.key.display());
         let chain: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(&self.cert).collect::<Result<_, _>>().map_err(
@@ -246,18 +242,21 @@ impl Bytes {
         // The parser's own error is left out: it may quote a line of the file.
         let secret = PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|_| TlsError(format!("{key} holds no PEM key that can be read")))?;
-        let build = |speaks: &[u8]| {
+        let build = |alpn: &[u8]| {
             let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
                 .with_safe_default_protocol_versions()?
                 .with_no_client_auth();
             let mut config = builder.with_single_cert(chain.clone(), secret.clone_key())?;
-            config.alpn_protocols = vec![speaks.to_vec()];
+            config.alpn_protocols = vec![alpn.to_vec()];
             Ok(Arc::new(config))
         };
         let wrong = |error: tokio_rustls::rustls::Error| {
             TlsError(format!("{cert} and {key} are no pair that can be used: {error}"))
         };
-        Ok(Pair { http1: build(b"http/1.1").map_err(wrong)?, http2: build(b"h2").map_err(wrong)? })
+        Ok(ServerConfigs {
+            http1: build(b"http/1.1").map_err(wrong)?,
+            http2: build(b"h2").map_err(wrong)?,
+        })
     }
 }
 
@@ -274,10 +273,10 @@ mod tests {
 
     use super::*;
 
-    fn pair(dir: &Path) -> Files {
+    fn pair(dir: &Path) -> TlsFiles {
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&key).unwrap();
-        let files = Files { cert: dir.join("cert.pem"), key: dir.join("key.pem") };
+        let files = TlsFiles { cert: dir.join("cert.pem"), key: dir.join("key.pem") };
         std::fs::write(&files.cert, cert.pem()).unwrap();
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
         files
@@ -297,7 +296,7 @@ mod tests {
         tokio::time::pause();
         let began = tokio::time::Instant::now();
 
-        let error = tls.accept(server, Speaks::Http1).await.unwrap_err();
+        let error = tls.accept(server, Alpn::Http1).await.unwrap_err();
 
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed().as_secs(), 10);

@@ -11,23 +11,23 @@ use serde_json::json as object;
 use tollgate::envoy::{Answer, Code, Mode, Rule};
 use tollgate::{Explanation, Fate};
 
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::protocols::grpc::{self, Explained, explain};
-use crate::protocols::http::{Check, MAX_BODY, read};
+use crate::protocols::grpc::{self, CallExplanation, explain};
+use crate::protocols::http::{CheckRequest, MAX_BODY, read};
 use crate::state::{ServerState, millis_up};
 use crate::telemetry::refusals::reason;
 
-pub(super) async fn answer(server: &Arc<ServerState>, call: Call) -> Response<Body> {
+pub(super) async fn answer(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
     let explained = async {
         let bytes = body::read(call.request.into_body(), MAX_BODY).await?;
-        let Kind { descriptors } = read(&bytes)?;
+        let QuestionKind { descriptors } = read(&bytes)?;
         if descriptors.is_some() {
             return answer_envoy(server, &bytes).await;
         }
-        let check: Check<'_> = read(&bytes)?;
+        let check: CheckRequest<'_> = read(&bytes)?;
         let explanation = server.limiter.explain(&check.ask()?).await;
         Ok::<_, Problem>(json(StatusCode::OK, &shown(&explanation)))
     };
@@ -36,7 +36,7 @@ pub(super) async fn answer(server: &Arc<ServerState>, call: Call) -> Response<Bo
 
 /// What tells the two kinds of question apart.
 #[derive(Deserialize)]
-struct Kind {
+struct QuestionKind {
     #[serde(default)]
     descriptors: Option<IgnoredAny>,
 }
@@ -47,8 +47,8 @@ async fn answer_envoy(server: &ServerState, bytes: &[u8]) -> Result<Response<Bod
     let asked = grpc::json::read(text).map_err(|error| malformed(&error))?;
     let explained = explain(&server.limiter, &asked).await.map_err(|why| malformed(&why))?;
     let shown = match &explained {
-        Explained::Envoy(answer) => shown_envoy(&asked, answer),
-        Explained::Own(explanation) => shown(explanation),
+        CallExplanation::Envoy(answer) => shown_envoy(&asked, answer),
+        CallExplanation::Rules(explanation) => shown(explanation),
     };
     Ok(json(StatusCode::OK, &shown))
 }

@@ -8,14 +8,14 @@
 
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::problem::Problem;
 use crate::listener::Listener;
 use crate::protocols::http::bearer;
 use crate::state::ServerState;
 
 /// Lets a request in, or says why not.
-pub(super) fn admit(server: &ServerState, call: &Call) -> Result<(), Problem> {
+pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem> {
     let headers = call.request.headers();
     match &server.settings.admin_token {
         Some(token) => {

@@ -24,35 +24,35 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Response, StatusCode};
 use tokio::sync::watch;
 
-use crate::accept::Bound;
+use crate::accept::BoundListener;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json};
-use crate::http::{self as common, Answers, Call};
-use crate::listener::Serving;
+use crate::http::{self as common, Handler, HttpCall};
+use crate::listener::ListenerTask;
 use crate::protocols::http::ready;
 use crate::state::ServerState;
 use crate::telemetry::metrics;
 
 /// Starts the admin listener.
-pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
+pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask> {
     let ending = bound.stop.clone();
-    Ok(common::serving(bound, Admin { ending }))
+    Ok(common::serving(bound, AdminApi { ending }))
 }
 
 /// Who answers here.
 #[derive(Clone)]
-struct Admin {
+struct AdminApi {
     /// Ends what is streamed.
     ending: watch::Receiver<bool>,
 }
 
-impl Answers for Admin {
+impl Handler for AdminApi {
     const ANSWERS_HALF_CLOSED: bool = false;
 
     fn answer(
         &self,
         server: Arc<ServerState>,
-        call: Call,
+        call: HttpCall,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let ending = self.ending.clone();
         async move {
@@ -67,7 +67,7 @@ impl Answers for Admin {
 
 async fn route(
     server: &Arc<ServerState>,
-    call: Call,
+    call: HttpCall,
     ending: watch::Receiver<bool>,
 ) -> Response<Body> {
     let path = call.request.uri().path().to_owned();
@@ -108,7 +108,7 @@ async fn route(
 }
 
 /// `?limit=`, at most as many as there are.
-fn most(call: &Call) -> usize {
+fn most(call: &HttpCall) -> usize {
     let query = call.request.uri().query().unwrap_or_default();
     let limit = query.split('&').find_map(|pair| pair.strip_prefix("limit="));
     limit.and_then(|limit| limit.parse().ok()).unwrap_or(100)
@@ -136,7 +136,7 @@ fn status(server: &ServerState) -> Response<Body> {
     )
 }
 
-async fn level(server: &ServerState, call: Call) -> Response<Body> {
+async fn level(server: &ServerState, call: HttpCall) -> Response<Body> {
     let (peer, id) = (call.peer, call.id);
     let bytes = match crate::http::body::read(call.request.into_body(), 64).await {
         Ok(bytes) => bytes,

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use serde_json::json as object;
 use tollgate::rules::{self, Format, Problems};
 
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::rules::RulesError;
@@ -19,7 +19,7 @@ const MAX_RULES: usize = 8 * 1024 * 1024;
 /// The longest name of an author that is kept.
 const MAX_AUTHOR: usize = 128;
 
-pub(super) fn get(server: &ServerState, call: &Call) -> Response<Body> {
+pub(super) fn get(server: &ServerState, call: &HttpCall) -> Response<Body> {
     let query = call.request.uri().query().unwrap_or_default();
     let format = match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
         None | Some("yaml") => Format::Yaml,
@@ -45,7 +45,7 @@ const fn type_of(format: Format) -> &'static str {
     }
 }
 
-pub(super) async fn put(server: &Arc<ServerState>, call: Call) -> Response<Body> {
+pub(super) async fn put(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
     let (peer, id) = (call.peer, call.id.clone());
     let by = author(call.request.headers(), peer);
     let (expected, format) = match (version(call.request.headers()), format(call.request.headers()))
@@ -71,7 +71,7 @@ pub(super) async fn put(server: &Arc<ServerState>, call: Call) -> Response<Body>
     }
 }
 
-pub(super) async fn check(call: Call) -> Response<Body> {
+pub(super) async fn check(call: HttpCall) -> Response<Body> {
     let format = match format(call.request.headers()) {
         Ok(format) => format,
         Err(problem) => return problem.into(),
@@ -91,7 +91,7 @@ pub(super) async fn check(call: Call) -> Response<Body> {
     }
 }
 
-async fn text(call: Call) -> Result<String, Problem> {
+async fn text(call: HttpCall) -> Result<String, Problem> {
     let bytes = body::read(call.request.into_body(), MAX_RULES).await?;
     rules::decode(&bytes).map(str::to_owned).map_err(|problems| invalid(&problems))
 }

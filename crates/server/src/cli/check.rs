@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::{Answer, Failure, say, wait};
+use super::{Exit, Failure, say, wait};
 use crate::settings::secret;
 use crate::settings::value::Secret;
 
@@ -16,7 +16,7 @@ use crate::settings::value::Secret;
 #[command(
     after_help = "Exit status: 0 if it may pass, 1 if it may not, 2 if that could not be found out."
 )]
-pub(super) struct Check {
+pub(super) struct CheckCommand {
     /// Where the HTTP listener is, http:// or https://
     #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     server: String,
@@ -51,8 +51,8 @@ pub(super) fn token(
     Ok(secret("token", said.cloned(), file.cloned())?)
 }
 
-impl Check {
-    pub(super) fn run(&self) -> Result<Answer, Failure> {
+impl CheckCommand {
+    pub(super) fn run(&self) -> Result<Exit, Failure> {
         let token = token(self.token.as_ref(), self.token_file.as_ref())?;
         let client = Client::new(&self.server, token, self.ca_file.as_deref())?;
         let mut attributes = Map::new();
@@ -72,6 +72,6 @@ impl Check {
         let answer: Value = serde_json::from_slice(&reply.body)?;
         say(&format!("{}\n", serde_json::to_string_pretty(&answer)?))?;
         let allowed = answer.get("allowed").and_then(Value::as_bool);
-        Ok(if allowed == Some(true) { Answer::Yes } else { Answer::No })
+        Ok(if allowed == Some(true) { Exit::Yes } else { Exit::No })
     }
 }

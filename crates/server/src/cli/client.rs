@@ -33,13 +33,13 @@ pub(super) struct Client {
 
 /// A whole answer.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ServerReply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Reply {
+impl ServerReply {
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -75,11 +75,11 @@ impl Client {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<ServerReply, Failure> {
         let response = self.send(method, path, headers, body.into()).await?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
-        Ok(Reply { status: head.status, headers: head.headers, body })
+        Ok(ServerReply { status: head.status, headers: head.headers, body })
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {

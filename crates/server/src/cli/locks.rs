@@ -11,13 +11,13 @@ use tollgate::core::lock::{Holder, Kind};
 use tollgate::redis::RedisStore;
 
 use super::redis::{LockStore, chain, plain, whoami};
-use super::{Answer, Failure, say, wait};
+use super::{Exit, Failure, say, wait};
 use crate::settings::value::{LogFormat, LogLevel};
 use crate::telemetry::log;
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum LocksCommand {
     /// Say who holds which locks, for how long, and how many processes wait for them
     List {
         /// Print a JSON object a line
@@ -48,15 +48,15 @@ pub(super) enum Command {
     },
 }
 
-pub(super) fn run(store: &LockStore, command: &Command) -> Result<Answer, Failure> {
+pub(super) fn run(store: &LockStore, command: &LocksCommand) -> Result<Exit, Failure> {
     wait(async {
         let locks = Locks::new(store.open(None).await?);
         let done = match command {
-            Command::List { json, most, pattern } => {
-                let shape = if *json { Shape::Json } else { Shape::Table };
+            LocksCommand::List { json, most, pattern } => {
+                let shape = if *json { ListFormat::Json } else { ListFormat::Table };
                 list(&locks, pattern.as_deref(), *most, shape).await
             }
-            Command::ForceRelease { yes, reason, log_format, name } => {
+            LocksCommand::ForceRelease { yes, reason, log_format, name } => {
                 force(&locks, name, reason, *yes, *log_format).await
             }
         };
@@ -66,7 +66,7 @@ pub(super) fn run(store: &LockStore, command: &Command) -> Result<Answer, Failur
 
 /// How a list is printed.
 #[derive(Clone, Copy)]
-enum Shape {
+enum ListFormat {
     Json,
     Table,
 }
@@ -75,8 +75,8 @@ async fn list(
     locks: &Locks<RedisStore>,
     pattern: Option<&str>,
     most: usize,
-    shape: Shape,
-) -> Result<Answer, Failure> {
+    shape: ListFormat,
+) -> Result<Exit, Failure> {
     let (mut found, mut more) = (Vec::new(), false);
     match pattern {
         Some(name) if !name.contains(['*', '?']) => found.extend(locks.inspect(name).await?),
@@ -101,13 +101,15 @@ async fn list(
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     match shape {
-        Shape::Json => found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?,
-        Shape::Table => say(&table(&found))?,
+        ListFormat::Json => {
+            found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?
+        }
+        ListFormat::Table => say(&table(&found))?,
     }
     if more {
         let _ = writeln!(std::io::stderr(), "tollgate: there are more than {most}: see --most");
     }
-    Ok(Answer::Yes)
+    Ok(Exit::Yes)
 }
 
 async fn force(
@@ -116,24 +118,24 @@ async fn force(
     reason: &str,
     yes: bool,
     format: Option<LogFormat>,
-) -> Result<Answer, Failure> {
+) -> Result<Exit, Failure> {
     let Some(shown) = locks.inspect(name).await? else {
         say(&format!("nobody holds {:?}\n", plain(name)))?;
-        return Ok(Answer::No);
+        return Ok(Exit::No);
     };
     if !yes {
         if !confirmed(&shown)? {
-            return Ok(Answer::No);
+            return Ok(Exit::No);
         }
         let now = locks.inspect(name).await?;
         if now.map(|now| (now.owner, now.fence)) != Some((shown.owner.clone(), shown.fence)) {
             say("somebody else holds it by now: it was left alone\n")?;
-            return Ok(Answer::No);
+            return Ok(Exit::No);
         }
     }
     let Some(holder) = locks.force_release(name, reason).await? else {
         say(&format!("nobody holds {:?} any more\n", plain(name)))?;
-        return Ok(Answer::No);
+        return Ok(Exit::No);
     };
     // The log is this one line: what the connection had to say is not what was asked.
     log::start(LogLevel::Info, format);
@@ -149,7 +151,7 @@ async fn force(
         "a lock was taken from its holder"
     );
     say(&format!("taken from {}\n", sentence(&holder)))?;
-    Ok(Answer::Yes)
+    Ok(Exit::Yes)
 }
 
 /// Asks at the terminal.

@@ -36,7 +36,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve limits over HTTP, gRPC and the Redis protocol
-    Serve(Box<Serve>),
+    Serve(Box<ServeCommand>),
     /// Say what is wrong with rule files
     CheckRules {
         /// They are files of envoyproxy/ratelimit, and together
@@ -47,22 +47,22 @@ enum Command {
         files: Vec<PathBuf>,
     },
     /// Ask a running server whether a request may pass
-    Check(check::Check),
+    Check(check::CheckCommand),
     /// Read, replace and follow the rules of a running server
     Rules {
         #[command(flatten)]
         server: AdminServer,
         #[command(subcommand)]
-        command: rules::Command,
+        command: rules::RulesCommand,
     },
     /// Run a command under a lock, as flock(1) does, across machines
-    Lock(Box<lock::Lock>),
+    Lock(Box<lock::LockCommand>),
     /// Say who holds locks, and take them from their holders
     Locks {
         #[command(flatten)]
         store: redis::LockStore,
         #[command(subcommand)]
-        command: locks::Command,
+        command: locks::LocksCommand,
     },
     /// Become a command that ends with its parent
     #[command(hide = true)]
@@ -83,7 +83,7 @@ enum Command {
 }
 
 #[derive(Args, Debug)]
-struct Serve {
+struct ServeCommand {
     /// A TOML file of settings, named as the flags are
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -122,7 +122,7 @@ struct AdminServer {
 
 /// What a command found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Exit {
     Yes,
     No,
 }
@@ -143,13 +143,13 @@ pub fn run() -> ExitCode {
         Command::Exec { parent, command } => return lock::exec(parent, &command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut std::io::stdout());
-            Ok(Answer::Yes)
+            Ok(Exit::Yes)
         }
         Command::Man => man(),
     };
     match done {
-        Ok(Answer::Yes) => ExitCode::SUCCESS,
-        Ok(Answer::No) => ExitCode::from(1),
+        Ok(Exit::Yes) => ExitCode::SUCCESS,
+        Ok(Exit::No) => ExitCode::from(1),
         Err(error) => {
             complain(&error.to_string());
             ExitCode::from(2)
@@ -163,8 +163,8 @@ fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "tollgate: {text}");
 }
 
-fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
-    let mut answer = Answer::Yes;
+fn check_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
+    let mut answer = Exit::Yes;
     for path in paths {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
@@ -176,7 +176,7 @@ fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
                 say(&format!("{name}: version {version}, {rules} rules in {domains} domains\n"))?;
             }
             Err(problems) => {
-                answer = Answer::No;
+                answer = Exit::No;
                 say(&format!("{}\n", problems.in_file(name)))?;
             }
         }
@@ -185,7 +185,7 @@ fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
 }
 
 /// Together, as a domain may be in one of them only.
-fn check_envoy_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
+fn check_envoy_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
     let checked = crate::envoy::check(paths);
     say(&match &checked {
         Ok(set) => {
@@ -194,10 +194,10 @@ fn check_envoy_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
         }
         Err(why) => format!("{why}\n"),
     })?;
-    Ok(if checked.is_ok() { Answer::Yes } else { Answer::No })
+    Ok(if checked.is_ok() { Exit::Yes } else { Exit::No })
 }
 
-fn man() -> Result<Answer, Failure> {
+fn man() -> Result<Exit, Failure> {
     let mut page = Vec::new();
     clap_mangen::Man::new(Cli::command()).render(&mut page)?;
     for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -205,7 +205,7 @@ fn man() -> Result<Answer, Failure> {
         clap_mangen::Man::new(command.clone()).render(&mut page)?;
     }
     std::io::stdout().write_all(&page)?;
-    Ok(Answer::Yes)
+    Ok(Exit::Yes)
 }
 
 /// Prints to stdout; a reader that has left ends the program quietly.

@@ -12,7 +12,7 @@ use tollgate::redis::{Config, RedisStore, Warning};
 
 use super::{Failure, complain};
 use crate::settings::secret;
-use crate::settings::value::{Lasting, Secret};
+use crate::settings::value::{DurationText, Secret};
 
 /// How long one attempt to connect may take, unless more was said.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(super) struct LockStore {
     /// How long Redis may take for a step on a lock before it is asked again, 250ms at least
     /// [default: 250ms]
     #[arg(long, global = true, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
-    store_deadline: Option<Lasting>,
+    store_deadline: Option<DurationText>,
 }
 
 impl LockStore {
@@ -59,7 +59,7 @@ impl LockStore {
         if let Some(password) = secret("store-password", said, file)? {
             config = config.password(password.expose());
         }
-        if let Some(Lasting(deadline)) = self.store_deadline {
+        if let Some(DurationText(deadline)) = self.store_deadline {
             config = config.deadline(deadline).connect_timeout(deadline.max(CONNECT));
         }
         if let Some(names) = names {

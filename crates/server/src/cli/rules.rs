@@ -9,14 +9,14 @@ use tollgate::redis::Config;
 use tollgate::rules::{self as files, Format};
 
 use super::check::token;
-use super::client::{Client, Reply};
-use super::{AdminServer, Answer, Failure, diff, say, wait};
+use super::client::{Client, ServerReply};
+use super::{AdminServer, Exit, Failure, diff, say, wait};
 use crate::rules::hashes;
 use crate::settings::value::Secret;
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum RulesCommand {
     /// Print the rules that apply
     Get {
         /// yaml, json or toml
@@ -65,43 +65,43 @@ pub(super) struct Import {
 }
 
 impl Import {
-    async fn run(&self) -> Result<Answer, Failure> {
+    async fn run(&self) -> Result<Exit, Failure> {
         let config = Config::new(self.from.expose())?;
         let yaml = hashes::import(config, &self.pattern, &self.domain, self.as_version).await?;
         say(&yaml)?;
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     }
 }
 
-pub(super) fn run(server: &AdminServer, command: &Command) -> Result<Answer, Failure> {
+pub(super) fn run(server: &AdminServer, command: &RulesCommand) -> Result<Exit, Failure> {
     let token = token(server.token.as_ref(), server.token_file.as_ref())?;
     let client = Client::new(&server.admin, token, server.ca_file.as_deref())?;
     wait(async {
         match command {
-            Command::Get { format } => {
+            RulesCommand::Get { format } => {
                 let reply = get(&client, format).await?;
                 say(&reply.text())?;
-                Ok(Answer::Yes)
+                Ok(Exit::Yes)
             }
-            Command::Put { expect, author, file } => {
+            RulesCommand::Put { expect, author, file } => {
                 put(&client, *expect, author.as_deref(), file).await
             }
-            Command::Import(import) => import.run().await,
-            Command::Diff { file } => {
+            RulesCommand::Import(import) => import.run().await,
+            RulesCommand::Diff { file } => {
                 let reply = get(&client, "yaml").await?;
                 let (text, format) = read(file)?;
                 let declared = files::read(&text, format)
                     .map_err(|problems| problems.in_file(file.display().to_string()))?;
                 let difference = diff::diff(&reply.text(), &files::write(&declared, Format::Yaml));
                 say(&difference)?;
-                Ok(if difference.is_empty() { Answer::Yes } else { Answer::No })
+                Ok(if difference.is_empty() { Exit::Yes } else { Exit::No })
             }
-            Command::Watch => watch(&client).await,
+            RulesCommand::Watch => watch(&client).await,
         }
     })
 }
 
-async fn get(client: &Client, format: &str) -> Result<Reply, Failure> {
+async fn get(client: &Client, format: &str) -> Result<ServerReply, Failure> {
     let path = format!("/v1/rules?format={format}");
     let reply = client.ask(Method::GET, &path, &[], "").await?;
     if reply.status == StatusCode::OK { Ok(reply) } else { Err(reply.problem()) }
@@ -119,7 +119,7 @@ async fn put(
     expect: Option<u64>,
     author: Option<&str>,
     path: &Path,
-) -> Result<Answer, Failure> {
+) -> Result<Exit, Failure> {
     let (text, format) = read(path)?;
     let kind = match format {
         Format::Json => "application/json",
@@ -141,17 +141,17 @@ async fn put(
     match reply.status {
         StatusCode::OK => {
             say(&format!("{}\n", reply.text()))?;
-            Ok(Answer::Yes)
+            Ok(Exit::Yes)
         }
         StatusCode::CONFLICT | StatusCode::BAD_REQUEST => {
             say(&format!("{}\n", reply.problem()))?;
-            Ok(Answer::No)
+            Ok(Exit::No)
         }
         _ => Err(reply.problem()),
     }
 }
 
-async fn watch(client: &Client) -> Result<Answer, Failure> {
+async fn watch(client: &Client) -> Result<Exit, Failure> {
     let reply = client.send(Method::GET, "/v1/events", &[], bytes::Bytes::new()).await?;
     if reply.status() != StatusCode::OK {
         return Err(format!("the server says {}", reply.status()).into());

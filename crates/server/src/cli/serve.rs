@@ -5,14 +5,14 @@ use std::path::Path;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Answer, Failure, say};
+use super::{Exit, Failure, say};
 use crate::accept;
 use crate::listener::Listener;
 use crate::settings::{Options, Settings};
 use crate::telemetry::log;
 use crate::{Server, ServerState};
 
-pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Failure> {
+pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Exit, Failure> {
     let options = match config {
         Some(path) => options.over(Options::read(path)?),
         None => options,
@@ -41,7 +41,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
         tracing::info!("told to end: not ready any more, draining");
         server.stop().await;
         tracing::info!("ended");
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     })
 }
 

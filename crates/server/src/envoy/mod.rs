@@ -22,7 +22,7 @@ use tollgate::envoy::EnvoyRules;
 
 use crate::rules::{LastGood, RuleSource};
 use crate::settings::Settings;
-use crate::settings::envoy::Domains;
+use crate::settings::envoy::EnvoyDomains;
 use crate::store::AnyStore;
 use files::EnvoyFile;
 
@@ -32,9 +32,9 @@ pub(crate) use watch::{follow, look};
 #[derive(Debug)]
 pub struct EnvoyRuleSource {
     paths: Vec<PathBuf>,
-    domains: Domains,
+    domains: EnvoyDomains,
     last_good: LastGood,
-    state: Mutex<State>,
+    state: Mutex<EnvoyState>,
     missing: AtomicBool,
     /// How often other rules came to apply.
     pub applied: AtomicU64,
@@ -45,7 +45,7 @@ pub struct EnvoyRuleSource {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EnvoyState {
     /// What was looked at last, so that the same is not judged twice.
     seen: Option<u64>,
     /// What applies.
@@ -155,7 +155,7 @@ impl EnvoyRuleSource {
 
     fn apply(
         &self,
-        state: &mut State,
+        state: &mut EnvoyState,
         limiter: &Limiter<AnyStore>,
         beside: &RuleSource,
         files: &[EnvoyFile],
@@ -163,8 +163,8 @@ impl EnvoyRuleSource {
         let version = limiter.envoy_rules().version().saturating_add(1);
         let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
         let loaded = match self.domains {
-            Domains::Separate => EnvoyRules::load(version, texts),
-            Domains::Merge => EnvoyRules::load_merging(version, texts),
+            EnvoyDomains::Separate => EnvoyRules::load(version, texts),
+            EnvoyDomains::Merge => EnvoyRules::load_merging(version, texts),
         };
         let set = loaded.map_err(|problems| problems.to_string())?;
         {
@@ -195,7 +195,7 @@ impl EnvoyRuleSource {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EnvoyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

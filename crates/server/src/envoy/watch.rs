@@ -43,7 +43,7 @@ pub(crate) async fn look(server: &Arc<ServerState>) {
                 version,
                 "Envoy's rules were not taken; those before still apply"
             );
-            server.events.tell(
+            server.events.publish(
                 "envoy-rules-rejected",
                 || serde_json::json!({ "error": error, "version": version }),
             );

@@ -11,7 +11,7 @@ use tollgate::rules::{self, Format};
 use super::fuzz;
 use crate::http::framing::Framing;
 use crate::protocols::grpc::json;
-use crate::protocols::http::{Check, read, whole_length};
+use crate::protocols::http::{CheckRequest, read, whole_length};
 use crate::protocols::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
 
 /// A command is within its input, its arguments are within it in order, and the same bytes one more
@@ -124,7 +124,7 @@ fn checks_in_json() {
         b"18446744073709551616",
     ];
     fuzz(&texts, &words, |input| {
-        if let Ok(check) = read::<Check<'_>>(input)
+        if let Ok(check) = read::<CheckRequest<'_>>(input)
             && let Ok(ask) = check.ask()
         {
             let again: serde_json::Value = serde_json::from_slice(input).expect("it was read");

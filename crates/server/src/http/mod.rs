@@ -1,12 +1,12 @@
 //! What the HTTP listener and the admin listener have in common: connections with deadlines, requests that can be
 //! read in one way only, bodies with bounds, and problems told as RFC 9457 has them. A listener may answer some
-//! requests before hyper sees the connection ([`Answers::without_hyper`]).
+//! requests before hyper sees the connection ([`Handler::without_hyper`]).
 //!
 //! HTTP/1.1 only: what HTTP/2 floods are made of does not exist here.
 
 pub(crate) mod body;
+pub(crate) mod deadline;
 pub(crate) mod framing;
-pub(crate) mod guarded;
 pub(crate) mod problem;
 
 use std::convert::Infallible;
@@ -25,12 +25,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::unconstrained;
 
-use crate::accept::{self, Bound, ConnectionContext, ServeConnection, stopped};
-use crate::listener::Serving;
+use crate::accept::{self, BoundListener, ConnectionContext, ServeConnection, stopped};
+use crate::listener::ListenerTask;
 use crate::state::ServerState;
-use crate::tls::Speaks;
+use crate::tls::Alpn;
 use body::Body;
-use guarded::{Guarded, Phase};
+use deadline::{ConnectionPhase, DeadlineStream};
 use problem::Problem;
 
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -51,7 +51,7 @@ const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\
     \"detail\":\"as many connections are open as may be (--max-connections): try again later\"}";
 
 /// Who answers the requests of a listener.
-pub(crate) trait Answers: Clone + Send + Sync + 'static {
+pub(crate) trait Handler: Clone + Send + Sync + 'static {
     /// Whether a client that has asked and says no more is answered. Who listens to a stream and leaves
     /// has left.
     const ANSWERS_HALF_CLOSED: bool;
@@ -60,7 +60,7 @@ pub(crate) trait Answers: Clone + Send + Sync + 'static {
     fn answer(
         &self,
         server: Arc<ServerState>,
-        call: Call,
+        call: HttpCall,
     ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
 
     /// Answers what it can read by itself, and says what comes next. Usually hyper reads everything.
@@ -70,23 +70,23 @@ pub(crate) trait Answers: Clone + Send + Sync + 'static {
     /// When the connection breaks or is given up.
     fn without_hyper<S: AsyncRead + AsyncWrite + Send + Unpin>(
         &self,
-        _connection: &mut Plain<'_, S>,
-    ) -> impl Future<Output = io::Result<Next>> + Send {
-        future::ready(Ok(Next::Hyper(Vec::new())))
+        _connection: &mut RawConnection<'_, S>,
+    ) -> impl Future<Output = io::Result<Handover>> + Send {
+        future::ready(Ok(Handover::Hyper(Vec::new())))
     }
 }
 
 /// A connection that hyper does not know of yet.
-pub(crate) struct Plain<'c, S> {
+pub(crate) struct RawConnection<'c, S> {
     pub(crate) server: &'c Arc<ServerState>,
-    pub(crate) stream: &'c mut Guarded<S>,
-    pub(crate) phase: &'c Phase,
-    pub(crate) stop: &'c mut Stop,
+    pub(crate) stream: &'c mut DeadlineStream<S>,
+    pub(crate) phase: &'c ConnectionPhase,
+    pub(crate) stop: &'c mut StopSignal,
 }
 
 /// What comes after requests that were answered without hyper.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Handover {
     /// hyper reads these bytes, and then the rest.
     Hyper(Vec<u8>),
     /// Nothing.
@@ -94,7 +94,7 @@ pub(crate) enum Next {
 }
 
 /// A request, and the two ends of its connection.
-pub(crate) struct Call {
+pub(crate) struct HttpCall {
     pub(crate) request: Request<Incoming>,
     pub(crate) peer: SocketAddr,
     /// Whether the listener is reached from this machine only.
@@ -103,21 +103,21 @@ pub(crate) struct Call {
 }
 
 /// Serves a listener by HTTP/1.1, until told to stop and the last request is answered.
-pub(crate) fn serving(bound: Bound, handler: impl Answers) -> Serving {
-    Serving::new(accept::serve(bound, Http1(handler)))
+pub(crate) fn serving(bound: BoundListener, handler: impl Handler) -> ListenerTask {
+    ListenerTask::new(accept::serve(bound, Http1(handler)))
 }
 
 /// That the server stops, as the task of one connection looks out for it.
 ///
 /// Listening takes a lock, which is much beside a decision. So it is done once, and after that only when
 /// the server drains, as it does before it stops: who listens is the same task every time.
-pub(crate) struct Stop {
+pub(crate) struct StopSignal {
     server: Arc<ServerState>,
     told: Pin<Box<dyn Future<Output = ()> + Send>>,
     listens: bool,
 }
 
-impl Stop {
+impl StopSignal {
     pub(crate) fn new(server: Arc<ServerState>, mut stop: watch::Receiver<bool>) -> Self {
         // Who has used up its turn would be put off, and not listen at all.
         let told = unconstrained(async move { stopped(&mut stop).await });
@@ -138,8 +138,8 @@ impl Stop {
 #[derive(Clone)]
 struct Http1<H>(H);
 
-impl<H: Answers> ServeConnection for Http1<H> {
-    const SPEAKS: Speaks = Speaks::Http1;
+impl<H: Handler> ServeConnection for Http1<H> {
+    const ALPN: Alpn = Alpn::Http1;
     const TOO_MANY: &'static [u8] = TOO_MANY.as_bytes();
 
     async fn serve<S>(self, stream: S, connection: ConnectionContext)
@@ -149,18 +149,18 @@ impl<H: Answers> ServeConnection for Http1<H> {
         let Self(handler) = self;
         let (server, peer, local) =
             (Arc::clone(&connection.server), connection.peer, connection.local);
-        let phase = Arc::new(Phase::default());
-        let mut stream = Guarded::new(stream, Arc::clone(&phase));
-        let mut stop = Stop::new(Arc::clone(&server), connection.stop.clone());
+        let phase = Arc::new(ConnectionPhase::default());
+        let mut stream = DeadlineStream::new(stream, Arc::clone(&phase));
+        let mut stop = StopSignal::new(Arc::clone(&server), connection.stop.clone());
         let mut plain =
-            Plain { server: &server, stream: &mut stream, phase: &phase, stop: &mut stop };
+            RawConnection { server: &server, stream: &mut stream, phase: &phase, stop: &mut stop };
         let served = match handler.without_hyper(&mut plain).await {
-            Ok(Next::Hyper(bytes)) => {
+            Ok(Handover::Hyper(bytes)) => {
                 stream.unread(bytes);
-                let by = By { server, peer, local, handler };
+                let by = HttpConnection { server, peer, local, handler };
                 by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
             }
-            Ok(Next::End) => true,
+            Ok(Handover::End) => true,
             Err(_) => false,
         };
         if !served && phase.timed_out() {
@@ -170,20 +170,20 @@ impl<H: Answers> ServeConnection for Http1<H> {
 }
 
 /// Who answers on a connection, and to whom.
-struct By<H> {
+struct HttpConnection<H> {
     server: Arc<ServerState>,
     peer: SocketAddr,
     local: bool,
     handler: H,
 }
 
-impl<H: Answers> By<H> {
+impl<H: Handler> HttpConnection<H> {
     /// Serves a connection to its end.
     async fn hyper<S>(
         self,
-        stream: Guarded<S>,
-        phase: Arc<Phase>,
-        mut stop: Stop,
+        stream: DeadlineStream<S>,
+        phase: Arc<ConnectionPhase>,
+        mut stop: StopSignal,
     ) -> hyper::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -245,7 +245,7 @@ impl<H: Answers> By<H> {
             return (value, Err(problem));
         }
         tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
-        let call = Call { request, peer: self.peer, local: self.local, id };
+        let call = HttpCall { request, peer: self.peer, local: self.local, id };
         (value, Ok(self.handler.answer(Arc::clone(&self.server), call)))
     }
 }
@@ -307,7 +307,7 @@ mod tests {
             Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();
         let server = Arc::clone(server.state());
         let (stops, stopped) = watch::channel(false);
-        let mut stop = Stop::new(Arc::clone(&server), stopped);
+        let mut stop = StopSignal::new(Arc::clone(&server), stopped);
         let connection = tokio::spawn(poll_fn(move |context| {
             if !stop.listens {
                 while tokio::task::coop::poll_proceed(context)

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tollgate::redis::Aside;
 
-use super::stored::Look;
+use super::stored::ReadMode;
 use super::{connection, watch};
 use crate::state::ServerState;
 
@@ -56,7 +56,7 @@ async fn look(server: &Arc<ServerState>, mut notices: mpsc::Receiver<ChangeNotic
                 sleep(PAUSE).await;
             }
             // Drawn anew each time, so that the looks of a fleet do not arrive together.
-            () = sleep(drawn(server.settings.rules_poll)) => watch::look_how(server, Look::Again).await,
+            () = sleep(drawn(server.settings.rules_poll)) => watch::look_how(server, ReadMode::Changes).await,
         }
     }
 }

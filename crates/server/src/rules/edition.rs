@@ -23,7 +23,7 @@ pub(super) struct Edition {
 
 /// What a look at Redis found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum EditionLookup {
     Nothing,
     /// What was known already.
     Same,
@@ -34,13 +34,13 @@ pub(super) enum Found {
 const MAX_VERSION: u64 = (1 << 53) - 1;
 
 /// What the words of `lua/read.lua` mean. `key` is what errors call the place.
-pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<Found, RulesError> {
+pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<EditionLookup, RulesError> {
     let wrong = |why: String| RulesError::Unreadable(format!("{key} in Redis: {why}"));
     let mut words = words.into_iter();
     let mut next = || words.next().flatten();
     match next().as_deref() {
-        Some(b"none") => return Ok(Found::Nothing),
-        Some(b"same") => return Ok(Found::Same),
+        Some(b"none") => return Ok(EditionLookup::Nothing),
+        Some(b"same") => return Ok(EditionLookup::Same),
         Some(b"kind") => {
             let kind = shown(&next().unwrap_or_default());
             return Err(wrong(format!("it is a {kind}, and rules are a hash")));
@@ -77,7 +77,7 @@ pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<Found, Rule
     if edition.sum != sum_of(edition.version, edition.format, &edition.text) {
         return Err(wrong("`sum` does not fit: the text was cut, or edited by hand".into()));
     }
-    Ok(Found::Edition(Box::new(edition)))
+    Ok(EditionLookup::Edition(Box::new(edition)))
 }
 
 /// The rules of an edition, checked whole.
@@ -151,14 +151,16 @@ mod tests {
 
     #[test]
     fn an_edition_is_read_and_loaded() {
-        let Ok(Found::Edition(edition)) = read("k", stored(&[])) else { panic!("it is well") };
+        let Ok(EditionLookup::Edition(edition)) = read("k", stored(&[])) else {
+            panic!("it is well")
+        };
         assert_eq!(
             (edition.version, edition.at_us, &*edition.by),
             (7, 1_700_000_000_000_000, "ann")
         );
         assert_eq!(load("k", &edition).unwrap().version(), 7);
         let nobody = read("k", stored(&[(4, None), (5, Some(b"\xff"))]));
-        assert!(matches!(nobody, Ok(Found::Edition(edition)) if edition.by.is_empty()));
+        assert!(matches!(nobody, Ok(EditionLookup::Edition(edition)) if edition.by.is_empty()));
     }
 
     #[test]

@@ -34,12 +34,12 @@ use tollgate::{Limiter, StaleRules};
 
 use crate::envoy::DomainOwnership;
 use crate::settings::Settings;
-use crate::settings::rules_from::Form;
+use crate::settings::rules_from::RulesLayout;
 use crate::state::ServerState;
 use crate::store::AnyStore;
 use hashes::Hashes;
 pub(crate) use last_good::LastGood;
-use stored::Stored;
+use stored::StoredSet;
 
 pub use watch::follow;
 pub(crate) use watch::{follow_dirs, look, start};
@@ -69,7 +69,7 @@ pub struct RuleSource {
 #[derive(Debug)]
 enum Authority {
     File(PathBuf, Format),
-    Stored(Stored),
+    Stored(StoredSet),
     Hashes(Hashes),
     /// The admin API alone; nothing is kept but in `last_good`.
     Memory,
@@ -136,7 +136,7 @@ impl std::error::Error for RulesError {}
 
 /// Rules that came to apply, and from where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct RulesChange {
     /// The version before.
     pub from: u64,
     /// The version from now on.
@@ -151,9 +151,9 @@ impl RuleSource {
             }
             (None, Some(from)) => {
                 let config = connection::config(settings, from)?;
-                match from.form {
-                    Form::Set => Authority::Stored(Stored::new(from, config)),
-                    Form::Hashes => Authority::Hashes(Hashes::new(from, config)),
+                match from.layout {
+                    RulesLayout::Set => Authority::Stored(StoredSet::new(from, config)),
+                    RulesLayout::Hashes => Authority::Hashes(Hashes::new(from, config)),
                 }
             }
             (None, None) => Authority::Memory,
@@ -236,7 +236,7 @@ impl RuleSource {
     /// # Errors
     ///
     /// When it is not right. What applied before still does.
-    pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<Applied>, RulesError> {
+    pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<RulesChange>, RulesError> {
         let Authority::File(path, format) = &self.authority else { return Ok(None) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let read = file::read(path);
@@ -263,7 +263,7 @@ impl RuleSource {
         &self,
         limiter: &Limiter<AnyStore>,
         set: RuleSet,
-    ) -> Result<Option<Applied>, RulesError> {
+    ) -> Result<Option<RulesChange>, RulesError> {
         // The same version again is no edit: a restart, or a comment.
         if set.version() == limiter.rules().version()
             && set.declaration() == limiter.rules().declaration()
@@ -277,8 +277,8 @@ impl RuleSource {
     /// Notes what is wrong with what the authority says. The same error again is none: it was told.
     fn noted(
         &self,
-        looked: Result<Option<Applied>, RulesError>,
-    ) -> Result<Option<Applied>, RulesError> {
+        looked: Result<Option<RulesChange>, RulesError>,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let Err(error) = looked else { return looked };
         let text = error.to_string();
         // A message is not what the authority says, only what somebody said about it.
@@ -313,7 +313,7 @@ impl RuleSource {
         expected: u64,
         text: &str,
         format: Format,
-    ) -> Result<Applied, RulesError> {
+    ) -> Result<RulesChange, RulesError> {
         let set = rules::load(text, format).map_err(|problems| {
             self.offered_wrong();
             RulesError::Invalid(problems)
@@ -346,7 +346,7 @@ impl RuleSource {
         self.apply(limiter, set)
     }
 
-    fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<Applied, RulesError> {
+    fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<RulesChange, RulesError> {
         let (from, to) = (limiter.rules().version(), set.version());
         let ownership = self.domain_ownership();
         ownership.are_free(&set, self.file()).map_err(RulesError::Taken)?;
@@ -354,7 +354,7 @@ impl RuleSource {
         drop(ownership);
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.settled(limiter);
-        Ok(Applied { from, to })
+        Ok(RulesChange { from, to })
     }
 
     /// The domains of Envoy's rules; rules of neither kind are swapped while this is held.
@@ -391,7 +391,7 @@ pub async fn put(
     text: String,
     format: Format,
     by: &str,
-) -> Result<Applied, RulesError> {
+) -> Result<RulesChange, RulesError> {
     match &server.rules.authority {
         Authority::File(..) | Authority::Memory => {
             stored::blocking(server, move |server| {

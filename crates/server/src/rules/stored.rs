@@ -13,8 +13,8 @@ use tollgate::redis::Config;
 use tollgate::rules::{self, Format};
 
 use super::connection::{self, RulesConnection};
-use super::edition::{self, Edition, Found};
-use super::{Applied, RulesError};
+use super::edition::{self, Edition, EditionLookup};
+use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
 use crate::state::ServerState;
 
@@ -26,16 +26,16 @@ const PUT: &str = include_str!("lua/put.lua");
 
 /// A set of rules in Redis.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredSet {
     key: String,
     before: String,
     channel: String,
     /// Held while one looks or writes, so that what was read is not older than what applies.
-    state: Mutex<State>,
+    state: Mutex<StoredState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct StoredState {
     line: RulesConnection,
     /// Version and sum of what was looked at last, as the script compares them.
     known: Vec<u8>,
@@ -43,21 +43,24 @@ struct State {
 
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum ReadMode {
     /// At what differs from the last look.
-    Again,
+    Changes,
     /// As if never before.
-    Anew,
+    Everything,
 }
 
-impl Stored {
+impl StoredSet {
     pub(super) fn new(from: &RulesFrom, config: Config) -> Self {
         let name = |part: &str| format!("tg:{{rules:{}}}:1:{part}", from.name);
         Self {
             key: name("set"),
             before: name("before"),
             channel: name("changed"),
-            state: Mutex::new(State { line: RulesConnection::new(config), known: Vec::new() }),
+            state: Mutex::new(StoredState {
+                line: RulesConnection::new(config),
+                known: Vec::new(),
+            }),
         }
     }
 
@@ -73,10 +76,10 @@ impl Stored {
     pub(super) async fn look(
         &self,
         server: &Arc<ServerState>,
-        how: Look,
-    ) -> Result<Option<Applied>, RulesError> {
+        how: ReadMode,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let mut state = self.state.lock().await;
-        if how == Look::Anew {
+        if how == ReadMode::Everything {
             state.known.clear();
         }
         let known = std::mem::take(&mut state.known);
@@ -91,9 +94,9 @@ impl Stored {
             _ => Vec::new(),
         };
         let taken = match edition::read(&self.key, words) {
-            Ok(Found::Same) => return Ok(None),
-            Ok(Found::Edition(edition)) => take(server, &self.key, *edition).await,
-            Ok(Found::Nothing) => Err(RulesError::Unreadable(format!(
+            Ok(EditionLookup::Same) => return Ok(None),
+            Ok(EditionLookup::Edition(edition)) => take(server, &self.key, *edition).await,
+            Ok(EditionLookup::Nothing) => Err(RulesError::Unreadable(format!(
                 "there are no rules at {} in Redis: put some, by `tollgate rules put`",
                 self.key
             ))),
@@ -106,9 +109,9 @@ impl Stored {
     }
 
     /// Applies the edition before, for a server that has never had rules.
-    async fn fall_back(&self, server: &Arc<ServerState>, state: &mut State) {
+    async fn fall_back(&self, server: &Arc<ServerState>, state: &mut StoredState) {
         if let Ok(words) = self.words(state, &self.before, b"").await
-            && let Ok(Found::Edition(edition)) = edition::read(&self.before, words)
+            && let Ok(EditionLookup::Edition(edition)) = edition::read(&self.before, words)
             && let Ok(Some(applied)) = take(server, &self.before, *edition).await
         {
             tracing::warn!(version = applied.to, "the rules before the present ones apply");
@@ -117,7 +120,7 @@ impl Stored {
 
     async fn words(
         &self,
-        state: &mut State,
+        state: &mut StoredState,
         key: &str,
         known: &[u8],
     ) -> Result<Vec<Option<Vec<u8>>>, RulesError> {
@@ -134,7 +137,7 @@ impl Stored {
         text: String,
         format: Format,
         by: &str,
-    ) -> Result<Applied, RulesError> {
+    ) -> Result<RulesChange, RulesError> {
         let (set, text) =
             checked(text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
         // Before anything is written; whoever applies it asks again.
@@ -166,20 +169,20 @@ impl Stored {
         }
         let from = server.limiter.rules().version();
         let taken = blocking(server, move |server| server.rules.take(&server.limiter, set)).await?;
-        Ok(taken.unwrap_or(Applied { from, to: version }))
+        Ok(taken.unwrap_or(RulesChange { from, to: version }))
     }
 }
 
-impl Stored {
+impl StoredSet {
     /// Why version `present`, which the writer does not know, is in the way. A set that is damaged
     /// applies nowhere, so reading the rules again would not tell its version.
-    async fn conflict(&self, state: &mut State, present: u64) -> RulesError {
+    async fn conflict(&self, state: &mut StoredState, present: u64) -> RulesError {
         let found = match self.words(state, &self.key, b"").await {
             Ok(words) => edition::read(&self.key, words),
             Err(_) => return RulesError::Conflict { present },
         };
         let wrong = match found {
-            Ok(Found::Edition(edition)) => {
+            Ok(EditionLookup::Edition(edition)) => {
                 let key = self.key.clone();
                 let loading = tokio::task::spawn_blocking(move || edition::load(&key, &edition));
                 loading.await.ok().and_then(Result::err)
@@ -212,7 +215,7 @@ async fn take(
     server: &Arc<ServerState>,
     key: &str,
     edition: Edition,
-) -> Result<Option<Applied>, RulesError> {
+) -> Result<Option<RulesChange>, RulesError> {
     let key = key.to_owned();
     blocking(server, move |server| {
         let set = edition::load(&key, &edition)?;

@@ -13,8 +13,8 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
-use super::stored::Look;
-use super::{Applied, Authority, RulesError, change_notices};
+use super::stored::ReadMode;
+use super::{Authority, RulesChange, RulesError, change_notices};
 use crate::state::ServerState;
 
 /// How long to wait for more, as one save makes several notices.
@@ -79,11 +79,12 @@ pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
 
 /// Looks once, off the threads that serve, at all there is.
 pub(crate) async fn look(server: &Arc<ServerState>) {
-    look_how(server, Look::Anew).await;
+    look_how(server, ReadMode::Everything).await;
 }
 
-pub(super) async fn look_how(server: &Arc<ServerState>, how: Look) {
-    let how = if server.rules.anew.swap(false, Ordering::Relaxed) { Look::Anew } else { how };
+pub(super) async fn look_how(server: &Arc<ServerState>, how: ReadMode) {
+    let how =
+        if server.rules.anew.swap(false, Ordering::Relaxed) { ReadMode::Everything } else { how };
     let looked = match &server.rules.authority {
         Authority::File(..) => {
             super::stored::blocking(server, |server| server.rules.refresh(&server.limiter)).await
@@ -110,11 +111,11 @@ pub(super) async fn hear(server: &Arc<ServerState>, message: &[u8]) {
             let heard = hashes.hear(server, message).await;
             tell(server, server.rules.noted(heard));
         }
-        _ => look_how(server, Look::Again).await,
+        _ => look_how(server, ReadMode::Changes).await,
     }
 }
 
-fn tell(server: &ServerState, looked: Result<Option<Applied>, RulesError>) {
+fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
     match looked {
         Ok(Some(applied)) => {
             tracing::info!(from = applied.from, version = applied.to, "other rules apply");
@@ -123,7 +124,7 @@ fn tell(server: &ServerState, looked: Result<Option<Applied>, RulesError>) {
         Err(error) => {
             let version = server.limiter.rules().version();
             tracing::error!(%error, version, "the rules were not taken; those before still apply");
-            server.events.tell(
+            server.events.publish(
                 "rules-rejected",
                 || serde_json::json!({ "error": error.to_string(), "version": version }),
             );

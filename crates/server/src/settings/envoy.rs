@@ -16,7 +16,7 @@ use crate::protocols::grpc::{self, HeaderNames};
 
 words! {
     /// Whether a domain may be spread over several files.
-    Domains {
+    EnvoyDomains {
         /// It may not.
         Separate = "separate",
         /// It may, as with `MERGE_DOMAIN_CONFIG`.
@@ -26,7 +26,7 @@ words! {
 
 words! {
     /// What is charged when a descriptor of a call is over its limit.
-    Charge {
+    EnvoyCharge {
         /// Nothing.
         AllOrNone = "all-or-none",
         /// Every descriptor by itself, as the reference charges.
@@ -36,7 +36,7 @@ words! {
 
 words! {
     /// What answers while the store does not.
-    OnOutage {
+    EnvoyOnOutage {
         /// This node, by its share of each limit.
         Local = "local",
         /// Everything passes.
@@ -48,7 +48,7 @@ words! {
 
 words! {
     /// Whether anybody is refused.
-    Mode {
+    EnvoyMode {
         /// Who is over a limit is.
         Enforce = "enforce",
         /// Nobody is, as with `SHADOW_MODE`.
@@ -58,7 +58,7 @@ words! {
 
 words! {
     /// Whether answers carry dynamic metadata.
-    Metadata {
+    EnvoyMetadata {
         /// They do not.
         Omit = "omit",
         /// They do, as with `RESPONSE_DYNAMIC_METADATA`.
@@ -68,9 +68,9 @@ words! {
 
 /// The headers that Envoy adds to responses: `off`, `on`, or the names of three.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Headers(pub Option<HeaderNames>);
+pub struct EnvoyHeaders(pub Option<HeaderNames>);
 
-impl FromStr for Headers {
+impl FromStr for EnvoyHeaders {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -95,7 +95,7 @@ impl FromStr for Headers {
     }
 }
 
-from_text!(Domains, Charge, OnOutage, Mode, Metadata, Headers);
+from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyMode, EnvoyMetadata, EnvoyHeaders);
 
 /// What holds for Envoy's calls.
 #[derive(Clone, Debug)]
@@ -103,49 +103,53 @@ pub struct EnvoySettings {
     /// Files, and directories of files, of envoyproxy/ratelimit.
     pub rules: Vec<PathBuf>,
     /// Whether a domain may be in several of them.
-    pub domains: Domains,
+    pub domains: EnvoyDomains,
     /// How calls are answered.
-    pub calls: grpc::Settings,
+    pub calls: grpc::GrpcSettings,
 }
 
 impl Default for EnvoySettings {
     fn default() -> Self {
-        Self { rules: Vec::new(), domains: Domains::Separate, calls: grpc::Settings::default() }
+        Self {
+            rules: Vec::new(),
+            domains: EnvoyDomains::Separate,
+            calls: grpc::GrpcSettings::default(),
+        }
     }
 }
 
 /// What was said about how calls are answered.
 #[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) charge: Option<Charge>,
-    pub(super) on_outage: Option<OnOutage>,
-    pub(super) mode: Option<Mode>,
-    pub(super) headers: Option<Headers>,
-    pub(super) metadata: Option<Metadata>,
+pub(super) struct EnvoyOptions {
+    pub(super) charge: Option<EnvoyCharge>,
+    pub(super) on_outage: Option<EnvoyOnOutage>,
+    pub(super) mode: Option<EnvoyMode>,
+    pub(super) headers: Option<EnvoyHeaders>,
+    pub(super) metadata: Option<EnvoyMetadata>,
 }
 
-impl Said {
+impl EnvoyOptions {
     /// How calls are answered, by what was said and by defaults.
-    pub(super) fn resolve(self) -> grpc::Settings {
+    pub(super) fn resolve(self) -> grpc::GrpcSettings {
         let charge = match self.charge {
-            None | Some(Charge::AllOrNone) => envoy::Charge::AllOrNone,
-            Some(Charge::All) => envoy::Charge::All,
+            None | Some(EnvoyCharge::AllOrNone) => envoy::Charge::AllOrNone,
+            Some(EnvoyCharge::All) => envoy::Charge::All,
         };
         let on_outage = match self.on_outage {
-            None | Some(OnOutage::Local) => declaration::OnOutage::Local,
-            Some(OnOutage::Admit) => declaration::OnOutage::Admit,
-            Some(OnOutage::Refuse) => declaration::OnOutage::Refuse,
+            None | Some(EnvoyOnOutage::Local) => declaration::OnOutage::Local,
+            Some(EnvoyOnOutage::Admit) => declaration::OnOutage::Admit,
+            Some(EnvoyOnOutage::Refuse) => declaration::OnOutage::Refuse,
         };
-        grpc::Settings {
+        grpc::GrpcSettings {
             conduct: Conduct::DEFAULT.charging(charge).in_outages(on_outage),
             enforcement: match self.mode {
-                None | Some(Mode::Enforce) => grpc::Enforcement::Enforce,
-                Some(Mode::Shadow) => grpc::Enforcement::Shadow,
+                None | Some(EnvoyMode::Enforce) => grpc::Enforcement::Enforce,
+                Some(EnvoyMode::Shadow) => grpc::Enforcement::Shadow,
             },
             headers: self.headers.and_then(|headers| headers.0),
             metadata: match self.metadata {
-                None | Some(Metadata::Omit) => grpc::Metadata::Omit,
-                Some(Metadata::Include) => grpc::Metadata::Include,
+                None | Some(EnvoyMetadata::Omit) => grpc::Metadata::Omit,
+                Some(EnvoyMetadata::Include) => grpc::Metadata::Include,
             },
         }
     }
@@ -170,11 +174,11 @@ mod tests {
         let settings = toml::from_str::<super::super::Options>(file).unwrap().resolve().unwrap();
         assert_eq!(
             settings.listen[crate::Listener::Grpc],
-            super::super::Listen::At(([127, 0, 0, 1], 9).into())
+            super::super::ListenAddress::At(([127, 0, 0, 1], 9).into())
         );
         let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
-        assert_eq!(domains, Domains::Merge);
+        assert_eq!(domains, EnvoyDomains::Merge);
         let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
         assert_eq!(calls.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
         assert_eq!(calls.enforcement, grpc::Enforcement::Shadow);
@@ -186,12 +190,12 @@ mod tests {
 
     #[test]
     fn headers_are_off_on_or_three_names() {
-        assert_eq!("off".parse(), Ok(Headers(None)));
-        assert_eq!("on".parse(), Ok(Headers(Some(HeaderNames::default()))));
-        let Headers(Some(names)) = "X-L, X-Rem,X-Res".parse().unwrap() else { panic!() };
+        assert_eq!("off".parse(), Ok(EnvoyHeaders(None)));
+        assert_eq!("on".parse(), Ok(EnvoyHeaders(Some(HeaderNames::default()))));
+        let EnvoyHeaders(Some(names)) = "X-L, X-Rem,X-Res".parse().unwrap() else { panic!() };
         assert_eq!((&*names.limit, &*names.remaining, &*names.reset), ("X-L", "X-Rem", "X-Res"));
         for bad in ["", "yes", "a,b", "a,b,c,d", "a,b,c d", "a,,c"] {
-            assert!(bad.parse::<Headers>().is_err(), "{bad:?}");
+            assert!(bad.parse::<EnvoyHeaders>().is_err(), "{bad:?}");
         }
     }
 }

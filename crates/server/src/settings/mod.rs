@@ -22,8 +22,10 @@ use tollgate::http::Trust;
 use crate::listener::{Listener, PerListener};
 use crate::tls;
 use envoy::EnvoySettings;
-use rules_from::{RulesFrom, Said};
-use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
+use rules_from::{RulesFrom, RulesFromOptions};
+use value::{
+    AttributeHeader, DurationText, ListenAddress, LogFormat, LogLevel, Secret, WithoutRules,
+};
 
 /// Defines the options once: as fields, and for [`Options::or`].
 macro_rules! options {
@@ -63,7 +65,7 @@ options! {
         pub store_password_file: Option<PathBuf>,
         /// How long Redis may take for a decision [default: 20ms]
         #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
-        pub store_deadline: Option<Lasting>,
+        pub store_deadline: Option<DurationText>,
         /// How many keys the embedded store keeps [default: 1000000]
         #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
         pub max_keys: Option<usize>,
@@ -103,7 +105,7 @@ options! {
         pub rules_domain: Option<String>,
         /// How often the rules are looked at besides being watched [default: 1s]
         #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
-        pub rules_poll: Option<Lasting>,
+        pub rules_poll: Option<DurationText>,
         /// A directory for the last good rules, which a restart falls back on
         #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
         pub state_dir: Option<PathBuf>,
@@ -112,41 +114,41 @@ options! {
         pub without_rules: Option<WithoutRules>,
         /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
         #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
-        pub http: Option<Listen>,
+        pub http: Option<ListenAddress>,
         /// Where Envoy's rate limit service is served over gRPC, or `off` [default: 127.0.0.1:8081]
         #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
-        pub grpc: Option<Listen>,
+        pub grpc: Option<ListenAddress>,
         /// Files of envoyproxy/ratelimit, and directories of them; read again whenever they change
         #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
         pub envoy_rules: Option<Vec<PathBuf>>,
         /// Whether a domain may be in several of them: separate or merge [default: separate]
         #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
-        pub envoy_domains: Option<envoy::Domains>,
+        pub envoy_domains: Option<envoy::EnvoyDomains>,
         /// What a call of Envoy's that is over a limit is charged: all-or-none or all [default:
         /// all-or-none]
         #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
-        pub envoy_charge: Option<envoy::Charge>,
+        pub envoy_charge: Option<envoy::EnvoyCharge>,
         /// What answers Envoy while the store does not: local, admit or refuse [default: local]
         #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
-        pub envoy_on_outage: Option<envoy::OnOutage>,
+        pub envoy_on_outage: Option<envoy::EnvoyOnOutage>,
         /// Whether Envoy is told to refuse anybody: enforce or shadow [default: enforce]
         #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
-        pub envoy_mode: Option<envoy::Mode>,
+        pub envoy_mode: Option<envoy::EnvoyMode>,
         /// Headers that Envoy adds to responses: off, on, or three names [default: off]
         #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
-        pub envoy_headers: Option<envoy::Headers>,
+        pub envoy_headers: Option<envoy::EnvoyHeaders>,
         /// Whether answers to Envoy carry dynamic metadata: omit or include [default: omit]
         #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
-        pub envoy_metadata: Option<envoy::Metadata>,
+        pub envoy_metadata: Option<envoy::EnvoyMetadata>,
         /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
         #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
-        pub resp: Option<Listen>,
+        pub resp: Option<ListenAddress>,
         /// Threads that serve the Redis protocol [default: half the cores, at least 1]
         #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
         pub resp_threads: Option<usize>,
         /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
         #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
-        pub admin: Option<Listen>,
+        pub admin: Option<ListenAddress>,
         /// The certificate chain of the HTTP, gRPC and admin listeners, as PEM; followed
         #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
         pub tls_cert: Option<PathBuf>,
@@ -184,10 +186,10 @@ options! {
         pub auth_attribute: Option<Vec<AttributeHeader>>,
         /// How long readiness is off before connections are drained [default: 0s]
         #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
-        pub drain_delay: Option<Lasting>,
+        pub drain_delay: Option<DurationText>,
         /// How long connections may take to end [default: 10s]
         #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
-        pub drain_timeout: Option<Lasting>,
+        pub drain_timeout: Option<DurationText>,
         /// off, error, warn, info, debug or trace [default: info]
         #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
         pub log_level: Option<LogLevel>,
@@ -246,7 +248,8 @@ impl Options {
         let listen = PerListener::new(|listener| {
             listener.setting(&self).unwrap_or(defaults.listen[listener])
         });
-        let lasting = |said: Option<Lasting>, default: Duration| said.map_or(default, |it| it.0);
+        let lasting =
+            |said: Option<DurationText>, default: Duration| said.map_or(default, |it| it.0);
         let trust = Trust::proxies(self.trust.unwrap_or_default())
             .map_err(|error| SettingsError(format!("trust: {error}")))?;
         let settings = Settings {
@@ -264,7 +267,7 @@ impl Options {
                 .map(|text| fleet_secret(&text))
                 .transpose()?,
             rules: self.rules,
-            rules_from: RulesFrom::new(Said {
+            rules_from: RulesFrom::new(RulesFromOptions {
                 from: secret("rules-from", self.rules_from, self.rules_from_file)?,
                 name: self.rules_name,
                 pattern: self.rules_pattern,
@@ -293,7 +296,7 @@ impl Options {
     }
 
     fn take_envoy(&mut self) -> EnvoySettings {
-        let said = envoy::Said {
+        let said = envoy::EnvoyOptions {
             charge: self.envoy_charge,
             on_outage: self.envoy_on_outage,
             mode: self.envoy_mode,
@@ -302,7 +305,7 @@ impl Options {
         };
         EnvoySettings {
             rules: self.envoy_rules.take().unwrap_or_default(),
-            domains: self.envoy_domains.unwrap_or(envoy::Domains::Separate),
+            domains: self.envoy_domains.unwrap_or(envoy::EnvoyDomains::Separate),
             calls: said.resolve(),
         }
     }
@@ -339,13 +342,13 @@ pub struct Settings {
     /// What requests are told before there are rules.
     pub without_rules: WithoutRules,
     /// Where each listener is.
-    pub listen: PerListener<Listen>,
+    pub listen: PerListener<ListenAddress>,
     /// How Envoy's calls are answered, and by which rules.
     pub envoy: EnvoySettings,
     /// How many threads serve the Redis protocol.
     pub resp_threads: usize,
     /// The certificate of the HTTP, gRPC and admin listeners, and its key.
-    pub tls: Option<tls::Files>,
+    pub tls: Option<tls::TlsFiles>,
     /// How many connections a listener serves at a time.
     pub max_connections: usize,
     /// What clients of the HTTP, gRPC and RESP listeners must say.
@@ -394,7 +397,7 @@ impl Default for Settings {
             rules_poll: Duration::from_secs(1),
             state_dir: None,
             without_rules: WithoutRules::Admit,
-            listen: PerListener::new(|listener| Listen::At(listener.default_address())),
+            listen: PerListener::new(|listener| ListenAddress::At(listener.default_address())),
             envoy: EnvoySettings::default(),
             resp_threads: (cores / 2).clamp(1, MAX_THREADS),
             tls: None,
@@ -415,7 +418,7 @@ impl Default for Settings {
 impl Settings {
     /// The defaults, with every listener on a free port of loopback.
     pub fn on_free_ports() -> Self {
-        let free = Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let free = ListenAddress::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         Self { listen: PerListener::new(|_| free), ..Self::default() }
     }
 
@@ -425,14 +428,14 @@ impl Settings {
     }
 
     fn checked(self) -> Result<Self, SettingsError> {
-        if self.listen == PerListener::new(|_| Listen::Off) {
+        if self.listen == PerListener::new(|_| ListenAddress::Off) {
             let flags = Listener::ALL.map(|listener| format!("--{}", listener.name())).join(", ");
             return Err(SettingsError(format!(
                 "every listener is off, so nobody could ask: give one of them an address ({flags}), \
                  such as --http 127.0.0.1:8080"
             )));
         }
-        if let Listen::At(address) = self.listen[Listener::Admin]
+        if let ListenAddress::At(address) = self.listen[Listener::Admin]
             && !address.ip().is_loopback()
             && self.admin_token.is_none()
         {
@@ -470,10 +473,13 @@ impl Settings {
     }
 }
 
-fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<tls::Files>, SettingsError> {
+fn tls(
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Result<Option<tls::TlsFiles>, SettingsError> {
     match (cert, key) {
         (None, None) => Ok(None),
-        (Some(cert), Some(key)) => Ok(Some(tls::Files { cert, key })),
+        (Some(cert), Some(key)) => Ok(Some(tls::TlsFiles { cert, key })),
         (Some(_), None) => {
             Err(SettingsError("tls-cert is set without tls-key: TLS needs both".into()))
         }

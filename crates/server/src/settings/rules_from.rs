@@ -7,22 +7,22 @@ use super::value::Secret;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesFrom {
     /// How they lie there.
-    pub form: Form,
+    pub layout: RulesLayout,
     /// The URL; the store's own Redis if not said.
     pub url: Option<Secret>,
     /// What the set is called there, so that several fit into one Redis.
     pub name: String,
-    /// Of [`Form::Hashes`]: which keys are rules.
+    /// Of [`RulesLayout::Hashes`]: which keys are rules.
     pub pattern: String,
-    /// Of [`Form::Hashes`]: where changes are announced.
+    /// Of [`RulesLayout::Hashes`]: where changes are announced.
     pub channel: String,
-    /// Of [`Form::Hashes`]: the domain that the rules make up.
+    /// Of [`RulesLayout::Hashes`]: the domain that the rules make up.
     pub domain: String,
 }
 
 /// How rules lie in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum RulesLayout {
     /// As one text with a version.
     Set,
     /// As a hash for each rule, which somebody else writes.
@@ -31,7 +31,7 @@ pub enum Form {
 
 /// What is said of them, each if at all.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct RulesFromOptions {
     pub(super) from: Option<Secret>,
     pub(super) name: Option<String>,
     pub(super) pattern: Option<String>,
@@ -45,7 +45,7 @@ const MAX_NAME: usize = 256;
 impl Default for RulesFrom {
     fn default() -> Self {
         Self {
-            form: Form::Set,
+            layout: RulesLayout::Set,
             url: None,
             name: "default".to_owned(),
             pattern: "rate_limit_config:*".to_owned(),
@@ -57,14 +57,14 @@ impl Default for RulesFrom {
 
 impl RulesFrom {
     /// From `redis`, `hashes`, or one of them with a URL: `redis://…`, `hashes:redis://…`.
-    pub(super) fn new(said: Said) -> Result<Option<Self>, SettingsError> {
+    pub(super) fn new(said: RulesFromOptions) -> Result<Option<Self>, SettingsError> {
         let Some(from) = said.from else { return Ok(None) };
         let defaults = Self::default();
-        let (form, url) = match from.expose().strip_prefix("hashes") {
-            Some("") => (Form::Hashes, None),
-            Some(rest) => (Form::Hashes, rest.strip_prefix(':')),
-            None if from.expose() == "redis" => (Form::Set, None),
-            None => (Form::Set, Some(from.expose())),
+        let (layout, url) = match from.expose().strip_prefix("hashes") {
+            Some("") => (RulesLayout::Hashes, None),
+            Some(rest) => (RulesLayout::Hashes, rest.strip_prefix(':')),
+            None if from.expose() == "redis" => (RulesLayout::Set, None),
+            None => (RulesLayout::Set, Some(from.expose())),
         };
         let url = match url {
             None if matches!(from.expose(), "redis" | "hashes") => None,
@@ -79,7 +79,7 @@ impl RulesFrom {
             }
         };
         let from = Self {
-            form,
+            layout,
             url,
             name: said.name.unwrap_or(defaults.name),
             pattern: said.pattern.unwrap_or(defaults.pattern),
@@ -114,21 +114,21 @@ impl RulesFrom {
 mod tests {
     use super::*;
 
-    fn from(text: &str) -> Result<(Form, Option<String>), SettingsError> {
-        let said = Said { from: text.parse().ok(), ..Said::default() };
+    fn from(text: &str) -> Result<(RulesLayout, Option<String>), SettingsError> {
+        let said = RulesFromOptions { from: text.parse().ok(), ..RulesFromOptions::default() };
         RulesFrom::new(said).map(|from| {
             let from = from.unwrap();
-            (from.form, from.url.map(|url| url.expose().to_owned()))
+            (from.layout, from.url.map(|url| url.expose().to_owned()))
         })
     }
 
     #[test]
     fn where_rules_come_from_is_one_word_or_a_url() {
         let there = || Some("redis://h/1".to_owned());
-        assert_eq!(from("redis"), Ok((Form::Set, None)));
-        assert_eq!(from("redis://h/1"), Ok((Form::Set, there())));
-        assert_eq!(from("hashes"), Ok((Form::Hashes, None)));
-        assert_eq!(from("hashes:redis://h/1"), Ok((Form::Hashes, there())));
+        assert_eq!(from("redis"), Ok((RulesLayout::Set, None)));
+        assert_eq!(from("redis://h/1"), Ok((RulesLayout::Set, there())));
+        assert_eq!(from("hashes"), Ok((RulesLayout::Hashes, None)));
+        assert_eq!(from("hashes:redis://h/1"), Ok((RulesLayout::Hashes, there())));
         for wrong in ["rules.yaml", "hashes:", "hashes-redis://h", "redis:", "hashes:x"] {
             let error = from(wrong).unwrap_err().to_string();
             assert!(error.contains("--rules"), "{wrong}: {error}");
@@ -138,8 +138,11 @@ mod tests {
     #[test]
     fn a_name_is_plain() {
         for (name, good) in [("a.B-9_", true), ("", false), ("a}b", false), ("a b", false)] {
-            let said =
-                Said { from: "redis".parse().ok(), name: Some(name.to_owned()), ..Said::default() };
+            let said = RulesFromOptions {
+                from: "redis".parse().ok(),
+                name: Some(name.to_owned()),
+                ..RulesFromOptions::default()
+            };
             assert_eq!(RulesFrom::new(said).is_ok(), good, "{name:?}");
         }
     }

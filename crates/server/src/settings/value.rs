@@ -50,9 +50,9 @@ impl FromStr for Secret {
 
 /// A duration as people write it: `500ms`, `10s`, `2m`, `1h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lasting(pub Duration);
+pub struct DurationText(pub Duration);
 
-impl FromStr for Lasting {
+impl FromStr for DurationText {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -73,14 +73,14 @@ impl FromStr for Lasting {
 
 /// Where a listener is, or that it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// At this address; port 0 takes a free one.
     At(SocketAddr),
     /// Nowhere.
     Off,
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -184,6 +184,6 @@ macro_rules! from_text {
     )+};
 }
 
-from_text!(Secret, Lasting, Listen, WithoutRules, LogFormat, LogLevel, AttributeHeader);
+from_text!(Secret, DurationText, ListenAddress, WithoutRules, LogFormat, LogLevel, AttributeHeader);
 
 pub(super) use {from_text, words};

@@ -13,7 +13,7 @@ use tollgate::core::rule::RuleSet;
 use tollgate::envoy::{Answer, Code, EnvoyRules};
 use tollgate::{Admission, Reason, Ruling};
 
-use super::latency::{Latency, Seen};
+use super::latency::{LatencyHistogram, LatencySnapshot};
 
 /// The way in which a request asked: a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +112,8 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Counts {
     protocols: [Tally; 6],
-    latencies: [Latency; Protocol::ALL.len()],
-    rules: Rules,
+    latencies: [LatencyHistogram; Protocol::ALL.len()],
+    rules: RuleCounts,
     /// Requests of a domain that the rules do not have.
     pub unknown_domain: AtomicU64,
 }
@@ -143,8 +143,8 @@ impl Counts {
     }
 
     /// How long requests took by each protocol.
-    pub fn latencies(&self) -> [(Protocol, Seen); Protocol::ALL.len()] {
-        let mut seen = self.latencies.iter().map(Latency::read);
+    pub fn latencies(&self) -> [(Protocol, LatencySnapshot); Protocol::ALL.len()] {
+        let mut seen = self.latencies.iter().map(LatencyHistogram::read);
         Protocol::ALL.map(|protocol| (protocol, seen.next().unwrap_or_default()))
     }
 
@@ -188,14 +188,14 @@ impl Counts {
 
 /// A request that is under way. Dropped before it ends, as when its client leaves, it is an error.
 #[derive(Debug)]
-pub struct UnderWay<'c> {
+pub struct InFlightRequest<'c> {
     counts: &'c Counts,
     protocol: Protocol,
     began: Instant,
     ended: bool,
 }
 
-impl<'c> UnderWay<'c> {
+impl<'c> InFlightRequest<'c> {
     /// One more by this protocol.
     pub fn new(counts: &'c Counts, protocol: Protocol) -> Self {
         Self { counts, protocol, began: Instant::now(), ended: false }
@@ -214,7 +214,7 @@ impl<'c> UnderWay<'c> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.counts.took(self.protocol, self.began, 1);
@@ -227,23 +227,23 @@ impl Drop for UnderWay<'_> {
 pub const MAX_RULES: usize = 1_000;
 
 /// A domain and a rule.
-type Name = (Arc<str>, Arc<str>);
+type RuleName = (Arc<str>, Arc<str>);
 
 /// Counts by rule.
 #[derive(Debug)]
-struct Rules {
-    table: ArcSwap<Table>,
+struct RuleCounts {
+    table: ArcSwap<RuleTallies>,
     /// The same for Envoy's rules, which have versions of their own.
-    envoy: ArcSwap<Table>,
-    named: Mutex<HashMap<Name, Arc<Tally>>>,
+    envoy: ArcSwap<RuleTallies>,
+    named: Mutex<HashMap<RuleName, Arc<Tally>>>,
     others: Arc<Tally>,
 }
 
-impl Default for Rules {
+impl Default for RuleCounts {
     fn default() -> Self {
         Self {
-            table: ArcSwap::from_pointee(Table::default()),
-            envoy: ArcSwap::from_pointee(Table::default()),
+            table: ArcSwap::from_pointee(RuleTallies::default()),
+            envoy: ArcSwap::from_pointee(RuleTallies::default()),
             named: Mutex::default(),
             others: Arc::default(),
         }
@@ -252,12 +252,12 @@ impl Default for Rules {
 
 /// The tallies of one version's rules, by their index.
 #[derive(Debug, Default)]
-struct Table {
+struct RuleTallies {
     version: u64,
     tallies: Vec<Arc<Tally>>,
 }
 
-impl Rules {
+impl RuleCounts {
     fn count(&self, ruling: &Ruling, outcome: Outcome, rules: impl FnOnce() -> Arc<RuleSet>) {
         let mut findings =
             ruling.findings().filter_map(|finding| Some((finding.rule?, finding.decision)));
@@ -286,14 +286,14 @@ impl Rules {
         add(last);
     }
 
-    fn table(&self, version: u64, rules: impl FnOnce() -> Arc<RuleSet>) -> Guard<Arc<Table>> {
+    fn table(&self, version: u64, rules: impl FnOnce() -> Arc<RuleSet>) -> Guard<Arc<RuleTallies>> {
         let table = self.table.load();
         if table.version == version {
             return table;
         }
         let rules = rules();
         let tallies = self.tallies(rules.rules().map(|rule| (rule.domain(), rule.name())));
-        let table = Arc::new(Table { version: rules.version(), tallies });
+        let table = Arc::new(RuleTallies { version: rules.version(), tallies });
         self.table.store(Arc::clone(&table));
         // A request that was judged by a version that is gone already: its rules have other places.
         Guard::from_inner(if rules.version() == version { table } else { Arc::default() })
@@ -327,13 +327,13 @@ impl Rules {
         }
     }
 
-    fn envoy_table(&self, rules: &EnvoyRules) -> Guard<Arc<Table>> {
+    fn envoy_table(&self, rules: &EnvoyRules) -> Guard<Arc<RuleTallies>> {
         let table = self.envoy.load();
         if table.version == rules.version() {
             return table;
         }
         let tallies = self.tallies(rules.rules().iter().map(|rule| (rule.domain(), rule.path())));
-        let made = Arc::new(Table { version: rules.version(), tallies });
+        let made = Arc::new(RuleTallies { version: rules.version(), tallies });
         // Whoever was answered by a version that is gone must not bring it back.
         if table.version < rules.version() {
             self.envoy.store(Arc::clone(&made));

@@ -27,7 +27,7 @@ const MAX_TEXT: usize = 128;
 
 /// One refusal, and why.
 #[derive(Clone, Debug, Serialize)]
-pub struct Refusal {
+pub struct RefusalRecord {
     /// When, in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
     /// was not asked, and 0 if it never answered.
     pub at_us: u64,
@@ -51,7 +51,7 @@ pub struct Refusal {
 
 /// A key and how often it was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refused {
+pub struct RefusedKey {
     /// In which domain.
     pub domain: String,
     /// By which rule.
@@ -66,21 +66,21 @@ pub struct Refused {
 
 /// What is remembered of refusals.
 #[derive(Debug, Default)]
-pub struct Refusals {
-    recent: Mutex<VecDeque<Refusal>>,
-    top: Mutex<Top>,
+pub struct RefusalLog {
+    recent: Mutex<VecDeque<RefusalRecord>>,
+    top: Mutex<SpaceSaving>,
 }
 
 /// The sketch. Hashes are apart from their rows, so that looking for one reads little.
 #[derive(Debug, Default)]
-struct Top {
+struct SpaceSaving {
     hashes: Vec<u64>,
-    rows: Vec<Refused>,
+    rows: Vec<RefusedKey>,
 }
 
-impl Refusals {
+impl RefusalLog {
     /// Remembers a refusal that stands for `weight` of them.
-    pub fn add(&self, refusal: Refusal, weight: u64) {
+    pub fn add(&self, refusal: RefusalRecord, weight: u64) {
         let rule = refusal.rule.as_deref().unwrap_or(refusal.reason);
         self.count(&refusal.domain, rule, &refusal.key, weight);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ impl Refusals {
     fn count(&self, domain: &str, rule: &str, key: &str, weight: u64) {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((domain, rule, key));
         let mut top = self.top.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |row: &Refused| row.key == key && row.rule == rule && row.domain == domain;
+        let same = |row: &RefusedKey| row.key == key && row.rule == rule && row.domain == domain;
         let at = top.hashes.iter().position(|known| *known == hash);
         if let Some(row) = at.and_then(|at| top.rows.get_mut(at)).filter(|row| same(row)) {
             row.count = row.count.saturating_add(weight);
@@ -111,7 +111,7 @@ impl Refusals {
             }
         }
         top.hashes.push(hash);
-        top.rows.push(Refused {
+        top.rows.push(RefusedKey {
             domain: domain.to_owned(),
             rule: rule.to_owned(),
             key: key.to_owned(),
@@ -121,13 +121,13 @@ impl Refusals {
     }
 
     /// The last refusals, the latest first.
-    pub fn recent(&self, most: usize) -> Vec<Refusal> {
+    pub fn recent(&self, most: usize) -> Vec<RefusalRecord> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().rev().take(most).cloned().collect()
     }
 
     /// The keys that are refused most.
-    pub fn top(&self, most: usize) -> Vec<Refused> {
+    pub fn top(&self, most: usize) -> Vec<RefusedKey> {
         let mut top = self.top.lock().unwrap_or_else(PoisonError::into_inner).rows.clone();
         top.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
         top.truncate(most);
@@ -135,7 +135,7 @@ impl Refusals {
     }
 }
 
-impl Refusal {
+impl RefusalRecord {
     /// What is remembered of a ruling that refuses.
     pub fn new(
         protocol: Protocol,
@@ -205,8 +205,8 @@ pub(crate) fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn refusal(key: &str) -> Refusal {
-        Refusal {
+    fn refusal(key: &str) -> RefusalRecord {
+        RefusalRecord {
             at_us: 0,
             protocol: "http",
             domain: "shop".to_owned(),
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_ring_forgets_the_oldest() {
-        let refusals = Refusals::default();
+        let refusals = RefusalLog::default();
         for number in 0..=MAX_RECENT {
             refusals.add(refusal(&number.to_string()), 1);
         }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_keys_does_not_hide_the_heaviest_and_no_count_is_too_low() {
-        let refusals = Refusals::default();
+        let refusals = RefusalLog::default();
         for number in 0..5_000 {
             refusals.add(refusal(&number.to_string()), 1);
             if number % 4 == 0 {

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Duration, UInt64Value, Value};
 use tollgate::envoy::{Charge, Conduct};
-use tollgate_server::protocols::grpc::{Enforcement, HeaderNames, Metadata, Settings};
+use tollgate_server::protocols::grpc::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 use crate::support::{GrpcServer, NOW, d, limiter, shop, told};
 
@@ -24,8 +24,8 @@ descriptors:
   - { key: dark, shadow_mode: true, rate_limit: { unit: hour, requests_per_unit: 1 } }
 ";
 
-async fn serve(change: impl FnOnce(&mut Settings)) -> GrpcServer {
-    let mut settings = Settings::default();
+async fn serve(change: impl FnOnce(&mut GrpcSettings)) -> GrpcServer {
+    let mut settings = GrpcSettings::default();
     change(&mut settings);
     GrpcServer::open(limiter(SHOP), settings).await
 }

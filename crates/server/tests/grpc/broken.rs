@@ -3,7 +3,7 @@
 use prost::Message;
 use tollgate::core::testing::Rng;
 use tollgate_server::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate_server::protocols::grpc::{Metadata, RateLimits, Settings};
+use tollgate_server::protocols::grpc::{GrpcSettings, Metadata, RateLimits};
 
 use crate::support::{d, limiter, shop};
 
@@ -30,7 +30,7 @@ fn broken(rng: &mut Rng, bytes: &mut Vec<u8>, alphabet: &[u8]) {
 
 #[tokio::test]
 async fn broken_requests_are_answered_or_refused() {
-    let mut settings = Settings::default();
+    let mut settings = GrpcSettings::default();
     settings.metadata = Metadata::Include;
     let limits = RateLimits::new(limiter(SHOP), settings);
     let whole = envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest {

@@ -1,6 +1,8 @@
 //! `/json`, as the reference answers it.
 
-use tollgate_server::protocols::grpc::{HeaderNames, MAX_MESSAGE, Metadata, RateLimits, Settings};
+use tollgate_server::protocols::grpc::{
+    GrpcSettings, HeaderNames, MAX_MESSAGE, Metadata, RateLimits,
+};
 
 use crate::support::limiter;
 
@@ -13,7 +15,7 @@ descriptors:
 
 #[tokio::test]
 async fn a_request_in_json_is_answered_in_json() {
-    let limits = RateLimits::new(limiter(SHOP), Settings::default());
+    let limits = RateLimits::new(limiter(SHOP), GrpcSettings::default());
     let ask = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"two","value":"a"}]}, {"entries":[{"key":"x","value":""}]}]}"#;
 
     let (status, body) = limits.answer_json(ask).await;
@@ -34,7 +36,7 @@ async fn a_request_in_json_is_answered_in_json() {
 
 #[tokio::test]
 async fn every_field_has_its_spellings() {
-    let limits = RateLimits::new(limiter(SHOP), Settings::default());
+    let limits = RateLimits::new(limiter(SHOP), GrpcSettings::default());
     let asked = |descriptor: &str| format!(r#"{{"domain":"shop","descriptors":[{descriptor}]}}"#);
     let entries = r#""entries":[{"key":"two","value":"a"}]"#;
     for (descriptor, status, left) in [
@@ -58,7 +60,7 @@ async fn every_field_has_its_spellings() {
 
 #[tokio::test]
 async fn whatever_goes_wrong_is_400() {
-    let limits = RateLimits::new(limiter(SHOP), Settings::default());
+    let limits = RateLimits::new(limiter(SHOP), GrpcSettings::default());
     for (text, says) in [
         ("", "EOF"),
         ("[]", "the request is not an object"),
@@ -103,7 +105,7 @@ async fn whatever_goes_wrong_is_400() {
 
 #[tokio::test]
 async fn headers_and_metadata_are_in_the_body() {
-    let mut settings = Settings::default();
+    let mut settings = GrpcSettings::default();
     settings.headers = Some(HeaderNames::default());
     settings.metadata = Metadata::Include;
     let limits = RateLimits::new(limiter(SHOP), settings);

@@ -7,7 +7,7 @@ use tollgate::envoy::Conduct;
 use tollgate_harness::RedisServer;
 use tollgate_server::Listener;
 use tollgate_server::settings::Settings;
-use tollgate_server::settings::value::Listen;
+use tollgate_server::settings::value::ListenAddress;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -85,7 +85,7 @@ async fn every_call_is_counted_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_keys_and_events_know_the_door() {
     let running = start(|_| {}).await;
-    let mut events = running.server.state().events.listen().unwrap();
+    let mut events = running.server.state().events.subscribe().unwrap();
     let mut client = Client::at(grpc(&running)).await;
     let both = [d("ten=b"), hits(d("two=a"), 3)];
 
@@ -154,7 +154,7 @@ async fn calls_can_be_explained() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn giving_back_needs_a_token_off_loopback() {
-    let everywhere: Listen = "0.0.0.0:0".parse().unwrap();
+    let everywhere: ListenAddress = "0.0.0.0:0".parse().unwrap();
     let running = start(|settings| {
         settings.listen[Listener::Grpc] = everywhere;
         settings.listen[Listener::Http] = everywhere;

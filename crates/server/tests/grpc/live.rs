@@ -72,7 +72,7 @@ async fn files_of_a_directory_are_followed_and_what_was_used_stays_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_keeps_what_was_right() {
     let running = start(&[("edge.yaml", domain("edge", 2))], |_| {}).await;
-    let mut events = running.server.state().events.listen().unwrap();
+    let mut events = running.server.state().events.subscribe().unwrap();
     let file = running.dir.path().join("envoy/edge.yaml");
 
     std::fs::write(&file, "domain: edge\ndescriptor: []\n").unwrap();

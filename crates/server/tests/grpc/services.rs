@@ -1,7 +1,7 @@
 //! Health and reflection.
 
 use tokio_stream::StreamExt;
-use tollgate_server::protocols::grpc::{HEALTH_NAME, Settings};
+use tollgate_server::protocols::grpc::{GrpcSettings, HEALTH_NAME};
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus as Told;
@@ -15,7 +15,7 @@ use crate::support::{GrpcServer, limiter};
 
 #[tokio::test]
 async fn health_is_told_under_the_names_people_ask_for() {
-    let server = GrpcServer::open(limiter("domain: shop"), Settings::default()).await;
+    let server = GrpcServer::open(limiter("domain: shop"), GrpcSettings::default()).await;
     let mut client = HealthClient::new(server.channel().await);
     let mut ask = async |service: &str| {
         let request = HealthCheckRequest { service: service.to_owned() };
@@ -32,7 +32,7 @@ async fn health_is_told_under_the_names_people_ask_for() {
 
 #[tokio::test]
 async fn reflection_lists_the_services_and_their_files() {
-    let server = GrpcServer::open(limiter("domain: shop"), Settings::default()).await;
+    let server = GrpcServer::open(limiter("domain: shop"), GrpcSettings::default()).await;
     let mut client = ServerReflectionClient::new(server.channel().await);
     let mut ask = async |message: MessageRequest| {
         let request =

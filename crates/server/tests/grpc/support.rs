@@ -11,7 +11,7 @@ use tollgate::core::testing::ManualClock;
 use tollgate::core::{Store, Timestamp};
 use tollgate::envoy::EnvoyRules;
 use tollgate::{EmbeddedStore, Limiter};
-use tollgate_server::protocols::grpc::{Settings, routes};
+use tollgate_server::protocols::grpc::{GrpcSettings, routes};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
@@ -39,7 +39,10 @@ pub(crate) struct GrpcServer {
 }
 
 impl GrpcServer {
-    pub(crate) async fn open<S: Store + 'static>(limiter: Limiter<S>, settings: Settings) -> Self {
+    pub(crate) async fn open<S: Store + 'static>(
+        limiter: Limiter<S>,
+        settings: GrpcSettings,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (routes, health) = routes(limiter, settings).await.unwrap();
@@ -141,7 +144,7 @@ pub(crate) fn grpc(running: &crate::server::Running) -> SocketAddr {
 
 /// Waits for an event of this name, past others.
 pub(crate) async fn event(
-    listener: &mut tollgate_server::telemetry::events::Listener,
+    listener: &mut tollgate_server::telemetry::events::Subscriber,
     name: &str,
 ) -> String {
     loop {

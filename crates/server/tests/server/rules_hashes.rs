@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::core::rule::declaration::Mode;
 use tollgate_harness::RedisServer;
 use tollgate_server::settings::Settings;
-use tollgate_server::settings::rules_from::{Form, RulesFrom};
+use tollgate_server::settings::rules_from::{RulesFrom, RulesLayout};
 
 use super::program::run;
 use super::rules_redis::hset;
@@ -17,7 +17,7 @@ pub(crate) async fn on(redis: &RedisServer, change: impl FnOnce(&mut Settings)) 
     start_with(|settings| {
         settings.rules = None;
         settings.rules_from = Some(RulesFrom {
-            form: Form::Hashes,
+            layout: RulesLayout::Hashes,
             url: redis.url().parse().ok(),
             ..RulesFrom::default()
         });

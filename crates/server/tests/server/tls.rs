@@ -11,7 +11,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tollgate_server::telemetry::log::LevelHandle;
-use tollgate_server::tls::Files;
+use tollgate_server::tls::TlsFiles;
 use tollgate_server::{Server, StartError};
 
 use super::support::{
@@ -33,8 +33,8 @@ impl Pair {
         Self { cert: cert.pem(), key: key.serialize_pem(), der: cert.der().clone() }
     }
 
-    fn write(&self, dir: &Path) -> Files {
-        let files = Files { cert: dir.join("tls.crt"), key: dir.join("tls.key") };
+    fn write(&self, dir: &Path) -> TlsFiles {
+        let files = TlsFiles { cert: dir.join("tls.crt"), key: dir.join("tls.key") };
         std::fs::write(&files.cert, &self.cert).unwrap();
         std::fs::write(&files.key, &self.key).unwrap();
         files
@@ -76,7 +76,7 @@ fn metric(pair: &Pair, at: SocketAddr, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
-async fn start(files: Files) -> Running {
+async fn start(files: TlsFiles) -> Running {
     start_with(|settings| settings.tls = Some(files)).await
 }
 
@@ -146,7 +146,7 @@ async fn another_certificate_is_used_as_soon_as_the_links_are_swapped() {
     symlink("a", at("..data")).unwrap();
     symlink("..data/tls.crt", at("tls.crt")).unwrap();
     symlink("..data/tls.key", at("tls.key")).unwrap();
-    let running = start(Files { cert: at("tls.crt"), key: at("tls.key") }).await;
+    let running = start(TlsFiles { cert: at("tls.crt"), key: at("tls.key") }).await;
     let mut old = first.connect(running.http, b"http/1.1").unwrap();
     assert_eq!(get(&mut old, "/healthz").0, 200);
 
@@ -256,7 +256,7 @@ async fn a_server_that_cannot_speak_tls_as_told_does_not_start() {
     let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
     let files = first.write(dir.path());
     std::fs::write(&files.key, &second.key).unwrap();
-    let nowhere = Files { cert: dir.path().join("none.pem"), key: files.key.clone() };
+    let nowhere = TlsFiles { cert: dir.path().join("none.pem"), key: files.key.clone() };
 
     for (files, why) in [(files, "are no pair"), (nowhere, "none.pem cannot be read")] {
         let mut settings = settings(&dir);

@@ -24,13 +24,13 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// A command that runs. It is killed when this is dropped.
-pub(super) struct Running {
+pub(super) struct ChildProcess {
     child: Child,
     id: Option<Pid>,
     foreground: bool,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts it.
     pub(super) fn start(
         command: &[OsString],

@@ -21,9 +21,9 @@ const NAMES: [(&str, Signal); 9] = [
 
 /// A signal as it is written on a command line: `TERM`, `SIGTERM` or `15`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named(pub(super) Signal);
+pub(crate) struct SignalName(pub(super) Signal);
 
-impl FromStr for Named {
+impl FromStr for SignalName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn signals_are_named_in_every_usual_way() {
         for text in ["TERM", "SIGTERM", "term", "15"] {
-            assert_eq!(text.parse(), Ok(Named(Signal::TERM)), "{text}");
+            assert_eq!(text.parse(), Ok(SignalName(Signal::TERM)), "{text}");
         }
         for text in ["", "SIG", "0", "-1", "99", "SOON"] {
-            assert!(text.parse::<Named>().is_err(), "{text}");
+            assert!(text.parse::<SignalName>().is_err(), "{text}");
         }
         assert_eq!(name(Signal::INT), "INT");
         assert_eq!([status(9), status(15), status(i32::MAX)], [137, 143, 255]);

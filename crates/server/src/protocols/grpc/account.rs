@@ -1,7 +1,7 @@
 //! What a server keeps of Envoy's calls: counts, refusals, events.
 //!
 //! A call is counted once, when it is answered; one that never is, as it was malformed or its client
-//! left, is an error when its [`Pending`] is dropped.
+//! left, is an error when its [`InFlightCall`] is dropped.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::Instant;
 use tollgate::envoy::{Answer, CallError, Code, Status};
 
-use super::own;
+use super::own_rules;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use super::service::{Answered, Unanswered};
+use super::service::{CallAnswer, CallFailure};
 use crate::state::{ServerState, millis_up};
 use crate::telemetry::counts::{Outcome, Protocol};
-use crate::telemetry::refusals::{Refusal, cut};
+use crate::telemetry::refusals::{RefusalRecord, cut};
 
 /// A call over gRPC that is under way. Travels with the request, to where it is decoded and judged.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct InFlightCall {
     server: Arc<ServerState>,
     may_give_back: bool,
     began: Instant,
     ended: AtomicBool,
 }
 
-impl Pending {
+impl InFlightCall {
     pub(super) fn new(server: Arc<ServerState>, may_give_back: bool) -> Self {
         Self { server, may_give_back, began: Instant::now(), ended: AtomicBool::new(false) }
     }
@@ -43,13 +43,17 @@ impl Pending {
     }
 
     /// It was answered so.
-    pub(super) fn judged(&self, asked: &RateLimitRequest, answered: &Result<Answered, Unanswered>) {
+    pub(super) fn judged(
+        &self,
+        asked: &RateLimitRequest,
+        answered: &Result<CallAnswer, CallFailure>,
+    ) {
         self.ended.store(true, Ordering::Relaxed);
         record(&self.server, Protocol::Grpc, asked, answered);
     }
 }
 
-impl Drop for Pending {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         self.server.counts.took(Protocol::Grpc, self.began, 1);
         if !*self.ended.get_mut() {
@@ -63,16 +67,16 @@ pub(crate) fn record(
     server: &ServerState,
     protocol: Protocol,
     asked: &RateLimitRequest,
-    answered: &Result<Answered, Unanswered>,
+    answered: &Result<CallAnswer, CallFailure>,
 ) {
     let answer = match answered {
-        Ok(Answered::Envoy(answer)) => answer,
-        Ok(Answered::Own(own)) => match (&own.said, own::ask(asked)) {
+        Ok(CallAnswer::Envoy(answer)) => answer,
+        Ok(CallAnswer::Rules(own)) => match (&own.said, own_rules::ask(asked)) {
             (Ok(admission), Ok(ask)) => return server.record(protocol, &ask, admission),
             _ => return server.counts.add(protocol, Outcome::Error, 1),
         },
         // As a check that is refused for want of a store: it was answered without one.
-        Err(Unanswered::Call(CallError::Unavailable(_))) => {
+        Err(CallFailure::Call(CallError::Unavailable(_))) => {
             return server.counts.add(protocol, Outcome::Degraded, 1);
         }
         Err(_) => return server.counts.add(protocol, Outcome::Error, 1),
@@ -86,13 +90,13 @@ pub(crate) fn record(
     }
 }
 
-fn refusal(protocol: Protocol, asked: &RateLimitRequest, answer: &Answer) -> Refusal {
+fn refusal(protocol: Protocol, asked: &RateLimitRequest, answer: &Answer) -> RefusalRecord {
     let by = answer.tightest();
     let place = |status: &Status| answer.statuses().iter().position(|it| std::ptr::eq(it, status));
     let descriptor = by.and_then(place).and_then(|place| asked.descriptors.get(place));
     let limit = by.and_then(|status| status.limit);
     let blocks = limit.is_some_and(|limit| limit.requests_per_unit() == 0);
-    Refusal {
+    RefusalRecord {
         at_us: answer.at().as_micros(),
         protocol: protocol.name(),
         domain: cut(&asked.domain),

@@ -14,7 +14,7 @@ use super::connection_health::ConnectionHealth;
 
 /// How long a body may keep a server waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum BodyDeadline {
     /// So long from the first wait until all of it is here.
     Whole(Duration),
     /// So long between two parts.
@@ -22,33 +22,33 @@ pub(super) enum Patience {
 }
 
 /// The body of a request.
-pub(super) struct Arriving {
+pub(super) struct RequestBody {
     body: Incoming,
     health: Arc<ConnectionHealth>,
-    patience: Patience,
+    patience: BodyDeadline,
     /// Made when there is something to wait for: most bodies come with their head.
     timer: Option<Pin<Box<Sleep>>>,
     held: usize,
 }
 
-impl Arriving {
+impl RequestBody {
     pub(super) const fn new(
         body: Incoming,
         health: Arc<ConnectionHealth>,
-        patience: Patience,
+        patience: BodyDeadline,
     ) -> Self {
         Self { body, health, patience, timer: None, held: 0 }
     }
 
     /// Whether it has taken too long; else wakes the task when it has.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
-        let (Patience::Whole(patience) | Patience::Silence(patience)) = self.patience;
+        let (BodyDeadline::Whole(patience) | BodyDeadline::Silence(patience)) = self.patience;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         timer.as_mut().poll(context).is_ready()
     }
 }
 
-impl Body for Arriving {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -64,7 +64,7 @@ impl Body for Arriving {
             }
             return Poll::Pending;
         };
-        if let Patience::Silence(_) = this.patience {
+        if let BodyDeadline::Silence(_) = this.patience {
             this.timer = None;
         }
         let Some(frame) = frame else { return Poll::Ready(None) };
@@ -90,20 +90,20 @@ impl Body for Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for RequestBody {
     fn drop(&mut self) {
         self.health.release(self.held);
     }
 }
 
 /// The body of an answer.
-pub(super) struct Leaving {
+pub(super) struct ResponseBody {
     body: tonic::body::Body,
     /// Whom to tell when it was taken; nobody, for streams that last.
     health: Option<Arc<ConnectionHealth>>,
 }
 
-impl Leaving {
+impl ResponseBody {
     pub(super) fn new(body: tonic::body::Body, health: Option<Arc<ConnectionHealth>>) -> Self {
         if let Some(health) = &health {
             health.begin();
@@ -112,7 +112,7 @@ impl Leaving {
     }
 }
 
-impl Body for Leaving {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -132,7 +132,7 @@ impl Body for Leaving {
     }
 }
 
-impl Drop for Leaving {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         if let Some(health) = &self.health {
             health.end();

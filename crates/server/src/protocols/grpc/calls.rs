@@ -16,19 +16,19 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use hyper::rt::Executor;
 
-type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+type CallFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where hyper puts the calls that it has read. As many as a connection may have streams.
 #[derive(Clone, Default)]
-pub(super) struct Arrivals(Arc<Mutex<Vec<Call>>>);
+pub(super) struct CallQueue(Arc<Mutex<Vec<CallFuture>>>);
 
-impl Arrivals {
-    fn take(&self) -> Vec<Call> {
+impl CallQueue {
+    fn take(&self) -> Vec<CallFuture> {
         mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<F: Future + Send + 'static> Executor<F> for Arrivals {
+impl<F: Future + Send + 'static> Executor<F> for CallQueue {
     fn execute(&self, call: F) {
         // A call that panics ends without an answer; the others of its connection do not end with it.
         let call = AssertUnwindSafe(call).catch_unwind().map(drop);
@@ -38,14 +38,14 @@ impl<F: Future + Send + 'static> Executor<F> for Arrivals {
 
 /// Calls that are under way.
 #[derive(Default)]
-pub(super) struct Calls {
-    arrivals: Arrivals,
-    under_way: FuturesUnordered<Call>,
+pub(super) struct ConnectionCalls {
+    arrivals: CallQueue,
+    in_flight: FuturesUnordered<CallFuture>,
 }
 
-impl Calls {
+impl ConnectionCalls {
     /// Where new ones are put.
-    pub(super) fn arrivals(&self) -> Arrivals {
+    pub(super) fn arrivals(&self) -> CallQueue {
         self.arrivals.clone()
     }
 
@@ -59,14 +59,14 @@ impl Calls {
         self.go_on(context);
         let ended = connection.poll(context);
         if ended.is_pending() {
-            self.under_way.extend(self.arrivals.take());
+            self.in_flight.extend(self.arrivals.take());
             self.go_on(context);
         }
         ended
     }
 
     fn go_on(&mut self, context: &mut Context<'_>) {
-        while let Poll::Ready(Some(())) = self.under_way.poll_next_unpin(context) {}
+        while let Poll::Ready(Some(())) = self.in_flight.poll_next_unpin(context) {}
     }
 }
 
@@ -83,13 +83,18 @@ mod tests {
 
     /// A connection that reads these calls when it is first polled, and ends when it is polled and so
     /// many are answered.
-    async fn connection(arrivals: Arrivals, calls: Vec<Call>, answered: &AtomicUsize, last: usize) {
+    async fn connection(
+        arrivals: CallQueue,
+        calls: Vec<CallFuture>,
+        answered: &AtomicUsize,
+        last: usize,
+    ) {
         calls.into_iter().for_each(|call| arrivals.execute(call));
         let ends = || answered.load(Relaxed) == last;
         poll_fn(|_| if ends() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    fn call(answered: &Arc<AtomicUsize>, work: impl Future + Send + 'static) -> Call {
+    fn call(answered: &Arc<AtomicUsize>, work: impl Future + Send + 'static) -> CallFuture {
         let answered = Arc::clone(answered);
         Box::pin(async move {
             work.await;
@@ -99,7 +104,7 @@ mod tests {
 
     #[test]
     fn calls_that_arrive_together_are_answered_before_the_connection_writes() {
-        let (mut calls, answered) = (Calls::default(), Arc::new(AtomicUsize::new(0)));
+        let (mut calls, answered) = (ConnectionCalls::default(), Arc::new(AtomicUsize::new(0)));
         let arrive = (0..16).map(|_| call(&answered, async {})).collect();
         let mut connection = pin!(connection(calls.arrivals(), arrive, &answered, 16));
         let mut context = Context::from_waker(Waker::noop());
@@ -110,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_call_that_panics_ends_alone() {
-        let (mut calls, answered) = (Calls::default(), Arc::new(AtomicUsize::new(0)));
+        let (mut calls, answered) = (ConnectionCalls::default(), Arc::new(AtomicUsize::new(0)));
         let broken = async { panic!("as a test wants it") };
         let arrive = vec![call(&answered, broken), call(&answered, async {})];
         let mut connection = pin!(connection(calls.arrivals(), arrive, &answered, 1));
@@ -118,12 +123,12 @@ mod tests {
 
         assert_eq!(calls.poll(connection.as_mut(), &mut context), Poll::Pending);
         assert_eq!(calls.poll(connection.as_mut(), &mut context), Poll::Ready(()));
-        assert!(calls.under_way.is_empty(), "nothing is kept of either");
+        assert!(calls.in_flight.is_empty(), "nothing is kept of either");
     }
 
     #[tokio::test]
     async fn a_call_that_waits_wakes_its_connection_and_is_dropped_with_it() {
-        let (mut calls, answered) = (Calls::default(), Arc::new(AtomicUsize::new(0)));
+        let (mut calls, answered) = (ConnectionCalls::default(), Arc::new(AtomicUsize::new(0)));
         let ((tell, told), (held, holds)) = (oneshot::channel::<()>(), oneshot::channel::<()>());
         let arrive = vec![call(&answered, told), call(&answered, holds)];
         let arrivals = calls.arrivals();

@@ -55,7 +55,7 @@ pub(super) struct Watchdog {
 
 /// What is to be done with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum HealthAction {
     /// Go on.
     Keep,
     /// It has nothing to do: let it end well.
@@ -114,12 +114,12 @@ impl ConnectionHealth {
 
 impl Watchdog {
     /// Looks once more, a tick after the last time.
-    pub(super) fn look(&mut self, health: &ConnectionHealth) -> Verdict {
+    pub(super) fn look(&mut self, health: &ConnectionHealth) -> HealthAction {
         let spare = health.spare.load(Ordering::Relaxed).saturating_add(PER_TICK);
         health.spare.store(spare.min(SPARE), Ordering::Relaxed);
         if health.heard.load(Ordering::Relaxed) == 0 {
             self.silent = self.silent.saturating_add(1);
-            return if self.silent >= GREETING { Verdict::Cut } else { Verdict::Keep };
+            return if self.silent >= GREETING { HealthAction::Cut } else { HealthAction::Keep };
         }
         let begun = health.begun.load(Ordering::Relaxed);
         let ended = health.ended.load(Ordering::Relaxed);
@@ -129,9 +129,9 @@ impl Watchdog {
         self.idle = if moved || begun != ended { 0 } else { self.idle.saturating_add(1) };
         self.stuck = if waits { self.stuck.saturating_add(1) } else { 0 };
         match () {
-            () if self.stuck > UNTAKEN => Verdict::Cut,
-            () if self.idle >= IDLE => Verdict::Retire,
-            () => Verdict::Keep,
+            () if self.stuck > UNTAKEN => HealthAction::Cut,
+            () if self.idle >= IDLE => HealthAction::Retire,
+            () => HealthAction::Keep,
         }
     }
 }
@@ -141,35 +141,35 @@ mod tests {
     use super::*;
 
     /// After how many looks something is done, and what.
-    fn looks(health: &ConnectionHealth, mut before: impl FnMut(u32)) -> (u32, Verdict) {
+    fn looks(health: &ConnectionHealth, mut before: impl FnMut(u32)) -> (u32, HealthAction) {
         let mut watchdog = Watchdog::default();
         for look in 1..=10_000 {
             before(look);
             match watchdog.look(health) {
-                Verdict::Keep => {}
+                HealthAction::Keep => {}
                 verdict => return (look, verdict),
             }
         }
-        (u32::MAX, Verdict::Keep)
+        (u32::MAX, HealthAction::Keep)
     }
 
     #[test]
     fn who_says_nothing_is_cut_after_ten_seconds() {
-        assert_eq!(looks(&ConnectionHealth::default(), |_| {}), (2, Verdict::Cut));
+        assert_eq!(looks(&ConnectionHealth::default(), |_| {}), (2, HealthAction::Cut));
     }
 
     #[test]
     fn who_asks_nothing_retires_after_an_hour() {
         let health = ConnectionHealth::default();
         health.useful();
-        assert_eq!(looks(&health, |_| {}), (720, Verdict::Retire));
+        assert_eq!(looks(&health, |_| {}), (720, HealthAction::Retire));
         let asks_now_and_then = |look: u32| {
             if look.is_multiple_of(700) {
                 health.begin();
                 health.end();
             }
         };
-        assert_eq!(looks(&health, asks_now_and_then).1, Verdict::Keep);
+        assert_eq!(looks(&health, asks_now_and_then).1, HealthAction::Keep);
     }
 
     #[test]
@@ -178,12 +178,12 @@ mod tests {
         health.useful();
         health.begin();
         let (look, verdict) = looks(&health, |_| health.begin());
-        assert_eq!((look, verdict), (UNTAKEN + 1, Verdict::Cut), "asking on does not help");
+        assert_eq!((look, verdict), (UNTAKEN + 1, HealthAction::Cut), "asking on does not help");
         let takes = |_| {
             health.begin();
             health.end();
         };
-        assert_eq!(looks(&health, takes).1, Verdict::Keep);
+        assert_eq!(looks(&health, takes).1, HealthAction::Keep);
     }
 
     #[test]

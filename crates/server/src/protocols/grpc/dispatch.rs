@@ -12,8 +12,8 @@ use tonic::Status;
 use tonic::service::Routes;
 use tower_service::Service as _;
 
-use super::account::Pending;
-use super::bodies::{Arriving, Leaving, Patience};
+use super::account::InFlightCall;
+use super::bodies::{BodyDeadline, RequestBody, ResponseBody};
 use super::connection_health::ConnectionHealth;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::service::{NO_RULES, RateLimits};
@@ -59,7 +59,7 @@ impl Dispatch {
         mut self,
         request: Request<Incoming>,
         health: Arc<ConnectionHealth>,
-    ) -> Response<Leaving> {
+    ) -> Response<ResponseBody> {
         if request.uri().path() == SHOULD_RATE_LIMIT {
             return self.limit(request, health).await;
         }
@@ -71,22 +71,22 @@ impl Dispatch {
         &mut self,
         request: Request<Incoming>,
         health: Arc<ConnectionHealth>,
-    ) -> Response<Leaving> {
+    ) -> Response<ResponseBody> {
         let path = request.uri().path();
         let lasts = path == WATCH || path.starts_with("/grpc.reflection.");
         let request = request.map(|body| {
-            let patience = Patience::Silence(SILENCE);
-            tonic::body::Body::new(Arriving::new(body, Arc::clone(&health), patience))
+            let patience = BodyDeadline::Silence(SILENCE);
+            tonic::body::Body::new(RequestBody::new(body, Arc::clone(&health), patience))
         });
         let Ok(response) = self.services.others.call(request).await;
-        response.map(|body| Leaving::new(body, (!lasts).then_some(health)))
+        response.map(|body| ResponseBody::new(body, (!lasts).then_some(health)))
     }
 
     async fn limit(
         &mut self,
         request: Request<Incoming>,
         health: Arc<ConnectionHealth>,
-    ) -> Response<Leaving> {
+    ) -> Response<ResponseBody> {
         let id = self.name(request.headers());
         let mut response = match self.judge(request, &health).await {
             Ok(response) => response,
@@ -95,7 +95,7 @@ impl Dispatch {
         if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
             response.headers_mut().insert(X_REQUEST_ID, id);
         }
-        response.map(|body| Leaving::new(body, Some(health)))
+        response.map(|body| ResponseBody::new(body, Some(health)))
     }
 
     /// What the request is called: as its client says, or by a name of ours where that is logged.
@@ -124,15 +124,15 @@ impl Dispatch {
         }
         // Until it is judged it is an error, also if its client leaves.
         let may_give_back = self.local || self.server.settings.api_token.is_some();
-        let pending = Arc::new(Pending::new(Arc::clone(&self.server), may_give_back));
+        let in_flight = Arc::new(InFlightCall::new(Arc::clone(&self.server), may_give_back));
         if self.server.refuses_envoy() {
             return Err(Status::unavailable(NO_RULES));
         }
         let mut request = request.map(|body| {
-            let patience = Patience::Whole(BODY);
-            tonic::body::Body::new(Arriving::new(body, Arc::clone(health), patience))
+            let patience = BodyDeadline::Whole(BODY);
+            tonic::body::Body::new(RequestBody::new(body, Arc::clone(health), patience))
         });
-        request.extensions_mut().insert(pending);
+        request.extensions_mut().insert(in_flight);
         let Ok(response) = self.services.limits.call(request).await;
         Ok(response)
     }

@@ -16,15 +16,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::calls::{Arrivals, Calls};
-use super::connection_health::{ConnectionHealth, TICK, Verdict, Watchdog};
+use super::calls::{CallQueue, ConnectionCalls};
+use super::connection_health::{ConnectionHealth, HealthAction, TICK, Watchdog};
 use super::dispatch::{Dispatch, Services};
-use super::metered::Metered;
+use super::metered::MeteredStream;
 use super::{NAMES, RateLimits, services};
-use crate::accept::{self, Bound, ConnectionContext, ServeConnection, stopped};
-use crate::listener::Serving;
+use crate::accept::{self, BoundListener, ConnectionContext, ServeConnection, stopped};
+use crate::listener::ListenerTask;
 use crate::state::{Readiness, ServerState};
-use crate::tls::Speaks;
+use crate::tls::Alpn;
 
 /// Calls of one connection at a time. Envoy opens another connection when they do not suffice.
 const MAX_STREAMS: u32 = 256;
@@ -52,25 +52,25 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// How often a silent client is asked whether it is there, and how long it may take to say so.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// Settings, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
+/// GrpcSettings, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
 const TOO_MANY: [u8; 26] =
     [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
 
 /// Tells whoever asks about the health.
 #[derive(Clone, Debug)]
-struct Health(HealthReporter);
+struct HealthStatus(HealthReporter);
 
 /// Starts the gRPC listener.
 ///
 /// # Errors
 ///
 /// When the description of the protocols cannot be read, which no build that compiles does.
-pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
-    let Bound { server, .. } = &bound;
+pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask> {
+    let BoundListener { server, .. } = &bound;
     let limits = RateLimits::new(server.limiter.clone(), server.settings.envoy.calls.clone());
     let (limits, others, health) =
         services(limits).await.map_err(|error| std::io::Error::other(error.to_string()))?;
-    let health = Health(health);
+    let health = HealthStatus(health);
     if server.readiness() != Readiness::Ready {
         health.tell(ServingStatus::NotServing).await;
         tokio::spawn(health.clone().when_ready(Arc::downgrade(server)));
@@ -82,14 +82,14 @@ pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
         ends.end().await;
     };
     let run = accept::serve(bound, Services { limits, others: others.prepare() });
-    let serving = Serving::new(async {
+    let serving = ListenerTask::new(async {
         tokio::join!(run, end);
     });
     let ending = || async move { health.tell(ServingStatus::NotServing).await };
     Ok(serving.announcing_drain(ending))
 }
 
-impl Health {
+impl HealthStatus {
     /// Not serving any more, or not yet.
     async fn tell(&self, status: ServingStatus) {
         for name in NAMES {
@@ -120,7 +120,7 @@ impl Health {
 }
 
 impl ServeConnection for Services {
-    const SPEAKS: Speaks = Speaks::Http2;
+    const ALPN: Alpn = Alpn::Http2;
     const TOO_MANY: &'static [u8] = &TOO_MANY;
 
     async fn serve<S>(self, stream: S, connection: ConnectionContext)
@@ -128,7 +128,7 @@ impl ServeConnection for Services {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let health = Arc::new(ConnectionHealth::default());
-        let io = TokioIo::new(Metered::new(stream, Arc::clone(&health)));
+        let io = TokioIo::new(MeteredStream::new(stream, Arc::clone(&health)));
         let at = Arc::clone(&health);
         let (server, peer, local) =
             (Arc::clone(&connection.server), connection.peer, connection.local);
@@ -138,7 +138,7 @@ impl ServeConnection for Services {
             let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));
             async { Ok::<_, Infallible>(answer.await) }
         });
-        let mut calls = Calls::default();
+        let mut calls = ConnectionCalls::default();
         let http2 = bounded(calls.arrivals()).serve_connection(io, service);
         let mut http2 = std::pin::pin!(http2);
         let mut watchdog = Watchdog::default();
@@ -155,9 +155,9 @@ impl ServeConnection for Services {
                     http2.as_mut().graceful_shutdown();
                 }
                 _ = ticks.tick() => match watchdog.look(&health) {
-                    Verdict::Keep => {}
-                    Verdict::Retire => http2.as_mut().graceful_shutdown(),
-                    Verdict::Cut => return connection.timed_out(),
+                    HealthAction::Keep => {}
+                    HealthAction::Retire => http2.as_mut().graceful_shutdown(),
+                    HealthAction::Cut => return connection.timed_out(),
                 },
             }
         }
@@ -165,7 +165,7 @@ impl ServeConnection for Services {
 }
 
 /// HTTP/2 in bounds.
-fn bounded(arrivals: Arrivals) -> http2::Builder<Arrivals> {
+fn bounded(arrivals: CallQueue) -> http2::Builder<CallQueue> {
     let mut builder = http2::Builder::new(arrivals);
     builder
         .timer(TokioTimer::new())

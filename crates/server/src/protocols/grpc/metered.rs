@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 256 * 1024;
 
 /// A connection whose frames are counted.
-pub(super) struct Metered<S> {
+pub(super) struct MeteredStream<S> {
     stream: S,
     meter: Meter,
     /// What is still to be read in place of what the client says.
@@ -41,13 +41,13 @@ pub(super) struct Metered<S> {
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> Metered<S> {
+impl<S> MeteredStream<S> {
     pub(super) const fn new(stream: S, health: Arc<ConnectionHealth>) -> Self {
         Self { stream, meter: Meter::new(health), ending: None, lingering: None }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -75,7 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -240,7 +240,7 @@ mod tests {
     async fn the_last_words_are_heard_before_the_end() {
         let (client, server) = tokio::io::duplex(1_000);
         let (mut hears, mut talks) = tokio::io::split(client);
-        let mut server = Metered::new(server, Arc::default());
+        let mut server = MeteredStream::new(server, Arc::default());
         let talking = tokio::spawn(async move {
             let mut said = 0;
             while talks.write_all(&[7; 100]).await.is_ok() {
@@ -261,7 +261,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stays_is_waited_for_a_second() {
         let (_client, server) = tokio::io::duplex(1_000);
-        let mut server = Metered::new(server, Arc::default());
+        let mut server = MeteredStream::new(server, Arc::default());
         let began = tokio::time::Instant::now();
         server.shutdown().await.unwrap();
         assert_eq!(began.elapsed(), LINGER);

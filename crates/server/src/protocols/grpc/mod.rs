@@ -8,7 +8,7 @@
 //! | File | Holds |
 //! |---|---|
 //! | `service`, `wire`, `json`, `proto` | from a request to a response |
-//! | `own` | the same for domains of our own rules |
+//! | `own_rules` | the same for domains of our own rules |
 //! | `listen`, `calls`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
 //! | `connection_health`, `metered`, `bodies` | what a client may hold, and for how long |
 //!
@@ -22,7 +22,7 @@ mod dispatch;
 pub mod json;
 mod listen;
 mod metered;
-mod own;
+mod own_rules;
 pub mod proto;
 mod service;
 mod settings;
@@ -40,8 +40,10 @@ use proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitServiceServer, SERVICE_NAME,
 };
 pub use service::RateLimits;
-pub(crate) use service::{Explained, GIVES_BACK, NO_RULES, RULES_VERSION, explain, gives_back};
-pub use settings::{Enforcement, HeaderNames, Metadata, Settings};
+pub(crate) use service::{
+    CallExplanation, GIVES_BACK, NO_RULES, RULES_VERSION, explain, gives_back,
+};
+pub use settings::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 /// The longest message that is read: 64 descriptors of 16 entries with a kilobyte each. Envoy sends
 /// some hundred bytes; headers that clients can lengthen end far below.
@@ -58,7 +60,7 @@ pub const HEALTH_NAME: &str = "ratelimit";
 /// When the description of the protocols cannot be read, which no build that compiles does.
 pub async fn routes<S: Store + 'static>(
     limiter: Limiter<S>,
-    settings: Settings,
+    settings: GrpcSettings,
 ) -> Result<(Routes, HealthReporter), tonic_reflection::server::Error> {
     let (limits, others, health) = services(RateLimits::new(limiter, settings)).await?;
     Ok((others.add_service(limits), health))

@@ -10,24 +10,24 @@ use tollgate::{Explanation, Limiter};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
-use super::account::Pending;
-use super::own::{self, Misuse, Own};
+use super::account::InFlightCall;
+use super::own_rules::{self, CallMisuse, RuleAnswer};
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use super::settings::Settings;
+use super::settings::GrpcSettings;
 use super::{MAX_MESSAGE, json, wire};
 
 /// Envoy's rate limit service on a limiter.
 #[derive(Debug)]
 pub struct RateLimits<S> {
     limiter: Limiter<S>,
-    settings: Settings,
+    settings: GrpcSettings,
 }
 
 impl<S: Store + 'static> RateLimits<S> {
     /// Answers by the limiter's [`envoy_rules`](Limiter::envoy_rules).
-    pub const fn new(limiter: Limiter<S>, settings: Settings) -> Self {
+    pub const fn new(limiter: Limiter<S>, settings: GrpcSettings) -> Self {
         Self { limiter, settings }
     }
 
@@ -62,7 +62,7 @@ impl<S: Store + 'static> RateLimits<S> {
     pub(crate) fn write_json(
         &self,
         asked: &RateLimitRequest,
-        answered: &Result<Answered, Unanswered>,
+        answered: &Result<CallAnswer, CallFailure>,
     ) -> (u16, String) {
         let response = answered.as_ref().map_err(|error| *error);
         match response.and_then(|answered| answered.response(asked, &self.settings)) {
@@ -73,14 +73,14 @@ impl<S: Store + 'static> RateLimits<S> {
     }
 
     /// Decides a request, and charges what it costs.
-    pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<Answered, Unanswered> {
-        bounded(asked).map_err(Unanswered::Call)?;
-        if own::has_domain(&self.limiter, &asked.domain) {
+    pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<CallAnswer, CallFailure> {
+        bounded(asked).map_err(CallFailure::Call)?;
+        if own_rules::has_domain(&self.limiter, &asked.domain) {
             // In a box: it would lengthen every call of Envoy's own domains.
-            return Box::pin(own::decide(&self.limiter, asked)).await.map(Answered::Own);
+            return Box::pin(own_rules::decide(&self.limiter, asked)).await.map(CallAnswer::Rules);
         }
         let answered = self.decide_by_files(asked).await;
-        answered.map(Answered::Envoy).map_err(Unanswered::Call)
+        answered.map(CallAnswer::Envoy).map_err(CallFailure::Call)
     }
 
     async fn decide_by_files(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
@@ -92,27 +92,27 @@ impl<S: Store + 'static> RateLimits<S> {
 }
 
 /// What a call would be answered.
-pub(crate) enum Explained {
+pub(crate) enum CallExplanation {
     /// By files of Envoy's.
     Envoy(Answer),
     /// By our own rules.
-    Own(Explanation),
+    Rules(Explanation),
 }
 
 /// Says it, without charging anything.
 pub(crate) async fn explain<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
-) -> Result<Explained, String> {
+) -> Result<CallExplanation, String> {
     bounded(asked).map_err(|error| error.to_string())?;
-    if own::has_domain(limiter, &asked.domain) {
-        return Ok(Explained::Own(limiter.explain(&own::described(asked)?).await));
+    if own_rules::has_domain(limiter, &asked.domain) {
+        return Ok(CallExplanation::Rules(limiter.explain(&own_rules::described(asked)?).await));
     }
     let entries = entries(asked);
     let descriptors = descriptors(asked, &entries);
     let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
     let answer = limiter.explain_rate_limit(&call).await;
-    answer.map(Explained::Envoy).map_err(|error| error.to_string())
+    answer.map(CallExplanation::Envoy).map_err(|error| error.to_string())
 }
 
 /// The entries of all descriptors, in one list, so that a call of two descriptors allocates nothing.
@@ -154,48 +154,48 @@ fn bounded(asked: &RateLimitRequest) -> Result<(), CallError> {
 /// How a call is answered.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nothing is allocated for the usual one")]
-pub(crate) enum Answered {
+pub(crate) enum CallAnswer {
     /// By files of Envoy's.
     Envoy(Answer),
     /// By our own rules.
-    Own(Box<Own>),
+    Rules(Box<RuleAnswer>),
 }
 
-impl Answered {
+impl CallAnswer {
     /// Which version of these or those decided.
     pub(crate) fn version(&self) -> u64 {
         match self {
             Self::Envoy(answer) => answer.version(),
-            Self::Own(own) => own.version,
+            Self::Rules(own) => own.version,
         }
     }
 
     fn response(
         &self,
         asked: &RateLimitRequest,
-        settings: &Settings,
-    ) -> Result<RateLimitResponse, Unanswered> {
+        settings: &GrpcSettings,
+    ) -> Result<RateLimitResponse, CallFailure> {
         match self {
             Self::Envoy(answer) => Ok(wire::response(asked, answer, settings)),
-            Self::Own(own) => own.response(asked, settings),
+            Self::Rules(own) => own.response(asked, settings),
         }
     }
 }
 
 /// Why a call is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unanswered {
+pub(crate) enum CallFailure {
     /// As the library says.
     Call(CallError),
     /// It says what a domain of our rules cannot hear.
-    Misuse(Misuse),
+    CallMisuse(CallMisuse),
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(error) => error.fmt(f),
-            Self::Misuse(misuse) => misuse.fmt(f),
+            Self::CallMisuse(misuse) => misuse.fmt(f),
         }
     }
 }
@@ -216,16 +216,16 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let asked = request.get_ref();
-        let pending = request.extensions().get::<Arc<Pending>>();
-        if pending.is_some_and(|pending| !pending.may_give_back()) && gives_back(asked) {
+        let in_flight = request.extensions().get::<Arc<InFlightCall>>();
+        if in_flight.is_some_and(|in_flight| !in_flight.may_give_back()) && gives_back(asked) {
             return Err(Status::permission_denied(GIVES_BACK));
         }
-        if pending.is_some_and(|pending| pending.refuses(&asked.domain)) {
+        if in_flight.is_some_and(|in_flight| in_flight.refuses(&asked.domain)) {
             return Err(Status::unavailable(NO_RULES));
         }
         let answered = self.decide(asked).await;
-        if let Some(pending) = pending {
-            pending.judged(asked, &answered);
+        if let Some(in_flight) = in_flight {
+            in_flight.judged(asked, &answered);
         }
         let answered = answered.map_err(|error| status(&error))?;
         let response = answered.response(asked, &self.settings).map_err(|error| status(&error))?;
@@ -252,12 +252,12 @@ pub(crate) fn gives_back(asked: &RateLimitRequest) -> bool {
 
 /// The status of an error. An outage is one, too: Envoy then does as its `failure_mode_deny` says,
 /// while it lets an unknown code pass.
-fn status(error: &Unanswered) -> Status {
+fn status(error: &CallFailure) -> Status {
     let code = match error {
         // As the reference, whose errors have no code.
-        Unanswered::Call(CallError::EmptyDomain | CallError::NoDescriptors) => Code::Unknown,
-        Unanswered::Call(CallError::Unavailable(_)) => Code::Unavailable,
-        Unanswered::Call(_) | Unanswered::Misuse(_) => Code::InvalidArgument,
+        CallFailure::Call(CallError::EmptyDomain | CallError::NoDescriptors) => Code::Unknown,
+        CallFailure::Call(CallError::Unavailable(_)) => Code::Unavailable,
+        CallFailure::Call(_) | CallFailure::CallMisuse(_) => Code::InvalidArgument,
     };
     Status::new(code, error.to_string())
 }

@@ -5,7 +5,7 @@ use tollgate::envoy::Conduct;
 /// How calls are answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Settings {
+pub struct GrpcSettings {
     /// What is charged, and what answers in an outage.
     pub conduct: Conduct,
     /// Whether anybody is refused at all.

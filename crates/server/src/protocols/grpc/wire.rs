@@ -10,7 +10,7 @@ use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descripto
 use super::proto::envoy::service::ratelimit::v3::rate_limit_response as response;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use super::proto::envoy::r#type::v3::RateLimitUnit;
-use super::settings::{Enforcement, HeaderNames, Metadata, Settings};
+use super::settings::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 /// The limit that comes with a descriptor.
 pub(super) fn limit(limit: &RateLimitOverride) -> Override {
@@ -30,9 +30,9 @@ pub(super) fn limit(limit: &RateLimitOverride) -> Override {
 pub(super) fn response(
     asked: &RateLimitRequest,
     answer: &Answer,
-    settings: &Settings,
+    settings: &GrpcSettings,
 ) -> RateLimitResponse {
-    let tightest = answer.tightest().and_then(State::new);
+    let tightest = answer.tightest().and_then(LimitHeaders::new);
     let statuses = answer.statuses().iter().map(|status| self::status(answer, status)).collect();
     let mut response = frame(asked, answer.code(), statuses, tightest, settings);
     // Merged only where somebody wants it.
@@ -49,8 +49,8 @@ pub(super) fn frame(
     asked: &RateLimitRequest,
     overall: Code,
     statuses: Vec<response::DescriptorStatus>,
-    tightest: Option<State>,
-    settings: &Settings,
+    tightest: Option<LimitHeaders>,
+    settings: &GrpcSettings,
 ) -> RateLimitResponse {
     let overall = match settings.enforcement {
         Enforcement::Enforce => overall,
@@ -111,13 +111,13 @@ pub(super) const fn unit(unit: Unit) -> response::rate_limit::Unit {
 
 /// The state of a limit, for headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct LimitHeaders {
     pub(super) limit: u64,
     pub(super) remaining: u64,
     pub(super) reset_s: u64,
 }
 
-impl State {
+impl LimitHeaders {
     fn new(status: &Status) -> Option<Self> {
         let limit = status.limit?;
         Some(Self {

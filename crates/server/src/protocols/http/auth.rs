@@ -25,16 +25,16 @@ use tollgate::{Ruling, Source};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
 use crate::settings::value::AttributeHeader;
 use crate::state::ServerState;
 use crate::store::AnyStore;
-use crate::telemetry::counts::{Outcome, Protocol, UnderWay};
-use crate::telemetry::refusals::Refusal as Record;
+use crate::telemetry::counts::{InFlightRequest, Outcome, Protocol};
+use crate::telemetry::refusals::RefusalRecord;
 
-type Layer = LimitLayer<AnyStore>;
+type DomainLayer = LimitLayer<AnyStore>;
 
 /// Asks for proxies.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct ForwardAuth {
     attributes: Vec<AttributeHeader>,
     domain: Option<String>,
     /// A layer for each domain that rules have, by the version that had it.
-    layers: ArcSwap<(u64, HashMap<String, Layer>)>,
+    layers: ArcSwap<(u64, HashMap<String, DomainLayer>)>,
     /// Domains without rules that were logged.
     unknown: Mutex<Vec<String>>,
 }
@@ -59,8 +59,8 @@ impl ForwardAuth {
         }
     }
 
-    pub(super) async fn answer(&self, server: &Arc<ServerState>, call: Call) -> Response<Body> {
-        let under_way = UnderWay::new(&server.counts, Protocol::Auth);
+    pub(super) async fn answer(&self, server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
+        let in_flight = InFlightRequest::new(&server.counts, Protocol::Auth);
         let (parts, _) = call.request.into_parts();
         if server.refuses_all() {
             return Problem::new(503, "there are no rules yet").retry_after(1).into();
@@ -69,7 +69,7 @@ impl ForwardAuth {
             let why = "only a proxy of ours may ask for others: name its network with --trust";
             return Problem::new(403, why).into();
         }
-        let said = match Said::read(parts.uri.query().unwrap_or_default()) {
+        let said = match AuthQuery::read(parts.uri.query().unwrap_or_default()) {
             Ok(said) => said,
             Err(problem) => return problem.into(),
         };
@@ -86,10 +86,10 @@ impl ForwardAuth {
             }
             Err(problem) => return problem.into(),
         };
-        let mut service = layer.layer(Passes(Arc::clone(server)));
+        let mut service = layer.layer(AllowedService(Arc::clone(server)));
         let Ok(response) = service.call(meant).await;
         // What was judged is counted by whoever saw the ruling.
-        under_way.end();
+        in_flight.end();
         let (mut head, body) = response.into_parts();
         head.status = said.status(head.status);
         // The layer's own answers are there at once.
@@ -99,7 +99,7 @@ impl ForwardAuth {
 
     /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
     /// say in headers, and a client must not choose whose limits it has.
-    fn layer(&self, server: &Arc<ServerState>, named: Option<&str>) -> Layer {
+    fn layer(&self, server: &Arc<ServerState>, named: Option<&str>) -> DomainLayer {
         let rules = server.limiter.rules();
         let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
         let domain = named.or(self.domain.as_deref()).or(first).unwrap_or_default();
@@ -136,7 +136,7 @@ impl ForwardAuth {
         );
     }
 
-    fn make(&self, server: &Arc<ServerState>, domain: &str) -> Layer {
+    fn make(&self, server: &Arc<ServerState>, domain: &str) -> DomainLayer {
         let (records, trust, named) = (Arc::clone(server), self.trust.clone(), domain.to_owned());
         let layer = LimitLayer::new(server.limiter.clone(), domain)
             .trust(self.trust.clone())
@@ -174,13 +174,13 @@ const MAX_UNKNOWN: usize = 32;
 
 /// What the query says. Strict: a field that is misspelt would let everybody pass.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct AuthQuery {
     domain: Option<String>,
     /// The status of a refusal, for nginx, which takes every other one for a failure.
     refuse: Option<StatusCode>,
 }
 
-impl Said {
+impl AuthQuery {
     /// The status in the words of whoever asks.
     fn status(&self, status: StatusCode) -> StatusCode {
         match (self.refuse, status) {
@@ -291,7 +291,7 @@ fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
-    server.remember(Record::new(Protocol::Auth, &ask, ruling, retry), 1);
+    server.remember(RefusalRecord::new(Protocol::Auth, &ask, ruling, retry), 1);
 }
 
 fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
@@ -300,9 +300,9 @@ fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
 
 /// What is behind the layer: nothing but that it was reached.
 #[derive(Clone)]
-struct Passes(Arc<ServerState>);
+struct AllowedService(Arc<ServerState>);
 
-impl Service<Request<()>> for Passes {
+impl Service<Request<()>> for AllowedService {
     type Response = Response<http_body_util::Empty<Bytes>>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn a_query_is_read_strictly() {
-        let domain = |query: &str| Said::read(query).ok().and_then(|said| said.domain);
-        assert_eq!(Said::read("").unwrap(), Said::default());
+        let domain = |query: &str| AuthQuery::read(query).ok().and_then(|said| said.domain);
+        assert_eq!(AuthQuery::read("").unwrap(), AuthQuery::default());
         assert_eq!(domain("domain=shop&refuse=401").as_deref(), Some("shop"));
         assert_eq!(domain("refuse=429&domain=my%20sh%C3%B6p").as_deref(), Some("my shöp"));
         for wrong in [
@@ -350,7 +350,7 @@ mod tests {
             "Domain=shop",
             "domain=shop&x",
         ] {
-            assert!(Said::read(wrong).is_err(), "{wrong}");
+            assert!(AuthQuery::read(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -14,12 +14,12 @@ use tollgate::core::rule::Ask;
 use tollgate::core::{Store as _, Timestamp};
 use tollgate::{Admission, MAX_LIFETIME};
 
-use super::wire::{self, Answer, Batch, Check};
+use super::wire::{self, BatchRequest, CheckAnswer, CheckRequest};
 use super::write;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::state::ServerState;
-use crate::telemetry::counts::{Protocol, UnderWay};
+use crate::telemetry::counts::{InFlightRequest, Protocol};
 
 /// The longest body: an ask with all the attributes it may have, of usual length.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
@@ -35,14 +35,14 @@ const LIFETIME: Duration = Duration::from_secs(60);
 
 /// What is asked, by the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asks {
+pub(super) enum CheckKind {
     Check,
     Batch,
     Peek,
     Reserve,
 }
 
-impl Asks {
+impl CheckKind {
     pub(super) fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/check" => Some(Self::Check),
@@ -54,9 +54,14 @@ impl Asks {
     }
 }
 
-pub(super) async fn answer(server: Arc<ServerState>, body: Incoming, asks: Asks) -> Response<Body> {
+pub(super) async fn answer(
+    server: Arc<ServerState>,
+    body: Incoming,
+    asks: CheckKind,
+) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = (asks != Asks::Peek).then(|| UnderWay::new(&server.counts, Protocol::Http));
+    let in_flight =
+        (asks != CheckKind::Peek).then(|| InFlightRequest::new(&server.counts, Protocol::Http));
     let bytes = match body::read(body, MAX_BODY).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
@@ -66,38 +71,42 @@ pub(super) async fn answer(server: Arc<ServerState>, body: Incoming, asks: Asks)
     }
     // Futures that ask the store are long, and would be copied into each of those around them.
     let answered = match asks {
-        Asks::Check if server.limiter.store().is_remote() => {
-            Box::pin(check_far(&server, &bytes, under_way)).await
+        CheckKind::Check if server.limiter.store().is_remote() => {
+            Box::pin(check_far(&server, &bytes, in_flight)).await
         }
-        Asks::Check => check(&server, &bytes, under_way),
-        Asks::Batch => Box::pin(batch(&server, &bytes, under_way)).await,
-        Asks::Peek => Box::pin(peek(&server, &bytes)).await,
-        Asks::Reserve => Box::pin(reserve(&server, &bytes, under_way)).await,
+        CheckKind::Check => check(&server, &bytes, in_flight),
+        CheckKind::Batch => Box::pin(batch(&server, &bytes, in_flight)).await,
+        CheckKind::Peek => Box::pin(peek(&server, &bytes)).await,
+        CheckKind::Reserve => Box::pin(reserve(&server, &bytes, in_flight)).await,
     };
     answered.unwrap_or_else(Into::into)
 }
 
-type Answered = Result<Response<Body>, Problem>;
+type CheckResult = Result<Response<Body>, Problem>;
 
 /// A check of the store in this process.
-fn check(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
-    let check: Check<'_> = wire::read(bytes)?;
+fn check(
+    server: &ServerState,
+    bytes: &[u8],
+    in_flight: Option<InFlightRequest<'_>>,
+) -> CheckResult {
+    let check: CheckRequest<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    Ok(written(&judge(server, &ask, patience, under_way)))
+    Ok(written(&judge(server, &ask, patience, in_flight)))
 }
 
 /// A check of a store that is asked over a connection.
 async fn check_far(
     server: &ServerState,
     bytes: &[u8],
-    under_way: Option<UnderWay<'_>>,
-) -> Answered {
-    let check: Check<'_> = wire::read(bytes)?;
+    in_flight: Option<InFlightRequest<'_>>,
+) -> CheckResult {
+    let check: CheckRequest<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    Ok(written(&judge_far(server, &ask, patience, under_way).await))
+    Ok(written(&judge_far(server, &ask, patience, in_flight).await))
 }
 
-pub(super) fn patience(check: &Check<'_>) -> Result<Duration, Problem> {
+pub(super) fn patience(check: &CheckRequest<'_>) -> Result<Duration, Problem> {
     at_most("patience_ms", check.patience_ms, MAX_PATIENCE)
 }
 
@@ -106,10 +115,10 @@ pub(super) fn judge(
     server: &ServerState,
     ask: &Ask<'_>,
     patience: Duration,
-    under_way: Option<UnderWay<'_>>,
+    in_flight: Option<InFlightRequest<'_>>,
 ) -> Admission {
     let admission = at_once(pin!(server.limiter.admit_within(ask, patience)));
-    under_way.map(UnderWay::end);
+    in_flight.map(InFlightRequest::end);
     server.record(Protocol::Http, ask, &admission);
     admission
 }
@@ -119,12 +128,12 @@ pub(super) async fn judge_far(
     server: &ServerState,
     ask: &Ask<'_>,
     patience: Duration,
-    under_way: Option<UnderWay<'_>>,
+    in_flight: Option<InFlightRequest<'_>>,
 ) -> Admission {
     // Requests arrive in droves: those that are read before one asks share its trip.
     yield_now().await;
     let admission = server.limiter.admit_within(ask, patience).await;
-    under_way.map(UnderWay::end);
+    in_flight.map(InFlightRequest::end);
     server.record(Protocol::Http, ask, &admission);
     admission
 }
@@ -140,7 +149,7 @@ fn at_once<T>(asked: Pin<&mut impl Future<Output = T>>) -> T {
 /// The answer, written.
 fn written(admission: &Admission) -> Response<Body> {
     let mut body = Vec::with_capacity(write::USUAL);
-    write::answer(&Answer::new(admission), &mut body);
+    write::answer(&CheckAnswer::new(admission), &mut body);
     let mut response = Response::new(body.into());
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
@@ -157,16 +166,20 @@ fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem>
     Ok(said)
 }
 
-async fn peek(server: &ServerState, bytes: &[u8]) -> Answered {
-    let check: Check<'_> = wire::read(bytes)?;
+async fn peek(server: &ServerState, bytes: &[u8]) -> CheckResult {
+    let check: CheckRequest<'_> = wire::read(bytes)?;
     let admission = server.limiter.peek(&check.ask()?).await;
     Ok(written(&admission))
 }
 
 /// Each check is a request of its own, and is counted. One that is malformed spoils the batch before
 /// anything is charged.
-async fn batch(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
-    let batch: Batch<'_> = wire::read(bytes)?;
+async fn batch(
+    server: &ServerState,
+    bytes: &[u8],
+    in_flight: Option<InFlightRequest<'_>>,
+) -> CheckResult {
+    let batch: BatchRequest<'_> = wire::read(bytes)?;
     if batch.checks.len() > MAX_BATCH {
         return Err(Problem::new(400, &format!("more than {MAX_BATCH} checks in a batch")));
     }
@@ -177,22 +190,26 @@ async fn batch(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_
         .map(|(at, check)| check.ask().map_err(|problem| problem.with("check", at)));
     let asks = asks.collect::<Result<Vec<_>, _>>()?;
     let mut admissions = Vec::with_capacity(asks.len());
-    if let Some(under_way) = under_way {
-        under_way.divide();
+    if let Some(in_flight) = in_flight {
+        in_flight.divide();
     }
     for ask in &asks {
-        let one = UnderWay::new(&server.counts, Protocol::Http);
+        let one = InFlightRequest::new(&server.counts, Protocol::Http);
         let admission = server.limiter.admit(ask).await;
         one.end();
         server.record(Protocol::Http, ask, &admission);
         admissions.push(admission);
     }
-    let answers: Vec<Answer<'_>> = admissions.iter().map(Answer::new).collect();
+    let answers: Vec<CheckAnswer<'_>> = admissions.iter().map(CheckAnswer::new).collect();
     Ok(json(StatusCode::OK, &object!({ "results": answers })))
 }
 
-async fn reserve(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<'_>>) -> Answered {
-    let check: Check<'_> = wire::read(bytes)?;
+async fn reserve(
+    server: &ServerState,
+    bytes: &[u8],
+    in_flight: Option<InFlightRequest<'_>>,
+) -> CheckResult {
+    let check: CheckRequest<'_> = wire::read(bytes)?;
     let ask = check.ask()?;
     let lifetime = match check.lifetime_ms {
         Some(millis) => at_most("lifetime_ms", millis, MAX_LIFETIME)?,
@@ -201,7 +218,7 @@ async fn reserve(server: &ServerState, bytes: &[u8], under_way: Option<UnderWay<
     let mut charged = false;
     let reserved = server.limiter.reserve_telling(&ask, lifetime, |admission| {
         charged = admission.ruling().at() > Timestamp::EPOCH;
-        under_way.map(UnderWay::end);
+        in_flight.map(InFlightRequest::end);
         server.record(Protocol::Http, &ask, admission);
     });
     let reserved = reserved.await;

@@ -7,19 +7,23 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::check::MAX_BODY;
-use super::{Envoy, Needs, allowed};
-use crate::http::Call;
+use super::{Envoy, TokenPolicy, allowed};
+use crate::http::HttpCall;
 use crate::http::body::{self, Body};
 use crate::http::problem::Problem;
 use crate::protocols::grpc::json;
 use crate::protocols::grpc::{GIVES_BACK, NO_RULES, RULES_VERSION, gives_back, record};
 use crate::state::ServerState;
-use crate::telemetry::counts::{Protocol, UnderWay};
+use crate::telemetry::counts::{InFlightRequest, Protocol};
 
-pub(super) async fn answer(server: &Arc<ServerState>, envoy: &Envoy, call: Call) -> Response<Body> {
+pub(super) async fn answer(
+    server: &Arc<ServerState>,
+    envoy: &Envoy,
+    call: HttpCall,
+) -> Response<Body> {
     // Until it is judged it is an error, also if its client leaves.
-    let under_way = UnderWay::new(&server.counts, Protocol::Json);
-    let may_give_back = allowed(server, &call, Needs::TokenOffLoopback).is_ok();
+    let in_flight = InFlightRequest::new(&server.counts, Protocol::Json);
+    let may_give_back = allowed(server, &call, TokenPolicy::TokenOffLoopback).is_ok();
     let bytes = match body::read(call.request.into_body(), MAX_BODY).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into(),
@@ -39,7 +43,7 @@ pub(super) async fn answer(server: &Arc<ServerState>, envoy: &Envoy, call: Call)
         return Problem::new(403, GIVES_BACK).into();
     }
     let answered = envoy.decide(&asked).await;
-    under_way.end();
+    in_flight.end();
     record(server, Protocol::Json, &asked, &answered);
     let (status, text) = envoy.write_json(&asked, &answered);
     let mut response = written(status, text);

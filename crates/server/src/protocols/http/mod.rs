@@ -31,57 +31,57 @@ use futures_util::future::Either;
 use http::{Method, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::accept::Bound;
+use crate::accept::BoundListener;
 use crate::http::body::Body;
 use crate::http::problem::{Problem, json as object};
-use crate::http::{self as common, Answers, Call, Next, Plain};
-use crate::listener::{Listener, Serving};
+use crate::http::{self as common, Handler, Handover, HttpCall, RawConnection};
+use crate::listener::{Listener, ListenerTask};
 use crate::protocols::grpc::RateLimits;
 use crate::state::{Readiness, ServerState};
 use crate::store::AnyStore;
 use auth::ForwardAuth;
-use check::Asks;
+use check::CheckKind;
 pub(crate) use check::MAX_BODY;
 #[cfg(test)]
 pub(crate) use whole::length as whole_length;
-pub(crate) use wire::{Check, read};
+pub(crate) use wire::{CheckRequest, read};
 
 /// Starts the HTTP listener.
-pub(crate) async fn start(bound: Bound) -> io::Result<Serving> {
+pub(crate) async fn start(bound: BoundListener) -> io::Result<ListenerTask> {
     let server = &bound.server;
     let forward_auth = Arc::new(ForwardAuth::new(server));
     let envoy = Arc::new(Envoy::new(server.limiter.clone(), server.settings.envoy.calls.clone()));
-    Ok(common::serving(bound, Desk { forward_auth, envoy }))
+    Ok(common::serving(bound, HttpApi { forward_auth, envoy }))
 }
 
 /// Who answers at `/json`.
 type Envoy = RateLimits<AnyStore>;
 
 /// Whoever is asked less often than checks.
-type Elsewhere = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type OtherRoute = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 /// Who answers here.
 #[derive(Clone)]
-struct Desk {
+struct HttpApi {
     forward_auth: Arc<ForwardAuth>,
     envoy: Arc<Envoy>,
 }
 
-impl Answers for Desk {
+impl Handler for HttpApi {
     const ANSWERS_HALF_CLOSED: bool = true;
 
     /// No longer than a check needs; the others are in a box.
     fn answer(
         &self,
         server: Arc<ServerState>,
-        call: Call,
+        call: HttpCall,
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
-        let elsewhere: fn(Elsewhere) -> Either<_, Elsewhere> = Either::Right;
+        let elsewhere: fn(OtherRoute) -> Either<_, OtherRoute> = Either::Right;
         let posted = call.request.method() == Method::POST;
-        let Some(asks) = Asks::at(call.request.uri().path()).filter(|_| posted) else {
+        let Some(asks) = CheckKind::at(call.request.uri().path()).filter(|_| posted) else {
             return elsewhere(Box::pin(self.clone().elsewhere(server, call)));
         };
-        match allowed(&server, &call, Needs::Nothing) {
+        match allowed(&server, &call, TokenPolicy::Nothing) {
             Ok(()) => Either::Left(check::answer(server, call.request.into_body(), asks)),
             Err(problem) => elsewhere(Box::pin(future::ready(problem.into()))),
         }
@@ -89,35 +89,35 @@ impl Answers for Desk {
 
     async fn without_hyper<S: AsyncRead + AsyncWrite + Send + Unpin>(
         &self,
-        connection: &mut Plain<'_, S>,
-    ) -> io::Result<Next> {
+        connection: &mut RawConnection<'_, S>,
+    ) -> io::Result<Handover> {
         whole::serve(connection).await
     }
 }
 
-impl Desk {
-    async fn elsewhere(self, server: Arc<ServerState>, call: Call) -> Response<Body> {
+impl HttpApi {
+    async fn elsewhere(self, server: Arc<ServerState>, call: HttpCall) -> Response<Body> {
         let path = call.request.uri().path();
         match (call.request.method(), path) {
             (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
             (&Method::GET | &Method::HEAD, "/readyz") => ready(&server),
             (&Method::GET, "/openapi.json") => openapi::response(),
-            (_, "/v1/auth") => match allowed(&server, &call, Needs::Nothing) {
+            (_, "/v1/auth") => match allowed(&server, &call, TokenPolicy::Nothing) {
                 Ok(()) => self.forward_auth.answer(&server, call).await,
                 Err(problem) => problem.into(),
             },
-            (&Method::POST, "/json") => match allowed(&server, &call, Needs::Nothing) {
+            (&Method::POST, "/json") => match allowed(&server, &call, TokenPolicy::Nothing) {
                 Ok(()) => json::answer(&server, &self.envoy, call).await,
                 Err(problem) => problem.into(),
             },
             (&Method::POST, "/v1/commit" | "/v1/refund") => {
-                match allowed(&server, &call, Needs::TokenOffLoopback) {
+                match allowed(&server, &call, TokenPolicy::TokenOffLoopback) {
                     Ok(()) => reserve::settle(&server, call).await,
                     Err(problem) => problem.into(),
                 }
             }
             (_, "/v1/commit" | "/v1/refund" | "/json") => takes_post(),
-            (_, path) if Asks::at(path).is_some() => takes_post(),
+            (_, path) if CheckKind::at(path).is_some() => takes_post(),
             (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
             _ => nothing(),
         }
@@ -134,13 +134,13 @@ fn nothing() -> Response<Body> {
 
 /// What a request must bring besides itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
+enum TokenPolicy {
     Nothing,
     /// It gives back what was charged, so not everybody may.
     TokenOffLoopback,
 }
 
-fn allowed(server: &ServerState, call: &Call, needs: Needs) -> Result<(), Problem> {
+fn allowed(server: &ServerState, call: &HttpCall, needs: TokenPolicy) -> Result<(), Problem> {
     match &server.settings.api_token {
         Some(token) => {
             let said = bearer(call.request.headers()).unwrap_or_default();
@@ -150,7 +150,7 @@ fn allowed(server: &ServerState, call: &Call, needs: Needs) -> Result<(), Proble
             server.failed_logins.record(Listener::Http, Some(call.peer), Some(&call.id));
             Err(Problem::new(401, "a bearer token is needed that this server knows"))
         }
-        None if needs == Needs::TokenOffLoopback && !call.local => Err(Problem::new(
+        None if needs == TokenPolicy::TokenOffLoopback && !call.local => Err(Problem::new(
             403,
             "this gives back what was charged: set --api-token to allow it off loopback",
         )),

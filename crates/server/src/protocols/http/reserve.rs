@@ -6,13 +6,13 @@ use http::{Response, StatusCode};
 use tollgate::ReservationError;
 
 use super::check::MAX_BODY;
-use super::wire::{self, Settle};
-use crate::http::Call;
+use super::wire::{self, SettleRequest};
+use crate::http::HttpCall;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::state::ServerState;
 
-pub(super) async fn settle(server: &Arc<ServerState>, call: Call) -> Response<Body> {
+pub(super) async fn settle(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
     let commits = call.request.uri().path() == "/v1/commit";
     match body::read(call.request.into_body(), MAX_BODY).await {
         Ok(bytes) => settled(server, &bytes, commits).await.unwrap_or_else(Into::into),
@@ -25,7 +25,7 @@ async fn settled(
     bytes: &[u8],
     commits: bool,
 ) -> Result<Response<Body>, Problem> {
-    let settle: Settle = wire::read(bytes)?;
+    let settle: SettleRequest = wire::read(bytes)?;
     let reservation = server
         .limiter
         .redeem(&settle.reservation)

@@ -19,11 +19,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tollgate::Admission;
 use tollgate::core::Store as _;
 
-use super::wire::{self, Answer, Check};
+use super::wire::{self, CheckAnswer, CheckRequest};
 use super::{check, token, write};
-use crate::http::{Next, Plain, harmless_id};
+use crate::http::{Handover, RawConnection, harmless_id};
 use crate::state::ServerState;
-use crate::telemetry::counts::{Protocol, UnderWay};
+use crate::telemetry::counts::{InFlightRequest, Protocol};
 
 /// What is read together: a request as services send it, or several.
 const INPUT: usize = 4 * 1024;
@@ -40,20 +40,20 @@ const MAX_FIELDS: usize = 24;
 const LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 
 /// Answers whole checks, until there is something else.
-pub(super) async fn serve<S>(connection: &mut Plain<'_, S>) -> io::Result<Next>
+pub(super) async fn serve<S>(connection: &mut RawConnection<'_, S>) -> io::Result<Handover>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
     let mut input = vec![0; INPUT];
-    let mut answers = Answers::default();
+    let mut answers = ResponseBuffer::default();
     loop {
         let length = read(connection, &mut input).await?;
         let mut rest = input.get(..length).unwrap_or_default();
         if rest.is_empty() {
             connection.stream.shutdown().await?;
-            return Ok(Next::End);
+            return Ok(Handover::End);
         }
-        while let Some((request, behind)) = Request::read(rest) {
+        while let Some((request, behind)) = WholeRequest::read(rest) {
             let Some(admission) = request.judge(connection.server).await else { break };
             answers.add(connection.server, &request, &admission);
             rest = behind;
@@ -64,13 +64,13 @@ where
         }
         answers.send(connection).await?;
         if !rest.is_empty() {
-            return Ok(Next::Hyper(rest.to_vec()));
+            return Ok(Handover::Hyper(rest.to_vec()));
         }
     }
 }
 
 /// Reads what there is; nothing when the client has left, or the server stops.
-async fn read<S>(connection: &mut Plain<'_, S>, input: &mut [u8]) -> io::Result<usize>
+async fn read<S>(connection: &mut RawConnection<'_, S>, input: &mut [u8]) -> io::Result<usize>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
@@ -89,13 +89,13 @@ where
 
 /// A request in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request<'b> {
+struct WholeRequest<'b> {
     id: Option<&'b str>,
     authorization: Option<&'b [u8]>,
     body: &'b [u8],
 }
 
-impl<'b> Request<'b> {
+impl<'b> WholeRequest<'b> {
     /// The request that these bytes begin with, if there is nothing uncommon about it, and what is behind it.
     fn read(bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let fields_on = bytes.strip_prefix(LINE)?;
@@ -143,14 +143,14 @@ impl<'b> Request<'b> {
         if server.is_draining() || server.refuses_all() {
             return None;
         }
-        let check: Check<'_> = wire::read(self.body).ok()?;
+        let check: CheckRequest<'_> = wire::read(self.body).ok()?;
         let (ask, patience) = (check.ask().ok()?, check::patience(&check).ok()?);
-        let under_way = Some(UnderWay::new(&server.counts, Protocol::Http));
+        let in_flight = Some(InFlightRequest::new(&server.counts, Protocol::Http));
         Some(if server.limiter.store().is_remote() {
             // In a box: it is long, and the task of a connection that is idle would be as long.
-            Box::pin(check::judge_far(server, &ask, patience, under_way)).await
+            Box::pin(check::judge_far(server, &ask, patience, in_flight)).await
         } else {
-            check::judge(server, &ask, patience, under_way)
+            check::judge(server, &ask, patience, in_flight)
         })
     }
 }
@@ -158,7 +158,7 @@ impl<'b> Request<'b> {
 /// How long the request is that these bytes begin with, if it is answered here.
 #[cfg(test)]
 pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
-    Request::read(bytes).map(|(_, behind)| bytes.len().saturating_sub(behind.len()))
+    WholeRequest::read(bytes).map(|(_, behind)| bytes.len().saturating_sub(behind.len()))
 }
 
 /// A length as hyper takes it, of as many digits as `INPUT` has.
@@ -169,20 +169,20 @@ fn digits(text: &[u8]) -> Option<usize> {
 
 /// Answers that are to be sent.
 #[derive(Default)]
-struct Answers {
+struct ResponseBuffer {
     bytes: Vec<u8>,
     /// The body of the last one.
     body: Vec<u8>,
-    date: Date,
+    date: DateField,
 }
 
-impl Answers {
-    fn add(&mut self, server: &ServerState, request: &Request<'_>, admission: &Admission) {
+impl ResponseBuffer {
+    fn add(&mut self, server: &ServerState, request: &WholeRequest<'_>, admission: &Admission) {
         let own = server.request_digits();
         let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
         tracing::debug!(request = id, method = %Method::POST, "a request over HTTP");
         self.body.clear();
-        write::answer(&Answer::new(admission), &mut self.body);
+        write::answer(&CheckAnswer::new(admission), &mut self.body);
         let out = &mut self.bytes;
         out.reserve(self.body.len().saturating_add(256));
         out.extend_from_slice(
@@ -197,7 +197,7 @@ impl Answers {
         out.extend_from_slice(&self.body);
     }
 
-    async fn send<S>(&mut self, connection: &mut Plain<'_, S>) -> io::Result<()>
+    async fn send<S>(&mut self, connection: &mut RawConnection<'_, S>) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin,
     {
@@ -216,12 +216,12 @@ impl Answers {
 
 /// The second of the last answer, as HTTP writes it.
 #[derive(Default)]
-struct Date {
+struct DateField {
     second: u64,
     text: String,
 }
 
-impl Date {
+impl DateField {
     /// Now. Not by the store's clock, which nobody knows before it has answered, but as hyper does.
     #[expect(clippy::disallowed_methods, reason = "a field for caches: nothing is decided by it")]
     fn text(&mut self) -> &str {
@@ -250,8 +250,8 @@ mod tests {
 
     use super::*;
     use crate::Server;
-    use crate::http::Stop;
-    use crate::http::guarded::{Guarded, Phase};
+    use crate::http::StopSignal;
+    use crate::http::deadline::{ConnectionPhase, DeadlineStream};
     use crate::settings::Settings;
     use crate::telemetry::log::LevelHandle;
 
@@ -266,10 +266,10 @@ mod tests {
         let fields = "host: a\r\nACCEPT: */*\r\nConnection: keep-Alive\r\nContent-Length: 17\r\nX-Request-Id: 7\r\nAuthorization: Bearer t\r\n";
         let bytes = format!("{}POST", text(fields, BODY));
 
-        let (request, behind) = Request::read(bytes.as_bytes()).unwrap();
+        let (request, behind) = WholeRequest::read(bytes.as_bytes()).unwrap();
 
         let authorization = Some(&b"Bearer t"[..]);
-        assert_eq!(request, Request { id: Some("7"), authorization, body: BODY.as_bytes() });
+        assert_eq!(request, WholeRequest { id: Some("7"), authorization, body: BODY.as_bytes() });
         assert_eq!(behind, b"POST");
     }
 
@@ -297,31 +297,35 @@ mod tests {
             "Host: a\r\n".to_owned(),
             length.to_owned(),
         ] {
-            assert_eq!(Request::read(text(&fields, BODY).as_bytes()), None, "{fields:?}");
+            assert_eq!(WholeRequest::read(text(&fields, BODY).as_bytes()), None, "{fields:?}");
         }
         let common = text(&format!("Host: a\r\n{length}"), BODY);
-        assert!(Request::read(common.as_bytes()).is_some());
+        assert!(WholeRequest::read(common.as_bytes()).is_some());
         for (is, not) in [("POST", "PUT"), ("/v1/check", "/v1/check?"), ("1.1", "1.0")] {
-            assert_eq!(Request::read(common.replacen(is, not, 1).as_bytes()), None, "{not}");
+            assert_eq!(WholeRequest::read(common.replacen(is, not, 1).as_bytes()), None, "{not}");
         }
         for cut in 0..common.len() {
-            assert_eq!(Request::read(&common.as_bytes()[..cut]), None, "in pieces");
+            assert_eq!(WholeRequest::read(&common.as_bytes()[..cut]), None, "in pieces");
         }
     }
 
     /// Serves what a client says, and returns what it is told and what comes next.
-    async fn served(said: &[u8]) -> (String, Next) {
+    async fn served(said: &[u8]) -> (String, Handover) {
         let server =
             Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();
         let (_stops, stopped) = watch::channel(false);
         let (mut client, stream): (DuplexStream, DuplexStream) = duplex(64 * 1024);
-        let phase = Arc::new(Phase::default());
-        let mut stream = Guarded::new(stream, Arc::clone(&phase));
-        let mut stop = Stop::new(Arc::clone(server.state()), stopped);
+        let phase = Arc::new(ConnectionPhase::default());
+        let mut stream = DeadlineStream::new(stream, Arc::clone(&phase));
+        let mut stop = StopSignal::new(Arc::clone(server.state()), stopped);
         client.write_all(said).await.unwrap();
         client.shutdown().await.unwrap();
-        let mut plain =
-            Plain { server: server.state(), stream: &mut stream, phase: &phase, stop: &mut stop };
+        let mut plain = RawConnection {
+            server: server.state(),
+            stream: &mut stream,
+            phase: &phase,
+            stop: &mut stop,
+        };
 
         let next = serve(&mut plain).await.unwrap();
 
@@ -339,19 +343,19 @@ mod tests {
 
         let answers = |told: &str| told.matches("HTTP/1.1 200 OK\r\n").count();
         let (told, next) = served(whole.repeat(3).as_bytes()).await;
-        assert_eq!((answers(&told), next), (3, Next::End), "{told}");
+        assert_eq!((answers(&told), next), (3, Handover::End), "{told}");
         for behind in [get, &wrong, &whole[..60], "\r\n"] {
             let (told, next) = served(format!("{whole}{whole}{behind}").as_bytes()).await;
-            assert_eq!((answers(&told), next), (2, Next::Hyper(behind.into())), "{told}");
+            assert_eq!((answers(&told), next), (2, Handover::Hyper(behind.into())), "{told}");
         }
         let (told, next) = served(&b"x".repeat(INPUT * 2)).await;
-        assert_eq!((told.as_str(), next), ("", Next::Hyper(b"x".repeat(INPUT))));
-        assert_eq!(served(b"").await, (String::new(), Next::End));
+        assert_eq!((told.as_str(), next), ("", Handover::Hyper(b"x".repeat(INPUT))));
+        assert_eq!(served(b"").await, (String::new(), Handover::End));
     }
 
     #[test]
     fn the_date_can_always_be_written() {
-        let mut date = Date::default();
+        let mut date = DateField::default();
         for (second, text) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
             (1, "Thu, 01 Jan 1970 00:00:01 GMT"),

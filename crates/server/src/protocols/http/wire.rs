@@ -19,7 +19,7 @@ use crate::telemetry::refusals::reason;
 /// A check, a peek or a reservation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Check<'b> {
+pub(crate) struct CheckRequest<'b> {
     #[serde(borrow)]
     pub(crate) domain: Cow<'b, str>,
     #[serde(borrow, default)]
@@ -41,15 +41,15 @@ const fn one() -> u64 {
 /// Several checks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Batch<'b> {
+pub(super) struct BatchRequest<'b> {
     #[serde(borrow)]
-    pub(super) checks: Vec<Check<'b>>,
+    pub(super) checks: Vec<CheckRequest<'b>>,
 }
 
 /// A reservation that is settled.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settle {
+pub(super) struct SettleRequest {
     pub(super) reservation: String,
     #[serde(default)]
     pub(super) actual: Option<u64>,
@@ -108,7 +108,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Prob
     })
 }
 
-impl Check<'_> {
+impl CheckRequest<'_> {
     /// The ask that it describes.
     pub(crate) fn ask(&self) -> Result<Ask<'_>, Problem> {
         let mut ask = Ask::new(&self.domain).cost(self.cost);
@@ -127,7 +127,7 @@ fn wrong(name: &str, error: AskError) -> Problem {
 
 /// What a check is told.
 #[derive(Debug, Serialize)]
-pub(crate) struct Answer<'r> {
+pub(crate) struct CheckAnswer<'r> {
     pub(crate) allowed: bool,
     pub(crate) reason: &'static str,
     pub(crate) rules_version: u64,
@@ -141,7 +141,7 @@ pub(crate) struct Answer<'r> {
     pub(crate) retry_after_ms: Option<Option<u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) wait_ms: Option<u64>,
-    pub(crate) limits: Vec<Limit<'r>>,
+    pub(crate) limits: Vec<LimitState<'r>>,
 }
 
 /// Who refuses.
@@ -159,7 +159,7 @@ pub(crate) struct RefusedBy<'r> {
 
 /// What one limit says.
 #[derive(Debug, Serialize)]
-pub(crate) struct Limit<'r> {
+pub(crate) struct LimitState<'r> {
     pub(super) rule: &'r str,
     pub(super) limit: &'r str,
     pub(super) allows: &'r str,
@@ -168,7 +168,7 @@ pub(crate) struct Limit<'r> {
     pub(super) reset_after_ms: u64,
 }
 
-impl<'r> Answer<'r> {
+impl<'r> CheckAnswer<'r> {
     pub(crate) fn new(admission: &'r Admission) -> Self {
         let ruling = admission.ruling();
         let wait = admission.wait();
@@ -181,7 +181,7 @@ impl<'r> Answer<'r> {
             refused_by: (!admission.passes()).then(|| RefusedBy::new(admission)),
             retry_after_ms: (!admission.passes()).then(|| admission.retry_after().map(millis_up)),
             wait_ms: (wait > Duration::ZERO).then(|| millis_up(wait)),
-            limits: ruling.findings().filter_map(|finding| Limit::new(&finding)).collect(),
+            limits: ruling.findings().filter_map(|finding| LimitState::new(&finding)).collect(),
         }
     }
 }
@@ -209,7 +209,7 @@ impl<'r> RefusedBy<'r> {
     }
 }
 
-impl<'r> Limit<'r> {
+impl<'r> LimitState<'r> {
     fn new(finding: &Finding<'r>) -> Option<Self> {
         let (rule, limit) = (finding.rule?, finding.limit?);
         Some(Self {

@@ -1,14 +1,14 @@
 //! An answer as JSON, written by hand: it is most of what a check costs beside the socket.
 //!
-//! Byte for byte what serde makes of [`Answer`]; a test compares the two, and both change together.
+//! Byte for byte what serde makes of [`CheckAnswer`]; a test compares the two, and both change together.
 
-use super::wire::{Answer, Limit, RefusedBy};
+use super::wire::{CheckAnswer, LimitState, RefusedBy};
 
 /// What the answer to a check of usual rules has, so that it is written without growing.
 pub(super) const USUAL: usize = 512;
 
 /// The answer as JSON.
-pub(super) fn answer(answer: &Answer<'_>, out: &mut Vec<u8>) {
+pub(super) fn answer(answer: &CheckAnswer<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"allowed\":");
     boolean(answer.allowed, out);
     out.extend_from_slice(b",\"reason\":");
@@ -62,7 +62,7 @@ fn refused_by(by: &RefusedBy<'_>, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn limit(limit: &Limit<'_>, out: &mut Vec<u8>) {
+fn limit(limit: &LimitState<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"rule\":");
     text(limit.rule, out);
     out.extend_from_slice(b",\"limit\":");
@@ -154,7 +154,7 @@ lists:
             let patience = std::time::Duration::from_secs(45);
             for admission in [limiter.admit(ask).await, limiter.admit_within(ask, patience).await] {
                 refused += u32::from(!admission.passes());
-                let said = Answer::new(&admission);
+                let said = CheckAnswer::new(&admission);
                 let expected = serde_json::to_string(&said).unwrap();
                 let mut out = Vec::new();
                 answer(&said, &mut out);

@@ -12,16 +12,16 @@ use smallvec::SmallVec;
 use tollgate::core::{Limit, Verdict};
 use tollgate::{Admission, ResetError};
 
-use super::reply::{self, Version};
-use super::session::{Words, nth, read_ask, refusal};
+use super::reply::{self, RespVersion};
+use super::session::{CommandWords, nth, read_ask, refusal};
 use super::throttle::Throttle;
 use crate::state::{ServerState, millis_up};
-use crate::telemetry::counts::{Outcome, Protocol, UnderWay};
-use crate::telemetry::refusals::{Refusal, reason};
+use crate::telemetry::counts::{InFlightRequest, Outcome, Protocol};
+use crate::telemetry::refusals::{RefusalRecord, reason};
 
 /// A question to the store, with its words.
 #[derive(Debug)]
-pub(super) enum Question {
+pub(super) enum StoreCommand {
     /// `CL.THROTTLE`
     Throttle {
         /// The key.
@@ -58,13 +58,13 @@ pub(super) fn at_once(future: impl Future<Output = ()>) {
     debug_assert_eq!(ready, Poll::Ready(()), "the embedded store never waits");
 }
 
-impl Question {
+impl StoreCommand {
     /// Reads a command that asks; its name is in capitals.
     ///
     /// # Errors
     ///
     /// With the reply that says what is wrong.
-    pub(super) fn read(command: &[u8], words: Words<'_>) -> Result<Self, String> {
+    pub(super) fn read(command: &[u8], words: CommandWords<'_>) -> Result<Self, String> {
         let name = String::from_utf8_lossy(command).to_ascii_lowercase();
         let count = words.1.len();
         let wrong = || Err(format!("ERR wrong number of arguments for '{name}' command"));
@@ -95,7 +95,7 @@ impl Question {
     pub(super) async fn answer(
         self,
         server: &Arc<ServerState>,
-        version: Version,
+        version: RespVersion,
         out: &mut Vec<u8>,
     ) {
         match self {
@@ -103,13 +103,13 @@ impl Question {
                 throttle(server, &key, &limit, quantity, out).await;
             }
             Self::Check { charges: true, cost, words } => {
-                let under_way = UnderWay::new(&server.counts, Protocol::Resp);
+                let in_flight = InFlightRequest::new(&server.counts, Protocol::Resp);
                 match read_words(&words, cost) {
                     Err(wrong) => reply::error(&wrong, out),
                     Ok(_) if server.refuses_all() => reply::error(NO_RULES, out),
                     Ok(ask) => {
                         let admission = server.limiter.admit(&ask).await;
-                        under_way.end();
+                        in_flight.end();
                         server.record(Protocol::Resp, &ask, &admission);
                         ruled(&admission, version, out);
                     }
@@ -146,19 +146,19 @@ async fn throttle(
     quantity: u64,
     out: &mut Vec<u8>,
 ) {
-    let under_way = UnderWay::new(&server.counts, Protocol::Throttle);
+    let in_flight = InFlightRequest::new(&server.counts, Protocol::Throttle);
     match server.limiter.throttle(key, limit, quantity).await {
         Err(error) => reply::error(&format!("ERR {error}"), out),
         Ok(admission) => {
             let outcome = Outcome::of(&admission);
-            under_way.end().add(Protocol::Throttle, outcome, 1);
+            in_flight.end().add(Protocol::Throttle, outcome, 1);
             let Some(finding) = admission.ruling().findings().next() else {
                 return reply::error("TRYAGAIN the store did not answer", out);
             };
             Throttle { limit, quantity }.answer(&finding.decision, out);
             if !admission.passes() {
                 let at_us = admission.ruling().at().as_micros();
-                server.remember(Refusal { at_us, ..refusal(key, &finding.decision) }, 1);
+                server.remember(RefusalRecord { at_us, ..refusal(key, &finding.decision) }, 1);
             }
         }
     }
@@ -178,7 +178,7 @@ async fn delete(server: &ServerState, keys: &[Box<[u8]>], out: &mut Vec<u8>) {
 }
 
 /// What an admission says, as pairs of a name and a value.
-fn ruled(admission: &Admission, version: Version, out: &mut Vec<u8>) {
+fn ruled(admission: &Admission, version: RespVersion, out: &mut Vec<u8>) {
     let ruling = admission.ruling();
     let millis = |duration: Duration| i64::try_from(millis_up(duration)).unwrap_or(i64::MAX);
     let limits: SmallVec<[_; 4]> =

@@ -17,10 +17,10 @@ use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::deadlines::{Activity, ConnectionActivity};
 use super::parse::{Args, MAX_COMMAND, parse};
 use super::reply;
-use super::session::{Desk, Next, Session};
-use super::watch::{Entry, State};
+use super::session::{AfterCommand, Session, ThreadScratch};
 use crate::state::ServerState;
 
 /// How much input is looked at together: a command as long as may be, and some.
@@ -31,25 +31,25 @@ pub(super) const INPUT: usize = MAX_COMMAND + 8 * 1024;
 pub(super) const OUTPUT: usize = 16 * 1024;
 
 /// The buffers of a thread.
-struct Bench {
+struct ThreadBuffers {
     input: Box<[u8]>,
     output: Vec<u8>,
     args: Args,
-    desk: Desk,
+    scratch: ThreadScratch,
 }
 
 thread_local! {
-    static BENCH: RefCell<Bench> = RefCell::new(Bench {
+    static BUFFERS: RefCell<ThreadBuffers> = RefCell::new(ThreadBuffers {
         input: vec![0; INPUT].into_boxed_slice(),
         output: Vec::with_capacity(OUTPUT * 2),
         args: Args::with_capacity(16),
-        desk: Desk::default(),
+        scratch: ThreadScratch::default(),
     });
 }
 
-/// Lets a command be answered with the desk of this thread.
-pub(super) fn with_desk<R>(work: impl FnOnce(&mut Desk) -> R) -> R {
-    BENCH.with_borrow_mut(|bench| work(&mut bench.desk))
+/// Lets a command be answered with the scratch of this thread.
+pub(super) fn with_scratch<R>(work: impl FnOnce(&mut ThreadScratch) -> R) -> R {
+    BUFFERS.with_borrow_mut(|buffers| work(&mut buffers.scratch))
 }
 
 /// A connection on the embedded store.
@@ -57,7 +57,7 @@ pub(super) struct Connection {
     stream: TcpStream,
     session: Session,
     server: Arc<ServerState>,
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionActivity>,
     /// Input that is not answered yet.
     rest: Vec<u8>,
     /// Whether commands in `rest` wait for output to be taken.
@@ -67,7 +67,7 @@ pub(super) struct Connection {
 }
 
 /// What comes after a batch.
-enum Step {
+enum AfterBatch {
     /// Output has to be sent before anything else.
     Flush,
     /// Nothing comes any more; what is unsent is sent first.
@@ -79,7 +79,7 @@ impl Connection {
         stream: TcpStream,
         session: Session,
         server: Arc<ServerState>,
-        entry: Arc<Entry>,
+        entry: Arc<ConnectionActivity>,
     ) -> Self {
         Self { stream, session, server, entry, rest: Vec::new(), more: false, unsent: Vec::new() }
     }
@@ -87,13 +87,14 @@ impl Connection {
     /// Serves until the client leaves, errs or is told to.
     pub(super) async fn serve(mut self) -> std::io::Result<()> {
         loop {
-            let step =
-                poll_fn(|context| BENCH.with_borrow_mut(|bench| self.poll_batches(context, bench)))
-                    .await?;
-            self.entry.set(State::Writing);
+            let step = poll_fn(|context| {
+                BUFFERS.with_borrow_mut(|buffers| self.poll_batches(context, buffers))
+            })
+            .await?;
+            self.entry.set(Activity::Writing);
             self.stream.write_all(&self.unsent).await?;
             self.unsent = Vec::new();
-            if let Step::Close = step {
+            if let AfterBatch::Close = step {
                 return self.stream.shutdown().await;
             }
         }
@@ -103,10 +104,10 @@ impl Connection {
     fn poll_batches(
         &mut self,
         context: &mut Context<'_>,
-        bench: &mut Bench,
-    ) -> Poll<std::io::Result<Step>> {
+        buffers: &mut ThreadBuffers,
+    ) -> Poll<std::io::Result<AfterBatch>> {
         loop {
-            let Bench { input, output, args, desk } = bench;
+            let ThreadBuffers { input, output, args, scratch } = buffers;
             let kept = self.rest.len();
             if let Some(front) = input.get_mut(..kept) {
                 front.copy_from_slice(&self.rest);
@@ -116,12 +117,12 @@ impl Connection {
                 let mut buffer = ReadBuf::new(input.get_mut(kept..).unwrap_or_default());
                 match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
                     Poll::Pending => {
-                        self.entry.set(if kept > 0 { State::Partial } else { State::Idle });
+                        self.entry.set(if kept > 0 { Activity::Partial } else { Activity::Idle });
                         return Poll::Pending;
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
-                        return Poll::Ready(Ok(Step::Close));
+                        return Poll::Ready(Ok(AfterBatch::Close));
                     }
                     Poll::Ready(Ok(())) => length = length.saturating_add(buffer.filled().len()),
                 }
@@ -129,8 +130,8 @@ impl Connection {
             output.clear();
             let began = Instant::now();
             let (used, end) =
-                self.answer(input.get(..length).unwrap_or_default(), args, desk, output);
-            desk.settle(&self.server, began);
+                self.answer(input.get(..length).unwrap_or_default(), args, scratch, output);
+            scratch.settle(&self.server, began);
             self.rest.clear();
             self.rest.extend_from_slice(input.get(used..length).unwrap_or_default());
             if self.rest.is_empty() {
@@ -146,13 +147,13 @@ impl Connection {
                 self.unsent = output.get(sent..).unwrap_or_default().to_vec();
             }
             match (end, self.unsent.is_empty()) {
-                (End::Close, _) => return Poll::Ready(Ok(Step::Close)),
+                (BatchEnd::Close, _) => return Poll::Ready(Ok(AfterBatch::Close)),
                 (_, false) => {
-                    self.more = matches!(end, End::OutputFull);
-                    return Poll::Ready(Ok(Step::Flush));
+                    self.more = matches!(end, BatchEnd::OutputFull);
+                    return Poll::Ready(Ok(AfterBatch::Flush));
                 }
-                (End::OutputFull, true) => self.more = true,
-                (End::InputDone, true) => self.more = false,
+                (BatchEnd::OutputFull, true) => self.more = true,
+                (BatchEnd::InputDone, true) => self.more = false,
             }
         }
     }
@@ -162,29 +163,29 @@ impl Connection {
         &mut self,
         input: &[u8],
         args: &mut Args,
-        desk: &mut Desk,
+        scratch: &mut ThreadScratch,
         output: &mut Vec<u8>,
-    ) -> (usize, End) {
+    ) -> (usize, BatchEnd) {
         let mut used = 0_usize;
         loop {
             if output.len() >= OUTPUT {
-                return (used, End::OutputFull);
+                return (used, BatchEnd::OutputFull);
             }
             let input = input.get(used..).unwrap_or_default();
             match parse(input, args) {
-                Ok(None) => return (used, End::InputDone),
+                Ok(None) => return (used, BatchEnd::InputDone),
                 Ok(Some(length)) => {
                     used = used.saturating_add(length);
                     self.entry.beat();
-                    match self.session.answer((input, args), &self.server, desk, output) {
+                    match self.session.answer((input, args), &self.server, scratch, output) {
                         // Only a store that takes a trip is asked elsewhere.
-                        Next::Answered | Next::Ask(_) => {}
-                        Next::Close => return (used, End::Close),
+                        AfterCommand::Answered | AfterCommand::Ask(_) => {}
+                        AfterCommand::Close => return (used, BatchEnd::Close),
                     }
                 }
                 Err(error) => {
                     reply::error(&format!("ERR Protocol error: {error}"), output);
-                    return (used, End::Close);
+                    return (used, BatchEnd::Close);
                 }
             }
         }
@@ -193,7 +194,7 @@ impl Connection {
 
 /// Why no further command was answered.
 #[derive(Clone, Copy)]
-enum End {
+enum BatchEnd {
     InputDone,
     OutputFull,
     Close,

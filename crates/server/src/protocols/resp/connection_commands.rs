@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use super::reply::{self, Version};
-use super::session::{Words, nth};
+use super::reply::{self, RespVersion};
+use super::session::{CommandWords, nth};
 use crate::listener::Listener;
 use crate::state::ServerState;
 
@@ -29,7 +29,7 @@ const COMMANDS: &[(&str, i64, i64)] = &[
 ];
 
 /// `COMMAND`, as client libraries use it to find out where keys are.
-pub(super) fn command(words: Words<'_>, out: &mut Vec<u8>) {
+pub(super) fn command(words: CommandWords<'_>, out: &mut Vec<u8>) {
     let count = i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX);
     if words.1.len() == 1 {
         reply::array(COMMANDS.len(), out);
@@ -66,14 +66,14 @@ fn describe((name, arity, key): &(&str, i64, i64), out: &mut Vec<u8>) {
 }
 
 /// `HELLO`
-pub(super) fn hello(id: u64, version: Version, out: &mut Vec<u8>) {
+pub(super) fn hello(id: u64, version: RespVersion, out: &mut Vec<u8>) {
     reply::map(7, version, out);
     let texts = [("server", "tollgate"), ("version", env!("CARGO_PKG_VERSION"))];
     for (name, text) in texts {
         reply::bulk(name.as_bytes(), out);
         reply::bulk(text.as_bytes(), out);
     }
-    let spoken = if version == Version::Resp3 { 3 } else { 2 };
+    let spoken = if version == RespVersion::Resp3 { 3 } else { 2 };
     for (name, number) in [("proto", spoken), ("id", i64::try_from(id).unwrap_or(i64::MAX))] {
         reply::bulk(name.as_bytes(), out);
         reply::integer(number, out);
@@ -87,7 +87,7 @@ pub(super) fn hello(id: u64, version: Version, out: &mut Vec<u8>) {
 }
 
 /// `INFO`: what fits into a page.
-pub(super) fn info(server: &ServerState, version: Version, out: &mut Vec<u8>) {
+pub(super) fn info(server: &ServerState, version: RespVersion, out: &mut Vec<u8>) {
     let mut text = String::new();
     let connections = &server.connections[Listener::Resp];
     // Writing into a string does not fail.
@@ -110,8 +110,8 @@ pub(super) fn info(server: &ServerState, version: Version, out: &mut Vec<u8>) {
         );
     }
     match version {
-        Version::Resp2 => reply::bulk(text.as_bytes(), out),
-        Version::Resp3 => {
+        RespVersion::Resp2 => reply::bulk(text.as_bytes(), out),
+        RespVersion::Resp3 => {
             out.push(b'=');
             let length = i64::try_from(text.len().saturating_add(4)).unwrap_or(i64::MAX);
             reply::digits(length, out);

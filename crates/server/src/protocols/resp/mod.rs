@@ -9,17 +9,17 @@
 //! | `session`, `connection_commands` | commands |
 //! | `throttle`, `ask` | those that decide |
 //! | `connection`, `remote` | reading and writing, on the embedded store and on others |
-//! | `watch` | deadlines |
+//! | `deadlines` | deadlines |
 
 mod ask;
 mod connection;
 mod connection_commands;
+mod deadlines;
 pub mod parse;
 mod remote;
 pub mod reply;
 mod session;
 pub mod throttle;
-mod watch;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch as signal};
 
-use crate::accept::{self, Bound, OpenConnection};
-use crate::listener::{Listener, Serving};
+use crate::accept::{self, BoundListener, OpenConnection};
+use crate::listener::{Listener, ListenerTask};
 use crate::state::ServerState;
 use crate::store::AnyStore;
 use connection::Connection;
+use deadlines::{ConnectionActivity, ConnectionTable};
 use session::Session;
-use watch::{Entry, Watch};
 
 /// Connections handed to a thread that it has not looked at yet.
 const HANDED: usize = 128;
@@ -48,8 +48,8 @@ const A_TURN: usize = 64;
 /// # Errors
 ///
 /// When there is no thread or runtime to be had.
-pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
-    let Bound { socket, server, stop, local, .. } = bound;
+pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask> {
+    let BoundListener { socket, server, stop, local, .. } = bound;
     let count = server.settings.resp_threads.max(1);
     let ids = Arc::new(AtomicU64::new(1));
     let mut handing = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) async fn start(bound: Bound) -> std::io::Result<Serving> {
     }
     run("tollgate-resp-0".to_owned(), Work::Accept(socket, handing))?;
     drop(running);
-    Ok(Serving::new(async move { while ended.recv().await.is_some() {} }))
+    Ok(ListenerTask::new(async move { while ended.recv().await.is_some() {} }))
 }
 
 /// Where a thread's connections come from.
@@ -92,7 +92,7 @@ enum Work {
 
 struct Worker {
     server: Arc<ServerState>,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionTable>,
     stop: signal::Receiver<bool>,
     ids: Arc<AtomicU64>,
     local: bool,
@@ -144,8 +144,8 @@ impl Worker {
         };
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let session = Session::new(id, stream.peer_addr().ok(), &self.server, self.local);
-        let entry: Arc<Entry> = Arc::default();
-        let watched = Watched { id, watch: Arc::clone(&self.watch), _open: open };
+        let entry: Arc<ConnectionActivity> = Arc::default();
+        let watched = ConnectionGuard { id, watch: Arc::clone(&self.watch), _open: open };
         let (server, said) = (Arc::clone(&self.server), Arc::clone(&entry));
         let task = tokio::spawn(async move {
             let _watched = watched;
@@ -186,13 +186,13 @@ impl Worker {
 }
 
 /// A connection that is open and watched until this is dropped.
-struct Watched {
+struct ConnectionGuard {
     id: u64,
-    watch: Arc<Watch>,
+    watch: Arc<ConnectionTable>,
     _open: OpenConnection,
 }
 
-impl Drop for Watched {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.watch.remove(self.id);
     }

@@ -12,12 +12,12 @@ use std::task::Poll;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::ask::Question;
-use super::connection::{INPUT, OUTPUT, with_desk};
+use super::ask::StoreCommand;
+use super::connection::{INPUT, OUTPUT, with_scratch};
+use super::deadlines::{Activity, ConnectionActivity};
 use super::parse::{Args, parse};
 use super::reply;
-use super::session::{Next, Session};
-use super::watch::{Entry, State};
+use super::session::{AfterCommand, Session};
 use crate::state::ServerState;
 
 /// How many questions of one connection may be under way: two full pipelines of most clients.
@@ -28,12 +28,12 @@ pub(super) async fn serve(
     mut stream: TcpStream,
     mut session: Session,
     server: Arc<ServerState>,
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionActivity>,
 ) -> std::io::Result<()> {
     let (mut input, mut args, mut output) = (Vec::new(), Args::new(), Vec::new());
     let mut chunk = vec![0; CHUNK].into_boxed_slice();
     loop {
-        entry.set(if input.is_empty() { State::Idle } else { State::Partial });
+        entry.set(if input.is_empty() { Activity::Idle } else { Activity::Partial });
         let room_left = INPUT.saturating_sub(input.len()).min(CHUNK);
         let length = stream.read(chunk.get_mut(..room_left).unwrap_or_default()).await?;
         if length == 0 {
@@ -42,19 +42,19 @@ pub(super) async fn serve(
         input.extend_from_slice(chunk.get(..length).unwrap_or_default());
         let mut used = 0_usize;
         loop {
-            entry.set(State::Asking);
+            entry.set(Activity::Asking);
             let rest = input.get(used..).unwrap_or_default();
             let batch = batch(rest, &mut args, &mut session, &server, &entry);
             used = used.saturating_add(batch.used);
             let version = session.version();
             answer(batch.parts, &server, version, &mut output).await;
-            entry.set(State::Writing);
+            entry.set(Activity::Writing);
             stream.write_all(&output).await?;
             output.clear();
             match batch.end {
-                End::InputDone => break,
-                End::Full => {}
-                End::Close => return stream.shutdown().await,
+                PipelineEnd::InputDone => break,
+                PipelineEnd::Full => {}
+                PipelineEnd::Close => return stream.shutdown().await,
             }
         }
         input.drain(..used);
@@ -65,18 +65,18 @@ pub(super) async fn serve(
 const CHUNK: usize = 8 * 1024;
 
 /// A reply, or what has to be asked for it.
-enum Part {
+enum PipelineReply {
     Reply(Vec<u8>),
-    Question(Question),
+    StoreCommand(StoreCommand),
 }
 
-struct Batch {
-    parts: Vec<Part>,
+struct Pipeline {
+    parts: Vec<PipelineReply>,
     used: usize,
-    end: End,
+    end: PipelineEnd,
 }
 
-enum End {
+enum PipelineEnd {
     InputDone,
     Full,
     Close,
@@ -88,9 +88,9 @@ fn batch(
     args: &mut Args,
     session: &mut Session,
     server: &Arc<ServerState>,
-    entry: &Entry,
-) -> Batch {
-    let mut batch = Batch { parts: Vec::new(), used: 0, end: End::InputDone };
+    entry: &ConnectionActivity,
+) -> Pipeline {
+    let mut batch = Pipeline { parts: Vec::new(), used: 0, end: PipelineEnd::InputDone };
     let (mut questions, mut bytes) = (0_usize, 0_usize);
     while questions < AT_ONCE && bytes < OUTPUT {
         let rest = input.get(batch.used..).unwrap_or_default();
@@ -100,56 +100,57 @@ fn batch(
             Err(error) => {
                 let mut out = Vec::new();
                 reply::error(&format!("ERR Protocol error: {error}"), &mut out);
-                batch.parts.push(Part::Reply(out));
-                batch.end = End::Close;
+                batch.parts.push(PipelineReply::Reply(out));
+                batch.end = PipelineEnd::Close;
                 return batch;
             }
         };
         let mut out = Vec::new();
-        let next = with_desk(|desk| session.answer((rest, args), server, desk, &mut out));
+        let next = with_scratch(|scratch| session.answer((rest, args), server, scratch, &mut out));
         bytes = bytes.saturating_add(out.len());
         match next {
-            Next::Ask(question) => {
-                let alone = matches!(question, Question::Delete { .. } | Question::Reset { .. });
+            AfterCommand::Ask(question) => {
+                let alone =
+                    matches!(question, StoreCommand::Delete { .. } | StoreCommand::Reset { .. });
                 if alone && questions > 0 {
                     // Read again when those before it are answered.
-                    batch.end = End::Full;
+                    batch.end = PipelineEnd::Full;
                     return batch;
                 }
                 questions = if alone { AT_ONCE } else { questions.saturating_add(1) };
-                batch.parts.push(Part::Question(question));
+                batch.parts.push(PipelineReply::StoreCommand(question));
             }
-            Next::Answered => batch.parts.push(Part::Reply(out)),
-            Next::Close => {
-                batch.parts.push(Part::Reply(out));
-                batch.end = End::Close;
+            AfterCommand::Answered => batch.parts.push(PipelineReply::Reply(out)),
+            AfterCommand::Close => {
+                batch.parts.push(PipelineReply::Reply(out));
+                batch.end = PipelineEnd::Close;
             }
         }
         batch.used = batch.used.saturating_add(length);
         entry.beat();
-        if let End::Close = batch.end {
+        if let PipelineEnd::Close = batch.end {
             return batch;
         }
     }
-    batch.end = End::Full;
+    batch.end = PipelineEnd::Full;
     batch
 }
 
-type Answering<'r> = Pin<Box<dyn Future<Output = Vec<u8>> + Send + 'r>>;
+type PendingReply<'r> = Pin<Box<dyn Future<Output = Vec<u8>> + Send + 'r>>;
 
 /// Asks all of them, and writes the replies in order.
 async fn answer(
-    parts: Vec<Part>,
+    parts: Vec<PipelineReply>,
     server: &Arc<ServerState>,
-    version: reply::Version,
+    version: reply::RespVersion,
     out: &mut Vec<u8>,
 ) {
-    let mut answers: Vec<Result<Vec<u8>, Answering<'_>>> = parts
+    let mut answers: Vec<Result<Vec<u8>, PendingReply<'_>>> = parts
         .into_iter()
         .map(|part| match part {
-            Part::Reply(reply) => Ok(reply),
-            Part::Question(question) => {
-                let answering: Answering<'_> = Box::pin(async move {
+            PipelineReply::Reply(reply) => Ok(reply),
+            PipelineReply::StoreCommand(question) => {
+                let answering: PendingReply<'_> = Box::pin(async move {
                     let mut out = Vec::new();
                     question.answer(server, version, &mut out).await;
                     out

@@ -4,7 +4,7 @@
 
 /// Which protocol a client asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Version {
+pub enum RespVersion {
     /// What every client speaks.
     #[default]
     Resp2,
@@ -75,10 +75,10 @@ pub fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Nothing.
-pub fn null(version: Version, out: &mut Vec<u8>) {
+pub fn null(version: RespVersion, out: &mut Vec<u8>) {
     out.extend_from_slice(match version {
-        Version::Resp2 => b"$-1\r\n",
-        Version::Resp3 => b"_\r\n",
+        RespVersion::Resp2 => b"$-1\r\n",
+        RespVersion::Resp3 => b"_\r\n",
     });
 }
 
@@ -90,10 +90,10 @@ pub fn array(count: usize, out: &mut Vec<u8>) {
 }
 
 /// The head of so many pairs: in RESP2 a flat list.
-pub fn map(pairs: usize, version: Version, out: &mut Vec<u8>) {
+pub fn map(pairs: usize, version: RespVersion, out: &mut Vec<u8>) {
     match version {
-        Version::Resp2 => array(pairs.saturating_mul(2), out),
-        Version::Resp3 => {
+        RespVersion::Resp2 => array(pairs.saturating_mul(2), out),
+        RespVersion::Resp3 => {
             out.push(b'%');
             digits(i64::try_from(pairs).unwrap_or(i64::MAX), out);
             out.extend_from_slice(b"\r\n");

@@ -13,13 +13,13 @@ use tollgate::core::{Charge, Key};
 use tollgate::throttle_key;
 
 use super::ask;
-use super::reply::{self, Version};
-use super::throttle::{Limits, Throttle};
+use super::reply::{self, RespVersion};
+use super::throttle::{LimitCache, Throttle};
 use crate::listener::Listener;
 use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::telemetry::counts::{Outcome, Protocol};
-use crate::telemetry::refusals::{Refusal, cut};
+use crate::telemetry::refusals::{RefusalRecord, cut};
 
 /// What is known of a client.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Session {
     pub(super) id: u64,
     /// Where it is, if that can be told.
     peer: Option<SocketAddr>,
-    version: Version,
+    version: RespVersion,
     name: Vec<u8>,
     known: bool,
     /// Whether it may give back and reset.
@@ -38,30 +38,30 @@ pub(super) struct Session {
 /// What the commands of many connections share on a thread. Nothing here outlives a batch but the
 /// limits.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    /// Limits made lately.
-    pub(super) limits: Limits,
+pub(super) struct ThreadScratch {
+    /// LimitCache made lately.
+    pub(super) limits: LimitCache,
     key: Vec<u8>,
     /// Counted when the batch ends, as a counter of its own for each command would be a queue.
     allowed: u64,
     refused: u64,
     /// One of the refusals of the batch, which stands for all of them.
-    shown: Option<Box<Refusal>>,
+    shown: Option<Box<RefusalRecord>>,
 }
 
 /// What follows a command.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum AfterCommand {
     /// It was answered.
     Answered,
     /// It was answered, and the connection ends.
     Close,
     /// The store has to be asked, elsewhere.
-    Ask(ask::Question),
+    Ask(ask::StoreCommand),
 }
 
 /// A command's words.
-pub(super) type Words<'a> = (&'a [u8], &'a [Range<usize>]);
+pub(super) type CommandWords<'a> = (&'a [u8], &'a [Range<usize>]);
 
 /// The longest name of a client: as long as a host's.
 const MAX_NAME: usize = 256;
@@ -76,22 +76,22 @@ impl Session {
     ) -> Self {
         let known = server.settings.api_token.is_none();
         let trusted = local || server.settings.api_token.is_some();
-        Self { id, peer, version: Version::Resp2, name: Vec::new(), known, trusted }
+        Self { id, peer, version: RespVersion::Resp2, name: Vec::new(), known, trusted }
     }
 
     /// Answers one command.
     #[inline]
     pub(super) fn answer(
         &mut self,
-        (input, args): Words<'_>,
+        (input, args): CommandWords<'_>,
         server: &Arc<ServerState>,
-        desk: &mut Desk,
+        scratch: &mut ThreadScratch,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> AfterCommand {
         let word = |at: usize| args.get(at).and_then(|range| input.get(range.clone()));
-        let Some(command) = word(0) else { return Next::Answered };
+        let Some(command) = word(0) else { return AfterCommand::Answered };
         if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
-            return throttle(input, args, server, desk, out);
+            return throttle(input, args, server, scratch, out);
         }
         self.other(command, (input, args), server, out)
     }
@@ -100,10 +100,10 @@ impl Session {
     fn other(
         &mut self,
         command: &[u8],
-        words: Words<'_>,
+        words: CommandWords<'_>,
         server: &Arc<ServerState>,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> AfterCommand {
         let mut name = [0_u8; 16];
         let Some(upper) = name.get_mut(..command.len()) else {
             return unknown(command, out);
@@ -113,10 +113,10 @@ impl Session {
         match &*upper {
             b"QUIT" => {
                 reply::simple("OK", out);
-                return Next::Close;
+                return AfterCommand::Close;
             }
             // A web page had a browser send this, and commands in the body of it, as it may to any port.
-            b"POST" | b"HOST:" => return Next::Close,
+            b"POST" | b"HOST:" => return AfterCommand::Close,
             b"HELLO" => self.hello(words, server, out),
             b"AUTH" => self.auth(words, server, out),
             b"RESET" => {
@@ -144,52 +144,52 @@ impl Session {
             b"ECHO" => arity("echo", out),
             _ => return unknown(command, out),
         }
-        Next::Answered
+        AfterCommand::Answered
     }
 
     /// Commands that ask the store: at once if it is in this process.
     fn question(
         &self,
         command: &[u8],
-        words: Words<'_>,
+        words: CommandWords<'_>,
         server: &Arc<ServerState>,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> AfterCommand {
         let mutates = !matches!(command, b"TG.CHECK" | b"TG.PEEK");
         if mutates && !self.trusted {
             reply::error("NOPERM set --api-token to allow this off loopback", out);
-            return Next::Answered;
+            return AfterCommand::Answered;
         }
-        match ask::Question::read(command, words) {
+        match ask::StoreCommand::read(command, words) {
             Ok(question) if matches!(server.limiter.store(), AnyStore::Redis(..)) => {
-                Next::Ask(question)
+                AfterCommand::Ask(question)
             }
             Ok(question) => {
                 ask::at_once(question.answer(server, self.version, out));
-                Next::Answered
+                AfterCommand::Answered
             }
             Err(wrong) => {
                 if command == b"TG.CHECK" {
                     server.counts.add(Protocol::Resp, Outcome::Error, 1);
                 }
                 reply::error(&wrong, out);
-                Next::Answered
+                AfterCommand::Answered
             }
         }
     }
 
     /// The protocol in which this client is answered.
-    pub(super) const fn version(&self) -> Version {
+    pub(super) const fn version(&self) -> RespVersion {
         self.version
     }
 
-    fn hello(&mut self, words: Words<'_>, server: &ServerState, out: &mut Vec<u8>) {
+    fn hello(&mut self, words: CommandWords<'_>, server: &ServerState, out: &mut Vec<u8>) {
         let mut version = self.version;
         let mut at = 1_usize;
         if words.1.len() > 1 {
             version = match nth(words, 1) {
-                b"2" => Version::Resp2,
-                b"3" => Version::Resp3,
+                b"2" => RespVersion::Resp2,
+                b"3" => RespVersion::Resp3,
                 _ => return reply::error("NOPROTO unsupported protocol version", out),
             };
             at = 2;
@@ -222,7 +222,7 @@ impl Session {
         super::connection_commands::hello(self.id, self.version, out);
     }
 
-    fn auth(&mut self, words: Words<'_>, server: &ServerState, out: &mut Vec<u8>) {
+    fn auth(&mut self, words: CommandWords<'_>, server: &ServerState, out: &mut Vec<u8>) {
         if server.settings.api_token.is_none() {
             return reply::error(
                 "ERR AUTH <password> called without any password configured for the default user. \
@@ -252,7 +252,7 @@ impl Session {
         right
     }
 
-    fn client(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
+    fn client(&mut self, words: CommandWords<'_>, out: &mut Vec<u8>) {
         let sub = nth(words, 1).to_ascii_uppercase();
         match (sub.as_slice(), words.1.len()) {
             (b"SETNAME", 3) => {
@@ -285,28 +285,28 @@ fn throttle(
     input: &[u8],
     args: &[Range<usize>],
     server: &Arc<ServerState>,
-    desk: &mut Desk,
+    scratch: &mut ThreadScratch,
     out: &mut Vec<u8>,
-) -> Next {
+) -> AfterCommand {
     let key = args.get(1).and_then(|range| input.get(range.clone())).unwrap_or_default();
     let numbers = args.get(2..).unwrap_or_default();
     let texts = numbers.iter().map(|range| input.get(range.clone()).unwrap_or_default());
-    let Desk { limits, key: buffer, allowed, refused, shown } = desk;
+    let ThreadScratch { limits, key: buffer, allowed, refused, shown } = scratch;
     let throttle = match Throttle::read(texts, limits) {
         Ok(throttle) => throttle,
         Err(wrong) => {
             server.counts.add(Protocol::Throttle, Outcome::Error, 1);
             reply::error(&wrong, out);
-            return Next::Answered;
+            return AfterCommand::Answered;
         }
     };
     if let Err(error) = throttle_key(key, buffer) {
         server.counts.add(Protocol::Throttle, Outcome::Error, 1);
         reply::error(&format!("ERR {error}"), out);
-        return Next::Answered;
+        return AfterCommand::Answered;
     }
     let AnyStore::Embedded(store) = server.limiter.store() else {
-        return Next::Ask(ask::Question::Throttle {
+        return AfterCommand::Ask(ask::StoreCommand::Throttle {
             key: key.into(),
             limit: Box::new(*throttle.limit),
             quantity: throttle.quantity,
@@ -316,7 +316,7 @@ fn throttle(
         .ok()
         .and_then(|key| Charge::take(key, throttle.limit, throttle.quantity).ok());
     // The key was found good, and a bucket can be taken from.
-    let Some(charge) = charge else { return Next::Answered };
+    let Some(charge) = charge else { return AfterCommand::Answered };
     let decision = store.charge_one(&charge);
     throttle.answer(&decision, out);
     if decision.passes() {
@@ -327,13 +327,13 @@ fn throttle(
             *shown = Some(Box::new(refusal(key, &decision)));
         }
     }
-    Next::Answered
+    AfterCommand::Answered
 }
 
 /// What is remembered of a refused `CL.THROTTLE`; when it was is asked of the store when the batch ends.
-pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusal {
+pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> RefusalRecord {
     use tollgate::core::{Retry, Verdict};
-    Refusal {
+    RefusalRecord {
         at_us: 0,
         protocol: Protocol::Throttle.name(),
         domain: String::new(),
@@ -349,7 +349,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> Refusa
     }
 }
 
-impl Desk {
+impl ThreadScratch {
     /// Counts what the batch brought since it was read.
     #[inline]
     pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
@@ -372,7 +372,7 @@ impl Desk {
 }
 
 /// The word at this place, or nothing.
-pub(super) fn nth<'a>((input, args): Words<'a>, at: usize) -> &'a [u8] {
+pub(super) fn nth<'a>((input, args): CommandWords<'a>, at: usize) -> &'a [u8] {
     args.get(at).and_then(|range| input.get(range.clone())).unwrap_or_default()
 }
 
@@ -380,10 +380,10 @@ pub(super) fn arity(command: &str, out: &mut Vec<u8>) {
     reply::error(&format!("ERR wrong number of arguments for '{command}' command"), out);
 }
 
-fn unknown(command: &[u8], out: &mut Vec<u8>) -> Next {
+fn unknown(command: &[u8], out: &mut Vec<u8>) -> AfterCommand {
     let command = command.get(..command.len().min(64)).unwrap_or_default();
     reply::error(&format!("ERR unknown command '{}'", command.escape_ascii()), out);
-    Next::Answered
+    AfterCommand::Answered
 }
 
 /// The ask of `domain cost name value …`, or what is wrong with it.

@@ -22,19 +22,19 @@ pub struct Throttle<'l> {
 }
 
 /// Why a command cannot be answered. Begins as redis-cell's do.
-pub type Wrong = String;
+pub type ThrottleError = String;
 
-/// Limits made lately, so that one that comes with every command is made once. Two that fall on one
+/// LimitCache made lately, so that one that comes with every command is made once. Two that fall on one
 /// place take turns; nothing else depends on it.
 #[derive(Debug)]
-pub struct Limits(Box<[Option<Made>; PLACES]>);
+pub struct LimitCache(Box<[Option<CachedLimit>; PLACES]>);
 
 /// What was asked for, and what was made of it.
-type Made = ([i64; 3], Limit);
+type CachedLimit = ([i64; 3], Limit);
 
 const PLACES: usize = 64;
 
-impl Default for Limits {
+impl Default for LimitCache {
     fn default() -> Self {
         Self(Box::new([None; PLACES]))
     }
@@ -52,8 +52,8 @@ impl<'l> Throttle<'l> {
     #[inline]
     pub fn read<'a>(
         mut numbers: impl ExactSizeIterator<Item = &'a [u8]>,
-        limits: &'l mut Limits,
-    ) -> Result<Self, Wrong> {
+        limits: &'l mut LimitCache,
+    ) -> Result<Self, ThrottleError> {
         if !(3..=4).contains(&numbers.len()) {
             return Err(USAGE.to_owned());
         }
@@ -95,9 +95,9 @@ impl<'l> Throttle<'l> {
     }
 }
 
-impl Limits {
+impl LimitCache {
     #[inline]
-    fn limit(&mut self, terms: [i64; 3]) -> Result<&Limit, Wrong> {
+    fn limit(&mut self, terms: [i64; 3]) -> Result<&Limit, ThrottleError> {
         let mixed = terms
             .iter()
             .fold(0_i64, |mixed, term| mixed.wrapping_mul(0x9e37_79b9).wrapping_add(*term));
@@ -111,7 +111,7 @@ impl Limits {
     }
 }
 
-fn make([max_burst, count, period]: [i64; 3]) -> Result<Limit, Wrong> {
+fn make([max_burst, count, period]: [i64; 3]) -> Result<Limit, ThrottleError> {
     if count == 0 || period == 0 {
         return Err(wrong("Zero rates are not supported"));
     }
@@ -126,13 +126,13 @@ fn make([max_burst, count, period]: [i64; 3]) -> Result<Limit, Wrong> {
     Limit::new(TokenBucket, quota).map_err(|error| wrong(&error.to_string()))
 }
 
-fn wrong(why: &str) -> Wrong {
+fn wrong(why: &str) -> ThrottleError {
     format!("Cell error: {why}")
 }
 
 /// As redis-cell's `parse::<i64>`: a sign, digits, nothing else.
 #[inline]
-fn read_integer(text: &[u8]) -> Result<i64, Wrong> {
+fn read_integer(text: &[u8]) -> Result<i64, ThrottleError> {
     // Nearly all are short and plain.
     if (1..=9).contains(&text.len()) && text.iter().all(u8::is_ascii_digit) {
         return Ok(text.iter().fold(0, |sum: i64, digit| {
@@ -156,9 +156,10 @@ fn seconds(duration: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    fn read(words: &str) -> Result<u64, Wrong> {
+    fn read(words: &str) -> Result<u64, ThrottleError> {
         let words: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        Throttle::read(words.into_iter(), &mut Limits::default()).map(|throttle| throttle.quantity)
+        Throttle::read(words.into_iter(), &mut LimitCache::default())
+            .map(|throttle| throttle.quantity)
     }
 
     #[test]
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn one_limit_is_made_once_and_never_mistaken() {
-        let mut limits = Limits::default();
+        let mut limits = LimitCache::default();
         for burst in 0..1_000 {
             for count in [1, 30, 64, 128] {
                 let made = make([burst, count, 60]);

@@ -15,11 +15,11 @@ use tollgate::redis::{Config, Said};
 use tollgate::rules::Format;
 
 use self::rule::{Fields, unquoted};
-use self::table::{Reach, Rows, Table, rule_set};
+use self::table::{KnownHashes, Rows, ScanDepth, rule_set};
 use super::connection::RulesConnection;
 use super::edition::shown;
-use super::stored::{Look, blocking};
-use super::{Applied, RulesError};
+use super::stored::{ReadMode, blocking};
+use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
 use crate::state::ServerState;
 
@@ -32,13 +32,13 @@ pub(crate) struct Hashes {
     channel: String,
     domain: String,
     agreed: String,
-    state: Mutex<State>,
+    state: Mutex<HashesState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HashesState {
     line: RulesConnection,
-    table: Table,
+    table: KnownHashes,
     /// What was judged last: the same again need not be.
     judged: Option<Rows>,
     /// Whether that is from a message, which the hashes have yet to bear out.
@@ -52,9 +52,9 @@ impl Hashes {
             channel: from.channel.clone(),
             domain: from.domain.clone(),
             agreed: format!("tg:{{rules:{}}}:1:agreed", from.name),
-            state: Mutex::new(State {
+            state: Mutex::new(HashesState {
                 line: RulesConnection::new(config),
-                table: Table::default(),
+                table: KnownHashes::default(),
                 judged: None,
                 heard: false,
             }),
@@ -73,13 +73,13 @@ impl Hashes {
     pub(super) async fn look(
         &self,
         server: &Arc<ServerState>,
-        how: Look,
-    ) -> Result<Option<Applied>, RulesError> {
+        how: ReadMode,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let mut state = self.state.lock().await;
-        let State { line, table, judged, heard } = &mut *state;
+        let HashesState { line, table, judged, heard } = &mut *state;
         let heard = std::mem::take(heard);
-        let before = judged.take().filter(|_| how == Look::Again && !heard);
-        let reach = if how == Look::Anew { Reach::Whole } else { Reach::Stretch };
+        let before = judged.take().filter(|_| how == ReadMode::Changes && !heard);
+        let reach = if how == ReadMode::Everything { ScanDepth::Whole } else { ScanDepth::Stretch };
         let rows = table.read(line, &self.pattern, reach).await?;
         *judged = Some(rows.clone());
         if before.as_ref() == Some(&rows) {
@@ -100,20 +100,20 @@ impl Hashes {
         &self,
         server: &Arc<ServerState>,
         message: &[u8],
-    ) -> Result<Option<Applied>, RulesError> {
+    ) -> Result<Option<RulesChange>, RulesError> {
         let text = unquoted(&String::from_utf8_lossy(message));
         if text.trim() == "RELOAD_ALL" {
-            return self.look(server, Look::Anew).await;
+            return self.look(server, ReadMode::Everything).await;
         }
         let place =
             |why: String| RulesError::Message(format!("a message on {}: {why}", self.channel));
         let fields = Fields::of_json(&text).map_err(place)?;
         let id = fields.id().ok_or_else(|| place("`id` is missing".into()))?.to_owned();
         let mut state = self.state.lock().await;
-        let State { line, judged, heard, .. } = &mut *state;
+        let HashesState { line, judged, heard, .. } = &mut *state;
         let Some(mut rows) = judged.clone() else {
             drop(state);
-            return self.look(server, Look::Again).await;
+            return self.look(server, ReadMode::Changes).await;
         };
         let known = rows.iter().find(|(_, row)| row.id() == Some(&id)).map(|(key, _)| key.clone());
         let key = known.unwrap_or_else(|| self.pattern.replacen('*', &id, 1).into_bytes());
@@ -133,7 +133,7 @@ impl Hashes {
         server: &Arc<ServerState>,
         line: &mut RulesConnection,
         rows: Rows,
-    ) -> Result<Option<Applied>, RulesError> {
+    ) -> Result<Option<RulesChange>, RulesError> {
         let applies = server.limiter.rules();
         let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
         // With a version that any set may have, only to see what is wrong.
@@ -154,7 +154,7 @@ impl Hashes {
             server.rules.take(&server.limiter, set)
         })
         .await?;
-        if let Some(Applied { from, to }) = taken {
+        if let Some(RulesChange { from, to }) = taken {
             tracing::info!(
                 audit = true,
                 from,
@@ -209,7 +209,7 @@ pub(crate) async fn import(
     version: u64,
 ) -> Result<String, RulesError> {
     let mut line = RulesConnection::new(config);
-    let rows = Table::default().read(&mut line, pattern, Reach::Whole).await?;
+    let rows = KnownHashes::default().read(&mut line, pattern, ScanDepth::Whole).await?;
     if rows.is_empty() {
         return Err(RulesError::Unreadable(format!("no key in Redis matches {pattern}")));
     }

@@ -38,7 +38,7 @@ pub(crate) type Rows = BTreeMap<Vec<u8>, Fields>;
 
 /// What is known of the hashes.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct KnownHashes {
     /// Every key that was found and has not vanished, whatever is wrong with it.
     keys: BTreeSet<Vec<u8>>,
     /// Where the sweep goes on; empty at its beginning.
@@ -49,18 +49,18 @@ pub(crate) struct Table {
 
 /// How far to look for keys that are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ScanDepth {
     Stretch,
     Whole,
 }
 
-impl Table {
+impl KnownHashes {
     /// Reads what is there now, without what has vanished.
     pub(crate) async fn read(
         &mut self,
         line: &mut RulesConnection,
         pattern: &str,
-        reach: Reach,
+        reach: ScanDepth,
     ) -> Result<Rows, RulesError> {
         let looked = self.look(line, pattern, reach).await;
         if matches!(looked, Err(RulesError::Unreachable(_))) {
@@ -73,9 +73,9 @@ impl Table {
         &mut self,
         line: &mut RulesConnection,
         pattern: &str,
-        reach: Reach,
+        reach: ScanDepth,
     ) -> Result<Rows, RulesError> {
-        let whole = reach == Reach::Whole || !self.swept;
+        let whole = reach == ScanDepth::Whole || !self.swept;
         if whole {
             self.cursor.clear();
         }

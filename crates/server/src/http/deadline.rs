@@ -34,14 +34,14 @@ const BROKEN: &[u8] = b"\0\n\r\n\r\n";
 
 /// What a connection is at.
 #[derive(Debug, Default)]
-pub(crate) struct Phase(AtomicU8);
+pub(crate) struct ConnectionPhase(AtomicU8);
 
 const AT_REST: u8 = 0;
 const IN_HEAD: u8 = 1;
 const SERVING: u8 = 2;
 const TIMED_OUT: u8 = 3;
 
-impl Phase {
+impl ConnectionPhase {
     /// A request has begun to be served.
     pub(crate) fn serving(&self) {
         self.0.store(SERVING, Ordering::Relaxed);
@@ -59,9 +59,9 @@ impl Phase {
 }
 
 /// A connection with deadlines.
-pub(crate) struct Guarded<S> {
+pub(crate) struct DeadlineStream<S> {
     stream: S,
-    phase: std::sync::Arc<Phase>,
+    phase: std::sync::Arc<ConnectionPhase>,
     timer: Pin<Box<Sleep>>,
     /// Whether the timer, unless it has fired, wakes the task that serves.
     wakes: bool,
@@ -76,8 +76,8 @@ pub(crate) struct Guarded<S> {
     ending: Option<&'static [u8]>,
 }
 
-impl<S> Guarded<S> {
-    pub(crate) fn new(stream: S, phase: std::sync::Arc<Phase>) -> Self {
+impl<S> DeadlineStream<S> {
+    pub(crate) fn new(stream: S, phase: std::sync::Arc<ConnectionPhase>) -> Self {
         let timer = Box::pin(tokio::time::sleep(HEAD));
         // A connection that was opened means to say something.
         let reading = Some((AT_REST, after(HEAD)));
@@ -136,7 +136,7 @@ fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the client took too long")
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DeadlineStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -186,7 +186,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S> Guarded<S> {
+impl<S> DeadlineStream<S> {
     /// Something was read, in this phase.
     fn began(&mut self, phase: u8) {
         if phase == AT_REST {
@@ -231,7 +231,7 @@ impl<S> Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for DeadlineStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -273,16 +273,16 @@ mod tests {
     use super::*;
 
     /// The two ends of a connection.
-    async fn pair() -> (Guarded<TcpStream>, TcpStream, std::sync::Arc<Phase>) {
+    async fn pair() -> (DeadlineStream<TcpStream>, TcpStream, std::sync::Arc<ConnectionPhase>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
-        let phase = std::sync::Arc::new(Phase::default());
-        (Guarded::new(server, std::sync::Arc::clone(&phase)), client, phase)
+        let phase = std::sync::Arc::new(ConnectionPhase::default());
+        (DeadlineStream::new(server, std::sync::Arc::clone(&phase)), client, phase)
     }
 
     /// How long a read took to be given up, in seconds of virtual time.
-    async fn given_up(guarded: &mut Guarded<TcpStream>) -> u64 {
+    async fn given_up(guarded: &mut DeadlineStream<TcpStream>) -> u64 {
         let began = Instant::now();
         let error = guarded.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -384,7 +384,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_response_that_nobody_unseals_ends_the_connection() {
         for ends in [false, true] {
-            let mut guarded = Guarded::new(Sealed, std::sync::Arc::default());
+            let mut guarded = DeadlineStream::new(Sealed, std::sync::Arc::default());
             guarded.write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
             let began = Instant::now();
 

@@ -24,7 +24,7 @@ const IDLE: u64 = 720;
 /// What a connection is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum Activity {
     /// Waiting for a command.
     Idle = 0,
     /// Waiting for the rest of one.
@@ -37,19 +37,19 @@ pub(super) enum State {
 
 /// What a connection says of itself.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct ConnectionActivity {
     state: AtomicU8,
     beats: AtomicU64,
 }
 
-impl Entry {
+impl ConnectionActivity {
     #[inline]
-    pub(super) fn set(&self, state: State) {
+    pub(super) fn set(&self, state: Activity) {
         let state = match state {
-            State::Idle => 0,
-            State::Partial => 1,
-            State::Writing => 2,
-            State::Asking => 3,
+            Activity::Idle => 0,
+            Activity::Partial => 1,
+            Activity::Writing => 2,
+            Activity::Asking => 3,
         };
         self.state.store(state, Ordering::Relaxed);
     }
@@ -64,23 +64,23 @@ impl Entry {
 
 /// The connections of a thread.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    rows: Mutex<HashMap<u64, Row>>,
+pub(super) struct ConnectionTable {
+    rows: Mutex<HashMap<u64, TableRow>>,
 }
 
 #[derive(Debug)]
-struct Row {
-    entry: Arc<Entry>,
+struct TableRow {
+    entry: Arc<ConnectionActivity>,
     task: AbortHandle,
     seen: (u64, u8),
     quiet: u64,
 }
 
-impl Watch {
-    pub(super) fn add(&self, id: u64, entry: Arc<Entry>, task: AbortHandle) {
+impl ConnectionTable {
+    pub(super) fn add(&self, id: u64, entry: Arc<ConnectionActivity>, task: AbortHandle) {
         // One that ended before it was noted must not stay.
         if !task.is_finished() {
-            self.rows().insert(id, Row { entry, task, seen: (u64::MAX, 0), quiet: 0 });
+            self.rows().insert(id, TableRow { entry, task, seen: (u64::MAX, 0), quiet: 0 });
         }
     }
 
@@ -88,7 +88,7 @@ impl Watch {
         self.rows().remove(&id);
     }
 
-    fn rows(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Row>> {
+    fn rows(&self) -> std::sync::MutexGuard<'_, HashMap<u64, TableRow>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +126,7 @@ impl Watch {
 
     /// How often all of them were served, up to overflow: the same twice if nobody was.
     pub(super) fn beats(&self) -> u64 {
-        let beats = |row: &Row| row.entry.beats.load(Ordering::Relaxed);
+        let beats = |row: &TableRow| row.entry.beats.load(Ordering::Relaxed);
         self.rows().values().map(beats).fold(0, u64::wrapping_add)
     }
 
@@ -156,22 +156,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_begun_and_not_ended_is_ended_and_a_silent_client_is_not() {
-        let watch = Watch::default();
-        let entries: Vec<Arc<Entry>> = (0..3).map(|_| Arc::default()).collect();
+        let watch = ConnectionTable::default();
+        let entries: Vec<Arc<ConnectionActivity>> = (0..3).map(|_| Arc::default()).collect();
         let mut tasks = Vec::new();
         for (id, entry) in (0..).zip(&entries) {
             let task = tokio::spawn(std::future::pending::<()>());
             watch.add(id, Arc::clone(entry), task.abort_handle());
             tasks.push(task);
         }
-        entries[0].set(State::Idle);
-        entries[1].set(State::Partial);
-        entries[2].set(State::Writing);
+        entries[0].set(Activity::Idle);
+        entries[1].set(Activity::Partial);
+        entries[2].set(Activity::Writing);
 
         assert_eq!(watch.look(), 0);
         entries[2].beat();
         assert_eq!([watch.look(), watch.look()], [0, 1], "the second has not moved");
-        entries[1].set(State::Idle);
+        entries[1].set(Activity::Idle);
         assert_eq!(watch.look(), 1, "and now the third has not");
         assert!(!tasks[0].is_finished());
     }
@@ -179,14 +179,14 @@ mod tests {
     /// Clients of a pool are silent for long, and then send a command in two pieces.
     #[tokio::test]
     async fn a_command_after_a_long_silence_has_as_much_time_as_any() {
-        let (watch, entry) = (Watch::default(), Arc::new(Entry::default()));
+        let (watch, entry) = (ConnectionTable::default(), Arc::new(ConnectionActivity::default()));
         let task = tokio::spawn(std::future::pending::<()>());
         watch.add(0, Arc::clone(&entry), task.abort_handle());
         for _ in 0..100 {
             assert_eq!(watch.look(), 0, "silent");
         }
 
-        entry.set(State::Partial);
+        entry.set(Activity::Partial);
 
         assert_eq!([watch.look(), watch.look(), watch.look()], [0, 0, 1]);
     }

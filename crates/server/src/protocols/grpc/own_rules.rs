@@ -21,25 +21,25 @@ use super::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     DescriptorStatus, RateLimit, rate_limit,
 };
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use super::service::Unanswered;
-use super::settings::Settings;
-use super::wire::{self, State};
+use super::service::CallFailure;
+use super::settings::GrpcSettings;
+use super::wire::{self, LimitHeaders};
 
 /// What is answered.
 #[derive(Debug)]
-pub(crate) struct Own {
-    pub(crate) said: Result<Admission, Unclear>,
+pub(crate) struct RuleAnswer {
+    pub(crate) said: Result<Admission, InvalidAttribute>,
     pub(crate) version: u64,
 }
 
 /// Why a request cannot be judged: what is said of an attribute makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unclear {
+pub(crate) struct InvalidAttribute {
     attribute: String,
     why: AskError,
 }
 
-impl fmt::Display for Unclear {
+impl fmt::Display for InvalidAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { attribute, why } = self;
         write!(f, "the request cannot be judged by its `{}`: {why}", attribute.escape_debug())
@@ -48,13 +48,13 @@ impl fmt::Display for Unclear {
 
 /// What a call cannot have in a domain of our rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misuse {
+pub(crate) enum CallMisuse {
     Limit,
     GivingBack,
     Costs,
 }
 
-impl fmt::Display for Misuse {
+impl fmt::Display for CallMisuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Limit => {
@@ -80,14 +80,14 @@ pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str)
 pub(super) async fn decide<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
-) -> Result<Box<Own>, Unanswered> {
+) -> Result<Box<RuleAnswer>, CallFailure> {
     let cost = cost(asked)?;
     Ok(Box::new(match ask(asked) {
         Ok(ask) => {
             let admission = limiter.admit(&ask.cost(cost)).await;
-            Own { version: admission.ruling().version(), said: Ok(admission) }
+            RuleAnswer { version: admission.ruling().version(), said: Ok(admission) }
         }
-        Err(unclear) => Own { version: limiter.rules().version(), said: Err(unclear) },
+        Err(unclear) => RuleAnswer { version: limiter.rules().version(), said: Err(unclear) },
     }))
 }
 
@@ -98,7 +98,7 @@ pub(super) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
 }
 
 /// The request that the descriptors describe.
-pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, Unclear> {
+pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, InvalidAttribute> {
     let mut ask = Ask::new(&asked.domain);
     for entry in entries(asked) {
         let name = attribute(entry);
@@ -109,7 +109,7 @@ pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, Unclear> {
                 if entries(asked)
                     .find(|it| attribute(it) == name)
                     .is_some_and(|first| first.value == entry.value) => {}
-            Err(why) => return Err(Unclear { attribute: name.to_owned(), why }),
+            Err(why) => return Err(InvalidAttribute { attribute: name.to_owned(), why }),
         }
     }
     Ok(ask)
@@ -128,28 +128,28 @@ fn attribute(entry: &Entry) -> &str {
 }
 
 /// What it costs, if it says anything and nothing that these rules cannot hear.
-fn cost(asked: &RateLimitRequest) -> Result<Cost, Unanswered> {
+fn cost(asked: &RateLimitRequest) -> Result<Cost, CallFailure> {
     if asked.descriptors.is_empty() {
-        return Err(Unanswered::Call(CallError::NoDescriptors));
+        return Err(CallFailure::Call(CallError::NoDescriptors));
     }
     let usual = Cost::from(asked.hits_addend.max(1));
     let mut cost = None;
     for descriptor in &asked.descriptors {
         if descriptor.limit.is_some() {
-            return Err(Unanswered::Misuse(Misuse::Limit));
+            return Err(CallFailure::CallMisuse(CallMisuse::Limit));
         }
         if descriptor.is_negative_hits {
-            return Err(Unanswered::Misuse(Misuse::GivingBack));
+            return Err(CallFailure::CallMisuse(CallMisuse::GivingBack));
         }
         let own = descriptor.hits_addend.unwrap_or(usual);
         if *cost.get_or_insert(own) != own {
-            return Err(Unanswered::Misuse(Misuse::Costs));
+            return Err(CallFailure::CallMisuse(CallMisuse::Costs));
         }
     }
     Ok(cost.unwrap_or(usual))
 }
 
-impl Own {
+impl RuleAnswer {
     /// The message that says it.
     ///
     /// # Errors
@@ -158,8 +158,8 @@ impl Own {
     pub(super) fn response(
         &self,
         asked: &RateLimitRequest,
-        settings: &Settings,
-    ) -> Result<RateLimitResponse, Unanswered> {
+        settings: &GrpcSettings,
+    ) -> Result<RateLimitResponse, CallFailure> {
         let admission = match &self.said {
             Ok(admission) => admission,
             Err(unclear) => {
@@ -170,7 +170,7 @@ impl Own {
             }
         };
         if let Some(outage) = admission.outage().filter(|outage| outage.unavailable) {
-            return Err(Unanswered::Call(CallError::Unavailable(outage.cause)));
+            return Err(CallFailure::Call(CallError::Unavailable(outage.cause)));
         }
         let code = if admission.passes() { Code::Ok } else { Code::OverLimit };
         let tightest = tightest(admission);
@@ -183,7 +183,7 @@ impl Own {
         let state = tightest.as_ref().and_then(|finding| {
             let count = finding.limit?.limit().quota().count().get();
             let reset_s = left.unwrap_or_default().as_secs();
-            Some(State { limit: count, remaining: finding.decision.remaining, reset_s })
+            Some(LimitHeaders { limit: count, remaining: finding.decision.remaining, reset_s })
         });
         let statuses = vec![status(code, tightest, left); asked.descriptors.len()];
         Ok(wire::frame(asked, code, statuses, state, settings))
