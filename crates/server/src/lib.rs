@@ -21,6 +21,7 @@ mod server;
 pub mod settings;
 mod state;
 mod store;
+mod sync;
 pub mod telemetry;
 pub mod tls;
 

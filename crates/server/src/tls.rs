@@ -13,7 +13,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,6 +23,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::sync::lock;
 pub(crate) use tokio_rustls::server::TlsStream;
 
 /// How long a handshake may take, as long as the head of a request may.
@@ -137,12 +139,12 @@ impl Tls {
 
     /// What is wrong with what the files have now, if that is not what is used.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// Looks at the files, and uses their pair from now on if it is another and good. Blocks.
     pub fn look(&self) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         // Who may read it can change while its bytes stay.
         self.look_at_key();
         let read = self.files.read();
@@ -164,7 +166,7 @@ impl Tls {
                 Some(error.to_string())
             }
         };
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *lock(&self.trouble) = trouble;
     }
 
     /// Follows the files until dropped.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tollgate::Limiter;
 use tollgate::core::rule::RuleSet;
@@ -24,6 +24,7 @@ use crate::rules::{LastGood, RuleSource};
 use crate::settings::Settings;
 use crate::settings::envoy::EnvoyDomains;
 use crate::store::AnyStore;
+use crate::sync::lock;
 use files::EnvoyFile;
 
 pub(crate) use watch::{follow, look};
@@ -196,7 +197,7 @@ impl EnvoyRuleSource {
     }
 
     fn state(&self) -> MutexGuard<'_, EnvoyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

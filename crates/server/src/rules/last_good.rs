@@ -6,11 +6,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tollgate::rules::MAX_TEXT;
 
 use super::file;
+
+use crate::sync::lock;
 
 /// A file of last good rules, or none where no directory was named.
 #[derive(Debug, Default)]
@@ -27,7 +29,7 @@ impl LastGood {
 
     /// Why rules cannot be kept.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// What was kept, if anything, and a first look at whether anything can be.
@@ -66,7 +68,7 @@ impl LastGood {
 
     /// Logs what is wrong if it is another thing than before.
     fn note(&self, wrong: Option<String>) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = lock(&self.trouble);
         if *trouble != wrong {
             match &wrong {
                 Some(error) => tracing::warn!(error, "the last good rules cannot be kept"),

@@ -25,7 +25,7 @@ mod watch;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tollgate::core::rule::RuleSet;
 use tollgate::redis::ConnectError;
@@ -37,6 +37,7 @@ use crate::settings::Settings;
 use crate::settings::rules_from::RulesLayout;
 use crate::state::ServerState;
 use crate::store::AnyStore;
+use crate::sync::lock;
 use hashes::Hashes;
 pub(crate) use last_good::LastGood;
 use stored::StoredSet;
@@ -199,7 +200,7 @@ impl RuleSource {
 
     /// What is wrong with what the authority says now, if that is not what applies.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// Applies the rules that applied when a server last ran here. First of all, as versions only
@@ -238,7 +239,7 @@ impl RuleSource {
     /// When it is not right. What applied before still does.
     pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<RulesChange>, RulesError> {
         let Authority::File(path, format) = &self.authority else { return Ok(None) };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let read = file::read(path);
         let hash = match &read {
             Ok(text) => file::hash(text.as_bytes()),
@@ -284,8 +285,8 @@ impl RuleSource {
         // A message is not what the authority says, only what somebody said about it.
         if !matches!(error, RulesError::Message(_)) {
             let hash = file::hash(text.as_bytes());
-            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            *lock(&self.trouble) = Some(text);
+            let mut told = lock(&self.told);
             if told.replace(hash) == Some(hash) {
                 return Ok(None);
             }
@@ -319,7 +320,7 @@ impl RuleSource {
             RulesError::Invalid(problems)
         })?;
         // Held to the end: of two who write at once, the second sees what the first wrote.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let present = limiter.rules().version();
         if present != expected {
             return Err(RulesError::Conflict { present });
@@ -359,21 +360,21 @@ impl RuleSource {
 
     /// The domains of Envoy's rules; rules of neither kind are swapped while this is held.
     pub(crate) fn domain_ownership(&self) -> MutexGuard<'_, DomainOwnership> {
-        self.domain_ownership.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.domain_ownership)
     }
 
     /// If what the authority says was not taken, it is judged anew at the next look.
     pub(crate) fn look_again(&self) {
         if self.trouble().is_some() {
-            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(&self.seen) = None;
             self.anew.store(true, Ordering::Relaxed);
         }
     }
 
     /// What the authority says is what applies.
     fn settled(&self, limiter: &Limiter<AnyStore>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.trouble) = None;
+        *lock(&self.told) = None;
         self.missing.store(false, Ordering::Relaxed);
         self.keep(limiter);
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::time::Instant;
@@ -14,6 +14,8 @@ use tollgate::envoy::{Answer, Code, EnvoyRules};
 use tollgate::{Admission, Reason, Ruling};
 
 use super::latency::{LatencyHistogram, LatencySnapshot};
+
+use crate::sync::lock;
 
 /// The way in which a request asked: a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,7 +345,7 @@ impl RuleCounts {
 
     /// A tally for each of these domains and names, and one for all that are too many.
     fn tallies<'n>(&self, names: impl Iterator<Item = (&'n str, &'n str)>) -> Vec<Arc<Tally>> {
-        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = lock(&self.named);
         let tally = |(domain, name): (&str, &str)| {
             let name = (Arc::from(domain), Arc::from(name));
             if named.len() >= MAX_RULES && !named.contains_key(&name) {
@@ -355,7 +357,7 @@ impl RuleCounts {
     }
 
     fn read(&self) -> Vec<(Arc<str>, Arc<str>, [u64; 4])> {
-        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = lock(&self.named);
         let mut rows: Vec<_> = named
             .iter()
             .map(|((domain, rule), tally)| (Arc::clone(domain), Arc::clone(rule), tally.read()))

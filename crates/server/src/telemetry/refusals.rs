@@ -8,13 +8,15 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::Serialize;
 use tollgate::core::rule::{Ask, Attribute};
 use tollgate::{Blocked, Reason, Ruling};
 
 use super::counts::Protocol;
+
+use crate::sync::lock;
 
 /// How many refusals are remembered.
 pub const MAX_RECENT: usize = 256;
@@ -83,7 +85,7 @@ impl RefusalLog {
     pub fn add(&self, refusal: RefusalRecord, weight: u64) {
         let rule = refusal.rule.as_deref().unwrap_or(refusal.reason);
         self.count(&refusal.domain, rule, &refusal.key, weight);
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = lock(&self.recent);
         if recent.len() >= MAX_RECENT {
             recent.pop_front();
         }
@@ -92,7 +94,7 @@ impl RefusalLog {
 
     fn count(&self, domain: &str, rule: &str, key: &str, weight: u64) {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((domain, rule, key));
-        let mut top = self.top.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut top = lock(&self.top);
         let same = |row: &RefusedKey| row.key == key && row.rule == rule && row.domain == domain;
         let at = top.hashes.iter().position(|known| *known == hash);
         if let Some(row) = at.and_then(|at| top.rows.get_mut(at)).filter(|row| same(row)) {
@@ -122,13 +124,13 @@ impl RefusalLog {
 
     /// The last refusals, the latest first.
     pub fn recent(&self, most: usize) -> Vec<RefusalRecord> {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = lock(&self.recent);
         recent.iter().rev().take(most).cloned().collect()
     }
 
     /// The keys that are refused most.
     pub fn top(&self, most: usize) -> Vec<RefusedKey> {
-        let mut top = self.top.lock().unwrap_or_else(PoisonError::into_inner).rows.clone();
+        let mut top = lock(&self.top).rows.clone();
         top.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
         top.truncate(most);
         top

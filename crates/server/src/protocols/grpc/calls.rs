@@ -9,12 +9,14 @@
 use std::mem;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use hyper::rt::Executor;
+
+use crate::sync::lock;
 
 type CallFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -24,7 +26,7 @@ pub(super) struct CallQueue(Arc<Mutex<Vec<CallFuture>>>);
 
 impl CallQueue {
     fn take(&self) -> Vec<CallFuture> {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *lock(&self.0))
     }
 }
 
@@ -32,7 +34,7 @@ impl<F: Future + Send + 'static> Executor<F> for CallQueue {
     fn execute(&self, call: F) {
         // A call that panics ends without an answer; the others of its connection do not end with it.
         let call = AssertUnwindSafe(call).catch_unwind().map(drop);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(call));
+        lock(&self.0).push(Box::pin(call));
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
@@ -31,6 +31,7 @@ use crate::http::problem::Problem;
 use crate::settings::value::AttributeHeader;
 use crate::state::ServerState;
 use crate::store::AnyStore;
+use crate::sync::lock;
 use crate::telemetry::counts::{InFlightRequest, Outcome, Protocol};
 use crate::telemetry::refusals::RefusalRecord;
 
@@ -124,7 +125,7 @@ impl ForwardAuth {
 
     /// Logs once that a domain has no rules.
     fn tell_unknown(&self, domain: &str, version: u64) {
-        let mut told = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = lock(&self.unknown);
         if told.len() >= MAX_UNKNOWN || told.iter().any(|known| known == domain) {
             return;
         }

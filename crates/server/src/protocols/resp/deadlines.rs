@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
 use crate::state::Connections;
+use crate::sync::lock;
 
 /// How often connections are looked at.
 const TICK: Duration = Duration::from_secs(5);
@@ -89,7 +90,7 @@ impl ConnectionTable {
     }
 
     fn rows(&self) -> std::sync::MutexGuard<'_, HashMap<u64, TableRow>> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rows)
     }
 
     /// Ends connections that take too long, for ever.
