@@ -151,7 +151,9 @@ fn answer_length(at: SocketAddr) -> usize {
 /// Says how many were allowed, and that none was anything else.
 fn exact(server: &Program, protocol: &str) {
     let count = |outcome: &str| {
-        server.metric(&format!("tollgate_requests_total{{protocol=\"{protocol}\",outcome=\"{outcome}\"}}"))
+        server.metric(&format!(
+            "tollgate_requests_total{{protocol=\"{protocol}\",outcome=\"{outcome}\"}}"
+        ))
     };
     let [allowed, refused, degraded, errors] =
         ["allowed", "refused", "degraded", "error"].map(count);

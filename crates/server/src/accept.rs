@@ -19,10 +19,10 @@ use crate::listener::Listener;
 use crate::state::ServerState;
 use crate::tls::Alpn;
 
-/// How long to wait after the system refused: descriptors come back as connections end.
+/// Pause after a failed accept: descriptors come back as connections end.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Every how many times it is told that none can be accepted: ten seconds, if one listener has to wait.
+/// Failures per log line: ten seconds, if one listener has to wait.
 const TELL_EVERY: u64 = 200;
 
 /// Connections that may wait to be accepted.
@@ -35,7 +35,7 @@ const BACKLOG: i32 = 1024;
 /// When that is not possible; with the address.
 pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let wrong = |error: std::io::Error| {
-        std::io::Error::new(error.kind(), format!("{address} cannot be listened at: {error}"))
+        std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
     };
     let listener = std::net::TcpListener::bind(address).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
@@ -55,7 +55,7 @@ pub(crate) fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How often none could be accepted since one was, at all listeners.
+/// Failed accepts since the last good one, at all listeners.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// The next connection, however long that takes.
@@ -78,7 +78,7 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
                 ) {
                     let times = FAILED.fetch_add(1, Ordering::Relaxed);
                     if times.is_multiple_of(TELL_EVERY) {
-                        tracing::warn!(%error, times, "no connection can be accepted at present");
+                        tracing::warn!(%error, times, "cannot accept connections");
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -119,7 +119,7 @@ pub(crate) struct BoundListener {
     pub(crate) socket: std::net::TcpListener,
     pub(crate) server: Arc<ServerState>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Whether only this machine reaches it.
+    /// Set if only this machine reaches it.
     pub(crate) local: bool,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct ConnectionContext {
     pub(crate) server: Arc<ServerState>,
     pub(crate) listener: Listener,
     pub(crate) peer: SocketAddr,
-    /// Whether the listener is reached from this machine only.
+    /// Set if only this machine reaches the listener.
     pub(crate) local: bool,
     pub(crate) stop: watch::Receiver<bool>,
 }
@@ -142,10 +142,10 @@ impl ConnectionContext {
 
 /// Serves the connections of a listener.
 pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
-    /// What clients agree to, under TLS.
+    /// Application protocol, under TLS.
     const ALPN: Alpn;
 
-    /// What a client too many is told, in the clear; then its connection is closed.
+    /// Response to a client above `--max-connections`, in the clear, before its connection is closed.
     const TOO_MANY: &'static [u8];
 
     /// Serves one connection to its end.

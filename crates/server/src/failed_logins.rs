@@ -14,11 +14,11 @@ use tollgate::core::{Charge, Key, Limit, Op, Quota};
 
 use crate::listener::{Listener, PerListener};
 
-/// How many wrong tokens an address may say in a minute: at the admin listener before it waits, at
+/// Wrong tokens per address and minute: at the admin listener before it waits, at
 /// the others before no more of them are logged.
 const MAX_PER_ADDRESS: u64 = 10;
 
-/// How many wrong tokens at the others are logged in a minute, whoever says them.
+/// Wrong tokens at the others that are logged per minute, for all addresses together.
 const MAX_LOGGED: u64 = 100;
 
 /// Addresses that are counted; beyond them all share one count.
@@ -75,22 +75,16 @@ impl FailedLogins {
         };
         if logged {
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(
-                audit = true,
-                listener = listener.name(),
-                peer,
-                request,
-                "a wrong token"
-            );
+            tracing::warn!(audit = true, listener = listener.name(), peer, request, "wrong token");
         }
     }
 
-    /// Whether an address may still try at the admin listener.
+    /// Tells whether an address may still try at the admin listener.
     pub(crate) fn may_try(&self, address: IpAddr) -> bool {
         self.each(&self.admin, Some(address), Op::Peek(1))
     }
 
-    /// How many there were at a listener.
+    /// Count of a listener.
     pub(crate) fn count(&self, listener: Listener) -> u64 {
         self.counts[listener].load(Ordering::Relaxed)
     }
@@ -102,7 +96,7 @@ impl FailedLogins {
     }
 }
 
-/// Whether this much is left of a limit.
+/// Charges a limit, and tells whether it passes.
 fn charge(store: &EmbeddedStore, limit: Option<&Limit>, key: &str, op: Op) -> bool {
     let (Some(limit), Ok(key)) = (limit, Key::new(key)) else { return false };
     Charge::new(key, limit, op).is_ok_and(|charge| store.charge_one(&charge).passes())

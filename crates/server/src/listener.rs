@@ -34,13 +34,13 @@ struct Row {
     /// On loopback, unless its setting says otherwise.
     default_port: u16,
     transport: Transport,
-    /// What it is for, in the banner.
+    /// Purpose, in the banner.
     serves: &'static str,
     setting: fn(&Options) -> Option<ListenAddress>,
     start: fn(BoundListener) -> StartFuture,
 }
 
-/// Whether a listener speaks TLS.
+/// Transport of a listener.
 #[derive(Clone, Copy)]
 enum Transport {
     /// HTTP, over TLS if there is a certificate.
@@ -94,12 +94,12 @@ impl Listener {
         self.row().name
     }
 
-    /// What it is for, in a few words.
+    /// Purpose, in a few words.
     pub fn serves(self) -> &'static str {
         self.row().serves
     }
 
-    /// Where it listens unless told otherwise.
+    /// Address unless a setting names another.
     pub fn default_address(self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.row().default_port))
     }
@@ -113,7 +113,7 @@ impl Listener {
         }
     }
 
-    /// What the options say about where it listens.
+    /// Address in the options, if they name one.
     pub(crate) fn setting(self, options: &Options) -> Option<ListenAddress> {
         (self.row().setting)(options)
     }

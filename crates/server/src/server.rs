@@ -36,7 +36,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Why a server does not start.
+/// Error of a server that cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -75,8 +75,8 @@ impl From<std::io::Error> for StartError {
 }
 
 impl Server {
-    /// Opens the store and the listeners, and serves. A Redis or rules that are not there are waited
-    /// for: the server starts, and says what it lacks.
+    /// Opens the store and the listeners, and serves. Redis and the rules need not be there yet: the
+    /// server starts, reports what is missing, and retries.
     ///
     /// # Errors
     ///
@@ -113,17 +113,17 @@ impl Server {
         Ok(Self { state, addresses, stop, listeners, followers, announcements })
     }
 
-    /// Where a listener is reached; `None` if it is off.
+    /// Address of a listener; `None` if it is off.
     pub fn address(&self, listener: Listener) -> Option<SocketAddr> {
         self.addresses[listener]
     }
 
-    /// What its listeners share.
+    /// State that its listeners share.
     pub const fn state(&self) -> &Arc<ServerState> {
         &self.state
     }
 
-    /// Looks at the rules and the certificate now, as on SIGHUP.
+    /// Reloads the rules and the certificate, as on SIGHUP.
     pub async fn reload(&self) {
         if let Some(tls) = self.state.tls.clone() {
             let _ = tokio::task::spawn_blocking(move || tls.look()).await;
@@ -146,7 +146,7 @@ impl Server {
         let patience = self.state.settings.drain_timeout.saturating_add(Duration::from_secs(1));
         let ended = async { while self.listeners.join_next().await.is_some() {} };
         if tokio::time::timeout(patience, ended).await.is_err() {
-            tracing::warn!("connections were cut, as they did not end in time");
+            tracing::warn!("cut connections that did not end in time");
         }
     }
 }
@@ -165,10 +165,12 @@ async fn open_state(settings: Settings, level: LevelHandle) -> Result<ServerStat
     let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
     if let AnyStore::Redis(store, _) = &store {
         for warning in store.warnings() {
-            tracing::warn!(%warning, "about the store");
+            tracing::warn!(%warning, "store warning");
         }
         if store.stats().connected == 0 {
-            tracing::warn!("Redis does not answer: limits are this node's share until it does");
+            tracing::warn!(
+                "Redis does not answer: this node enforces its share of each limit until it does"
+            );
         }
     }
     let events = Arc::new(Events::default());

@@ -1,4 +1,4 @@
-//! What all listeners share: one limiter, one set of rules, one account of what happened.
+//! State that all listeners share: one limiter, one set of rules, one account of what happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,26 +20,26 @@ use crate::telemetry::log::LevelHandle;
 use crate::telemetry::refusals::{RefusalLog, RefusalRecord};
 use crate::tls::Tls;
 
-/// What all listeners share.
+/// State that all listeners share.
 #[derive(Debug)]
 pub struct ServerState {
-    /// Who decides.
+    /// Decides requests.
     pub limiter: Limiter<AnyStore>,
-    /// Where the rules come from.
+    /// Source of the rules.
     pub rules: RuleSource,
-    /// What was said at start.
+    /// Settings of the process.
     pub settings: Settings,
-    /// What became of requests.
+    /// Request counts.
     pub counts: Counts,
-    /// Who was refused.
+    /// Recent refusals.
     pub refusals: RefusalLog,
-    /// Who is told.
+    /// Event streams.
     pub events: Arc<Events>,
-    /// What is logged.
+    /// Log level.
     pub level: LevelHandle,
     /// The certificate of the listeners, if they speak TLS.
     pub tls: Option<Arc<Tls>>,
-    /// Where Envoy's rules come from.
+    /// Source of Envoy's rules.
     pub envoy: EnvoyRuleSource,
     /// Connections of each listener.
     pub connections: PerListener<Connections>,
@@ -50,7 +50,7 @@ pub struct ServerState {
     node: u64,
 }
 
-/// How many connections a listener has.
+/// Connection counts of a listener.
 #[derive(Debug, Default)]
 pub struct Connections {
     /// Open now.
@@ -63,15 +63,26 @@ pub struct Connections {
     pub timed_out: AtomicU64,
 }
 
-/// Whether a server wants requests.
+/// Readiness of a server for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does.
+    /// Ready for requests.
     Ready,
-    /// It is about to end.
+    /// Stopping.
     Draining,
-    /// It has never had rules that it was told to have.
+    /// Rules are configured, and none were ever loaded.
     NoRules,
+}
+
+impl Readiness {
+    /// Name in answers of the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::NoRules => "no rules",
+        }
+    }
 }
 
 impl ServerState {
@@ -101,7 +112,7 @@ impl ServerState {
         })
     }
 
-    /// Whether requests are wanted.
+    /// Current readiness.
     pub fn readiness(&self) -> Readiness {
         if self.is_draining() {
             Readiness::Draining
@@ -112,27 +123,27 @@ impl ServerState {
         }
     }
 
-    /// Whether it is about to end.
+    /// Tells whether the server is stopping.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Why the last good rules cannot be kept in the directory that was named for them.
+    /// Reason why the last good rules cannot be saved in `--state-dir`.
     pub fn state_trouble(&self) -> Option<String> {
         self.rules.state_trouble().or_else(|| self.envoy.state_trouble())
     }
 
-    /// No more requests are wanted.
+    /// Begins to drain: reports not ready from now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests are refused for want of rules.
+    /// Tells whether requests are refused because no rules were ever loaded.
     pub fn refuses_all(&self) -> bool {
         self.settings.without_rules == WithoutRules::Refuse && self.rules.are_missing()
     }
 
-    /// Whether Envoy's calls are refused for want of rules.
+    /// Tells whether Envoy's calls are refused because no rules were ever loaded.
     pub fn refuses_envoy(&self) -> bool {
         self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
     }

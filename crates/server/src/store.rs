@@ -42,7 +42,7 @@ impl AnyStore {
         Ok(Self::Redis(store, StoreTime::default()))
     }
 
-    /// What it is, in a word.
+    /// Name of the store.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Embedded(_) => "embedded",
@@ -50,7 +50,7 @@ impl AnyStore {
         }
     }
 
-    /// Whether it answers at present, as far as is known.
+    /// Tells whether the store answers, as far as is known.
     pub fn is_up(&self) -> bool {
         match self {
             Self::Embedded(_) => true,
@@ -61,7 +61,7 @@ impl AnyStore {
         }
     }
 
-    /// What time it is by the store's clock, for what it was not asked about. Of Redis, as far as its
+    /// Current time by the store's clock, for requests that did not reach it. Of Redis, as far as its
     /// last answer tells; the epoch if there was none.
     pub fn now(&self) -> Timestamp {
         match self {

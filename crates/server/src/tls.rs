@@ -27,16 +27,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::sync::lock;
 pub(crate) use tokio_rustls::server::TlsStream;
 
-/// How long a handshake may take, as long as the head of a request may.
+/// Time limit for a handshake, the same as for the head of a request.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How often the files are looked at.
+/// Polling interval of the files.
 const POLL: Duration = Duration::from_secs(1);
 
 /// The longest file that is read: a chain has a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a listener speaks, which is what it agrees to.
+/// Application protocol that a listener agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alpn {
     /// HTTP/1.1.
@@ -53,11 +53,11 @@ pub struct Tls {
     seen: Mutex<u64>,
     hasher: RandomState,
     trouble: Mutex<Option<String>>,
-    /// Whether the key was open to others when it was looked at last.
+    /// Set if other users could read the key at the last check.
     open_to_others: AtomicBool,
-    /// How often another pair came to be used.
+    /// Times that a pair was loaded.
     pub loaded: AtomicU64,
-    /// How often the files had no good pair.
+    /// Times that the files had no usable pair.
     pub rejected: AtomicU64,
     /// Handshakes that failed.
     pub failed: AtomicU64,
@@ -65,7 +65,7 @@ pub struct Tls {
     pub timed_out: AtomicU64,
 }
 
-/// Where the certificate chain and the key are, as PEM.
+/// Paths of the certificate chain and the key, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The chain, the server's own certificate first.
@@ -74,13 +74,13 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// Settings of connections, by what their listener speaks.
+/// TLS settings by application protocol.
 struct ServerConfigs {
     http1: Arc<ServerConfig>,
     http2: Arc<ServerConfig>,
 }
 
-/// Why a pair of files cannot be used.
+/// Error of a pair of files that cannot be used.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub struct TlsError(String);
 
@@ -103,7 +103,7 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// When it cannot be used: a server that was told to speak TLS must not start without.
+    /// When it cannot be used: a server with TLS configured must not start without it.
     pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let read = files.read();
         let hasher = RandomState::new();
@@ -132,12 +132,12 @@ impl Tls {
         if open && !before {
             tracing::warn!(
                 file = %self.files.key.display(),
-                "everybody on this machine can read or change the key: chmod it to 600"
+                "other users of this machine can read or change the key: chmod it to 600"
             );
         }
     }
 
-    /// What is wrong with what the files have now, if that is not what is used.
+    /// Error of the current files, if an older pair is in use.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
@@ -157,12 +157,12 @@ impl Tls {
             Ok(pair) => {
                 self.present.store(Arc::new(pair));
                 self.loaded.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(file = %self.files.cert.display(), "another certificate is used");
+                tracing::info!(file = %self.files.cert.display(), "loaded a new certificate");
                 None
             }
             Err(error) => {
                 self.rejected.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "the certificate was not taken; the one before is still used");
+                tracing::error!(%error, "rejected the new certificate; the previous one is still used");
                 Some(error.to_string())
             }
         };
@@ -209,7 +209,7 @@ impl Tls {
     }
 }
 
-/// What the files hold. Has no `Debug`: half of it is the key.
+/// Contents of the files. Has no `Debug`: half of it is the key.
 #[derive(Hash)]
 struct PemBytes {
     cert: Vec<u8>,
@@ -224,7 +224,7 @@ impl TlsFiles {
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     use std::io::Read as _;
-    let wrong = |error: io::Error| TlsError(format!("{} cannot be read: {error}", path.display()));
+    let wrong = |error: io::Error| TlsError(format!("cannot read {}: {error}", path.display()));
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(wrong)?;
     file.take(MAX_FILE).read_to_end(&mut bytes).map_err(wrong)?;
@@ -236,14 +236,14 @@ impl PemBytes {
         let (cert, key) = (files.cert.display(), files.key.display());
         let chain: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(&self.cert).collect::<Result<_, _>>().map_err(
-                |error| TlsError(format!("{cert} is no chain of PEM certificates: {error}")),
+                |error| TlsError(format!("{cert} is not a chain of PEM certificates: {error}")),
             )?;
         if chain.is_empty() {
             return Err(TlsError(format!("{cert} holds no PEM certificate")));
         }
         // The parser's own error is left out: it may quote a line of the file.
         let secret = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| TlsError(format!("{key} holds no PEM key that can be read")))?;
+            .map_err(|_| TlsError(format!("{key} holds no readable PEM key")))?;
         let build = |alpn: &[u8]| {
             let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
                 .with_safe_default_protocol_versions()?
@@ -253,7 +253,7 @@ impl PemBytes {
             Ok(Arc::new(config))
         };
         let wrong = |error: tokio_rustls::rustls::Error| {
-            TlsError(format!("{cert} and {key} are no pair that can be used: {error}"))
+            TlsError(format!("cannot use {cert} with {key}: {error}"))
         };
         Ok(ServerConfigs {
             http1: build(b"http/1.1").map_err(wrong)?,
@@ -262,7 +262,7 @@ impl PemBytes {
     }
 }
 
-/// Whether others than the owner and the group may read or write the file.
+/// Tells whether users other than the owner and the group may read or write the file.
 fn is_open_to_others(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o006 != 0)

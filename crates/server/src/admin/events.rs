@@ -14,7 +14,7 @@ use crate::http::problem::Problem;
 use crate::state::ServerState;
 use crate::telemetry::events::Subscriber;
 
-/// How often something is said when nothing happens, so that proxies keep the connection.
+/// Interval of keep-alive comments, so that proxies do not close the stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Parts that may wait for the client. Behind them events are dropped, and counted.
@@ -22,7 +22,7 @@ const WAITING: usize = 16;
 
 pub(super) fn stream(server: &ServerState, ending: watch::Receiver<bool>) -> Response<Body> {
     let Some(subscriber) = server.events.subscribe() else {
-        return Problem::new(503, "too many listen already").retry_after(5).into();
+        return Problem::new(503, "too many event streams are open").retry_after(5).into();
     };
     let (parts, body) = mpsc::channel(WAITING);
     tokio::spawn(pass_on(subscriber, parts, ending));

@@ -34,7 +34,7 @@ pub(super) async fn answer(server: &Arc<ServerState>, call: HttpCall) -> Respons
     explained.await.unwrap_or_else(Into::into)
 }
 
-/// What tells the two kinds of question apart.
+/// Distinguishes the two kinds of request.
 #[derive(Deserialize)]
 struct QuestionKind {
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Who may use the admin listener.
+//! Access control of the admin listener.
 //!
 //! Off loopback a token is needed, and there is no default one. Tokens are compared in constant time;
 //! an address with too many failed logins is made to wait. Browsers are kept from being used by other sites: whatever
@@ -24,14 +24,20 @@ pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem
             }
             if !token.is(bearer(headers).unwrap_or_default()) {
                 server.failed_logins.record(Listener::Admin, Some(call.peer), Some(&call.id));
-                return Err(Problem::new(401, "a bearer token is needed that this server knows"));
+                return Err(Problem::new(401, "missing or wrong bearer token"));
             }
         }
         None if !call.local => {
-            return Err(Problem::new(403, "off loopback a token is needed, and none is set"));
+            return Err(Problem::new(
+                403,
+                "the admin API needs a token when it listens off loopback, and none is set",
+            ));
         }
         None if !names_this_machine(headers) => {
-            return Err(Problem::new(403, "without a token only names of this machine are served"));
+            return Err(Problem::new(
+                403,
+                "without a token the Host must be localhost or a loopback address",
+            ));
         }
         None => {}
     }
@@ -43,7 +49,7 @@ pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem
 
 /// Refuses what a page of another site can make a browser send.
 fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
-    let crossing = || Problem::new(403, "a request from another site");
+    let crossing = || Problem::new(403, "cross-site requests are not allowed");
     if let Some(site) = headers.get("sec-fetch-site")
         && !matches!(site.as_bytes(), b"same-origin" | b"none")
     {
@@ -64,13 +70,13 @@ fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
     if of_a_form.iter().any(|form| kind.eq_ignore_ascii_case(form)) {
         return Err(Problem::new(
             415,
-            "say what it is: application/json, application/yaml or application/toml",
+            "Content-Type must be application/json, application/yaml or application/toml",
         ));
     }
     Ok(())
 }
 
-/// Whether the host is an address or `localhost`: a name that somebody else's DNS answers for is
+/// Tells whether the host is a loopback address or `localhost`: a name that somebody else's DNS answers for is
 /// how a page of theirs would get here.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };

@@ -39,7 +39,7 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
     Ok(common::serving(bound, AdminApi { ending }))
 }
 
-/// Who answers here.
+/// Handler of this listener.
 #[derive(Clone)]
 struct AdminApi {
     /// Ends what is streamed.
@@ -103,7 +103,7 @@ async fn route(
             json(StatusCode::OK, &serde_json::json!({ "level": server.level.get() }))
         }
         (Method::PUT, "/v1/log-level") => level(server, call).await,
-        _ => Problem::new(404, "there is nothing here that this method can be used on").into(),
+        _ => Problem::new(404, "no such path, or not with this method").into(),
     }
 }
 
@@ -131,7 +131,7 @@ fn status(server: &ServerState) -> Response<Body> {
             "envoy_files": server.envoy.files(),
             "envoy_trouble": server.envoy.trouble(),
             "state_trouble": server.state_trouble(),
-            "readiness": format!("{:?}", server.readiness()),
+            "readiness": server.readiness().name(),
         }),
     )
 }
@@ -148,10 +148,10 @@ async fn level(server: &ServerState, call: HttpCall) -> Response<Body> {
     let word = object["level"].as_str().unwrap_or_else(|| said.trim().trim_matches('"'));
     match word.parse() {
         Ok(level) if server.level.set(level) => {
-            tracing::warn!(audit = true, %peer, request = id, level = word, "the log level was changed");
+            tracing::warn!(audit = true, %peer, request = id, level = word, "changed the log level");
             json(StatusCode::OK, &serde_json::json!({ "level": word }))
         }
-        Ok(_) => Problem::new(409, "this process logs in a way of its own").into(),
+        Ok(_) => Problem::new(409, "this process has its own logger").into(),
         Err(error) => Problem::new(400, error).into(),
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn get(server: &ServerState, call: &HttpCall) -> Response<Body> {
         None | Some("yaml") => Format::Yaml,
         Some("json") => Format::Json,
         Some("toml") => Format::Toml,
-        Some(_) => return Problem::new(400, "the format is none of yaml, json and toml").into(),
+        Some(_) => return Problem::new(400, "`format` must be yaml, json or toml").into(),
     };
     let set = server.limiter.rules();
     let mut response = Response::new(rules::write(set.declaration(), format).into());
@@ -60,12 +60,12 @@ pub(super) async fn put(server: &Arc<ServerState>, call: HttpCall) -> Response<B
     match crate::rules::put(server, expected, text, format, &by).await {
         Ok(applied) => {
             let (from, to) = (applied.from, applied.to);
-            tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "the rules were replaced");
+            tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "replaced the rules");
             json(StatusCode::OK, &object!({ "from": from, "to": to }))
         }
         Err(error) => {
             let applies = server.limiter.rules().version();
-            tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rules were offered and not taken");
+            tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rejected new rules");
             problem(&error).into()
         }
     }
@@ -87,7 +87,7 @@ pub(super) async fn check(call: HttpCall) -> Response<Body> {
             &object!({ "version": set.version(), "rules": set.rules().count() }),
         ),
         Ok(Err(problems)) => invalid(&problems).into(),
-        Err(_) => Problem::new(500, "the rules could not be checked").into(),
+        Err(_) => Problem::new(500, "cannot check the rules").into(),
     }
 }
 
@@ -98,13 +98,13 @@ async fn text(call: HttpCall) -> Result<String, Problem> {
 
 /// The version that a writer believes to apply.
 fn version(headers: &HeaderMap) -> Result<u64, Problem> {
-    let why = "say which version is replaced: If-Match: \"<version>\", as in the ETag of a GET";
+    let why = "name the version to replace: If-Match: \"<version>\", the ETag of a GET";
     let said = headers.get(IF_MATCH).ok_or_else(|| Problem::new(428, why))?;
     let said = said.to_str().ok().map(|text| text.trim().trim_matches('"'));
     said.and_then(|text| text.parse().ok()).ok_or_else(|| Problem::new(400, why))
 }
 
-/// Who writes, as kept with the rules: what they say of themselves, and where from.
+/// Author as stored with the rules: the name a client gives, and its address.
 fn author(headers: &HeaderMap, peer: std::net::SocketAddr) -> String {
     let said = headers.get("x-tollgate-author").and_then(|said| said.to_str().ok());
     let said: String = said.unwrap_or_default().chars().take(MAX_AUTHOR).collect();
@@ -120,7 +120,7 @@ fn format(headers: &HeaderMap) -> Result<Format, Problem> {
         "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Format::Yaml),
         _ => Err(Problem::new(
             415,
-            "rules are application/yaml, application/json or application/toml",
+            "Content-Type must be application/yaml, application/json or application/toml",
         )),
     }
 }

@@ -11,34 +11,32 @@ use super::{Exit, Failure, say, wait};
 use crate::settings::secret;
 use crate::settings::value::Secret;
 
-/// What is asked, and whom.
+/// Request to check, and the server to ask.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Exit status: 0 if it may pass, 1 if it may not, 2 if that could not be found out."
-)]
+#[command(after_help = "Exit status: 0 if the request is allowed, 1 if it is not, 2 on errors.")]
 pub(super) struct CheckCommand {
-    /// Where the HTTP listener is, http:// or https://
+    /// URL of the HTTP listener, http:// or https://
     #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     server: String,
-    /// Whom to believe over https, as PEM [default: whom the system believes]
+    /// Certificate authorities to trust over https, as PEM [default: those of the system]
     #[arg(long, env = "TOLLGATE_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// A file that holds its token
+    /// File that holds the token
     #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The token
+    /// Token of the server
     #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
     token: Option<Secret>,
-    /// Only ask; charge nothing
+    /// Ask without charging
     #[arg(long)]
     peek: bool,
-    /// What the request costs
+    /// Cost of the request
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     cost: u64,
-    /// The domain whose rules are asked
+    /// Domain of the request
     #[arg(value_name = "DOMAIN")]
     domain: String,
-    /// What is known of the request, such as `ip=203.0.113.9`
+    /// Attributes of the request, such as `ip=203.0.113.9`
     #[arg(value_name = "NAME=VALUE")]
     attributes: Vec<String>,
 }

@@ -44,7 +44,7 @@ fn line(sign: char, text: &str, out: &mut String) {
     out.push('\n');
 }
 
-/// How many lines two ends have in common, from every pair of places on.
+/// Lengths of the longest common subsequences, from every pair of places on.
 fn lengths(old: &[&str], new: &[&str]) -> Vec<Vec<u16>> {
     let width = new.len().saturating_add(1);
     let mut table = vec![vec![0_u16; width]; old.len().saturating_add(1)];

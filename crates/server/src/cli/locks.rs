@@ -15,34 +15,34 @@ use super::{Exit, Failure, say, wait};
 use crate::settings::value::{LogFormat, LogLevel};
 use crate::telemetry::log;
 
-/// What is to be done.
+/// Subcommands of `tollgate locks`.
 #[derive(Debug, Subcommand)]
 pub(super) enum LocksCommand {
-    /// Say who holds which locks, for how long, and how many processes wait for them
+    /// List locks with their holders, ages and waiting processes
     List {
-        /// Print a JSON object a line
+        /// Print one JSON object per line
         #[arg(long, env = "TOLLGATE_LOCKS_JSON")]
         json: bool,
-        /// How many locks to print at most
+        /// Locks to print at most
         #[arg(long, env = "TOLLGATE_LOCKS_MOST", default_value_t = 1_000, value_name = "COUNT")]
         most: usize,
-        /// Names with * and ? for whatever; one without is looked at whoever holds it, Redisson's
-        /// holders included [default: all]
+        /// Names to list, with the wildcards * and ?; a name without them also finds a lock of
+        /// Redisson [default: all]
         #[arg(value_name = "PATTERN")]
         pattern: Option<String>,
     },
-    /// Take a lock from whoever holds it, and wake who waits for it
+    /// Release a lock by force, and wake the processes that wait for it
     ForceRelease {
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
-        /// Why, for the log
+        /// Reason, for the log
         #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
-        /// How the log line is written: json or text [default: text on a terminal, else json]
+        /// Format of the log line: json or text [default: text on a terminal, else json]
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
         log_format: Option<LogFormat>,
-        /// The lock
+        /// Name of the lock
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -64,7 +64,7 @@ pub(super) fn run(store: &LockStore, command: &LocksCommand) -> Result<Exit, Fai
     })
 }
 
-/// How a list is printed.
+/// Output format of a list.
 #[derive(Clone, Copy)]
 enum ListFormat {
     Json,
@@ -157,7 +157,7 @@ async fn force(
 /// Asks at the terminal.
 fn confirmed(holder: &Holder) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err("nobody can be asked, as stdin is no terminal: write --yes".into());
+        return Err("stdin is not a terminal, so nobody can confirm: use --yes".into());
     }
     let mut out = std::io::stderr();
     let name = plain(holder.name.as_str());
@@ -168,7 +168,7 @@ fn confirmed(holder: &Holder) -> Result<bool, Failure> {
     Ok(["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str()))
 }
 
-/// Who holds it, in words.
+/// Holder in words.
 fn sentence(holder: &Holder) -> String {
     let mut text = plain(&holder.owner);
     if !holder.label.is_empty() {
@@ -250,7 +250,7 @@ fn lasting(span: Duration) -> String {
     }
 }
 
-/// Whether a name is one of a pattern's, in which * is any text and ? any character.
+/// Tells whether a name matches a pattern, in which * is any text and ? any character.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());

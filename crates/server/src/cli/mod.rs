@@ -37,18 +37,18 @@ struct Cli {
 enum Command {
     /// Serve limits over HTTP, gRPC and the Redis protocol
     Serve(Box<ServeCommand>),
-    /// Say what is wrong with rule files
+    /// Check rule files for errors
     CheckRules {
-        /// They are files of envoyproxy/ratelimit, and together
+        /// Check them together, as files of envoyproxy/ratelimit
         #[arg(long)]
         envoy: bool,
-        /// The files
+        /// Files to check
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Ask a running server whether a request may pass
+    /// Ask a running server whether a request is allowed
     Check(check::CheckCommand),
-    /// Read, replace and follow the rules of a running server
+    /// Read, replace and watch the rules of a running server
     Rules {
         #[command(flatten)]
         server: AdminServer,
@@ -57,19 +57,19 @@ enum Command {
     },
     /// Run a command under a lock, as flock(1) does, across machines
     Lock(Box<lock::LockCommand>),
-    /// Say who holds locks, and take them from their holders
+    /// List locks and their holders, and release locks by force
     Locks {
         #[command(flatten)]
         store: redis::LockStore,
         #[command(subcommand)]
         command: locks::LocksCommand,
     },
-    /// Become a command that ends with its parent
+    /// Run a command that ends with its parent
     #[command(hide = true)]
     Exec {
         /// The parent
         parent: i32,
-        /// The command, and its arguments
+        /// Command to run, and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
@@ -84,17 +84,17 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct ServeCommand {
-    /// A TOML file of settings, named as the flags are
+    /// TOML file of settings, with the names of the flags as keys
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
 }
 
-/// Which admin listener is asked.
+/// Admin listener to ask.
 #[derive(Args, Debug)]
 struct AdminServer {
-    /// Where the admin API is, http:// or https://
+    /// URL of the admin API, http:// or https://
     #[arg(
         long,
         global = true,
@@ -103,13 +103,13 @@ struct AdminServer {
         value_name = "URL"
     )]
     admin: String,
-    /// Whom to believe over https, as PEM [default: whom the system believes]
+    /// Certificate authorities to trust over https, as PEM [default: those of the system]
     #[arg(long, global = true, env = "TOLLGATE_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// A file that holds its token
+    /// File that holds the token
     #[arg(long, global = true, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The token
+    /// Token of the server
     #[arg(
         long,
         global = true,
@@ -120,14 +120,14 @@ struct AdminServer {
     token: Option<Secret>,
 }
 
-/// What a command found out.
+/// Answer of a command, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
     Yes,
     No,
 }
 
-/// Why a command found nothing out.
+/// Error of a command that has no answer.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs the program with its arguments and environment.

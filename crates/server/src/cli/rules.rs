@@ -14,7 +14,7 @@ use super::{AdminServer, Exit, Failure, diff, say, wait};
 use crate::rules::hashes;
 use crate::settings::value::Secret;
 
-/// What is to be done.
+/// Subcommands of `tollgate rules`.
 #[derive(Debug, Subcommand)]
 pub(super) enum RulesCommand {
     /// Print the rules that apply
@@ -23,43 +23,43 @@ pub(super) enum RulesCommand {
         #[arg(long, default_value = "yaml", value_name = "FORMAT")]
         format: String,
     },
-    /// Replace them, if nobody else has meanwhile
+    /// Replace the rules, unless somebody else has replaced them meanwhile
     Put {
-        /// The version that is replaced; the one that applies unless said
+        /// Version to replace [default: the one that applies]
         #[arg(long, value_name = "VERSION")]
         expect: Option<u64>,
-        /// Who does it, for the log and for whoever reads the rules in Redis
+        /// Author of the change, for the log and for readers of the rules in Redis
         #[arg(long, value_name = "NAME")]
         author: Option<String>,
-        /// The file
+        /// Rule file
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Print in what they differ from a file
+    /// Print the differences from a file
     Diff {
-        /// The file
+        /// Rule file
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Print every change of them, until interrupted
+    /// Print every change of the rules, until interrupted
     Watch,
-    /// Print rules that others keep in Redis as hashes, as YAML of ours; asks no server
+    /// Print rule hashes of another system in Redis as YAML; needs no server
     Import(Import),
 }
 
-/// Which hashes become rules.
+/// Hashes to import.
 #[derive(Args, Debug)]
 pub(super) struct Import {
-    /// The URL of the Redis that they are in
+    /// URL of the Redis that holds the hashes
     #[arg(long, env = "TOLLGATE_IMPORT_FROM", hide_env_values = true, value_name = "URL")]
     from: Secret,
-    /// Their keys
+    /// Key pattern of the hashes
     #[arg(long, default_value = "rate_limit_config:*", value_name = "PATTERN")]
     pattern: String,
-    /// The domain that they make up
+    /// Domain of the printed rules
     #[arg(long, default_value = "default", value_name = "DOMAIN")]
     domain: String,
-    /// The version that they get
+    /// Version of the printed rules
     #[arg(long, default_value_t = 1, value_name = "VERSION")]
     as_version: u64,
 }
@@ -131,7 +131,7 @@ async fn put(
         None => {
             let reply = get(client, "yaml").await?;
             let tag = reply.headers.get("etag").and_then(|tag| tag.to_str().ok());
-            tag.ok_or("the server does not say which version applies")?.to_owned()
+            tag.ok_or("the server did not send the version of its rules")?.to_owned()
         }
     };
     let author = author.unwrap_or_default();
@@ -154,7 +154,7 @@ async fn put(
 async fn watch(client: &Client) -> Result<Exit, Failure> {
     let reply = client.send(Method::GET, "/v1/events", &[], bytes::Bytes::new()).await?;
     if reply.status() != StatusCode::OK {
-        return Err(format!("the server says {}", reply.status()).into());
+        return Err(format!("the server answered {}", reply.status()).into());
     }
     let mut body = reply.into_body();
     let mut text = String::new();
@@ -169,5 +169,5 @@ async fn watch(client: &Client) -> Result<Exit, Failure> {
             }
         }
     }
-    Err("the server has ended".into())
+    Err("the server closed the connection".into())
 }

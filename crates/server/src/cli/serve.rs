@@ -33,12 +33,12 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Exit, Failu
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
-                    tracing::info!("told to look at the rules and the certificate");
+                    tracing::info!("SIGHUP: reloading the rules and the certificate");
                     server.reload().await;
                 }
             }
         }
-        tracing::info!("told to end: not ready any more, draining");
+        tracing::info!("stopping: not ready, draining");
         server.stop().await;
         tracing::info!("ended");
         Ok(Exit::Yes)
@@ -61,7 +61,7 @@ fn enough_descriptors(settings: &Settings) {
     }
 }
 
-/// Where everything listens, and something to try.
+/// Banner: addresses of the listeners, and commands to try.
 fn greeting(server: &Server) -> String {
     let state: &ServerState = server.state();
     let rules = state.limiter.rules();

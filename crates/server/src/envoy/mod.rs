@@ -29,7 +29,7 @@ use files::EnvoyFile;
 
 pub(crate) use watch::{follow, look};
 
-/// Where Envoy's rules come from, and what became of them.
+/// Source of Envoy's rules, and its state.
 #[derive(Debug)]
 pub struct EnvoyRuleSource {
     paths: Vec<PathBuf>,
@@ -37,9 +37,9 @@ pub struct EnvoyRuleSource {
     last_good: LastGood,
     state: Mutex<EnvoyState>,
     missing: AtomicBool,
-    /// How often other rules came to apply.
+    /// Times that new rules were applied.
     pub applied: AtomicU64,
-    /// How often what was offered was not taken.
+    /// Times that rules were rejected.
     pub rejected: AtomicU64,
     /// Calls of a domain that no file is for.
     pub unknown_domain: AtomicU64,
@@ -47,13 +47,13 @@ pub struct EnvoyRuleSource {
 
 #[derive(Debug, Default)]
 struct EnvoyState {
-    /// What was looked at last, so that the same is not judged twice.
+    /// Hash of the last read, so that the same files are not checked twice.
     seen: Option<u64>,
-    /// What applies.
+    /// Hash of the files that apply.
     applies: Option<u64>,
     /// The names of its files.
     files: Vec<String>,
-    /// What is wrong with what the files say now.
+    /// Error of the current files.
     trouble: Option<String>,
 }
 
@@ -82,12 +82,12 @@ impl EnvoyRuleSource {
         self.state().files.clone()
     }
 
-    /// Whether there should be rules, and never were.
+    /// Tells whether rules are configured, and none were ever loaded.
     pub fn are_missing(&self) -> bool {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with what the files say now, if that is not what applies.
+    /// Error of the current files, if they do not apply.
     pub fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
     }
@@ -99,14 +99,14 @@ impl EnvoyRuleSource {
         }
         let kept = self.last_good.read();
         let Err(error) = self.refresh(limiter, beside) else { return };
-        tracing::error!(error, "Envoy's rules cannot be used");
+        tracing::error!(error, "cannot use Envoy's rules");
         let Some(kept) = kept else {
-            tracing::warn!("there are no rules for Envoy: not ready until there are");
+            tracing::warn!("no rules for Envoy yet: not ready");
             return;
         };
         let files = serde_json::from_slice::<Vec<EnvoyFile>>(&kept).map_err(|it| it.to_string());
         match files.and_then(|files| self.apply(&mut self.state(), limiter, beside, &files)) {
-            Ok(()) => tracing::info!("the last good rules for Envoy apply"),
+            Ok(()) => tracing::info!("applied the last good rules for Envoy"),
             Err(error) => self.last_good.ignored(&error),
         }
         self.state().trouble = Some(error);
@@ -185,7 +185,7 @@ impl EnvoyRuleSource {
         Ok(())
     }
 
-    /// Why the last good rules cannot be kept, if they should be.
+    /// Reason why the last good rules cannot be saved.
     pub fn state_trouble(&self) -> Option<String> {
         self.last_good.trouble()
     }
@@ -216,7 +216,7 @@ fn hash(what: &impl std::hash::Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
 }
 
-/// Which domains are Envoy's, and where its files say so. Held while rules of either kind are
+/// Domains that Envoy's files define, with their places. Locked while rules of either kind are
 /// swapped, so that of two sets with one domain only one comes to apply.
 #[derive(Debug, Default)]
 pub(crate) struct DomainOwnership(HashMap<String, String>);
@@ -235,7 +235,7 @@ impl DomainOwnership {
         Self(domains)
     }
 
-    /// Whether none of these domains is in the other rules, which are at `beside`.
+    /// Checks that the other rules, which are at `beside`, define none of these domains.
     pub(crate) fn are_free(&self, rules: &RuleSet, beside: Option<&Path>) -> Result<(), String> {
         for domain in &rules.declaration().domains {
             let Some(ours) = self.0.get(&domain.name) else { continue };
@@ -247,8 +247,8 @@ impl DomainOwnership {
                 None => format!("version {} of the rules", rules.version()),
             };
             return Err(format!(
-                "the domain {:?} is in {ours}, for Envoy, and in {theirs}: a domain is in one of \
-                 the two; rename or remove one",
+                "the domain {:?} is defined twice: for Envoy in {ours}, and in {theirs}; rename or \
+                 remove one",
                 domain.name
             ));
         }

@@ -34,14 +34,14 @@ pub(crate) async fn look(server: &Arc<ServerState>) {
     });
     let version = || server.limiter.envoy_rules().version();
     match looked.await {
-        Ok(Ok(true)) => tracing::info!(version = version(), "other rules apply to Envoy's calls"),
+        Ok(Ok(true)) => tracing::info!(version = version(), "applied new rules for Envoy"),
         Ok(Ok(false)) | Err(_) => {}
         Ok(Err(error)) => {
             let version = version();
             tracing::error!(
                 error,
                 version,
-                "Envoy's rules were not taken; those before still apply"
+                "rejected Envoy's rules; the previous ones still apply"
             );
             server.events.publish(
                 "envoy-rules-rejected",

@@ -60,7 +60,7 @@ fn resp() {
     });
 }
 
-/// What can be read in two ways is so however it is split, and begins within its bytes; what is answered
+/// Ambiguous input is found however it is split, and within its bytes; a request that is answered
 /// without hyper ends where it is said to end.
 #[test]
 fn requests_of_http() {

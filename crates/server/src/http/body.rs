@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use super::problem::Problem;
 
-/// How long the body of a request may take.
+/// Time limit for the body of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What bodies that are still arriving may hold, all of them together: a thousand of the longest of checks.
+/// Memory for all bodies that are still arriving: a thousand of the longest checks.
 const MAX_ARRIVING: usize = 64 * 1024 * 1024;
 
-/// What they hold now, at all listeners: there is one memory.
+/// Memory in use by them, at all listeners.
 static ARRIVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads a body whole.
@@ -41,15 +41,15 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(BodyError::TooLong)) => Err(too_large()),
         Ok(Err(BodyError::Full)) => {
-            let full = "the bodies of other requests take all the memory there is for them";
+            let full = "request bodies use all memory reserved for them";
             Err(Problem::new(503, full).retry_after(1).close())
         }
-        Ok(Err(BodyError::Broken)) => Err(Problem::new(400, "the body cannot be read").close()),
-        Err(_) => Err(Problem::new(408, "the body took longer than 10 s").close()),
+        Ok(Err(BodyError::Broken)) => Err(Problem::new(400, "cannot read the body").close()),
+        Err(_) => Err(Problem::new(408, "the body did not arrive within 10 s").close()),
     }
 }
 
-/// Why a body is not read.
+/// Reason why a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyError {
     TooLong,
@@ -64,7 +64,7 @@ struct WholeBody<B> {
     body: B,
     most: usize,
     held: Vec<u8>,
-    /// What of `all` is its own.
+    /// This body's part of `all`.
     counted: usize,
     all: &'static AtomicUsize,
 }

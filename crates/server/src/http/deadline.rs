@@ -1,6 +1,6 @@
 //! A connection that does not wait for ever.
 //!
-//! Which deadline holds depends on what the connection is at: between requests it may be idle for a
+//! The deadline depends on the phase of the connection: between requests it may be idle for a
 //! minute; a head must arrive within ten seconds of its first byte; a response must be taken within
 //! thirty. Bodies are the business of whoever reads them. One timer does for all of it, and is moved
 //! only when it would fire too early or too late.
@@ -19,20 +19,20 @@ use tokio::time::{Instant, Sleep};
 
 use super::framing::Framing;
 
-/// How long a connection may be silent between requests.
+/// Idle time allowed between requests.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// How long the head of a request may take.
+/// Time limit for the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// How long a client may take to take what it asked for.
+/// Time limit for a client to read a response.
 const WRITE: Duration = Duration::from_secs(30);
 
 /// No head, nor any part of one or of a body: whatever it is put behind, hyper refuses one byte or the next. A
 /// line feed alone ends a line of a head, and a zero byte may be in a chunk's extension.
 const BROKEN: &[u8] = b"\0\n\r\n\r\n";
 
-/// What a connection is at.
+/// Phase of a connection, which selects its deadline.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionPhase(AtomicU8);
 
@@ -52,7 +52,7 @@ impl ConnectionPhase {
         self.0.store(AT_REST, Ordering::Relaxed);
     }
 
-    /// Whether the connection was ended by a deadline.
+    /// Tells whether a deadline ended the connection.
     pub(crate) fn timed_out(&self) -> bool {
         self.0.load(Ordering::Relaxed) == TIMED_OUT
     }
@@ -63,16 +63,16 @@ pub(crate) struct DeadlineStream<S> {
     stream: S,
     phase: std::sync::Arc<ConnectionPhase>,
     timer: Pin<Box<Sleep>>,
-    /// Whether the timer, unless it has fired, wakes the task that serves.
+    /// Set if the timer, unless it has fired, wakes the task that serves.
     wakes: bool,
     /// Since when reading waits, and in which phase.
     reading: Option<(u8, Instant)>,
     /// Until when the client must take more.
     writing: Option<Instant>,
     framing: Framing,
-    /// What was read before, and is read again.
+    /// Bytes to be read again, before any others.
     ahead: Vec<u8>,
-    /// What is still to be read in place of what the client says.
+    /// Rest of the bytes that replace the client's, to end the connection.
     ending: Option<&'static [u8]>,
 }
 
@@ -100,7 +100,7 @@ impl<S> DeadlineStream<S> {
         self.ahead = bytes;
     }
 
-    /// Whether it is past `due`; else wakes the task then.
+    /// Tells whether `due` has passed, or else wakes the task then.
     fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
         if self.timer.deadline() > due {
             self.timer.as_mut().reset(due);
@@ -281,7 +281,7 @@ mod tests {
         (DeadlineStream::new(server, std::sync::Arc::clone(&phase)), client, phase)
     }
 
-    /// How long a read took to be given up, in seconds of virtual time.
+    /// Time until a read was given up, in seconds of virtual time.
     async fn given_up(guarded: &mut DeadlineStream<TcpStream>) -> u64 {
         let began = Instant::now();
         let error = guarded.read_u8().await.unwrap_err();

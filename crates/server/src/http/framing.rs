@@ -1,12 +1,12 @@
-//! Where requests begin and end, read strictly before hyper reads it leniently.
+//! Request framing, checked strictly before hyper reads it leniently.
 //!
 //! A proxy in front of the server may read a request that can be read in two ways in the other one, and
 //! what is then its next request is not the same here (C19). hyper takes lines that end without a carriage
 //! return, the first of two equal lengths, and chunks beside a length. Here the bytes are followed from a
 //! head through its body to the next head, and such a one is found.
 //!
-//! What cannot be read at all is no better. Only a head without an end is left to hyper, which knows what to
-//! say to it, and ends the connection.
+//! Framing that cannot be read at all is an error, too. Only a head without an end is left to hyper, which
+//! answers it and ends the connection.
 
 use std::mem;
 
@@ -23,7 +23,7 @@ pub(crate) struct Framing {
     head: HeadFields,
 }
 
-/// What the next byte belongs to.
+/// Part of a request that the next byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
     /// A line of a head.
@@ -41,7 +41,7 @@ enum Position {
     TooLong,
 }
 
-/// What is known of a head.
+/// Framing fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 struct HeadFields {
     begun: bool,
@@ -156,7 +156,7 @@ impl Framing {
 }
 
 impl HeadFields {
-    /// What follows it.
+    /// Position after the head.
     const fn body(self) -> Position {
         match self.length {
             _ if self.chunked => Position::Size,
@@ -166,7 +166,7 @@ impl HeadFields {
     }
 }
 
-/// What follows the line before a chunk.
+/// Position after the size line of a chunk.
 fn chunk(line: &[u8]) -> Option<Position> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     Some(match number(line.get(..digits)?, 16)? {
@@ -189,7 +189,7 @@ mod tests {
 
     const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
 
-    /// Where it was found, however the bytes are split.
+    /// Place of the first error, however the bytes are split.
     fn found(text: &str) -> Option<usize> {
         let bytes = text.as_bytes();
         let whole = Framing::default().pass(bytes).err();

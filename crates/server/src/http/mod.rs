@@ -1,4 +1,4 @@
-//! What the HTTP listener and the admin listener have in common: connections with deadlines, requests that can be
+//! HTTP/1.1 for the HTTP and admin listeners: connections with deadlines, requests that can be
 //! read in one way only, bodies with bounds, and problems told as RFC 9457 has them. A listener may answer some
 //! requests before hyper sees the connection ([`Handler::without_hyper`]).
 //!
@@ -44,16 +44,16 @@ const MAX_HEAD: usize = 16 * 1024;
 /// The longest target of a request.
 const MAX_TARGET: usize = 8 * 1024;
 
-/// What a connection too many is told, before there is a request to answer.
+/// Response to a client above `--max-connections`, before it sends a request.
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
-    content-type: application/problem+json\r\ncontent-length: 152\r\n\r\n\
+    content-type: application/problem+json\r\ncontent-length: 134\r\n\r\n\
     {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
-    \"detail\":\"as many connections are open as may be (--max-connections): try again later\"}";
+    \"detail\":\"too many connections (--max-connections): try again later\"}";
 
-/// Who answers the requests of a listener.
+/// Answers the requests of a listener.
 pub(crate) trait Handler: Clone + Send + Sync + 'static {
-    /// Whether a client that has asked and says no more is answered. Who listens to a stream and leaves
-    /// has left.
+    /// Answers clients that have closed their sending half. Not for streams: a client that
+    /// closes one half has left.
     const ANSWERS_HALF_CLOSED: bool;
 
     /// Answers one request. hyper copies what it gets from here for each of them, so it is short.
@@ -84,7 +84,7 @@ pub(crate) struct RawConnection<'c, S> {
     pub(crate) stop: &'c mut StopSignal,
 }
 
-/// What comes after requests that were answered without hyper.
+/// Next step after requests that were answered without hyper.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Handover {
     /// hyper reads these bytes, and then the rest.
@@ -97,7 +97,7 @@ pub(crate) enum Handover {
 pub(crate) struct HttpCall {
     pub(crate) request: Request<Incoming>,
     pub(crate) peer: SocketAddr,
-    /// Whether the listener is reached from this machine only.
+    /// Set if only this machine reaches the listener.
     pub(crate) local: bool,
     pub(crate) id: String,
 }
@@ -107,7 +107,7 @@ pub(crate) fn serving(bound: BoundListener, handler: impl Handler) -> ListenerTa
     ListenerTask::new(accept::serve(bound, Http1(handler)))
 }
 
-/// That the server stops, as the task of one connection looks out for it.
+/// Stop signal of the server, as the task of one connection polls it.
 ///
 /// Listening takes a lock, which is much beside a decision. So it is done once, and after that only when
 /// the server drains, as it does before it stops: who listens is the same task every time.
@@ -124,7 +124,7 @@ impl StopSignal {
         Self { server, told: Box::pin(told), listens: false }
     }
 
-    /// Whether it does; else wakes the task when it does. Not to be asked again then.
+    /// Tells whether the server stops, or else wakes the task when it does. Must not be called again after that.
     pub(crate) fn is_now(&mut self, context: &mut Context<'_>) -> bool {
         if self.listens && !self.server.is_draining() {
             return false;
@@ -169,7 +169,7 @@ impl<H: Handler> ServeConnection for Http1<H> {
     }
 }
 
-/// Who answers on a connection, and to whom.
+/// One connection and its handler.
 struct HttpConnection<H> {
     server: Arc<ServerState>,
     peer: SocketAddr,
@@ -244,7 +244,7 @@ impl<H: Handler> HttpConnection<H> {
         if let Some(problem) = refused(&request) {
             return (value, Err(problem));
         }
-        tracing::debug!(request = id, method = %request.method(), "a request over HTTP");
+        tracing::debug!(request = id, method = %request.method(), "HTTP request");
         let call = HttpCall { request, peer: self.peer, local: self.local, id };
         (value, Ok(self.handler.answer(Arc::clone(&self.server), call)))
     }
@@ -262,11 +262,11 @@ pub(crate) fn harmless_id(said: &[u8]) -> Option<&str> {
     std::str::from_utf8(said).ok().filter(|_| harmless)
 }
 
-/// What is wrong with a request whatever it asks for.
+/// Rejects requests that no handler should see.
 fn refused(request: &Request<Incoming>) -> Option<Problem> {
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     if target > MAX_TARGET {
-        return Some(Problem::new(414, "the target is longer than 8 KiB"));
+        return Some(Problem::new(414, "the request target is longer than 8 KiB"));
     }
     let mut codings = request.headers().get_all(http::header::TRANSFER_ENCODING).iter();
     let plain = match (codings.next(), codings.next()) {
@@ -275,13 +275,13 @@ fn refused(request: &Request<Incoming>) -> Option<Problem> {
         (Some(_), Some(_)) => false,
     };
     if !plain {
-        return Some(Problem::new(400, "the body is coded in a way that can be read twice"));
+        return Some(Problem::new(400, "ambiguous Transfer-Encoding"));
     }
     match request.headers().get_all(http::header::HOST).iter().count() {
         1 => None,
         0 if request.version() < http::Version::HTTP_11 => None,
-        0 => Some(Problem::new(400, "the request names no host")),
-        _ => Some(Problem::new(400, "the request names two hosts")),
+        0 => Some(Problem::new(400, "missing Host")),
+        _ => Some(Problem::new(400, "more than one Host")),
     }
 }
 

@@ -25,14 +25,14 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// The pause after a message was followed, so that a flood of them is not a flood of looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How often the connection for messages is asked for a sign of life.
+/// Interval of pings on the subscription.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The pauses before that connection is made again: the first, which doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What somebody said, or that something may have been missed.
+/// A message on the channel, or a gap in which messages may have been lost.
 #[derive(Debug)]
 enum ChangeNotice {
     Said(Vec<u8>),
@@ -83,13 +83,13 @@ async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<C
                     () = sleep(HEARTBEAT) => true,
                 } && aside.ask(&[b"PING"]).await.is_ok()
                 {}
-                tracing::warn!("the connection for hints about rules ended");
+                tracing::warn!("lost the subscription to rule changes");
             }
             Err(error) if !told => {
                 told = true;
                 let why = std::error::Error::source(&error).map(ToString::to_string);
                 let why = why.unwrap_or_default();
-                tracing::warn!(%error, why, "no hints about rules: they are looked at now and then");
+                tracing::warn!(%error, why, "cannot subscribe to rule changes: polling only");
             }
             Err(_) => {}
         }

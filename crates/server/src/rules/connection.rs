@@ -11,7 +11,7 @@ use super::stored::MAX_STORED;
 use crate::settings::Settings;
 use crate::settings::rules_from::RulesFrom;
 
-/// How long Redis may take for an answer. Rules of megabytes take a while.
+/// Time limit for an answer of Redis. Rules of megabytes take a while.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest answer: a whole set, and what is around it.
@@ -24,7 +24,7 @@ pub(crate) struct RulesConnection {
     aside: Option<Aside>,
 }
 
-/// How the Redis of the rules is reached.
+/// Connection settings for the Redis that holds the rules.
 pub(super) fn config(settings: &Settings, from: &RulesFrom) -> Result<Config, ConnectError> {
     if let Some(url) = &from.url {
         return Config::new(url.expose());
@@ -52,7 +52,7 @@ impl RulesConnection {
         self.judge(said)
     }
 
-    /// What Redis says to a command.
+    /// Runs a command.
     pub(super) async fn ask(&mut self, words: &[&[u8]]) -> Result<Said, RulesError> {
         let said = self.aside().await?.ask(words).await;
         self.judge(said)
@@ -65,7 +65,7 @@ impl RulesConnection {
         let aside = match self.aside.take() {
             Some(aside) => aside,
             None => Aside::dial(&self.config, MAX_ANSWER, PATIENCE).await.map_err(|error| {
-                RulesError::Unreachable(format!("the rules in Redis cannot be read: {error}"))
+                RulesError::Unreachable(format!("cannot read the rules in Redis: {error}"))
             })?,
         };
         Ok(self.aside.insert(aside))
@@ -79,7 +79,7 @@ impl RulesConnection {
             }
             let why =
                 std::error::Error::source(&error).map_or(error.to_string(), |why| why.to_string());
-            RulesError::Unreachable(format!("the rules in Redis cannot be used: {why}"))
+            RulesError::Unreachable(format!("cannot use the rules in Redis: {why}"))
         })
     }
 }

@@ -27,12 +27,12 @@ impl LastGood {
         Self { path: dir.map(|dir| dir.join(name)), trouble: Mutex::default() }
     }
 
-    /// Why rules cannot be kept.
+    /// Reason why rules cannot be saved.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
 
-    /// What was kept, if anything, and a first look at whether anything can be.
+    /// Reads the saved rules, if any, and checks that the directory is writable.
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         let path = self.path.as_ref()?;
         self.note(writable(path).map_err(|error| cannot_be_kept(path, &error)).err());
@@ -46,17 +46,17 @@ impl LastGood {
         }
     }
 
-    /// Says that what was kept is of no use.
+    /// Logs that the saved rules cannot be used.
     pub(crate) fn ignored(&self, why: &dyn std::fmt::Display) {
         let Some(path) = &self.path else { return };
         tracing::warn!(
             file = %path.display(),
             error = %why,
-            "the last good rules cannot be used and are ignored"
+            "ignored the last good rules, which cannot be used"
         );
     }
 
-    /// Keeps a text, unless it is what is kept.
+    /// Saves a text, unless it is saved already.
     pub(crate) fn keep(&self, text: &str) {
         let Some(path) = &self.path else { return };
         if self.trouble().is_none() && read(path).is_ok_and(|kept| kept == text.as_bytes()) {
@@ -71,8 +71,8 @@ impl LastGood {
         let mut trouble = lock(&self.trouble);
         if *trouble != wrong {
             match &wrong {
-                Some(error) => tracing::warn!(error, "the last good rules cannot be kept"),
-                None => tracing::info!("the last good rules are kept again"),
+                Some(error) => tracing::warn!(error, "cannot save the last good rules"),
+                None => tracing::info!("the last good rules are saved again"),
             }
             *trouble = wrong;
         }
@@ -87,10 +87,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn cannot_be_kept(path: &Path, error: &io::Error) -> String {
-    format!("{} cannot be written: {error}", path.display())
+    format!("cannot write {}: {error}", path.display())
 }
 
-/// Whether a file can be put beside this one, as keeping it does.
+/// Checks that a file can be created beside this one, as saving does.
 fn writable(path: &Path) -> io::Result<()> {
     let beside = path.with_added_extension("new");
     File::create(&beside)?;

@@ -45,25 +45,25 @@ use stored::StoredSet;
 pub use watch::follow;
 pub(crate) use watch::{follow_dirs, look, start};
 
-/// Where rules come from, and what became of them.
+/// Source of the rules, and its state.
 #[derive(Debug)]
 pub struct RuleSource {
     authority: Authority,
     last_good: LastGood,
-    /// What was read last, so that the same bytes are not judged twice.
+    /// Hash of the last read, so that the same bytes are not checked twice.
     seen: Mutex<Option<u64>>,
-    /// What is wrong with what the authority says now.
+    /// Error of the authority's current rules.
     trouble: Mutex<Option<String>>,
-    /// The error that was told last, so that it is told once.
+    /// Error that was logged last, so that it is logged once.
     told: Mutex<Option<u64>>,
-    /// Whether rules in Redis are to be judged anew at the next look.
+    /// Set if the next read from Redis must check everything again.
     anew: AtomicBool,
     missing: AtomicBool,
-    /// What belongs to Envoy's rules beside these.
+    /// Domains that Envoy's files define.
     domain_ownership: Mutex<DomainOwnership>,
-    /// How often other rules came to apply.
+    /// Times that new rules were applied.
     pub applied: AtomicU64,
-    /// How often what was offered was not taken.
+    /// Times that rules were rejected.
     pub rejected: AtomicU64,
 }
 
@@ -76,7 +76,7 @@ enum Authority {
     Memory,
 }
 
-/// What became of rules that were offered.
+/// Error of rules that were rejected.
 #[derive(Debug)]
 pub enum RulesError {
     /// They cannot be read from where they are.
@@ -94,14 +94,14 @@ pub enum RulesError {
     Damaged {
         /// The version that is kept.
         present: u64,
-        /// What is wrong with it.
+        /// Its error.
         why: String,
     },
     /// They cannot be written to where they are kept.
     Unwritable(String),
     /// A domain of theirs is in a file for Envoy; with both places.
     Taken(String),
-    /// Where they are kept does not answer.
+    /// Their storage does not answer.
     Unreachable(String),
     /// Somebody said something about them that makes no sense.
     Message(String),
@@ -121,11 +121,11 @@ impl fmt::Display for RulesError {
             Self::Invalid(problems) => problems.fmt(f),
             Self::Stale(stale) => stale.fmt(f),
             Self::Conflict { present } => {
-                write!(f, "version {present} of the rules applies: read them again")
+                write!(f, "version {present} of the rules applies now: read them again")
             }
             Self::Damaged { present, why } => write!(
                 f,
-                "version {present} is kept and damaged, and does not apply ({why}): replace it by a \
+                "version {present} is stored but damaged, and does not apply ({why}): replace it with a \
                  version above {present}, with If-Match: \"{present}\", as `tollgate rules put \
                  --expect {present}` does"
             ),
@@ -135,7 +135,7 @@ impl fmt::Display for RulesError {
 
 impl std::error::Error for RulesError {}
 
-/// Rules that came to apply, and from where.
+/// Versions before and after a change of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesChange {
     /// The version before.
@@ -175,7 +175,7 @@ impl RuleSource {
         })
     }
 
-    /// Where they come from, for people.
+    /// Source of the rules, for people.
     pub fn source(&self) -> String {
         match &self.authority {
             Authority::File(path, _) => path.display().to_string(),
@@ -193,12 +193,12 @@ impl RuleSource {
         }
     }
 
-    /// Whether there should be rules, and never were.
+    /// Tells whether rules are configured, and none were ever loaded.
     pub fn are_missing(&self) -> bool {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with what the authority says now, if that is not what applies.
+    /// Error of the authority's current rules, if they do not apply.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
@@ -210,12 +210,12 @@ impl RuleSource {
         let loaded = rules::decode(&bytes).and_then(|text| rules::load(text, Format::Yaml));
         let applied = loaded.map_err(RulesError::Invalid).and_then(|set| self.apply(limiter, set));
         match applied {
-            Ok(applied) => tracing::info!(version = applied.to, "the last good rules apply"),
+            Ok(applied) => tracing::info!(version = applied.to, "applied the last good rules"),
             Err(error) => self.last_good.ignored(&error),
         }
     }
 
-    /// Why the last good rules cannot be kept, if they should be.
+    /// Reason why the last good rules cannot be saved.
     pub fn state_trouble(&self) -> Option<String> {
         self.last_good.trouble()
     }
@@ -371,7 +371,7 @@ impl RuleSource {
         }
     }
 
-    /// What the authority says is what applies.
+    /// Notes that the authority's rules apply.
     fn settled(&self, limiter: &Limiter<AnyStore>) {
         *lock(&self.trouble) = None;
         *lock(&self.told) = None;
@@ -402,7 +402,7 @@ pub async fn put(
         }
         Authority::Stored(stored) => stored.put(server, expected, text, format, by).await,
         Authority::Hashes(hashes) => Err(RulesError::NotOurs(format!(
-            "the rules are hashes in Redis ({}) that somebody else writes: change them there, or \
+            "the rules are hashes in Redis ({}), which another system writes: change them there, or \
              serve with `--rules-from redis`",
             hashes.pattern()
         ))),

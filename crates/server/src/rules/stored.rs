@@ -41,12 +41,12 @@ struct StoredState {
     known: Vec<u8>,
 }
 
-/// How closely to look.
+/// Extent of a read from Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadMode {
-    /// At what differs from the last look.
+    /// Only what differs from the last read.
     Changes,
-    /// As if never before.
+    /// Everything, as on the first read.
     Everything,
 }
 
@@ -97,7 +97,7 @@ impl StoredSet {
             Ok(EditionLookup::Same) => return Ok(None),
             Ok(EditionLookup::Edition(edition)) => take(server, &self.key, *edition).await,
             Ok(EditionLookup::Nothing) => Err(RulesError::Unreadable(format!(
-                "there are no rules at {} in Redis: put some, by `tollgate rules put`",
+                "no rules at {} in Redis: add some with `tollgate rules put`",
                 self.key
             ))),
             Err(error) => Err(error),
@@ -114,7 +114,10 @@ impl StoredSet {
             && let Ok(EditionLookup::Edition(edition)) = edition::read(&self.before, words)
             && let Ok(Some(applied)) = take(server, &self.before, *edition).await
         {
-            tracing::warn!(version = applied.to, "the rules before the present ones apply");
+            tracing::warn!(
+                version = applied.to,
+                "applied the previous rules, as the current ones cannot be used"
+            );
         }
     }
 
@@ -153,7 +156,7 @@ impl StoredSet {
         let keys = [self.key.as_bytes(), self.before.as_bytes()];
         let said = state.line.run(PUT, &keys, &args).await.map_err(|error| {
             RulesError::Unwritable(format!(
-                "{error}; they may have been written all the same: read them again"
+                "{error}; they may have been written anyway: read them again"
             ))
         })?;
         let mut words = connection::words(said).into_iter().flatten();
@@ -165,7 +168,7 @@ impl StoredSet {
             (b"stale", Ok(present)) => {
                 return Err(RulesError::Stale(StaleRules { present, offered: version }));
             }
-            _ => return Err(RulesError::Unwritable("what Redis said makes no sense".into())),
+            _ => return Err(RulesError::Unwritable("unexpected reply from Redis".into())),
         }
         let from = server.limiter.rules().version();
         let taken = blocking(server, move |server| server.rules.take(&server.limiter, set)).await?;
@@ -174,7 +177,7 @@ impl StoredSet {
 }
 
 impl StoredSet {
-    /// Why version `present`, which the writer does not know, is in the way. A set that is damaged
+    /// Explains the conflict with version `present`, which the writer does not know. A set that is damaged
     /// applies nowhere, so reading the rules again would not tell its version.
     async fn conflict(&self, state: &mut StoredState, present: u64) -> RulesError {
         let found = match self.words(state, &self.key, b"").await {
@@ -208,7 +211,7 @@ async fn checked(text: String, format: Format) -> Result<(RuleSet, String), Rule
     let checked = tokio::task::spawn_blocking(move || {
         rules::load(&text, format).map(|set| (set, text)).map_err(RulesError::Invalid)
     });
-    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("they cannot be read".into())))
+    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("cannot read the rules".into())))
 }
 
 async fn take(
@@ -223,7 +226,7 @@ async fn take(
         if let Ok(Some(applied)) = &taken {
             let (from, to, by) = (applied.from, applied.to, edition::shown(edition.by.as_bytes()));
             let at_us = edition.at_us;
-            tracing::info!(audit = true, from, version = to, by, at_us, "rules from Redis apply");
+            tracing::info!(audit = true, from, version = to, by, at_us, "applied rules from Redis");
         }
         taken
     })
@@ -237,5 +240,5 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, RulesError> {
     let server = Arc::clone(server);
     let done = tokio::task::spawn_blocking(move || work(&server)).await;
-    done.unwrap_or_else(|_| Err(RulesError::Unreadable("the rules cannot be read".into())))
+    done.unwrap_or_else(|_| Err(RulesError::Unreadable("cannot read the rules".into())))
 }

@@ -17,7 +17,7 @@ use super::stored::ReadMode;
 use super::{Authority, RulesChange, RulesError, change_notices};
 use crate::state::ServerState;
 
-/// How long to wait for more, as one save makes several notices.
+/// Time to wait for more notices: one save makes several.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The first rules: the last good ones, then the authority's. Whatever is wrong with those is logged,
@@ -31,7 +31,7 @@ pub(crate) async fn start(server: &Arc<ServerState>) {
     let _ = recalled.await;
     look(server).await;
     if server.rules.are_missing() {
-        tracing::warn!("there are no rules: not ready until there are");
+        tracing::warn!("no rules yet: not ready");
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
     let (notice, mut noticed) = mpsc::channel(1);
     let watcher = watch_dirs(dirs, notice);
     if let Err(error) = &watcher {
-        tracing::warn!(%error, "{what} are not watched, only looked at now and then");
+        tracing::warn!(%error, "cannot watch {what}: polling only");
     }
     let mut ticks = tokio::time::interval(server.settings.rules_poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -118,12 +118,12 @@ pub(super) async fn hear(server: &Arc<ServerState>, message: &[u8]) {
 fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
     match looked {
         Ok(Some(applied)) => {
-            tracing::info!(from = applied.from, version = applied.to, "other rules apply");
+            tracing::info!(from = applied.from, version = applied.to, "applied new rules");
         }
         Ok(None) => {}
         Err(error) => {
             let version = server.limiter.rules().version();
-            tracing::error!(%error, version, "the rules were not taken; those before still apply");
+            tracing::error!(%error, version, "rejected the rules; the previous ones still apply");
             server.events.publish(
                 "rules-rejected",
                 || serde_json::json!({ "error": error.to_string(), "version": version }),

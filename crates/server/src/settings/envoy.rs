@@ -1,4 +1,4 @@
-//! What Envoy's calls are told: where its rules are, and how they are answered.
+//! Settings for Envoy's calls: where its rules are, and how calls are answered.
 //!
 //! Each setting is a word, so that a file, a variable and a flag say it in the same way. The names of
 //! the reference's variables are in `docs/envoy.md`.
@@ -15,17 +15,17 @@ use super::value::{from_text, words};
 use crate::protocols::grpc::{self, HeaderNames};
 
 words! {
-    /// Whether a domain may be spread over several files.
+    /// Handling of a domain in several files.
     EnvoyDomains {
-        /// It may not.
+        /// An error.
         Separate = "separate",
-        /// It may, as with `MERGE_DOMAIN_CONFIG`.
+        /// Merged, as with `MERGE_DOMAIN_CONFIG`.
         Merge = "merge",
     }
 }
 
 words! {
-    /// What is charged when a descriptor of a call is over its limit.
+    /// Charges of a call with a descriptor over its limit.
     EnvoyCharge {
         /// Nothing.
         AllOrNone = "all-or-none",
@@ -35,7 +35,7 @@ words! {
 }
 
 words! {
-    /// What answers while the store does not.
+    /// Answer while the store is unreachable.
     EnvoyOnOutage {
         /// This node, by its share of each limit.
         Local = "local",
@@ -47,21 +47,21 @@ words! {
 }
 
 words! {
-    /// Whether anybody is refused.
+    /// Enforcement of limits.
     EnvoyMode {
-        /// Who is over a limit is.
+        /// Requests over a limit are refused.
         Enforce = "enforce",
-        /// Nobody is, as with `SHADOW_MODE`.
+        /// Nothing is refused, as with `SHADOW_MODE`.
         Shadow = "shadow",
     }
 }
 
 words! {
-    /// Whether answers carry dynamic metadata.
+    /// Dynamic metadata in answers.
     EnvoyMetadata {
-        /// They do not.
+        /// Left out.
         Omit = "omit",
-        /// They do, as with `RESPONSE_DYNAMIC_METADATA`.
+        /// Included, as with `RESPONSE_DYNAMIC_METADATA`.
         Include = "include",
     }
 }
@@ -88,7 +88,7 @@ impl FromStr for EnvoyHeaders {
                 reset: reset.to_owned(),
             }))),
             _ => Err(format!(
-                "{text:?} is neither `off` nor `on` nor three names of headers, such as \
+                "{text:?} is not `off`, `on` or three header names, such as \
                  `X-RateLimit-Limit,X-RateLimit-Remaining,X-RateLimit-Reset`"
             )),
         }
@@ -97,14 +97,14 @@ impl FromStr for EnvoyHeaders {
 
 from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyMode, EnvoyMetadata, EnvoyHeaders);
 
-/// What holds for Envoy's calls.
+/// Settings for Envoy's calls.
 #[derive(Clone, Debug)]
 pub struct EnvoySettings {
     /// Files, and directories of files, of envoyproxy/ratelimit.
     pub rules: Vec<PathBuf>,
-    /// Whether a domain may be in several of them.
+    /// Handling of a domain in several of them.
     pub domains: EnvoyDomains,
-    /// How calls are answered.
+    /// Behaviour of calls.
     pub calls: grpc::GrpcSettings,
 }
 
@@ -118,7 +118,7 @@ impl Default for EnvoySettings {
     }
 }
 
-/// What was said about how calls are answered.
+/// Options about Envoy's calls.
 #[derive(Debug, Default)]
 pub(super) struct EnvoyOptions {
     pub(super) charge: Option<EnvoyCharge>,
@@ -129,7 +129,7 @@ pub(super) struct EnvoyOptions {
 }
 
 impl EnvoyOptions {
-    /// How calls are answered, by what was said and by defaults.
+    /// Combines the options with defaults.
     pub(super) fn resolve(self) -> grpc::GrpcSettings {
         let charge = match self.charge {
             None | Some(EnvoyCharge::AllOrNone) => envoy::Charge::AllOrNone,

@@ -1,8 +1,8 @@
-//! What a server is told: by flags, by `TOLLGATE_*` variables, by a file, or not at all.
+//! Settings of a server, from flags, `TOLLGATE_*` variables, a file and defaults.
 //!
-//! [`Options`] is what somebody said, and knows no defaults; [`Settings`] is what holds. Flags go
-//! before variables, variables before the file, the file before defaults. A secret can be in a file
-//! of its own (`*-file`, `TOLLGATE_*_FILE`), so that no process list and no unit file shows it.
+//! [`Options`] holds what was given, without defaults; [`Settings`] is the result. Flags override
+//! variables, variables the file, the file defaults. A secret can be in a file of its own (`*-file`,
+//! `TOLLGATE_*_FILE`), so that no process list and no unit file shows it.
 //!
 //! A new setting is a field of both, a line in `resolve`, and a row in `docs/server.md`.
 
@@ -47,136 +47,135 @@ macro_rules! options {
 }
 
 options! {
-    /// What somebody said. Nothing here has a default.
+    /// Options as given by flags, variables or a file. Nothing here has a default.
     #[derive(Args, Clone, Debug, Default, Deserialize)]
     #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
     pub struct Options {
-        /// Where counters are kept: `embedded`, or the URL of Redis or Valkey [default: embedded]
+        /// Counter store: `embedded`, or the URL of Redis or Valkey [default: embedded]
         #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
         pub store: Option<Secret>,
-        /// A file that holds the URL, for one with a password
+        /// File that holds the store URL, for a URL with a password
         #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
         pub store_file: Option<PathBuf>,
-        /// The password of Redis, in place of one in the URL
+        /// Password of Redis, instead of one in the URL
         #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
         pub store_password: Option<Secret>,
-        /// A file that holds that password
+        /// File that holds the password of Redis
         #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
         pub store_password_file: Option<PathBuf>,
-        /// How long Redis may take for a decision [default: 20ms]
+        /// Time limit for a decision in Redis [default: 20ms]
         #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
         pub store_deadline: Option<DurationText>,
-        /// How many keys the embedded store keeps [default: 1000000]
+        /// Keys that the embedded store can hold [default: 1000000]
         #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
         pub max_keys: Option<usize>,
-        /// The fleet this node belongs to; its nodes share out limits while Redis is away
+        /// Fleet of this node; its nodes divide the limits while Redis is unreachable
         #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
         pub fleet: Option<String>,
-        /// How many nodes the fleet has, until they have been counted [default: 1]
+        /// Nodes in the fleet, until they have been counted [default: 1]
         #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
         pub nodes: Option<u64>,
-        /// The fleet's secret, 32 hexadecimal digits: it hashes long keys and signs reservations
+        /// Secret of the fleet, 32 hexadecimal digits: hashes long keys and signs reservations
         #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
         pub secret: Option<Secret>,
-        /// A file that holds that secret
+        /// File that holds the secret of the fleet
         #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
         pub secret_file: Option<PathBuf>,
-        /// The rules, as YAML, TOML or JSON; read again whenever they change
+        /// Rule file in YAML, TOML or JSON; reloaded when it changes
         #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
         pub rules: Option<PathBuf>,
-        /// Rules in Redis: `redis` for one set, `hashes` for hashes that others write, both in the
-        /// store's Redis, or `redis://…`, `hashes:redis://…` elsewhere
+        /// Rules in Redis: `redis` for one set, `hashes` for hashes that another system writes, both in
+        /// the store's Redis; `redis://…` or `hashes:redis://…` for another server
         #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
         pub rules_from: Option<Secret>,
-        /// A file that says so, for a URL with a password
+        /// File that holds the value of --rules-from, for a URL with a password
         #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
         pub rules_from_file: Option<PathBuf>,
-        /// What the set is called in Redis [default: default]
+        /// Name of the rule set in Redis [default: default]
         #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
         pub rules_name: Option<String>,
-        /// The keys of hashes that are rules [default: rate_limit_config:*]
+        /// Key pattern of rule hashes [default: rate_limit_config:*]
         #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
         pub rules_pattern: Option<String>,
-        /// The channel on which changes of hashes are announced [default: rate_limit_config_channel]
+        /// Channel that announces changes of rule hashes [default: rate_limit_config_channel]
         #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
         pub rules_channel: Option<String>,
-        /// The domain that rules of hashes make up [default: default]
+        /// Domain of the rules in hashes [default: default]
         #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
         pub rules_domain: Option<String>,
-        /// How often the rules are looked at besides being watched [default: 1s]
+        /// Polling interval for rules, in addition to watching them [default: 1s]
         #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
         pub rules_poll: Option<DurationText>,
-        /// A directory for the last good rules, which a restart falls back on
+        /// Directory for the last good rules, which a restart falls back on
         #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
         pub state_dir: Option<PathBuf>,
-        /// What requests are told while there are no rules: admit or refuse [default: admit]
+        /// Answer while no rules have been loaded: admit or refuse [default: admit]
         #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
         pub without_rules: Option<WithoutRules>,
-        /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
+        /// Address of the HTTP listener, or `off` [default: 127.0.0.1:8080]
         #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
         pub http: Option<ListenAddress>,
-        /// Where Envoy's rate limit service is served over gRPC, or `off` [default: 127.0.0.1:8081]
+        /// Address of the gRPC listener (Envoy's rate limit service), or `off` [default: 127.0.0.1:8081]
         #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
         pub grpc: Option<ListenAddress>,
-        /// Files of envoyproxy/ratelimit, and directories of them; read again whenever they change
+        /// Rule files of envoyproxy/ratelimit, and directories of them; reloaded when they change
         #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
         pub envoy_rules: Option<Vec<PathBuf>>,
-        /// Whether a domain may be in several of them: separate or merge [default: separate]
+        /// Domains in several Envoy files: separate (an error) or merge [default: separate]
         #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
         pub envoy_domains: Option<envoy::EnvoyDomains>,
-        /// What a call of Envoy's that is over a limit is charged: all-or-none or all [default:
-        /// all-or-none]
+        /// Charges of an Envoy call that is over a limit: all-or-none or all [default: all-or-none]
         #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
         pub envoy_charge: Option<envoy::EnvoyCharge>,
-        /// What answers Envoy while the store does not: local, admit or refuse [default: local]
+        /// Answer to Envoy while the store is unreachable: local, admit or refuse [default: local]
         #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
         pub envoy_on_outage: Option<envoy::EnvoyOnOutage>,
-        /// Whether Envoy is told to refuse anybody: enforce or shadow [default: enforce]
+        /// Enforcement for Envoy: enforce or shadow [default: enforce]
         #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
         pub envoy_mode: Option<envoy::EnvoyMode>,
-        /// Headers that Envoy adds to responses: off, on, or three names [default: off]
+        /// Headers for Envoy to add to responses: off, on, or three names [default: off]
         #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
         pub envoy_headers: Option<envoy::EnvoyHeaders>,
-        /// Whether answers to Envoy carry dynamic metadata: omit or include [default: omit]
+        /// Dynamic metadata in answers to Envoy: omit or include [default: omit]
         #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
         pub envoy_metadata: Option<envoy::EnvoyMetadata>,
-        /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
+        /// Address of the Redis protocol listener, or `off` [default: 127.0.0.1:6380]
         #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
         pub resp: Option<ListenAddress>,
-        /// Threads that serve the Redis protocol [default: half the cores, at least 1]
+        /// Threads for the Redis protocol [default: half the cores, at least 1]
         #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
         pub resp_threads: Option<usize>,
-        /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
+        /// Address of the admin API, or `off` [default: 127.0.0.1:9091]
         #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
         pub admin: Option<ListenAddress>,
-        /// The certificate chain of the HTTP, gRPC and admin listeners, as PEM; followed
+        /// Certificate chain of the HTTP, gRPC and admin listeners, as PEM; reloaded when it changes
         #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
         pub tls_cert: Option<PathBuf>,
-        /// Its key, as PEM
+        /// Private key of the certificate, as PEM
         #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
         pub tls_key: Option<PathBuf>,
-        /// Connections that each listener serves at a time [default: 10000]
+        /// Connections per listener [default: 10000]
         #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
         pub max_connections: Option<usize>,
-        /// What clients of the HTTP, gRPC and RESP listeners must say: a bearer token, or the password of AUTH
+        /// Token that HTTP, gRPC and RESP clients must send: as a bearer token, or with AUTH
         #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
         pub api_token: Option<Secret>,
-        /// A file that holds that token
+        /// File that holds the API token
         #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
         pub api_token_file: Option<PathBuf>,
-        /// What clients of the admin API must say, as a bearer token
+        /// Bearer token that admin clients must send
         #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
         pub admin_token: Option<Secret>,
-        /// A file that holds that token
+        /// File that holds the admin token
         #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
         pub admin_token_file: Option<PathBuf>,
-        /// Networks of proxies that are believed about whom they speak for [default: none]
+        /// Networks of trusted proxies, which may ask for their clients [default: none]
         #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
         pub trust: Option<Vec<String>>,
-        /// The domain of forward-auth requests that name none [default: the first of the rules]
+        /// Domain of forward-auth requests that name none [default: the first domain of the rules]
         #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
         pub auth_domain: Option<String>,
-        /// Attributes that a trusted proxy says in headers, such as `user=x-user`
+        /// Attributes that a trusted proxy sends in headers, such as `user=x-user`
         #[arg(
             long,
             env = "TOLLGATE_AUTH_ATTRIBUTE",
@@ -184,16 +183,16 @@ options! {
             value_delimiter = ','
         )]
         pub auth_attribute: Option<Vec<AttributeHeader>>,
-        /// How long readiness is off before connections are drained [default: 0s]
+        /// Time between reporting not ready and closing listeners [default: 0s]
         #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
         pub drain_delay: Option<DurationText>,
-        /// How long connections may take to end [default: 10s]
+        /// Time limit for open connections to finish [default: 10s]
         #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
         pub drain_timeout: Option<DurationText>,
-        /// off, error, warn, info, debug or trace [default: info]
+        /// Log level: off, error, warn, info, debug or trace [default: info]
         #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
         pub log_level: Option<LogLevel>,
-        /// json or text [default: text on a terminal, else json]
+        /// Log format: json or text [default: text on a terminal, else json]
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
         pub log_format: Option<LogFormat>,
     }
@@ -204,10 +203,10 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or says what no flag says; with the place.
+    /// When it cannot be read, or has an unknown key or a bad value; with the line.
     pub fn read(path: &Path) -> Result<Self, SettingsError> {
         let text = std::fs::read_to_string(path).map_err(|error| {
-            SettingsError(format!("the settings file {} cannot be read: {error}", path.display()))
+            SettingsError(format!("cannot read the settings file {}: {error}", path.display()))
         })?;
         toml::from_str(&text).map_err(|error| {
             // The text around the place is left out: it may be a secret.
@@ -219,8 +218,8 @@ impl Options {
         })
     }
 
-    /// The same, with what `under` says where this says nothing. A secret and its file are one
-    /// setting: whichever is said here goes before both.
+    /// Fills the gaps from `under`. A secret and its file are one setting: either of them here
+    /// overrides both there.
     #[must_use]
     pub fn over(self, mut under: Self) -> Self {
         macro_rules! pairs {
@@ -237,11 +236,11 @@ impl Options {
         self.or(under)
     }
 
-    /// What holds.
+    /// Combines the options with defaults, and validates them.
     ///
     /// # Errors
     ///
-    /// When a secret's file cannot be read, or a value makes no sense beside the others.
+    /// When a secret's file cannot be read, or values conflict.
     pub fn resolve(mut self) -> Result<Settings, SettingsError> {
         let defaults = Settings::default();
         let envoy = self.take_envoy();
@@ -251,7 +250,7 @@ impl Options {
         let lasting =
             |said: Option<DurationText>, default: Duration| said.map_or(default, |it| it.0);
         let trust = Trust::proxies(self.trust.unwrap_or_default())
-            .map_err(|error| SettingsError(format!("trust: {error}")))?;
+            .map_err(|error| SettingsError(format!("--trust: {error}")))?;
         let settings = Settings {
             store: secret("store", self.store, self.store_file)?.unwrap_or(defaults.store),
             store_password: secret(
@@ -314,60 +313,60 @@ impl Options {
 /// More threads than this do not serve faster.
 const MAX_THREADS: usize = 256;
 
-/// What holds. Its `Debug` shows no secret.
+/// Settings of a server. `Debug` shows no secret.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `embedded`, or a URL.
     pub store: Secret,
     /// The password, in place of one in the URL.
     pub store_password: Option<Secret>,
-    /// How long Redis may take for a decision.
+    /// Time limit for a decision in Redis.
     pub store_deadline: Duration,
-    /// How many keys the embedded store keeps.
+    /// Keys that the embedded store can hold.
     pub max_keys: usize,
     /// The fleet this node belongs to.
     pub fleet: String,
-    /// How many nodes it has, until they have been counted.
+    /// Nodes in it, until they have been counted.
     pub nodes: u64,
-    /// What the fleet hashes and signs with; drawn at start if not said.
+    /// Secret that the fleet hashes and signs with; random if none.
     pub secret: Option<FleetSecret>,
     /// The file of the rules.
     pub rules: Option<PathBuf>,
-    /// Where in Redis they are, in place of a file.
+    /// Rules in Redis, instead of a file.
     pub rules_from: Option<RulesFrom>,
-    /// How often they are looked at besides being watched.
+    /// Polling interval, in addition to watching.
     pub rules_poll: Duration,
-    /// Where the last good rules are kept.
+    /// Directory for the last good rules.
     pub state_dir: Option<PathBuf>,
-    /// What requests are told before there are rules.
+    /// Answer to requests before rules are loaded.
     pub without_rules: WithoutRules,
-    /// Where each listener is.
+    /// Address of each listener.
     pub listen: PerListener<ListenAddress>,
-    /// How Envoy's calls are answered, and by which rules.
+    /// Rules and behaviour for Envoy's calls.
     pub envoy: EnvoySettings,
-    /// How many threads serve the Redis protocol.
+    /// Threads for the Redis protocol.
     pub resp_threads: usize,
     /// The certificate of the HTTP, gRPC and admin listeners, and its key.
     pub tls: Option<tls::TlsFiles>,
-    /// How many connections a listener serves at a time.
+    /// Connections per listener.
     pub max_connections: usize,
-    /// What clients of the HTTP, gRPC and RESP listeners must say.
+    /// Token that HTTP, gRPC and RESP clients must send.
     pub api_token: Option<Secret>,
-    /// What clients of the admin API must say.
+    /// Token that admin clients must send.
     pub admin_token: Option<Secret>,
-    /// Which proxies are believed.
+    /// Trusted proxies.
     pub trust: Trust,
     /// The domain of forward-auth requests that name none.
     pub auth_domain: Option<String>,
-    /// What proxies say in headers.
+    /// Attributes that trusted proxies send in headers.
     pub auth_attributes: Vec<AttributeHeader>,
-    /// How long readiness is off before connections are drained.
+    /// Time between reporting not ready and closing listeners.
     pub drain_delay: Duration,
-    /// How long connections may take to end.
+    /// Time limit for open connections to finish.
     pub drain_timeout: Duration,
-    /// What is logged.
+    /// Log level.
     pub log_level: LogLevel,
-    /// How; as the terminal has it if not said.
+    /// Log format; text on a terminal, else JSON, if none.
     pub log_format: Option<LogFormat>,
 }
 
@@ -422,7 +421,7 @@ impl Settings {
         Self { listen: PerListener::new(|_| free), ..Self::default() }
     }
 
-    /// Whether counters are kept in this process.
+    /// Tells whether counters are in this process.
     pub fn is_embedded(&self) -> bool {
         self.store.expose() == "embedded"
     }
@@ -431,8 +430,8 @@ impl Settings {
         if self.listen == PerListener::new(|_| ListenAddress::Off) {
             let flags = Listener::ALL.map(|listener| format!("--{}", listener.name())).join(", ");
             return Err(SettingsError(format!(
-                "every listener is off, so nobody could ask: give one of them an address ({flags}), \
-                 such as --http 127.0.0.1:8080"
+                "every listener is off: set one of {flags} to an address, such as \
+                 --http 127.0.0.1:8080"
             )));
         }
         if let ListenAddress::At(address) = self.listen[Listener::Admin]
@@ -440,8 +439,8 @@ impl Settings {
             && self.admin_token.is_none()
         {
             return Err(SettingsError(format!(
-                "the admin API would listen at {address}, where others reach it: set \
-                 --admin-token-file (TOLLGATE_ADMIN_TOKEN_FILE), or listen at 127.0.0.1"
+                "the admin API at {address} can be reached from other machines: set \
+                 --admin-token-file (TOLLGATE_ADMIN_TOKEN_FILE), or listen on 127.0.0.1"
             )));
         }
         for (name, is_zero) in [
@@ -450,20 +449,18 @@ impl Settings {
             ("store-deadline", self.store_deadline.is_zero()),
         ] {
             if is_zero {
-                return Err(SettingsError(format!("{name} is 0, so nobody could be served")));
+                return Err(SettingsError(format!("--{name} must be greater than 0")));
             }
         }
         if self.rules_poll < Duration::from_millis(10) {
-            return Err(SettingsError(
-                "rules-poll is below 10ms: the rules would be all it reads".into(),
-            ));
+            return Err(SettingsError("--rules-poll must be at least 10ms".into()));
         }
         match &self.rules_from {
             Some(_) if self.rules.is_some() => Err(SettingsError(
-                "both rules and rules-from are said: exactly one of them is the authority".into(),
+                "--rules and --rules-from are both set: rules have exactly one source".into(),
             ))?,
             Some(RulesFrom { url: None, .. }) if self.is_embedded() => Err(SettingsError(
-                "rules-from names the store's Redis, and the store is embedded: say its URL, such \
+                "--rules-from uses the store's Redis, but the store is embedded: give a URL, such \
                  as --rules-from redis://host"
                     .into(),
             ))?,
@@ -481,15 +478,15 @@ fn tls(
         (None, None) => Ok(None),
         (Some(cert), Some(key)) => Ok(Some(tls::TlsFiles { cert, key })),
         (Some(_), None) => {
-            Err(SettingsError("tls-cert is set without tls-key: TLS needs both".into()))
+            Err(SettingsError("--tls-cert is set without --tls-key: TLS needs both".into()))
         }
         (None, Some(_)) => {
-            Err(SettingsError("tls-key is set without tls-cert: TLS needs both".into()))
+            Err(SettingsError("--tls-key is set without --tls-cert: TLS needs both".into()))
         }
     }
 }
 
-/// A secret by itself or by its file, and not by both: one of them would be passed over.
+/// Reads a secret from its setting or its file. Setting both is an error.
 pub(crate) fn secret(
     name: &str,
     said: Option<Secret>,
@@ -500,19 +497,19 @@ pub(crate) fn secret(
         (None, Some(path)) => path,
         (Some(_), Some(_)) => {
             return Err(SettingsError(format!(
-                "both {name} and {name}-file are said, by flags or variables: say one of them"
+                "--{name} and --{name}-file are both set: set only one of them"
             )));
         }
     };
     let wrong = |why: &dyn fmt::Display| {
-        SettingsError(format!("{name}-file {} cannot be used: {why}", path.display()))
+        SettingsError(format!("cannot use --{name}-file {}: {why}", path.display()))
     };
     let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
     text.parse().map(Some).map_err(|error| wrong(&error))
 }
 
 fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
-    let wrong = || SettingsError("the fleet's secret is not 32 hexadecimal digits".into());
+    let wrong = || SettingsError("--secret must be 32 hexadecimal digits".into());
     let text = text.expose();
     if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(wrong());
@@ -520,7 +517,7 @@ fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
     u128::from_str_radix(text, 16).map(|bits| FleetSecret(bits.to_be_bytes())).map_err(|_| wrong())
 }
 
-/// Why a server cannot be told so. A person has to change something.
+/// Invalid settings. Somebody has to change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError(pub(crate) String);
 

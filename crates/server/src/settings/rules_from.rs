@@ -6,30 +6,30 @@ use super::value::Secret;
 /// Rules that come from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesFrom {
-    /// How they lie there.
+    /// Layout in Redis.
     pub layout: RulesLayout,
-    /// The URL; the store's own Redis if not said.
+    /// URL; the store's own Redis if none.
     pub url: Option<Secret>,
-    /// What the set is called there, so that several fit into one Redis.
+    /// Name of the set, so that one Redis can hold several.
     pub name: String,
-    /// Of [`RulesLayout::Hashes`]: which keys are rules.
+    /// Key pattern of [`RulesLayout::Hashes`].
     pub pattern: String,
-    /// Of [`RulesLayout::Hashes`]: where changes are announced.
+    /// Change channel of [`RulesLayout::Hashes`].
     pub channel: String,
-    /// Of [`RulesLayout::Hashes`]: the domain that the rules make up.
+    /// Domain of the rules of [`RulesLayout::Hashes`].
     pub domain: String,
 }
 
-/// How rules lie in Redis.
+/// Layout of rules in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RulesLayout {
     /// As one text with a version.
     Set,
-    /// As a hash for each rule, which somebody else writes.
+    /// As a hash for each rule, written by another system.
     Hashes,
 }
 
-/// What is said of them, each if at all.
+/// Options about rules in Redis.
 #[derive(Debug, Default)]
 pub(super) struct RulesFromOptions {
     pub(super) from: Option<Secret>,
@@ -72,8 +72,8 @@ impl RulesFrom {
             // What was said may hold a password, so it is not repeated.
             _ => {
                 return Err(SettingsError(
-                    "rules-from is neither `redis` nor `hashes`, nor a URL such as redis://host or \
-                     hashes:redis://host; a file is named by --rules"
+                    "--rules-from must be `redis`, `hashes`, or a URL such as redis://host or \
+                     hashes:redis://host; name a file with --rules"
                         .into(),
                 ));
             }
@@ -93,7 +93,7 @@ impl RulesFrom {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(plain) {
             return Err(SettingsError(format!(
-                "rules-name is {:?}: it has 1 to 64 letters, digits, dots, dashes or underscores",
+                "--rules-name is {:?}: it must have 1 to 64 letters, digits, dots, dashes or underscores",
                 self.name
             )));
         }
@@ -103,7 +103,7 @@ impl RulesFrom {
             ("rules-domain", &self.domain),
         ] {
             if text.is_empty() || text.len() > MAX_NAME {
-                return Err(SettingsError(format!("{what} has 1 to {MAX_NAME} bytes")));
+                return Err(SettingsError(format!("--{what} must have 1 to {MAX_NAME} bytes")));
             }
         }
         Ok(self)

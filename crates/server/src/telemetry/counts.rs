@@ -1,4 +1,4 @@
-//! What became of every request, counted once, exactly.
+//! Outcomes of requests, each counted exactly once.
 //!
 //! A request ends in one of four ways, and is counted when it ends: what was offered is the
 //! sum, at every moment. The same per rule, for as many rules as a monitoring system can bear.
@@ -52,7 +52,7 @@ impl Protocol {
     }
 }
 
-/// What became of a request.
+/// Result of a request, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It passes, by the store's word or without limits.
@@ -79,7 +79,7 @@ impl Outcome {
         }
     }
 
-    /// What an admission is counted as.
+    /// Outcome of an admission.
     pub fn of(admission: &Admission) -> Self {
         match admission.outage() {
             Some(_) => Self::Degraded,
@@ -144,7 +144,7 @@ impl Counts {
         }
     }
 
-    /// How long requests took by each protocol.
+    /// Latencies by protocol.
     pub fn latencies(&self) -> [(Protocol, LatencySnapshot); Protocol::ALL.len()] {
         let mut seen = self.latencies.iter().map(LatencyHistogram::read);
         Protocol::ALL.map(|protocol| (protocol, seen.next().unwrap_or_default()))
@@ -176,7 +176,7 @@ impl Counts {
         self.rules.count_envoy(answer, outcome);
     }
 
-    /// What was counted for each protocol, by outcome in the order of [`Outcome::ALL`].
+    /// Counts by protocol, with outcomes in the order of [`Outcome::ALL`].
     pub fn protocols(&self) -> [(Protocol, [u64; 4]); 6] {
         let mut tallies = self.protocols.iter().map(Tally::read);
         Protocol::ALL.map(|protocol| (protocol, tallies.next().unwrap_or_default()))

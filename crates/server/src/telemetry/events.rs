@@ -1,8 +1,8 @@
-//! What happens, as a stream: for whoever listens at the admin API.
+//! Events of the server, as a stream of the admin API.
 //!
-//! Nobody waits for a listener. One that is too slow misses events and is told how many; there are
-//! at most [`MAX_SUBSCRIBERS`]. Refusals are told at up to [`REFUSALS`] a second, as a flood of them
-//! would tell nobody anything.
+//! Nothing waits for a subscriber. A slow one misses events and is told how many; there are at most
+//! [`MAX_SUBSCRIBERS`]. At most [`REFUSALS`] refusals are published per second: nobody can read a
+//! flood of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use tollgate::{EmbeddedStore, Event, Observer};
 
 use super::refusals::RefusalRecord;
 
-/// How many may listen at a time.
+/// Event streams that may be open at a time.
 pub const MAX_SUBSCRIBERS: usize = 32;
 
-/// How many events may wait for a slow listener.
+/// Events that may wait for a slow subscriber.
 const WAITING: usize = 1_024;
 
-/// How many refusals are told in a second.
+/// Refusals that are published per second.
 pub const REFUSALS: u64 = 200;
 
 /// One event as it is sent: a name and an object.
@@ -47,7 +47,7 @@ pub struct Events {
 /// Somebody who listens, until dropped.
 #[derive(Debug)]
 pub struct Subscriber {
-    /// Where events arrive.
+    /// Receives the events.
     pub receiver: broadcast::Receiver<EventMessage>,
     subscribers: Arc<AtomicUsize>,
 }
@@ -112,7 +112,7 @@ impl Observer for EventForwarder {
     fn observe(&self, event: &Event) {
         match event {
             Event::Banned { rule, domain, .. } => {
-                tracing::info!(rule = &**rule, domain = &**domain, "a client was banned");
+                tracing::info!(rule = &**rule, domain = &**domain, "banned a client");
                 let version = self.0.rules_version.load(Ordering::Relaxed);
                 self.0.publish(
                     "banned",

@@ -1,4 +1,4 @@
-//! How long requests take, in buckets that do not move.
+//! Latency histograms with fixed buckets.
 //!
 //! A request adds to one bucket and to one sum, without a lock. Buckets are kept apart, and summed up
 //! when they are read, as Prometheus wants them.
@@ -27,7 +27,7 @@ pub struct LatencyHistogram {
     nanos: AtomicU64,
 }
 
-/// What was counted: for each bound how many were at most that long, and the sum in nanoseconds.
+/// Counts of a histogram: how many durations were within each bound, and their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencySnapshot {
     /// By bound, the last of which has none: all of them.
@@ -50,7 +50,7 @@ impl LatencyHistogram {
         self.nanos.fetch_add(nanos.saturating_mul(count), Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Reads the counts.
     pub fn read(&self) -> LatencySnapshot {
         let mut sum = 0_u64;
         let at_most = self.buckets.each_ref().map(|bucket| {

@@ -28,7 +28,7 @@ pub fn text(server: &ServerState) -> String {
 }
 
 fn requests(server: &ServerState, page: &mut Page) {
-    page.head("tollgate_requests_total", "counter", "Requests by what became of them.");
+    page.head("tollgate_requests_total", "counter", "Requests by outcome.");
     let protocols = server.counts.protocols();
     for (protocol, counts) in &protocols {
         for (outcome, count) in Outcome::ALL.iter().zip(counts) {
@@ -36,12 +36,12 @@ fn requests(server: &ServerState, page: &mut Page) {
             page.row("tollgate_requests_total", &labels, *count);
         }
     }
-    page.head("tollgate_requests_offered_total", "counter", "Requests that came in and ended.");
+    page.head("tollgate_requests_offered_total", "counter", "Requests that have ended.");
     for (protocol, counts) in &protocols {
         let offered = counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
         page.row("tollgate_requests_offered_total", &[("protocol", protocol.name())], offered);
     }
-    page.head("tollgate_rule_requests_total", "counter", "Requests that a rule had a say about.");
+    page.head("tollgate_rule_requests_total", "counter", "Requests that a rule applied to.");
     for (domain, rule, counts) in server.counts.rules() {
         for (outcome, count) in
             ["allowed", "refused", "degraded", "refused-by-another"].iter().zip(counts)
@@ -54,7 +54,7 @@ fn requests(server: &ServerState, page: &mut Page) {
 
 fn latencies(server: &ServerState, page: &mut Page) {
     const NAME: &str = "tollgate_request_duration_seconds";
-    page.head(NAME, "histogram", "Time from when a request was read to when it was judged.");
+    page.head(NAME, "histogram", "Time from reading a request to its decision.");
     for (protocol, seen) in server.counts.latencies() {
         let protocol = ("protocol", protocol.name());
         for (bound, count) in BOUNDS.iter().zip(seen.at_most) {
@@ -71,7 +71,7 @@ fn limiter(server: &ServerState, page: &mut Page) {
     page.one(
         "tollgate_deny_cache_refusals_total",
         "counter",
-        "Refusals the store was not asked for.",
+        "Refusals from the deny cache, without asking the store.",
         stats.cached,
     );
     page.one(
@@ -89,13 +89,13 @@ fn limiter(server: &ServerState, page: &mut Page) {
     page.one(
         "tollgate_debts_settled_total",
         "counter",
-        "Debts of an outage that the store was told of.",
+        "Debts of outages settled with the store.",
         stats.debited,
     );
     page.one(
         "tollgate_lost_chores_total",
         "counter",
-        "Releases, credits and refusals that were not told to the store.",
+        "Releases, credits and refusals that never reached the store.",
         stats.lost_chores,
     );
     page.one(
@@ -111,44 +111,44 @@ fn rules(server: &ServerState, page: &mut Page) {
     page.one(
         "tollgate_rules_version",
         "gauge",
-        "The version of the rules that apply.",
+        "Version of the rules that apply.",
         server.limiter.rules().version(),
     );
     page.one(
         "tollgate_rules_applied_total",
         "counter",
-        "How often other rules came to apply.",
+        "Times that new rules were applied.",
         rules.applied.load(Ordering::Relaxed),
     );
     page.one(
         "tollgate_rules_rejected_total",
         "counter",
-        "How often rules were offered and not taken.",
+        "Times that rules were rejected.",
         rules.rejected.load(Ordering::Relaxed),
     );
     page.one(
         "tollgate_rules_trouble",
         "gauge",
-        "1 if the authority's rules are not those that apply.",
+        "1 if the current rules of the authority do not apply.",
         u64::from(rules.trouble().is_some()),
     );
     page.one(
         "tollgate_unknown_domain_total",
         "counter",
-        "Requests of a domain that the rules do not have; they pass.",
+        "Requests of unknown domains, which pass.",
         server.counts.unknown_domain.load(Ordering::Relaxed),
     );
     page.one(
         "tollgate_state_trouble",
         "gauge",
-        "1 if the last good rules cannot be kept in --state-dir.",
+        "1 if the last good rules cannot be saved in --state-dir.",
         u64::from(server.state_trouble().is_some()),
     );
     envoy_rules(server, page);
     page.one(
         "tollgate_ready",
         "gauge",
-        "1 if requests are wanted.",
+        "1 if the server is ready for requests.",
         u64::from(server.readiness() == Readiness::Ready),
     );
 }
@@ -158,25 +158,25 @@ fn envoy_rules(server: &ServerState, page: &mut Page) {
     page.one(
         "tollgate_envoy_rules_version",
         "gauge",
-        "How many sets of Envoy's rules came to apply; the last of them does.",
+        "Sets of Envoy's rules applied so far; the last one applies.",
         server.limiter.envoy_rules().version(),
     );
     page.one(
         "tollgate_envoy_rules_rejected_total",
         "counter",
-        "How often Envoy's files said what was not taken.",
+        "Times that Envoy's files were rejected.",
         envoy.rejected.load(Ordering::Relaxed),
     );
     page.one(
         "tollgate_envoy_rules_trouble",
         "gauge",
-        "1 if what Envoy's files say is not what applies.",
+        "1 if the current Envoy files do not apply.",
         u64::from(envoy.trouble().is_some()),
     );
     page.one(
         "tollgate_envoy_unknown_domain_total",
         "counter",
-        "Calls of a domain that no file is for; they pass.",
+        "Calls of unknown domains, which pass.",
         envoy.unknown_domain.load(Ordering::Relaxed),
     );
 }
@@ -186,13 +186,16 @@ fn connections(server: &ServerState, page: &mut Page) {
     let rows: [(&str, &str, &str, Read); 4] = [
         ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),
         ("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted),
-        ("tollgate_connections_turned_away_total", "counter", "Connections above the cap.", |it| {
-            &it.turned_away
-        }),
+        (
+            "tollgate_connections_turned_away_total",
+            "counter",
+            "Connections rejected by --max-connections.",
+            |it| &it.turned_away,
+        ),
         (
             "tollgate_connections_timed_out_total",
             "counter",
-            "Connections whose client took too long.",
+            "Connections closed because the client was too slow.",
             |it| &it.timed_out,
         ),
     ];
@@ -207,7 +210,7 @@ fn connections(server: &ServerState, page: &mut Page) {
 
 fn wrong_tokens(server: &ServerState, page: &mut Page) {
     const NAME: &str = "tollgate_wrong_tokens_total";
-    page.head(NAME, "counter", "Wrong tokens and passwords, and none where one is needed.");
+    page.head(NAME, "counter", "Missing or wrong tokens and passwords.");
     for listener in Listener::ALL {
         page.row(NAME, &[("listener", listener.name())], server.failed_logins.count(listener));
     }
@@ -216,10 +219,10 @@ fn wrong_tokens(server: &ServerState, page: &mut Page) {
 fn tls(server: &ServerState, page: &mut Page) {
     let Some(tls) = &server.tls else { return };
     let rows = [
-        ("tollgate_tls_loads_total", "How often a certificate came to be used.", &tls.loaded),
+        ("tollgate_tls_loads_total", "Certificates loaded.", &tls.loaded),
         (
             "tollgate_tls_loads_rejected_total",
-            "How often the files had no good pair.",
+            "Times that the files had no usable pair.",
             &tls.rejected,
         ),
         ("tollgate_tls_handshakes_failed_total", "Handshakes that failed.", &tls.failed),
@@ -233,7 +236,7 @@ fn tls(server: &ServerState, page: &mut Page) {
         page.one(name, "counter", help, count.load(Ordering::Relaxed));
     }
     let trouble = u64::from(tls.trouble().is_some());
-    page.one("tollgate_tls_trouble", "gauge", "1 if the files' pair is not what is used.", trouble);
+    page.one("tollgate_tls_trouble", "gauge", "1 if the current files are not in use.", trouble);
 }
 
 fn store(server: &ServerState, page: &mut Page) {
@@ -253,7 +256,7 @@ fn store(server: &ServerState, page: &mut Page) {
             page.one(
                 "tollgate_keys_overflowed_total",
                 "counter",
-                "Charges that found no room.",
+                "Charges that found the store full.",
                 stats.overflowed,
             );
             page.one(
@@ -275,13 +278,13 @@ fn store(server: &ServerState, page: &mut Page) {
             page.one(
                 "tollgate_redis_poisoned_total",
                 "counter",
-                "Stored values that were not ours.",
+                "Stored values in an unknown format.",
                 stats.poisoned,
             );
             page.one(
                 "tollgate_redis_twin_mismatches_total",
                 "counter",
-                "Requests about which script and server disagreed; always 0.",
+                "Decisions on which script and server disagreed; always 0.",
                 stats.twin_mismatches,
             );
             page.one(

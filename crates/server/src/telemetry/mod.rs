@@ -1,4 +1,4 @@
-//! What a server says of itself: counts, refusals, events, log lines.
+//! Telemetry: counts, refusals, events, log lines.
 //!
 //! Protocols record what happened, as they alone know the request; the limiter adds what only
 //! it knows. `admin` shows all of it, `metrics` writes the counts for Prometheus.

@@ -1,4 +1,4 @@
-//! Who was refused lately, and who is refused most.
+//! Recent refusals, and the keys refused most.
 //!
 //! The last refusals are in a ring; the most refused keys in a space-saving sketch, which keeps as
 //! many counters as it has places and gives the place of the least to a newcomer. A count is never
@@ -18,32 +18,32 @@ use super::counts::Protocol;
 
 use crate::sync::lock;
 
-/// How many refusals are remembered.
+/// Refusals that are remembered.
 pub const MAX_RECENT: usize = 256;
 
-/// How many keys are counted.
+/// Keys that are counted.
 pub const MAX_KEYS: usize = 256;
 
-/// How much of a key's text is kept.
+/// Longest text of a key.
 const MAX_TEXT: usize = 128;
 
 /// One refusal, and why.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusalRecord {
-    /// When, in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
+    /// Time in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
     /// was not asked, and 0 if it never answered.
     pub at_us: u64,
     /// By which protocol.
     pub protocol: &'static str,
     /// In which domain.
     pub domain: String,
-    /// Why.
+    /// Reason.
     pub reason: &'static str,
     /// By which rule, if it was one.
     pub rule: Option<String>,
     /// By which of its limits; none for a ban.
     pub limit: Option<String>,
-    /// What the rule counts by, with the values of this request.
+    /// Attributes that the rule counts by, with the values of this request.
     pub key: String,
     /// After how many milliseconds asking again can help; none if it never does.
     pub retry_after_ms: Option<u64>,
@@ -60,13 +60,13 @@ pub struct RefusedKey {
     pub rule: String,
     /// The key, in words.
     pub key: String,
-    /// How often, at most.
+    /// Upper bound of the count.
     pub count: u64,
-    /// By how much that may be too many.
+    /// Largest possible excess of `count`.
     pub error: u64,
 }
 
-/// What is remembered of refusals.
+/// Recent refusals, and the keys refused most.
 #[derive(Debug, Default)]
 pub struct RefusalLog {
     recent: Mutex<VecDeque<RefusalRecord>>,
@@ -138,7 +138,7 @@ impl RefusalLog {
 }
 
 impl RefusalRecord {
-    /// What is remembered of a ruling that refuses.
+    /// Record of a ruling that refuses.
     pub fn new(
         protocol: Protocol,
         ask: &Ask<'_>,

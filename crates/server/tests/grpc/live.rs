@@ -110,7 +110,7 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
     std::fs::write(&file, domain("shop", 2)).unwrap();
     until("both are named", || {
         let why = trouble(&running);
-        why.contains("edge.yaml:2, for Envoy") && why.contains("rules.yaml:3: a domain is in one")
+        why.contains("edge.yaml:2, and in ") && why.contains("rules.yaml:3; rename")
     })
     .await;
     assert_eq!(version(&running), 1);
@@ -122,7 +122,7 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
     // The others want it back: by their file, and over the admin API.
     std::fs::write(&native, rules(3, "shop")).unwrap();
     let why = || running.server.state().rules.trouble().unwrap_or_default();
-    until("both are named", || why().contains("edge.yaml:2, for Envoy, and in ")).await;
+    until("both are named", || why().contains("edge.yaml:2, and in ")).await;
     assert_eq!(applies(), 2);
     let head = "PUT /v1/rules\r\nContent-Type: application/yaml\r\nIf-Match: \"2\"";
     let put = ask(running.admin, head, &rules(4, "shop"));

@@ -134,9 +134,9 @@ async fn what_these_rules_cannot_hear_is_an_error_of_the_configuration() {
     let mut client = client(&running).await;
     let back = RateLimitDescriptor { is_negative_hits: true, ..d("user=u") };
     for (descriptors, why) in [
-        (vec![over(d("user=u"), 5, 2)], "brings a limit"),
+        (vec![over(d("user=u"), 5, 2)], "cannot bring one"),
         (vec![back], "/v1/refund"),
-        (vec![hits(d("user=u"), 2), d("path=/")], "one hits_addend"),
+        (vec![hits(d("user=u"), 2), d("path=/")], "the same hits_addend"),
     ] {
         let status = client.ask(shop(&descriptors)).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{why}");

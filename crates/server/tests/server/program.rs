@@ -185,18 +185,18 @@ fn what_makes_no_sense_is_told_before_anything_listens() {
             "bad.toml:2: unknown field `admin-tokn`",
         ),
         (&["serve", "--secret", "short"], "32 hexadecimal digits"),
-        (&["serve", "--admin-token-file", "/nowhere/at/all"], "cannot be used"),
+        (&["serve", "--admin-token-file", "/nowhere/at/all"], "cannot use --admin-token-file"),
         (&["serve", "--trust", "10.0.0.1/8"], "trust"),
         (&["serve", "--drain-timeout", "soon"], "not a duration"),
         (
             &["serve", "--http=off", "--grpc=off", "--resp=off", "--admin=off"],
-            "every listener is off, so nobody could ask: give one of them an address (--http, --grpc, --resp, --admin)",
+            "every listener is off: set one of --http, --grpc, --resp, --admin to an address",
         ),
-        (&["serve", "--max-connections", "0"], "max-connections is 0"),
-        (&["serve", "--max-keys", "0"], "max-keys is 0"),
-        (&["serve", "--store-deadline", "0s"], "store-deadline is 0"),
-        (&["serve", "--tls-cert", "a.pem"], "tls-cert is set without tls-key"),
-        (&["serve", "--tls-key", "a.pem"], "tls-key is set without tls-cert"),
+        (&["serve", "--max-connections", "0"], "--max-connections must be greater than 0"),
+        (&["serve", "--max-keys", "0"], "--max-keys must be greater than 0"),
+        (&["serve", "--store-deadline", "0s"], "--store-deadline must be greater than 0"),
+        (&["serve", "--tls-cert", "a.pem"], "--tls-cert is set without --tls-key"),
+        (&["serve", "--tls-key", "a.pem"], "--tls-key is set without --tls-cert"),
     ] {
         let output = run(args);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -253,7 +253,7 @@ fn no_secret_and_no_key_is_in_anything_that_is_printed() {
 
     assert_eq!(code, Some(0));
     assert!(log.contains("Redis does not answer"), "{log}");
-    assert!(log.contains("a request over HTTP"), "the log is as loud as can be: {log}");
+    assert!(log.contains("HTTP request"), "the log is as loud as can be: {log}");
     for (what, text) in
         [("log", &log), ("metrics", &metrics.body), ("status", &status.body), ("stdout", &said)]
     {

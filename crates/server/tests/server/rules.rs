@@ -74,7 +74,8 @@ async fn what_is_wrong_keeps_what_was_right() {
     std::fs::write(&file, RULES.replace("3 per 1h", "5 per 1h")).unwrap();
     until("it is told", || trouble().is_some_and(|why| why.contains("raise `version`"))).await;
     std::fs::remove_file(&file).unwrap();
-    until("it is told", || trouble().is_some_and(|why| why.contains("cannot be read"))).await;
+    until("it is told", || trouble().is_some_and(|why| why.contains("cannot read the rules")))
+        .await;
     assert_eq!(ask(running.http, "GET /readyz", "").status, 200, "the last good ones apply");
     assert_eq!(metric(running.admin, "tollgate_rules_trouble"), 1);
 

@@ -188,7 +188,7 @@ async fn what_is_wrong_keeps_what_was_right() {
     );
     assert_eq!(offered.status, 405);
     let why = offered.json()["detail"].as_str().unwrap().to_owned();
-    assert!(why.contains("somebody else writes"), "{why}");
+    assert!(why.contains("another system writes"), "{why}");
 }
 
 #[test]

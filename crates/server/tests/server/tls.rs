@@ -183,7 +183,7 @@ async fn a_broken_pair_changes_nothing_and_is_told() {
     }
     std::fs::remove_file(&files.key).unwrap();
     running.server.reload().await;
-    assert!(tls.trouble().unwrap().contains("cannot be read"));
+    assert!(tls.trouble().unwrap().contains("cannot read"));
 
     second.write(dir.path());
     running.server.reload().await;
@@ -210,7 +210,7 @@ async fn a_key_that_comes_to_be_open_to_others_is_warned_about() {
     until("the files were looked at since", shown).await;
 
     let (_, log) = program.end();
-    let told = log.matches("everybody on this machine can read or change the key").count();
+    let told = log.matches("other users of this machine can read or change the key").count();
     assert_eq!(told, 1, "{log}");
 }
 
@@ -236,9 +236,12 @@ async fn the_commands_speak_tls_to_whom_they_believe() {
     assert_eq!(code, Some(0), "{told}");
     assert!(told.starts_with("version: 1\ndomain: shop\n"), "{told}");
     for (args, why) in [
-        (&["check", "--server", &server, "--ca-file", stranger, "shop"][..], "is not believed: "),
+        (&["check", "--server", &server, "--ca-file", stranger, "shop"][..], "cannot trust "),
         (&["check", "--server", &server, "shop"], "certificate"),
-        (&["check", "--server", &server, "--ca-file", "/none.pem", "shop"], "/none.pem is no file"),
+        (
+            &["check", "--server", &server, "--ca-file", "/none.pem", "shop"],
+            "/none.pem is not a file",
+        ),
         (
             &["check", "--server", &server, "--ca-file", files.key.to_str().unwrap(), "shop"],
             "holds no PEM certificate",
@@ -258,7 +261,7 @@ async fn a_server_that_cannot_speak_tls_as_told_does_not_start() {
     std::fs::write(&files.key, &second.key).unwrap();
     let nowhere = TlsFiles { cert: dir.path().join("none.pem"), key: files.key.clone() };
 
-    for (files, why) in [(files, "are no pair"), (nowhere, "none.pem cannot be read")] {
+    for (files, why) in [(files, "cannot use"), (nowhere, "none.pem: No such file")] {
         let mut settings = settings(&dir);
         settings.tls = Some(files);
         let error = Server::start(settings, LevelHandle::default()).await.unwrap_err();

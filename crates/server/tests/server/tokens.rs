@@ -43,7 +43,7 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
     let told: Vec<serde_json::Value> = log
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
-        .filter(|line: &serde_json::Value| line["message"] == "a wrong token")
+        .filter(|line: &serde_json::Value| line["message"] == "wrong token")
         .collect();
     assert_eq!(told.len(), 10, "of one address, whichever listener it is at: {log}");
     let first = &told[0];

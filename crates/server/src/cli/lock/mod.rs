@@ -40,7 +40,7 @@ const LOST: u8 = 124;
 /// The lock could not be asked for. As timeout(1), env(1) and others have it when they fail themselves.
 const FAILED: u8 = 125;
 
-/// How far a grant must have spread before the command runs.
+/// Replication of a lock before the command runs.
 #[derive(Clone, Copy, Debug)]
 enum DurabilityOption {
     /// The server has it.
@@ -77,13 +77,13 @@ Exit status:
 
 A command may end with any of these itself: choose another -E to tell a conflict apart.";
 
-/// Which lock, which command, and how.
+/// Arguments of `tollgate lock`.
 #[derive(Args, Debug)]
 #[command(after_help = STATUSES)]
 pub(super) struct LockCommand {
     #[command(flatten)]
     store: LockStore,
-    /// How long to wait for the lock [default: until it is free]
+    /// Time to wait for the lock [default: until it is free]
     #[arg(
         short,
         long,
@@ -92,35 +92,35 @@ pub(super) struct LockCommand {
         overrides_with = "no_wait"
     )]
     wait: Option<DurationText>,
-    /// Do not wait; the same as --wait 0s
+    /// Do not wait; same as --wait 0s
     #[arg(short, long, overrides_with = "wait")]
     no_wait: bool,
-    /// How long the lock stays closed should this process or its machine die; renewed while the
+    /// Time until the lock is free again if this process or its machine dies; renewed while the
     /// command runs
     #[arg(long, env = "TOLLGATE_LOCK_LEASE", default_value = "30s", value_name = "TIME")]
     lease: DurationText,
-    /// Who holds it, to enter a lock again that this owner holds, such as "$TOLLGATE_OWNER"
-    /// [default: somebody new]
+    /// Owner of the lock, to re-enter one that this owner holds, such as "$TOLLGATE_OWNER"
+    /// [default: a new owner]
     #[arg(long, env = "TOLLGATE_LOCK_OWNER", value_name = "OWNER")]
     owner: Option<String>,
-    /// How far the lock must have spread before the command runs: plain (Redis has it), majority
-    /// (wait for a majority of its replicas), required (do not run without)
+    /// Replication of the lock before the command runs: plain (none), majority (wait for a majority
+    /// of the replicas), required (do not run without a majority)
     #[arg(long, env = "TOLLGATE_LOCK_DURABILITY", default_value = "plain", value_name = "WORD")]
     durability: DurabilityOption,
-    /// How many replicas there are
+    /// Number of replicas
     #[arg(long, env = "TOLLGATE_LOCK_REPLICAS", default_value = "1", value_name = "COUNT")]
     replicas: NonZeroU32,
-    /// How long to wait for them
+    /// Time to wait for the replicas
     #[arg(long, env = "TOLLGATE_LOCK_REPLICAS_WAIT", default_value = "1s", value_name = "TIME")]
     replicas_wait: DurationText,
-    /// What the command is sent when the lock is lost
+    /// Signal for the command when the lock is lost
     #[arg(long, env = "TOLLGATE_LOCK_SIGNAL", default_value = "TERM", value_name = "SIGNAL")]
     signal: SignalName,
-    /// How long after that it is sent KILL [default: a twentieth of the lease, 500ms at most, so
-    /// that after an outage it is gone before somebody else can have the lock]
+    /// Time between that signal and KILL [default: a twentieth of the lease, 500ms at most, so that
+    /// after an outage the command is gone before another owner can get the lock]
     #[arg(long, env = "TOLLGATE_LOCK_KILL_AFTER", value_name = "TIME")]
     kill_after: Option<DurationText>,
-    /// The exit status when somebody else has the lock
+    /// Exit status if another owner holds the lock
     #[arg(
         short = 'E',
         long,
@@ -130,18 +130,18 @@ pub(super) struct LockCommand {
     )]
     conflict_exit_code: u8,
     /// Keep the command in this process group, so that it can use the terminal; signals then reach
-    /// it alone. So it is anyway if stdin is a terminal
+    /// only the command. Implied if stdin is a terminal
     #[arg(long, env = "TOLLGATE_LOCK_FOREGROUND")]
     foreground: bool,
-    /// The lock
+    /// Name of the lock
     #[arg(value_name = "NAME")]
     name: String,
-    /// The command, and its arguments
+    /// Command to run, and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
-/// How the wait for the lock ended.
+/// Result of waiting for the lock.
 enum WaitOutcome {
     Granted(LockGuard),
     Busy,
@@ -284,13 +284,13 @@ impl LockCommand {
     }
 }
 
-/// How long a command has between the signal and KILL. A loss is told a tenth of the lease before its
+/// Time between the signal and KILL. A loss is reported a tenth of the lease before its
 /// end, a second at most: half of that is left for the killing.
 fn grace(lease: Duration) -> Duration {
     lease.checked_div(20).unwrap_or_default().min(Duration::from_millis(500))
 }
 
-/// What became of the command.
+/// End of the command.
 enum CommandEnd {
     Ended(u8),
     /// The lock was lost before.

@@ -1,4 +1,4 @@
-//! What a server keeps of Envoy's calls: counts, refusals, events.
+//! Accounting of Envoy's calls: counts, refusals, events.
 //!
 //! A call is counted once, when it is answered; one that never is, as it was malformed or its client
 //! left, is an error when its [`InFlightCall`] is dropped.
@@ -32,12 +32,12 @@ impl InFlightCall {
         Self { server, may_give_back, began: Instant::now(), ended: AtomicBool::new(false) }
     }
 
-    /// Whether this client may have hits given back.
+    /// Tells whether this client may refund hits.
     pub(super) const fn may_give_back(&self) -> bool {
         self.may_give_back
     }
 
-    /// Whether there never were rules that a call about this domain could ask.
+    /// Tells whether calls about this domain are refused because no rules were ever loaded.
     pub(super) fn refuses(&self, domain: &str) -> bool {
         self.server.refuses_envoy_in(domain)
     }

@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::connection_health::ConnectionHealth;
 
-/// How long a body may keep a server waiting.
+/// Deadline for a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyDeadline {
     /// So long from the first wait until all of it is here.
@@ -40,7 +40,7 @@ impl RequestBody {
         Self { body, health, patience, timer: None, held: 0 }
     }
 
-    /// Whether it has taken too long; else wakes the task when it has.
+    /// Tells whether the deadline has passed, or else wakes the task then.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let (BodyDeadline::Whole(patience) | BodyDeadline::Silence(patience)) = self.patience;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
@@ -59,7 +59,7 @@ impl Body for RequestBody {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
             if this.is_late(context) {
-                let late = Status::deadline_exceeded("the request took too long to arrive");
+                let late = Status::deadline_exceeded("the request did not arrive in time");
                 return Poll::Ready(Some(Err(late)));
             }
             return Poll::Pending;
@@ -75,7 +75,7 @@ impl Body for RequestBody {
         let bytes = frame.data_ref().map_or(0, |data| data.remaining());
         this.held = this.held.saturating_add(bytes);
         if !this.health.hold(bytes) {
-            let full = "the requests of this connection hold more than it may";
+            let full = "the request bodies of this connection exceed its memory limit";
             return Poll::Ready(Some(Err(Status::resource_exhausted(full))));
         }
         Poll::Ready(Some(Ok(frame)))
@@ -99,7 +99,7 @@ impl Drop for RequestBody {
 /// The body of an answer.
 pub(super) struct ResponseBody {
     body: tonic::body::Body,
-    /// Whom to tell when it was taken; nobody, for streams that last.
+    /// Counts the response as read when dropped; none for streams that last.
     health: Option<Arc<ConnectionHealth>>,
 }
 

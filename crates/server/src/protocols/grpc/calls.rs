@@ -4,7 +4,7 @@
 //! and are written one by one. A decision takes microseconds: here the calls that arrived together are
 //! decided one after the other, and their answers leave together.
 //!
-//! What must not happen in a call therefore is work that keeps the thread, as elsewhere in a task.
+//! A call must not block the thread, as elsewhere in a task.
 
 use std::mem;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +20,7 @@ use crate::sync::lock;
 
 type CallFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where hyper puts the calls that it has read. As many as a connection may have streams.
+/// Queue of the calls that hyper has read. At most as many as a connection may have streams.
 #[derive(Clone, Default)]
 pub(super) struct CallQueue(Arc<Mutex<Vec<CallFuture>>>);
 
@@ -46,7 +46,7 @@ pub(super) struct ConnectionCalls {
 }
 
 impl ConnectionCalls {
-    /// Where new ones are put.
+    /// Queue for new calls.
     pub(super) fn arrivals(&self) -> CallQueue {
         self.arrivals.clone()
     }

@@ -1,4 +1,4 @@
-//! How a connection is doing, and when it has been given enough time.
+//! Health of a connection: activity, memory, and when it has had enough time.
 //!
 //! HTTP/2 lets a client hold what costs it nothing: frames that ask for nothing, bodies that do not
 //! arrive, answers that are not taken. Each has a bound here. Whoever serves the connection looks at it
@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often a connection is looked at.
+/// Interval of checks of a connection.
 pub(super) const TICK: Duration = Duration::from_secs(5);
 
 /// Ticks until a connection must have said something: 10 s.
@@ -23,17 +23,17 @@ const UNTAKEN: u32 = 6;
 /// Frames that carry no request, before there was one.
 pub(super) const SPARE: i64 = 1_000;
 
-/// How many more each request makes good: windows, pings, a reset.
+/// Allowance per request: windows, pings, a reset.
 const PER_REQUEST: i64 = 8;
 
-/// How many more each tick makes good: pings of a client that only keeps its connection.
+/// Allowance per tick: pings of a client that only keeps its connection.
 const PER_TICK: i64 = 100;
 
 /// Bytes of bodies that a connection may have in memory: two of the longest, or as many as usual
 /// clients have streams.
 pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
 
-/// What a connection holds and does.
+/// Activity and memory of a connection.
 #[derive(Debug)]
 pub(super) struct ConnectionHealth {
     heard: AtomicU64,
@@ -43,7 +43,7 @@ pub(super) struct ConnectionHealth {
     held: AtomicUsize,
 }
 
-/// What was seen at the last looks.
+/// Checks the health of a connection once per tick.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
     silent: u32,
@@ -53,7 +53,7 @@ pub(super) struct Watchdog {
     ended: u64,
 }
 
-/// What is to be done with a connection.
+/// Action for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HealthAction {
     /// Go on.

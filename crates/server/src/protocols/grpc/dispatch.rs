@@ -29,13 +29,13 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 /// The path of whoever watches the health, an answer that lasts.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// How long a request may take to arrive, once it is waited for.
+/// Time limit for a request body, once the server waits for it.
 const BODY: Duration = Duration::from_secs(10);
 
-/// How long a stream of questions may be silent.
+/// Idle time allowed on a request stream.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Where requests go.
+/// Services of the gRPC listener.
 #[derive(Clone, Debug)]
 pub(super) struct Services {
     pub(super) limits: RateLimitServiceServer<RateLimits<AnyStore>>,
@@ -49,7 +49,7 @@ pub(super) struct Dispatch {
     pub(super) server: Arc<ServerState>,
     /// The other end of the connection.
     pub(super) peer: SocketAddr,
-    /// Whether the listener is reached from this machine only.
+    /// Set if only this machine reaches the listener.
     pub(super) local: bool,
 }
 
@@ -98,14 +98,14 @@ impl Dispatch {
         response.map(|body| ResponseBody::new(body, Some(health)))
     }
 
-    /// What the request is called: as its client says, or by a name of ours where that is logged.
+    /// Id of the request: the client's, or a new one if it is logged.
     fn name(&self, headers: &HeaderMap) -> Option<String> {
         let given = said_id(headers);
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return given;
         }
         let id = given.unwrap_or_else(|| self.server.request_id());
-        tracing::debug!(request = id, "a call over gRPC");
+        tracing::debug!(request = id, "gRPC call");
         Some(id)
     }
 
@@ -119,7 +119,7 @@ impl Dispatch {
         {
             let id = said_id(request.headers());
             self.server.failed_logins.record(Listener::Grpc, Some(self.peer), id.as_deref());
-            let why = "a bearer token is needed that this server knows";
+            let why = "missing or wrong bearer token";
             return Err(Status::unauthenticated(why));
         }
         // Until it is judged it is an error, also if its client leaves.

@@ -1,6 +1,6 @@
 //! The gRPC listener: our accept loop, hyper's HTTP/2 in bounds, and an end in good order.
 //!
-//! What HTTP/2 floods are made of is bounded: streams, resets, heads, and what an answer may wait in
+//! Everything that HTTP/2 floods use is bounded: streams, resets, heads, and send buffers
 //! (hyper, below); frames that ask for nothing (`metered`); bodies and time (`connection_health`, `bodies`).
 
 use std::convert::Infallible;
@@ -40,23 +40,23 @@ const MAX_RESETS: usize = 1024;
 /// [`MAX_STREAMS`], which honest clients do until they have heard of that bound.
 const MAX_BROKEN: usize = 1024;
 
-/// What a stream may send before it is asked to wait: a message of usual length.
+/// Flow control window of a stream: a message of usual length.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// The same for all streams of a connection: one message of the longest.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// What may wait to be sent on a stream.
+/// Bytes that may wait to be sent on a stream.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// How often a silent client is asked whether it is there, and how long it may take to say so.
+/// Interval and time limit of pings to a silent client.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
 /// GrpcSettings, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
 const TOO_MANY: [u8; 26] =
     [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
 
-/// Tells whoever asks about the health.
+/// Status that the health service reports.
 #[derive(Clone, Debug)]
 struct HealthStatus(HealthReporter);
 

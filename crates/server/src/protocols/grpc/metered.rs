@@ -24,10 +24,10 @@ const PREFACE: usize = 24;
 /// A ping on a stream, which no client may send.
 const BROKEN: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// How long the last words may take to be heard.
+/// Time for the client to read the last frames.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How much of what the client still says is read meanwhile. A connection that is closed with something
+/// Bytes that are read and dropped meanwhile. A connection that is closed with something
 /// unread is reset, and with it goes what was sent and not yet taken: the GOAWAY.
 const LINGER_BYTES: usize = 256 * 1024;
 
@@ -35,7 +35,7 @@ const LINGER_BYTES: usize = 256 * 1024;
 pub(super) struct MeteredStream<S> {
     stream: S,
     meter: Meter,
-    /// What is still to be read in place of what the client says.
+    /// Rest of the bytes that replace the client's, to end the connection.
     ending: Option<&'static [u8]>,
     /// Since nothing more is sent: until when the client may close, and what may come until then.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
@@ -125,12 +125,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     }
 }
 
-/// What is to be done with bytes that arrived.
+/// Action for bytes that arrived.
 #[derive(Debug, PartialEq, Eq)]
 enum Flow {
     /// Nothing.
     Fine,
-    /// What begins here is one frame too many.
+    /// One frame too many begins here.
     Flood {
         /// Bytes before it.
         at: usize,

@@ -25,14 +25,14 @@ use super::service::CallFailure;
 use super::settings::GrpcSettings;
 use super::wire::{self, LimitHeaders};
 
-/// What is answered.
+/// Answer by Tollgate's own rules.
 #[derive(Debug)]
 pub(crate) struct RuleAnswer {
     pub(crate) said: Result<Admission, InvalidAttribute>,
     pub(crate) version: u64,
 }
 
-/// Why a request cannot be judged: what is said of an attribute makes no sense.
+/// Attribute with a value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InvalidAttribute {
     attribute: String,
@@ -42,11 +42,11 @@ pub(crate) struct InvalidAttribute {
 impl fmt::Display for InvalidAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { attribute, why } = self;
-        write!(f, "the request cannot be judged by its `{}`: {why}", attribute.escape_debug())
+        write!(f, "invalid attribute `{}`: {why}", attribute.escape_debug())
     }
 }
 
-/// What a call cannot have in a domain of our rules.
+/// Field that calls about a domain of our rules cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallMisuse {
     Limit,
@@ -58,19 +58,19 @@ impl fmt::Display for CallMisuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Limit => {
-                "a descriptor brings a limit, and the limits of this domain are those of its rules"
+                "the rules of this domain define its limits: a descriptor cannot bring one"
             }
             Self::GivingBack => {
-                "hits of this domain are given back by /v1/reserve and /v1/refund, not by is_negative_hits"
+                "this domain refunds through /v1/reserve and /v1/refund, not by is_negative_hits"
             }
             Self::Costs => {
-                "the descriptors of this domain describe one request, and so must have one hits_addend"
+                "the descriptors of this domain describe one request and must have the same hits_addend"
             }
         })
     }
 }
 
-/// Whether our rules have this domain, and Envoy's do not.
+/// Tells whether our rules have this domain, and Envoy's do not.
 pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
     // In this order, as most servers have Envoy's alone, and then there is nothing to look through.
     limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)
@@ -115,7 +115,7 @@ pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, InvalidAttribute>
     Ok(ask)
 }
 
-/// What is said of anything. An empty value says nothing, as in Envoy's files.
+/// Entries with a value. An empty value means no entry, as in Envoy's files.
 fn entries(asked: &RateLimitRequest) -> impl Iterator<Item = &Entry> {
     asked.descriptors.iter().flat_map(|it| &it.entries).filter(|entry| !entry.value.is_empty())
 }
@@ -127,7 +127,7 @@ fn attribute(entry: &Entry) -> &str {
     }
 }
 
-/// What it costs, if it says anything and nothing that these rules cannot hear.
+/// Cost of a call, if it has a form that these rules can answer.
 fn cost(asked: &RateLimitRequest) -> Result<Cost, CallFailure> {
     if asked.descriptors.is_empty() {
         return Err(CallFailure::Call(CallError::NoDescriptors));

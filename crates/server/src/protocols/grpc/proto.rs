@@ -14,5 +14,5 @@
 
 include!(concat!(env!("OUT_DIR"), "/protocols.rs"));
 
-/// What all of it looks like, encoded, for reflection.
+/// Encoded descriptors, for reflection.
 pub const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rls.bin"));

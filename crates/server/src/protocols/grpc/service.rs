@@ -47,7 +47,10 @@ impl<S: Store + 'static> RateLimits<S> {
     /// A text above [`MAX_MESSAGE`] is not read.
     pub async fn answer_json(&self, text: &str) -> (u16, String) {
         if text.len() > MAX_MESSAGE {
-            return (400, format!("a request of {} bytes is above {MAX_MESSAGE}", text.len()));
+            return (
+                400,
+                format!("a request of {} bytes is longer than {MAX_MESSAGE}", text.len()),
+            );
         }
         match json::read(text) {
             Ok(asked) => {
@@ -91,7 +94,7 @@ impl<S: Store + 'static> RateLimits<S> {
     }
 }
 
-/// What a call would be answered.
+/// Explanation of a call.
 pub(crate) enum CallExplanation {
     /// By files of Envoy's.
     Envoy(Answer),
@@ -151,7 +154,7 @@ fn bounded(asked: &RateLimitRequest) -> Result<(), CallError> {
     }
 }
 
-/// How a call is answered.
+/// Answer to a call.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nothing is allocated for the usual one")]
 pub(crate) enum CallAnswer {
@@ -162,7 +165,7 @@ pub(crate) enum CallAnswer {
 }
 
 impl CallAnswer {
-    /// Which version of these or those decided.
+    /// Version of the rules that decided.
     pub(crate) fn version(&self) -> u64 {
         match self {
             Self::Envoy(answer) => answer.version(),
@@ -182,7 +185,7 @@ impl CallAnswer {
     }
 }
 
-/// Why a call is not answered.
+/// Error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailure {
     /// As the library says.
@@ -235,17 +238,17 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
     }
 }
 
-/// Which version of the rules decided, on every answer.
+/// Header with the version of the rules that decided.
 pub(crate) const RULES_VERSION: &str = "x-tollgate-rules-version";
 
-/// Why nobody is answered, where that is wanted.
-pub(crate) const NO_RULES: &str = "there are no rules yet";
+/// Error while no rules are loaded.
+pub(crate) const NO_RULES: &str = "no rules have been loaded yet";
 
-/// Why not everybody may give back.
+/// Error of a refund that is not allowed.
 pub(crate) const GIVES_BACK: &str =
-    "is_negative_hits gives back what was charged: set --api-token to allow it off loopback";
+    "is_negative_hits refunds charges: off loopback it needs --api-token";
 
-/// Whether a request would have something given back.
+/// Tells whether a request asks for a refund.
 pub(crate) fn gives_back(asked: &RateLimitRequest) -> bool {
     asked.descriptors.iter().any(|descriptor| descriptor.is_negative_hits)
 }

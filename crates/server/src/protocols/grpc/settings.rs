@@ -1,36 +1,36 @@
-//! How Envoy's calls are answered: the same for all calls.
+//! Behaviour of Envoy's calls, the same for all of them.
 
 use tollgate::envoy::Conduct;
 
-/// How calls are answered.
+/// Behaviour of Envoy's calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrpcSettings {
-    /// What is charged, and what answers in an outage.
+    /// Charges, and behaviour in an outage.
     pub conduct: Conduct,
-    /// Whether anybody is refused at all.
+    /// Enforcement of limits.
     pub enforcement: Enforcement,
     /// The headers that Envoy adds to responses; none unless named.
     pub headers: Option<HeaderNames>,
-    /// Whether answers carry dynamic metadata.
+    /// Dynamic metadata in answers.
     pub metadata: Metadata,
 }
 
-/// Whether anybody is refused.
+/// Enforcement of limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Enforcement {
-    /// Who is over a limit is refused.
+    /// Requests over a limit are refused.
     #[default]
     Enforce,
-    /// Nobody is, as with the reference's `SHADOW_MODE`: statuses say who is over, and the whole is
+    /// Nothing is refused, as with the reference's `SHADOW_MODE`: statuses report the limits, and the whole is
     /// OK.
     Shadow,
 }
 
-/// Whether answers carry dynamic metadata.
+/// Dynamic metadata in answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metadata {
-    /// They do not.
+    /// Left out.
     #[default]
     Omit,
     /// The call, and the metadata of the rules that passed, as with the reference's

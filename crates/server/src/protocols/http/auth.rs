@@ -64,10 +64,10 @@ impl ForwardAuth {
         let in_flight = InFlightRequest::new(&server.counts, Protocol::Auth);
         let (parts, _) = call.request.into_parts();
         if server.refuses_all() {
-            return Problem::new(503, "there are no rules yet").retry_after(1).into();
+            return Problem::new(503, "no rules have been loaded yet").retry_after(1).into();
         }
         if !self.believes(call.peer.ip()) {
-            let why = "only a proxy of ours may ask for others: name its network with --trust";
+            let why = "only trusted proxies may ask: add the network of this one to --trust";
             return Problem::new(403, why).into();
         }
         let said = match AuthQuery::read(parts.uri.query().unwrap_or_default()) {
@@ -78,7 +78,7 @@ impl ForwardAuth {
         // A proxy that adds its own line leaves the client's before it.
         let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
         if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
-            return Problem::new(400, &format!("{header} is there twice")).into();
+            return Problem::new(400, &format!("{header} is repeated")).into();
         }
         let meant = match meant(parts) {
             Ok(mut meant) => {
@@ -133,7 +133,7 @@ impl ForwardAuth {
         tracing::warn!(
             domain,
             version,
-            "a proxy asks about a domain that has no rules: everybody passes there"
+            "a proxy asks about a domain without rules: every request there is allowed"
         );
     }
 
@@ -157,7 +157,7 @@ impl ForwardAuth {
         })
     }
 
-    /// Whether this peer is a proxy of ours: one that is believed is not the client itself, if it
+    /// Tells whether this peer is a trusted proxy: then it is not the client itself, if it
     /// names another.
     fn believes(&self, peer: IpAddr) -> bool {
         let mut probe = HeaderMap::new();
@@ -170,10 +170,10 @@ impl ForwardAuth {
 /// By which version of the rules a request was judged.
 const VERSION: &str = "x-tollgate-rules-version";
 
-/// How many domains without rules are logged: a proxy's settings name a few.
+/// Domains without rules that are logged: a proxy's settings name a few.
 const MAX_UNKNOWN: usize = 32;
 
-/// What the query says. Strict: a field that is misspelt would let everybody pass.
+/// Query of a forward-auth request. Strict: a misspelt field would let everybody pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AuthQuery {
     domain: Option<String>,
@@ -203,24 +203,24 @@ impl AuthQuery {
                 _ => {
                     let name = name.escape_debug();
                     return Err(wrong(format!(
-                        "the query has a field `{name}`, which is neither `domain` nor `refuse`"
+                        "unknown query field `{name}`: only `domain` and `refuse` are known"
                     )));
                 }
             };
             if place.replace(value).is_some() {
-                return Err(wrong(format!("the query says `{name}` twice")));
+                return Err(wrong(format!("the query repeats `{name}`")));
             }
         }
         let domain = domain.map(|text| {
-            unescape(text).filter(|name| !name.is_empty()).ok_or_else(|| {
-                wrong("`domain` is no name: it is empty, or its escapes are no UTF-8".to_owned())
-            })
+            unescape(text)
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| wrong("`domain` is empty or not UTF-8".to_owned()))
         });
         let refuse = match refuse {
             None | Some("429") => None,
             Some("403") => Some(StatusCode::FORBIDDEN),
             Some("401") => Some(StatusCode::UNAUTHORIZED),
-            Some(_) => return Err(wrong("`refuse` is none of 401, 403 and 429".to_owned())),
+            Some(_) => return Err(wrong("`refuse` must be 401, 403 or 429".to_owned())),
         };
         Ok(Self { domain: domain.transpose()?, refuse })
     }
@@ -251,17 +251,19 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
             || names.iter().any(|name| parts.headers.get_all(*name).iter().count() > 1)
         {
             let [one, other] = names;
-            return Err(Problem::new(400, &format!("{one} or {other} is there twice")));
+            return Err(Problem::new(
+                400,
+                &format!("{one} and {other} conflict, or one of them is repeated"),
+            ));
         }
         Ok(first.cloned())
     };
-    let wrong = |what: &str| Problem::new(400, &format!("the proxy says no {what} that is one"));
+    let wrong = |what: &str| Problem::new(400, &format!("the proxy sent an invalid {what}"));
     let method = said(["x-forwarded-method", "x-original-method"])?;
     let uri = said(["x-forwarded-uri", "x-original-uri"])?;
     let host = said(["x-forwarded-host", "x-original-host"])?;
     let (Some(method), Some(uri)) = (method, uri) else {
-        let why =
-            "the proxy says neither X-Forwarded-Method and -Uri nor X-Original-Method and -URI";
+        let why = "missing X-Forwarded-Method and X-Forwarded-Uri, or X-Original-Method and X-Original-URI";
         return Err(Problem::new(400, why));
     };
     parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| wrong("method"))?;
@@ -299,7 +301,7 @@ fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
     if matches!(ruling.source(), Source::Outage(_)) { Outcome::Degraded } else { usual }
 }
 
-/// What is behind the layer: nothing but that it was reached.
+/// Service behind the layer: reaching it means that the request is allowed.
 #[derive(Clone)]
 struct AllowedService(Arc<ServerState>);
 

@@ -27,13 +27,13 @@ pub(crate) const MAX_BODY: usize = 64 * 1024;
 /// The most checks in a batch.
 pub(super) const MAX_BATCH: usize = 64;
 
-/// How long a grant may be waited for.
+/// Longest wait for a grant.
 const MAX_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a reservation waits to be settled unless it says so.
+/// Default lifetime of a reservation.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// What is asked, by the path.
+/// Kind of check, by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckKind {
     Check,
@@ -67,7 +67,7 @@ pub(super) async fn answer(
         Err(problem) => return problem.into(),
     };
     if server.refuses_all() {
-        return Problem::new(503, "there are no rules yet").retry_after(1).into();
+        return Problem::new(503, "no rules have been loaded yet").retry_after(1).into();
     }
     // Futures that ask the store are long, and would be copied into each of those around them.
     let answered = match asks {
@@ -138,7 +138,7 @@ pub(super) async fn judge_far(
     admission
 }
 
-/// What the store in this process says, without leaving the stack: it never waits.
+/// Polls a future of the embedded store, which is always ready.
 fn at_once<T>(asked: Pin<&mut impl Future<Output = T>>) -> T {
     match asked.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -161,7 +161,7 @@ fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem>
     let said = Duration::from_millis(millis);
     if said > most {
         let most = most.as_millis();
-        return Err(Problem::new(400, &format!("`{name}` is {millis}, and {most} at most")));
+        return Err(Problem::new(400, &format!("`{name}` is {millis}: at most {most} is allowed")));
     }
     Ok(said)
 }
@@ -181,7 +181,7 @@ async fn batch(
 ) -> CheckResult {
     let batch: BatchRequest<'_> = wire::read(bytes)?;
     if batch.checks.len() > MAX_BATCH {
-        return Err(Problem::new(400, &format!("more than {MAX_BATCH} checks in a batch")));
+        return Err(Problem::new(400, &format!("a batch has at most {MAX_BATCH} checks")));
     }
     let asks = batch
         .checks

@@ -54,13 +54,13 @@ pub(crate) async fn start(bound: BoundListener) -> io::Result<ListenerTask> {
     Ok(common::serving(bound, HttpApi { forward_auth, envoy }))
 }
 
-/// Who answers at `/json`.
+/// Service behind `/json`.
 type Envoy = RateLimits<AnyStore>;
 
-/// Whoever is asked less often than checks.
+/// Future of a route other than checks, boxed because it is rarely used.
 type OtherRoute = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// Who answers here.
+/// Handler of this listener.
 #[derive(Clone)]
 struct HttpApi {
     forward_auth: Arc<ForwardAuth>,
@@ -125,14 +125,14 @@ impl HttpApi {
 }
 
 fn takes_post() -> Response<Body> {
-    Problem::new(405, "this path takes POST").into()
+    Problem::new(405, "this path needs POST").into()
 }
 
 fn nothing() -> Response<Body> {
-    Problem::new(404, "there is nothing here; see /docs").into()
+    Problem::new(404, "no such path; see /docs").into()
 }
 
-/// What a request must bring besides itself.
+/// Token that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TokenPolicy {
     Nothing,
@@ -148,12 +148,11 @@ fn allowed(server: &ServerState, call: &HttpCall, needs: TokenPolicy) -> Result<
                 return Ok(());
             }
             server.failed_logins.record(Listener::Http, Some(call.peer), Some(&call.id));
-            Err(Problem::new(401, "a bearer token is needed that this server knows"))
+            Err(Problem::new(401, "missing or wrong bearer token"))
         }
-        None if needs == TokenPolicy::TokenOffLoopback && !call.local => Err(Problem::new(
-            403,
-            "this gives back what was charged: set --api-token to allow it off loopback",
-        )),
+        None if needs == TokenPolicy::TokenOffLoopback && !call.local => {
+            Err(Problem::new(403, "refunds off loopback need --api-token"))
+        }
         None => Ok(()),
     }
 }
@@ -172,17 +171,13 @@ fn token(value: &[u8]) -> Option<&[u8]> {
 /// `/readyz`, here and at the admin listener.
 pub(crate) fn ready(server: &ServerState) -> Response<Body> {
     let store = server.limiter.store();
-    let state = match server.readiness() {
-        Readiness::Ready => "ready",
-        Readiness::Draining => "draining",
-        Readiness::NoRules => "no rules",
-    };
-    let status = match server.readiness() {
+    let readiness = server.readiness();
+    let status = match readiness {
         Readiness::Ready => http::StatusCode::OK,
         Readiness::Draining | Readiness::NoRules => http::StatusCode::SERVICE_UNAVAILABLE,
     };
     let body = serde_json::json!({
-        "state": state,
+        "state": readiness.name(),
         "store": store.name(),
         "store_up": store.is_up(),
         "rules_version": server.limiter.rules().version(),

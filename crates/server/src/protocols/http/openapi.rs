@@ -1,4 +1,4 @@
-//! What this listener can be asked, as OpenAPI 3.1 has it, and a page that shows it. A test compares the
+//! OpenAPI 3.1 description of this listener, and a page that shows it. A test compares the
 //! description with the routes.
 //!
 //! The page is three files of our own, which need nothing from elsewhere and are let load nothing
@@ -12,7 +12,7 @@ use crate::http::body::Body;
 /// The description.
 pub(super) const OPENAPI: &str = include_str!("openapi.json");
 
-/// What the page may do: load its own two files, and ask this server.
+/// Content security policy of the page: it loads its own two files, and asks this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -29,11 +29,11 @@ async fn settled(
     let reservation = server
         .limiter
         .redeem(&settle.reservation)
-        .map_err(|error| Problem::new(400, &format!("the reservation cannot be read: {error}")))?;
+        .map_err(|error| Problem::new(400, &format!("invalid reservation: {error}")))?;
     let done = match (commits, settle.actual) {
         (true, Some(actual)) => server.limiter.commit(&reservation, actual).await,
         (true, None) => {
-            return Err(Problem::new(400, "a commit says what it really cost: `actual`"));
+            return Err(Problem::new(400, "a commit needs `actual`, the real cost"));
         }
         (false, None) => server.limiter.refund(&reservation).await,
         (false, Some(_)) => return Err(Problem::new(400, "a refund has no `actual`: use commit")),

@@ -5,7 +5,7 @@
 //! its first byte: whatever comes in several pieces, says something uncommon, or is wrong in any way. So nothing
 //! here writes an error, and both ways say the same to the same request; a test compares them.
 //!
-//! What is taken here must be a part of what hyper takes: heads are read by the parser that hyper has, after
+//! Requests answered here must be a subset of those hyper accepts: heads are read by hyper's parser, after
 //! `framing.rs` has seen them.
 
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ use crate::http::{Handover, RawConnection, harmless_id};
 use crate::state::ServerState;
 use crate::telemetry::counts::{InFlightRequest, Protocol};
 
-/// What is read together: a request as services send it, or several.
+/// Bytes per read: one typical request, or several.
 const INPUT: usize = 4 * 1024;
 
 /// Beyond this, answers are sent before the next request is looked at.
@@ -132,7 +132,7 @@ impl<'b> WholeRequest<'b> {
         Some((Self { id, authorization, body }, behind))
     }
 
-    /// What the limits say to it, if nothing is wrong with it.
+    /// Decides the request; `None` leaves it to hyper, which answers errors.
     async fn judge(&self, server: &ServerState) -> Option<Admission> {
         if let Some(expected) = &server.settings.api_token
             && !expected.is(self.authorization.and_then(token).unwrap_or_default())
@@ -155,7 +155,7 @@ impl<'b> WholeRequest<'b> {
     }
 }
 
-/// How long the request is that these bytes begin with, if it is answered here.
+/// Length of the first request in these bytes, if it is answered here.
 #[cfg(test)]
 pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
     WholeRequest::read(bytes).map(|(_, behind)| bytes.len().saturating_sub(behind.len()))
@@ -180,7 +180,7 @@ impl ResponseBuffer {
     fn add(&mut self, server: &ServerState, request: &WholeRequest<'_>, admission: &Admission) {
         let own = server.request_digits();
         let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
-        tracing::debug!(request = id, method = %Method::POST, "a request over HTTP");
+        tracing::debug!(request = id, method = %Method::POST, "HTTP request");
         self.body.clear();
         write::answer(&CheckAnswer::new(admission), &mut self.body);
         let out = &mut self.bytes;

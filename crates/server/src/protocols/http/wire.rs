@@ -26,10 +26,10 @@ pub(crate) struct CheckRequest<'b> {
     pub(crate) attributes: Attributes<'b>,
     #[serde(default = "one")]
     pub(crate) cost: u64,
-    /// How late a grant may be.
+    /// Longest wait for a grant.
     #[serde(default)]
     pub(crate) patience_ms: u64,
-    /// How long a reservation may wait to be settled.
+    /// Time until a reservation expires.
     #[serde(default)]
     pub(crate) lifetime_ms: Option<u64>,
 }
@@ -77,7 +77,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
                 let mut pairs: Vec<(Cow<'de, str>, Cow<'de, str>)> = Vec::new();
                 while let Some((Text(name), Text(value))) = map.next_entry()? {
                     if pairs.len() >= Ask::MAX_ATTRIBUTES {
-                        return Err(de::Error::custom("more than 64 attributes"));
+                        return Err(de::Error::custom("at most 64 attributes are allowed"));
                     }
                     if pairs.iter().any(|(known, _)| *known == name) {
                         return Err(de::Error::custom(format_args!("duplicate field {name:?}")));
@@ -102,7 +102,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Prob
         let message = error.to_string();
         // The place comes as numbers, too.
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-        Problem::new(400, &format!("the body is not what is expected: {message}"))
+        Problem::new(400, &format!("invalid body: {message}"))
             .with("line", error.line())
             .with("column", error.column())
     })
@@ -125,14 +125,14 @@ fn wrong(name: &str, error: AskError) -> Problem {
     Problem::new(400, &format!("{error}{why}")).with("attribute", name)
 }
 
-/// What a check is told.
+/// Answer to a check.
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckAnswer<'r> {
     pub(crate) allowed: bool,
     pub(crate) reason: &'static str,
     pub(crate) rules_version: u64,
     pub(crate) degraded: bool,
-    /// Who answered: the store, what is known of it, or this node while the store is away.
+    /// Origin of the decision: the store, the deny cache, a local guard, or the outage fallback.
     pub(crate) source: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refused_by: Option<RefusedBy<'r>>,
@@ -144,7 +144,7 @@ pub(crate) struct CheckAnswer<'r> {
     pub(crate) limits: Vec<LimitState<'r>>,
 }
 
-/// Who refuses.
+/// Rule, limit or list that refuses.
 #[derive(Debug, Serialize)]
 pub(crate) struct RefusedBy<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,7 +157,7 @@ pub(crate) struct RefusedBy<'r> {
     pub(super) missing: Option<&'r str>,
 }
 
-/// What one limit says.
+/// State of one limit.
 #[derive(Debug, Serialize)]
 pub(crate) struct LimitState<'r> {
     pub(super) rule: &'r str,

@@ -4,7 +4,7 @@
 
 use super::wire::{CheckAnswer, LimitState, RefusedBy};
 
-/// What the answer to a check of usual rules has, so that it is written without growing.
+/// Length of a typical answer, so that it is written without growing.
 pub(super) const USUAL: usize = 512;
 
 /// The answer as JSON.

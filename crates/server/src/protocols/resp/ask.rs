@@ -28,14 +28,14 @@ pub(super) enum StoreCommand {
         key: Box<[u8]>,
         /// The bucket.
         limit: Box<Limit>,
-        /// What it takes.
+        /// Tokens to take.
         quantity: u64,
     },
     /// `TG.CHECK` and `TG.PEEK`
     Check {
-        /// Whether it charges.
+        /// Set if it charges.
         charges: bool,
-        /// What it costs.
+        /// Cost.
         cost: u64,
         /// The domain, and then names and values.
         words: Vec<Box<[u8]>>,
@@ -131,7 +131,7 @@ impl StoreCommand {
     }
 }
 
-const NO_RULES: &str = "UNAVAILABLE there are no rules yet";
+const NO_RULES: &str = "UNAVAILABLE no rules have been loaded yet";
 
 fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::core::rule::Ask<'_>, String> {
     let domain = words.first().map(|word| &**word).unwrap_or_default();
@@ -177,7 +177,7 @@ async fn delete(server: &ServerState, keys: &[Box<[u8]>], out: &mut Vec<u8>) {
     reply::integer(gone, out);
 }
 
-/// What an admission says, as pairs of a name and a value.
+/// Writes an admission as pairs of a name and a value.
 fn ruled(admission: &Admission, version: RespVersion, out: &mut Vec<u8>) {
     let ruling = admission.ruling();
     let millis = |duration: Duration| i64::try_from(millis_up(duration)).unwrap_or(i64::MAX);

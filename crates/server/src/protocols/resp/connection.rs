@@ -23,7 +23,7 @@ use super::reply;
 use super::session::{AfterCommand, Session, ThreadScratch};
 use crate::state::ServerState;
 
-/// How much input is looked at together: a command as long as may be, and some.
+/// Input buffer: the longest command, and some.
 pub(super) const INPUT: usize = MAX_COMMAND + 8 * 1024;
 
 /// Beyond this replies are sent before the next command is answered. One more reply has at most
@@ -60,13 +60,13 @@ pub(super) struct Connection {
     entry: Arc<ConnectionActivity>,
     /// Input that is not answered yet.
     rest: Vec<u8>,
-    /// Whether commands in `rest` wait for output to be taken.
+    /// Set if commands in `rest` wait until output is sent.
     more: bool,
     /// Output that the client has not taken yet.
     unsent: Vec<u8>,
 }
 
-/// What comes after a batch.
+/// Next step after a batch.
 enum AfterBatch {
     /// Output has to be sent before anything else.
     Flush,
@@ -192,7 +192,7 @@ impl Connection {
     }
 }
 
-/// Why no further command was answered.
+/// Reason why a batch ended.
 #[derive(Clone, Copy)]
 enum BatchEnd {
     InputDone,

@@ -1,4 +1,4 @@
-//! What clients ask a Redis about itself, answered as far as this server can be asked.
+//! Commands with which clients ask a Redis about itself.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Who looks after the connections of a thread: ends those that take too long, and all at the end.
+//! Deadlines of a thread's connections: ends those that take too long, and all at the end.
 //!
 //! A connection only says what it is at and how often it was served, in two stores to memory. Looking
 //! at that now and then costs nothing per command, where a timer for each connection would.
@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use crate::state::Connections;
 use crate::sync::lock;
 
-/// How often connections are looked at.
+/// Interval of checks.
 const TICK: Duration = Duration::from_secs(5);
 
 /// A command must be complete, and a reply taken, within two looks: five to ten seconds.
@@ -22,7 +22,7 @@ const PATIENCE: u64 = 2;
 /// A connection may be silent for an hour.
 const IDLE: u64 = 720;
 
-/// What a connection is at.
+/// Activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Activity {
@@ -36,7 +36,7 @@ pub(super) enum Activity {
     Asking = 3,
 }
 
-/// What a connection says of itself.
+/// Activity of a connection, as it reports it.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionActivity {
     state: AtomicU8,
@@ -125,13 +125,13 @@ impl ConnectionTable {
         ended
     }
 
-    /// How often all of them were served, up to overflow: the same twice if nobody was.
+    /// Commands answered on all of them, up to overflow: the same twice if none was.
     pub(super) fn beats(&self) -> u64 {
         let beats = |row: &TableRow| row.entry.beats.load(Ordering::Relaxed);
         self.rows().values().map(beats).fold(0, u64::wrapping_add)
     }
 
-    /// How many there are.
+    /// Number of connections.
     pub(super) fn count(&self) -> usize {
         self.rows().len()
     }

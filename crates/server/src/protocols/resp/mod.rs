@@ -82,7 +82,7 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
     Ok(ListenerTask::new(async move { while ended.recv().await.is_some() {} }))
 }
 
-/// Where a thread's connections come from.
+/// Source of a thread's connections.
 enum Work {
     /// It accepts them, and hands every other one on.
     Accept(std::net::TcpListener, Vec<mpsc::Sender<std::net::TcpStream>>),

@@ -19,10 +19,10 @@ pub const MAX_COMMAND: usize = 24 * 1024;
 /// The longest inline command, as a person or a health check types it.
 pub const MAX_INLINE: usize = 4 * 1024;
 
-/// Where the arguments of a command are in the input.
+/// Ranges of a command's arguments in the input.
 pub type Args = Vec<Range<usize>>;
 
-/// Why bytes are no command. The connection ends after it is told.
+/// Protocol error. The connection is closed after it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     /// The number after `*` is none, is negative, or above [`MAX_ARGS`].

@@ -20,7 +20,7 @@ use super::reply;
 use super::session::{AfterCommand, Session};
 use crate::state::ServerState;
 
-/// How many questions of one connection may be under way: two full pipelines of most clients.
+/// Commands of one connection in flight at the store: two full pipelines of most clients.
 const AT_ONCE: usize = 64;
 
 /// Serves until the client leaves, errs or is told to.
@@ -61,7 +61,7 @@ pub(super) async fn serve(
     }
 }
 
-/// How much is read at a time.
+/// Bytes per read.
 const CHUNK: usize = 8 * 1024;
 
 /// A reply, or what has to be asked for it.

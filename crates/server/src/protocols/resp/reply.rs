@@ -2,10 +2,10 @@
 //!
 //! RESP2 and RESP3 differ only in maps and in nothing; everything else is the same bytes.
 
-/// Which protocol a client asked for.
+/// Protocol version of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespVersion {
-    /// What every client speaks.
+    /// The default.
     #[default]
     Resp2,
     /// After `HELLO 3`.

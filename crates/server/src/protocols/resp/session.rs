@@ -21,21 +21,21 @@ use crate::store::AnyStore;
 use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{RefusalRecord, cut};
 
-/// What is known of a client.
+/// State of one client.
 #[derive(Debug)]
 pub(super) struct Session {
     /// A number of its own.
     pub(super) id: u64,
-    /// Where it is, if that can be told.
+    /// Address, if known.
     peer: Option<SocketAddr>,
     version: RespVersion,
     name: Vec<u8>,
     known: bool,
-    /// Whether it may give back and reset.
+    /// Set if it may refund and reset.
     trusted: bool,
 }
 
-/// What the commands of many connections share on a thread. Nothing here outlives a batch but the
+/// Buffers and counts that the commands of a thread share. Nothing here outlives a batch but the
 /// limits.
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
@@ -49,7 +49,7 @@ pub(super) struct ThreadScratch {
     shown: Option<Box<RefusalRecord>>,
 }
 
-/// What follows a command.
+/// Next step after a command.
 #[derive(Debug)]
 pub(super) enum AfterCommand {
     /// It was answered.
@@ -330,7 +330,7 @@ fn throttle(
     AfterCommand::Answered
 }
 
-/// What is remembered of a refused `CL.THROTTLE`; when it was is asked of the store when the batch ends.
+/// Record of a refused `CL.THROTTLE`; its time is read from the store when the batch ends.
 pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> RefusalRecord {
     use tollgate::core::{Retry, Verdict};
     RefusalRecord {

@@ -12,16 +12,16 @@ use tollgate::core::{Decision, Limit, Quota, Retry, Verdict};
 
 use super::reply;
 
-/// What a command asks for.
+/// Arguments of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Throttle<'l> {
     /// The bucket.
     pub limit: &'l Limit,
-    /// How much it takes.
+    /// Tokens to take.
     pub quantity: u64,
 }
 
-/// Why a command cannot be answered. Begins as redis-cell's do.
+/// Error reply, which begins as redis-cell's do.
 pub type ThrottleError = String;
 
 /// LimitCache made lately, so that one that comes with every command is made once. Two that fall on one
@@ -29,7 +29,7 @@ pub type ThrottleError = String;
 #[derive(Debug)]
 pub struct LimitCache(Box<[Option<CachedLimit>; PLACES]>);
 
-/// What was asked for, and what was made of it.
+/// The three numbers of a command, and their limit.
 type CachedLimit = ([i64; 3], Limit);
 
 const PLACES: usize = 64;
@@ -86,7 +86,7 @@ impl<'l> Throttle<'l> {
         reply::integer(seconds(decision.reset_after), out);
     }
 
-    /// How far a bucket is over its burst, as another quota for the same key can leave it. A peek
+    /// Time by which a bucket is over its burst, as another quota for the same key can leave it. A peek
     /// shows that.
     fn over(&self, decision: &Decision) -> Option<Duration> {
         let plan = self.limit.bucket_plan()?;

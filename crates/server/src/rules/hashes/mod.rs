@@ -39,9 +39,9 @@ pub(crate) struct Hashes {
 struct HashesState {
     line: RulesConnection,
     table: KnownHashes,
-    /// What was judged last: the same again need not be.
+    /// Rows that were checked last, so that the same ones are not checked again.
     judged: Option<Rows>,
-    /// Whether that is from a message, which the hashes have yet to bear out.
+    /// Set if `judged` includes a message that the hashes have not confirmed yet.
     heard: bool,
 }
 
@@ -160,7 +160,7 @@ impl Hashes {
                 from,
                 version = to,
                 by = "hashes",
-                "rules from Redis apply"
+                "applied rules from Redis"
             );
         }
         Ok(taken)
@@ -194,7 +194,7 @@ impl Hashes {
 }
 
 fn senseless() -> RulesError {
-    RulesError::Unreadable("what Redis said makes no sense".into())
+    RulesError::Unreadable("unexpected reply from Redis".into())
 }
 
 /// Reads the hashes of a Redis once, as rules of ours.

@@ -12,7 +12,7 @@ use crate::protocols::grpc::proto::envoy::extensions::common::ratelimit::v3::rat
 use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::protocols::grpc::proto::envoy::r#type::v3::RateLimitUnit;
 
-/// What is wrong with a text.
+/// Error in a JSON request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadJson(String);
 
@@ -144,17 +144,17 @@ impl Tree {
             _ => None,
         };
         let fits = number.and_then(|number| N::try_from(number).ok());
-        fits.ok_or_else(|| BadJson(format!("`{name}` is not a whole number that fits")))
+        fits.ok_or_else(|| BadJson(format!("`{name}` is not a whole number in range")))
     }
 
     /// The number of a unit, which need not be one that is known.
     fn unit(&self) -> Result<i32, BadJson> {
         if let Self::Text(name) = self {
             let unit = RateLimitUnit::from_str_name(name);
-            return unit.map(i32::from).ok_or_else(|| BadJson("`unit` has no such name".into()));
+            return unit.map(i32::from).ok_or_else(|| BadJson("unknown name of `unit`".into()));
         }
         let number: u32 = self.number("unit")?;
-        i32::try_from(number).map_err(|_| BadJson("`unit` has no such number".into()))
+        i32::try_from(number).map_err(|_| BadJson("unknown number of `unit`".into()))
     }
 }
 
@@ -214,10 +214,10 @@ impl<'de> Visitor<'de> for Reader {
         while let Some(name) = entries.next_key::<String>()? {
             // No message has more fields, so the search below stays short.
             if fields.len() >= 16 {
-                return Err(A::Error::custom("more fields than any message has"));
+                return Err(A::Error::custom("too many fields"));
             }
             if fields.iter().any(|(known, _)| *known == name) {
-                return Err(A::Error::custom("a field is here twice"));
+                return Err(A::Error::custom("a field is repeated"));
             }
             fields.push((name, entries.next_value()?));
         }
