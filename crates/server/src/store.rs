@@ -3,7 +3,9 @@
 //! An enum rather than a `dyn`: a protocol that finds the embedded one decides without leaving its
 //! thread, and nothing is boxed for it.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
 use tollgate::EmbeddedStore;
@@ -158,5 +160,14 @@ impl Store for AnyStore {
             Self::Embedded(store) => store.compare_and_set(name, expected, new).await,
             Self::Redis(store, _) => store.compare_and_set(name, expected, new).await,
         }
+    }
+}
+
+/// Polls a future of the embedded store on the stack: it is always ready.
+#[inline]
+pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }

@@ -50,6 +50,11 @@ impl Protocol {
             Self::Json => "json",
         }
     }
+
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
+    const fn index(self) -> usize {
+        self as usize
+    }
 }
 
 /// Result of a request, as it is counted.
@@ -79,6 +84,11 @@ impl Outcome {
         }
     }
 
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
+    const fn index(self) -> usize {
+        self as usize
+    }
+
     /// Outcome of an admission.
     pub fn of(admission: &Admission) -> Self {
         match admission.outage() {
@@ -96,13 +106,7 @@ struct Tally([AtomicU64; 4]);
 
 impl Tally {
     fn add(&self, outcome: Outcome, count: u64) {
-        let place = match outcome {
-            Outcome::Allowed => &self.0[0],
-            Outcome::Refused => &self.0[1],
-            Outcome::Degraded => &self.0[2],
-            Outcome::Error => &self.0[3],
-        };
-        place.fetch_add(count, Ordering::Relaxed);
+        self.0[outcome.index()].fetch_add(count, Ordering::Relaxed);
     }
 
     fn read(&self) -> [u64; 4] {
@@ -110,11 +114,17 @@ impl Tally {
     }
 }
 
+/// Outcomes and latencies of one protocol.
+#[derive(Debug, Default)]
+struct ProtocolCounts {
+    outcomes: Tally,
+    latency: LatencyHistogram,
+}
+
 /// All counts of a server.
 #[derive(Debug, Default)]
 pub struct Counts {
-    protocols: [Tally; 6],
-    latencies: [LatencyHistogram; Protocol::ALL.len()],
+    protocols: [ProtocolCounts; Protocol::ALL.len()],
     rules: RuleCounts,
     /// Requests of a domain that the rules do not have.
     pub unknown_domain: AtomicU64,
@@ -124,30 +134,18 @@ impl Counts {
     /// Counts `count` requests of a protocol.
     #[inline]
     pub fn add(&self, protocol: Protocol, outcome: Outcome, count: u64) {
-        let tally = match protocol {
-            Protocol::Http => &self.protocols[0],
-            Protocol::Auth => &self.protocols[1],
-            Protocol::Throttle => &self.protocols[2],
-            Protocol::Resp => &self.protocols[3],
-            Protocol::Grpc => &self.protocols[4],
-            Protocol::Json => &self.protocols[5],
-        };
-        tally.add(outcome, count);
+        self.protocols[protocol.index()].outcomes.add(outcome, count);
     }
 
     /// Notes that `count` requests of a protocol took so long, since `began`.
     #[inline]
     pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
-        let place = Protocol::ALL.iter().position(|other| *other == protocol);
-        if let Some(latency) = place.and_then(|place| self.latencies.get(place)) {
-            latency.add(began.elapsed(), count);
-        }
+        self.protocols[protocol.index()].latency.add(began.elapsed(), count);
     }
 
     /// Latencies by protocol.
     pub fn latencies(&self) -> [(Protocol, LatencySnapshot); Protocol::ALL.len()] {
-        let mut seen = self.latencies.iter().map(LatencyHistogram::read);
-        Protocol::ALL.map(|protocol| (protocol, seen.next().unwrap_or_default()))
+        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].latency.read()))
     }
 
     /// Counts a request that was judged, for its protocol and for each rule that had a say.
@@ -177,9 +175,8 @@ impl Counts {
     }
 
     /// Counts by protocol, with outcomes in the order of [`Outcome::ALL`].
-    pub fn protocols(&self) -> [(Protocol, [u64; 4]); 6] {
-        let mut tallies = self.protocols.iter().map(Tally::read);
-        Protocol::ALL.map(|protocol| (protocol, tallies.next().unwrap_or_default()))
+    pub fn protocols(&self) -> [(Protocol, [u64; 4]); Protocol::ALL.len()] {
+        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].outcomes.read()))
     }
 
     /// The same for each rule: allowed, refused by it, degraded, refused by another.
@@ -268,13 +265,7 @@ impl RuleCounts {
         let mut last = (first, decision.passes());
         let add = |(rule, passes): (&tollgate::core::rule::ActiveRule, bool)| {
             let tally = table.tallies.get(rule.index()).unwrap_or(&self.others);
-            let place = match outcome {
-                Outcome::Degraded => &tally.0[2],
-                Outcome::Allowed => &tally.0[0],
-                Outcome::Refused | Outcome::Error if passes => &tally.0[3],
-                Outcome::Refused | Outcome::Error => &tally.0[1],
-            };
-            place.fetch_add(1, Ordering::Relaxed);
+            tally.add(of_rule(outcome, passes), 1);
         };
         // The limits of a rule follow each other, and one request counts once.
         for (rule, decision) in findings {
@@ -317,15 +308,8 @@ impl RuleCounts {
             }
             let mut own = rest.iter().filter(|other| rule(other) == Some(index));
             let tally = table.tallies.get(index).unwrap_or(&self.others);
-            let place = match outcome {
-                Outcome::Degraded => &tally.0[2],
-                Outcome::Allowed => &tally.0[0],
-                Outcome::Refused | Outcome::Error => {
-                    let over = own.any(|status| status.code == Code::OverLimit);
-                    if over { &tally.0[1] } else { &tally.0[3] }
-                }
-            };
-            place.fetch_add(1, Ordering::Relaxed);
+            let passes = !own.any(|status| status.code == Code::OverLimit);
+            tally.add(of_rule(outcome, passes), 1);
         }
     }
 
@@ -368,5 +352,14 @@ impl RuleCounts {
             rows.push(("".into(), "(others)".into(), others));
         }
         rows
+    }
+}
+
+/// Outcome of a request for one of its rules: in place of an error, a refusal by another rule.
+const fn of_rule(outcome: Outcome, passes: bool) -> Outcome {
+    match outcome {
+        Outcome::Refused | Outcome::Error if passes => Outcome::Error,
+        Outcome::Refused | Outcome::Error => Outcome::Refused,
+        Outcome::Allowed | Outcome::Degraded => outcome,
     }
 }

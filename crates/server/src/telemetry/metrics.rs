@@ -68,86 +68,65 @@ fn latencies(server: &ServerState, page: &mut Page) {
 
 fn limiter(server: &ServerState, page: &mut Page) {
     let stats = server.limiter.stats();
-    page.one(
+    page.counter(
         "tollgate_deny_cache_refusals_total",
-        "counter",
         "Refusals from the deny cache, without asking the store.",
         stats.cached,
     );
-    page.one(
-        "tollgate_guard_refusals_total",
-        "counter",
-        "Refusals by a local guard.",
-        stats.guarded,
-    );
-    page.one(
+    page.counter("tollgate_guard_refusals_total", "Refusals by a local guard.", stats.guarded);
+    page.counter(
         "tollgate_shadow_refused_total",
-        "counter",
         "Requests that a shadow rule would have refused.",
         stats.shadow_refused,
     );
-    page.one(
+    page.counter(
         "tollgate_debts_settled_total",
-        "counter",
         "Debts of outages settled with the store.",
         stats.debited,
     );
-    page.one(
+    page.counter(
         "tollgate_lost_chores_total",
-        "counter",
         "Releases, credits and refusals that never reached the store.",
         stats.lost_chores,
     );
-    page.one(
-        "tollgate_nodes",
-        "gauge",
-        "Nodes that share the store, as last counted.",
-        stats.nodes,
-    );
+    page.gauge("tollgate_nodes", "Nodes that share the store, as last counted.", stats.nodes);
 }
 
 fn rules(server: &ServerState, page: &mut Page) {
     let rules = &server.rules;
-    page.one(
+    page.gauge(
         "tollgate_rules_version",
-        "gauge",
         "Version of the rules that apply.",
         server.limiter.rules().version(),
     );
-    page.one(
+    page.counter(
         "tollgate_rules_applied_total",
-        "counter",
         "Times that new rules were applied.",
         rules.applied.load(Ordering::Relaxed),
     );
-    page.one(
+    page.counter(
         "tollgate_rules_rejected_total",
-        "counter",
         "Times that rules were rejected.",
         rules.rejected.load(Ordering::Relaxed),
     );
-    page.one(
+    page.gauge(
         "tollgate_rules_trouble",
-        "gauge",
         "1 if the current rules of the authority do not apply.",
         u64::from(rules.trouble().is_some()),
     );
-    page.one(
+    page.counter(
         "tollgate_unknown_domain_total",
-        "counter",
         "Requests of unknown domains, which pass.",
         server.counts.unknown_domain.load(Ordering::Relaxed),
     );
-    page.one(
+    page.gauge(
         "tollgate_state_trouble",
-        "gauge",
         "1 if the last good rules cannot be saved in --state-dir.",
         u64::from(server.state_trouble().is_some()),
     );
     envoy_rules(server, page);
-    page.one(
+    page.gauge(
         "tollgate_ready",
-        "gauge",
         "1 if the server is ready for requests.",
         u64::from(server.readiness() == Readiness::Ready),
     );
@@ -155,27 +134,23 @@ fn rules(server: &ServerState, page: &mut Page) {
 
 fn envoy_rules(server: &ServerState, page: &mut Page) {
     let envoy = &server.envoy;
-    page.one(
+    page.gauge(
         "tollgate_envoy_rules_version",
-        "gauge",
         "Sets of Envoy's rules applied so far; the last one applies.",
         server.limiter.envoy_rules().version(),
     );
-    page.one(
+    page.counter(
         "tollgate_envoy_rules_rejected_total",
-        "counter",
         "Times that Envoy's files were rejected.",
         envoy.rejected.load(Ordering::Relaxed),
     );
-    page.one(
+    page.gauge(
         "tollgate_envoy_rules_trouble",
-        "gauge",
         "1 if the current Envoy files do not apply.",
         u64::from(envoy.trouble().is_some()),
     );
-    page.one(
+    page.counter(
         "tollgate_envoy_unknown_domain_total",
-        "counter",
         "Calls of unknown domains, which pass.",
         envoy.unknown_domain.load(Ordering::Relaxed),
     );
@@ -233,75 +208,58 @@ fn tls(server: &ServerState, page: &mut Page) {
         ),
     ];
     for (name, help, count) in rows {
-        page.one(name, "counter", help, count.load(Ordering::Relaxed));
+        page.counter(name, help, count.load(Ordering::Relaxed));
     }
     let trouble = u64::from(tls.trouble().is_some());
-    page.one("tollgate_tls_trouble", "gauge", "1 if the current files are not in use.", trouble);
+    page.gauge("tollgate_tls_trouble", "1 if the current files are not in use.", trouble);
 }
 
 fn store(server: &ServerState, page: &mut Page) {
     let store = server.limiter.store();
-    page.one("tollgate_store_up", "gauge", "1 if the store answers.", u64::from(store.is_up()));
+    page.gauge("tollgate_store_up", "1 if the store answers.", u64::from(store.is_up()));
     match store {
         AnyStore::Embedded(store) => {
             let stats = store.stats();
             let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-            page.one("tollgate_keys", "gauge", "Keys that have a counter.", count(stats.keys));
-            page.one(
-                "tollgate_table_bytes",
-                "gauge",
-                "Bytes of the tables.",
-                count(stats.table_bytes),
-            );
-            page.one(
+            page.gauge("tollgate_keys", "Keys that have a counter.", count(stats.keys));
+            page.gauge("tollgate_table_bytes", "Bytes of the tables.", count(stats.table_bytes));
+            page.counter(
                 "tollgate_keys_overflowed_total",
-                "counter",
                 "Charges that found the store full.",
                 stats.overflowed,
             );
-            page.one(
+            page.counter(
                 "tollgate_keys_reclaimed_total",
-                "counter",
                 "Idle keys dropped to make room.",
                 stats.reclaimed,
             );
         }
         AnyStore::Redis(store, _) => {
             let stats = store.stats();
-            page.one("tollgate_redis_runs_total", "counter", "Runs of the script.", stats.runs);
-            page.one(
-                "tollgate_redis_requests_total",
-                "counter",
-                "Requests sent in them.",
-                stats.requests,
-            );
-            page.one(
+            page.counter("tollgate_redis_runs_total", "Runs of the script.", stats.runs);
+            page.counter("tollgate_redis_requests_total", "Requests sent in them.", stats.requests);
+            page.counter(
                 "tollgate_redis_poisoned_total",
-                "counter",
                 "Stored values in an unknown format.",
                 stats.poisoned,
             );
-            page.one(
+            page.counter(
                 "tollgate_redis_twin_mismatches_total",
-                "counter",
                 "Decisions on which script and server disagreed; always 0.",
                 stats.twin_mismatches,
             );
-            page.one(
+            page.counter(
                 "tollgate_redis_timeouts_total",
-                "counter",
                 "Calls that were not answered in time.",
                 stats.timeouts,
             );
-            page.one(
+            page.counter(
                 "tollgate_redis_reconnects_total",
-                "counter",
                 "Connections made beyond the first.",
                 stats.reconnects,
             );
-            page.one(
+            page.gauge(
                 "tollgate_redis_breaker_open",
-                "gauge",
                 "1 if calls fail at once.",
                 u64::from(stats.breaker_open),
             );
@@ -342,8 +300,13 @@ impl Page {
         let _ = writeln!(self.0, " {value}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.head(name, kind, help);
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        self.row(name, &[], value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "gauge", help);
         self.row(name, &[], value);
     }
 }

@@ -1,8 +1,6 @@
 //! Checks, peeks, batches and reservations.
 
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -19,6 +17,7 @@ use super::write;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::state::ServerState;
+use crate::store::at_once;
 use crate::telemetry::counts::{InFlightRequest, Protocol};
 
 /// The longest body: an ask with all the attributes it may have, of usual length.
@@ -117,7 +116,7 @@ pub(super) fn judge(
     patience: Duration,
     in_flight: Option<InFlightRequest<'_>>,
 ) -> Admission {
-    let admission = at_once(pin!(server.limiter.admit_within(ask, patience)));
+    let admission = at_once(server.limiter.admit_within(ask, patience));
     in_flight.map(InFlightRequest::end);
     server.record(Protocol::Http, ask, &admission);
     admission
@@ -136,14 +135,6 @@ pub(super) async fn judge_far(
     in_flight.map(InFlightRequest::end);
     server.record(Protocol::Http, ask, &admission);
     admission
-}
-
-/// Polls a future of the embedded store, which is always ready.
-fn at_once<T>(asked: Pin<&mut impl Future<Output = T>>) -> T {
-    match asked.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("the embedded store never waits"),
-    }
 }
 
 /// The answer, written.

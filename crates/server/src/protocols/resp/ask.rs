@@ -3,9 +3,7 @@
 //!
 //! A question owns its words, so that it can wait while its connection reads on.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -50,12 +48,6 @@ pub(super) enum StoreCommand {
         /// Keys of `CL.THROTTLE`.
         keys: Vec<Box<[u8]>>,
     },
-}
-
-/// Polls what is ready at once, as everything on the embedded store is.
-pub(super) fn at_once(future: impl Future<Output = ()>) {
-    let ready = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
-    debug_assert_eq!(ready, Poll::Ready(()), "the embedded store never waits");
 }
 
 impl StoreCommand {

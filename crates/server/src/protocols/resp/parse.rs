@@ -4,6 +4,11 @@
 //! command is an array of bulk strings, or an inline line of words as people type them. What comes
 //! in never nests, so there is no recursion, and every length is bounded before it is believed.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "places in a buffer of some kilobytes cannot overflow"
+)]
+
 use std::fmt;
 use std::ops::Range;
 
@@ -89,21 +94,21 @@ fn array(input: &[u8], args: &mut Args) -> Result<Option<usize>, ProtocolError> 
             Some(b'$') => {}
             Some(other) => return Err(ProtocolError::Expected(*other)),
         }
-        let begin = at.saturating_add(1);
+        let begin = at + 1;
         let Some((length, start)) = number(input, begin, MAX_BULK, ProtocolError::Bulk)? else {
             return incomplete(input);
         };
-        let end = start.saturating_add(length);
-        if end.saturating_add(2) > MAX_COMMAND {
+        let end = start + length;
+        if end + 2 > MAX_COMMAND {
             return Err(ProtocolError::Command);
         }
-        match input.get(end..end.saturating_add(2)) {
+        match input.get(end..end + 2) {
             None => return incomplete(input),
             Some(b"\r\n") => {}
             Some(_) => return Err(ProtocolError::Unterminated),
         }
         args.push(start..end);
-        at = end.saturating_add(2);
+        at = end + 2;
     }
     Ok(Some(at))
 }
@@ -124,20 +129,20 @@ fn number(
     const DIGITS: usize = 6;
     let mut value = 0_usize;
     for digits in 0..=DIGITS {
-        let place = at.saturating_add(digits);
+        let place = at + digits;
         match input.get(place) {
             None => return Ok(None),
             Some(byte @ b'0'..=b'9') if digits < DIGITS => {
-                let digit = usize::from(byte.wrapping_sub(b'0'));
-                value = value.wrapping_mul(10).wrapping_add(digit);
+                let digit = usize::from(byte - b'0');
+                value = value * 10 + digit;
             }
             Some(b'\r') if digits > 0 => {
                 if value > most {
                     return Err(error);
                 }
-                return match input.get(place.saturating_add(1)) {
+                return match input.get(place + 1) {
                     None => Ok(None),
-                    Some(b'\n') => Ok(Some((value, place.saturating_add(2)))),
+                    Some(b'\n') => Ok(Some((value, place + 2))),
                     Some(_) => Err(ProtocolError::Unterminated),
                 };
             }
@@ -163,7 +168,7 @@ fn inline(input: &[u8], args: &mut Args) -> Result<Option<usize>, ProtocolError>
     let mut at = 0_usize;
     while let Some(byte) = line.get(at) {
         if matches!(byte, b' ' | b'\t') {
-            at = at.saturating_add(1);
+            at += 1;
             continue;
         }
         if args.len() >= MAX_ARGS {
@@ -174,21 +179,21 @@ fn inline(input: &[u8], args: &mut Args) -> Result<Option<usize>, ProtocolError>
             let inner = rest.get(1..).unwrap_or_default();
             let length = inner.iter().position(|byte| *byte == quote);
             let length = length.ok_or(ProtocolError::Quotes)?;
-            let start = at.saturating_add(1);
-            let end = start.saturating_add(length);
+            let start = at + 1;
+            let end = start + length;
             args.push(start..end);
-            at = end.saturating_add(1);
+            at = end + 1;
             if !matches!(line.get(at), None | Some(b' ' | b'\t')) {
                 return Err(ProtocolError::Quotes);
             }
         } else {
             let length = rest.iter().position(|byte| matches!(byte, b' ' | b'\t'));
-            let end = at.saturating_add(length.unwrap_or(rest.len()));
+            let end = at + length.unwrap_or(rest.len());
             args.push(at..end);
             at = end;
         }
     }
-    Ok(Some(newline.saturating_add(1)))
+    Ok(Some(newline + 1))
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! A command is answered at once, into the buffer of replies; on a store that takes a trip,
 //! decisions are handed back to be awaited, and everything else is answered as before.
 
+#![expect(clippy::arithmetic_side_effects, reason = "numbers of words of a command: 256 at most")]
+
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use super::reply::{self, RespVersion};
 use super::throttle::{LimitCache, Throttle};
 use crate::listener::Listener;
 use crate::state::ServerState;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, at_once};
 use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{RefusalRecord, cut};
 
@@ -165,7 +167,7 @@ impl Session {
                 AfterCommand::Ask(question)
             }
             Ok(question) => {
-                ask::at_once(question.answer(server, self.version, out));
+                at_once(question.answer(server, self.version, out));
                 AfterCommand::Answered
             }
             Err(wrong) => {
@@ -196,17 +198,15 @@ impl Session {
         }
         while at < words.1.len() {
             let option = nth(words, at);
-            if option.eq_ignore_ascii_case(b"AUTH") && at.saturating_add(2) < words.1.len() {
-                let (user, password) = (at.saturating_add(1), at.saturating_add(2));
+            if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < words.1.len() {
+                let (user, password) = (at + 1, at + 2);
                 if !self.log_in(nth(words, user), nth(words, password), server) {
                     return reply::error(WRONG_PASSWORD, out);
                 }
-                at = at.saturating_add(3);
-            } else if option.eq_ignore_ascii_case(b"SETNAME")
-                && at.saturating_add(1) < words.1.len()
-            {
-                self.rename(nth(words, at.saturating_add(1)));
-                at = at.saturating_add(2);
+                at += 3;
+            } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < words.1.len() {
+                self.rename(nth(words, at + 1));
+                at += 2;
             } else {
                 return reply::error("ERR syntax error in HELLO", out);
             }
