@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
+.PHONY: help run tour test lint lint-features lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,10 +23,13 @@ test: cargo-is-here redis-is-here clients-are-here ## Run all tests and doctests
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" \
 		$(CARGO) test --locked --release -p tollgate-embedded --test loom
 
-lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings are errors
+lint: cargo-is-here lint-features ## Check formatting, clippy, features and the documentation; warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
+
+lint-features: cargo-is-here ## Check each crate with each of its features alone
+	CARGO="$(CARGO)" .ci/features
 
 lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers, and for the interop tests
 	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets -- -D warnings

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
-use tollgate_server::doors::grpc::proto::envoy::service::ratelimit::v3 as rls;
+use tollgate_server::protocols::grpc::proto::envoy::service::ratelimit::v3 as rls;
 use tonic::transport::server::TcpIncoming;
 
 use rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};

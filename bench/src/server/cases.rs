@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use prost::Message as _;
 use tollgate_harness::RedisServer;
-use tollgate_server::doors::grpc::proto::envoy;
+use tollgate_server::protocols::grpc::proto::envoy;
 
 use super::memory;
 use super::program::{Program, Scratch};
@@ -149,9 +149,11 @@ fn answer_length(at: SocketAddr) -> usize {
 }
 
 /// Says how many were allowed, and that none was anything else.
-fn exact(server: &Program, door: &str) {
+fn exact(server: &Program, protocol: &str) {
     let count = |outcome: &str| {
-        server.metric(&format!("tollgate_requests_total{{door=\"{door}\",outcome=\"{outcome}\"}}"))
+        server.metric(&format!(
+            "tollgate_requests_total{{protocol=\"{protocol}\",outcome=\"{outcome}\"}}"
+        ))
     };
     let [allowed, refused, degraded, errors] =
         ["allowed", "refused", "degraded", "error"].map(count);

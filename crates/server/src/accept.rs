@@ -1,19 +1,28 @@
 //! Accepting connections: without delays of small packets, without dying of a full table, and no
-//! more than a door may have.
+//! more than a listener may have.
+//!
+//! [`serve`] is the accept loop of every listener that runs on the server's runtime. The Redis
+//! protocol has threads of its own, and shares [`next`] and [`OpenConnection`].
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::room::Connections;
+use crate::listener::Listener;
+use crate::state::ServerState;
+use crate::tls::Alpn;
 
-/// How long to wait after the system refused: descriptors come back as connections end.
+/// Pause after a failed accept: descriptors come back as connections end.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Every how many times it is told that none can be accepted: ten seconds, if one listener has to wait.
+/// Failures per log line: ten seconds, if one listener has to wait.
 const TELL_EVERY: u64 = 200;
 
 /// Connections that may wait to be accepted.
@@ -26,7 +35,7 @@ const BACKLOG: i32 = 1024;
 /// When that is not possible; with the address.
 pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let wrong = |error: std::io::Error| {
-        std::io::Error::new(error.kind(), format!("{address} cannot be listened at: {error}"))
+        std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
     };
     let listener = std::net::TcpListener::bind(address).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
@@ -46,7 +55,7 @@ pub(crate) fn raise_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// How often none could be accepted since one was, at all listeners.
+/// Failed accepts since the last good one, at all listeners.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// The next connection, however long that takes.
@@ -69,7 +78,7 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
                 ) {
                     let times = FAILED.fetch_add(1, Ordering::Relaxed);
                     if times.is_multiple_of(TELL_EVERY) {
-                        tracing::warn!(%error, times, "no connection can be accepted at present");
+                        tracing::warn!(%error, times, "cannot accept connections");
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -78,13 +87,133 @@ pub(crate) async fn next(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// Counts one more connection, unless there are too many.
-pub(crate) fn admit(connections: &Connections, most: usize) -> bool {
-    let most = u64::try_from(most).unwrap_or(u64::MAX);
-    let more = |open: u64| (open < most).then(|| open.saturating_add(1));
-    let admitted =
-        connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-    let count = if admitted { &connections.accepted } else { &connections.turned_away };
-    count.fetch_add(1, Ordering::Relaxed);
-    admitted
+/// A connection that counts as open until this is dropped.
+pub(crate) struct OpenConnection {
+    server: Arc<ServerState>,
+    listener: Listener,
+}
+
+impl OpenConnection {
+    /// Counts one more connection, unless there are too many.
+    pub(crate) fn admit(server: &Arc<ServerState>, listener: Listener) -> Option<Self> {
+        let most = u64::try_from(server.settings.max_connections).unwrap_or(u64::MAX);
+        let more = |open: u64| (open < most).then(|| open.saturating_add(1));
+        let connections = &server.connections[listener];
+        let admitted =
+            connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        let count = if admitted { &connections.accepted } else { &connections.turned_away };
+        count.fetch_add(1, Ordering::Relaxed);
+        admitted.then(|| Self { server: Arc::clone(server), listener })
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.server.connections[self.listener].open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A socket that is bound, and what serving it takes.
+pub(crate) struct BoundListener {
+    pub(crate) listener: Listener,
+    pub(crate) socket: std::net::TcpListener,
+    pub(crate) server: Arc<ServerState>,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Set if only this machine reaches it.
+    pub(crate) local: bool,
+}
+
+/// A connection that was accepted, apart from its stream.
+pub(crate) struct ConnectionContext {
+    pub(crate) server: Arc<ServerState>,
+    pub(crate) listener: Listener,
+    pub(crate) peer: SocketAddr,
+    /// Set if only this machine reaches the listener.
+    pub(crate) local: bool,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+impl ConnectionContext {
+    /// Counts that it was closed because its client took too long.
+    pub(crate) fn timed_out(&self) {
+        self.server.connections[self.listener].timed_out.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves the connections of a listener.
+pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
+    /// Application protocol, under TLS.
+    const ALPN: Alpn;
+
+    /// Response to a client above `--max-connections`, in the clear, before its connection is closed.
+    const TOO_MANY: &'static [u8];
+
+    /// Serves one connection to its end.
+    fn serve<S>(self, stream: S, connection: ConnectionContext) -> impl Future<Output = ()> + Send
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+}
+
+/// Serves until told to stop, and then until the last connection has ended.
+pub(crate) async fn serve(bound: BoundListener, protocol: impl ServeConnection) {
+    let BoundListener { listener, socket, server, mut stop, local } = bound;
+    let Ok(socket) = TcpListener::from_std(socket) else { return };
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = next(&socket) => {
+                let Some(open) = OpenConnection::admit(&server, listener) else {
+                    turn_away(stream, &server, &protocol);
+                    continue;
+                };
+                let Ok(peer) = stream.peer_addr() else { continue };
+                let (server, stop) = (Arc::clone(&server), stop.clone());
+                let connection = ConnectionContext { server, listener, peer, local, stop };
+                tasks.spawn(begin(stream, connection, protocol.clone(), open));
+            }
+            () = stopped(&mut stop) => break,
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+    drop(socket);
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    // Those that do not end in time are cut when the set is dropped.
+    let _ = tokio::time::timeout(server.settings.drain_timeout, ended).await;
+}
+
+/// Waits until the server is told to stop.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // If nobody can tell any more, there is nothing to serve for.
+    let _ = stop.wait_for(|stopped| *stopped).await;
+}
+
+/// Shakes hands if there is a certificate, and serves.
+async fn begin<P: ServeConnection>(
+    stream: TcpStream,
+    mut connection: ConnectionContext,
+    protocol: P,
+    _open: OpenConnection,
+) {
+    let Some(tls) = connection.server.tls.clone() else {
+        return protocol.serve(stream, connection).await;
+    };
+    let shaken = tokio::select! {
+        shaken = tls.accept(stream, P::ALPN) => shaken,
+        // Whoever has not asked yet is owed nothing.
+        () = stopped(&mut connection.stop) => return,
+    };
+    // What became of a handshake that failed is counted there.
+    if let Ok(stream) = shaken {
+        protocol.serve(stream, connection).await;
+    }
+}
+
+/// Says why, if that can be said without shaking hands, and closes.
+fn turn_away<P: ServeConnection>(stream: TcpStream, server: &ServerState, _: &P) {
+    use std::io::Write as _;
+    if server.tls.is_none()
+        && let Ok(mut stream) = stream.into_std()
+    {
+        let _ = stream.write_all(P::TOO_MANY);
+    }
 }

@@ -9,20 +9,23 @@
 mod accept;
 pub mod admin;
 pub mod cli;
-pub mod doors;
 pub mod envoy;
+mod failed_logins;
 #[cfg(test)]
 mod fuzz;
-mod guesses;
 mod http;
-mod room;
+mod listener;
+pub mod protocols;
 pub mod rules;
 mod server;
 pub mod settings;
+mod state;
 mod store;
+mod sync;
 pub mod telemetry;
 pub mod tls;
 
-pub use room::{Connections, Readiness, Room};
-pub use server::{Addresses, Server, StartError};
+pub use listener::{Listener, PerListener};
+pub use server::{Server, StartError};
+pub use state::{Connections, Readiness, ServerState};
 pub use store::{AnyStore, StoreTime};

@@ -9,46 +9,38 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Limiter;
 
-use crate::doors::{self, grpc, resp};
-use crate::room::Room;
+use crate::accept::{self, BoundListener};
+use crate::listener::{AnnounceDrain, Listener, PerListener};
 use crate::settings::Settings;
-use crate::settings::value::Listen;
+use crate::settings::value::ListenAddress;
+use crate::state::ServerState;
 use crate::store::AnyStore;
-use crate::telemetry::events::{Events, Passing};
+use crate::telemetry::events::{EventForwarder, Events};
 use crate::telemetry::log::LevelHandle;
 use crate::tls::{Tls, TlsError};
-use crate::{accept, admin, envoy, rules};
+use crate::{envoy, rules};
 
 /// A server that runs until [`Server::stop`]. Dropped, it ends at once.
-#[derive(Debug)]
 pub struct Server {
-    room: Arc<Room>,
-    addresses: Addresses,
+    state: Arc<ServerState>,
+    addresses: PerListener<Option<SocketAddr>>,
     stop: watch::Sender<bool>,
-    tasks: JoinSet<()>,
+    listeners: JoinSet<()>,
     followers: JoinSet<()>,
-    threads: Option<resp::Threads>,
-    health: Option<grpc::Health>,
+    announcements: Vec<AnnounceDrain>,
 }
 
-/// Where a server listens; `None` for a door that is off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
-    /// HTTP.
-    pub http: Option<SocketAddr>,
-    /// Envoy's rate limit service.
-    pub grpc: Option<SocketAddr>,
-    /// The Redis protocol.
-    pub resp: Option<SocketAddr>,
-    /// The admin API.
-    pub admin: Option<SocketAddr>,
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
 }
 
-/// Why a server does not start.
+/// Error of a server that cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A door cannot be opened.
+    /// A listener cannot be opened.
     Listen(std::io::Error),
     /// The store cannot be used as it is described.
     Store(tollgate::redis::ConnectError),
@@ -83,123 +75,112 @@ impl From<std::io::Error> for StartError {
 }
 
 impl Server {
-    /// Opens the store and the doors, and serves. A Redis or rules that are not there are waited
-    /// for: the server starts, and says what it lacks.
+    /// Opens the store and the listeners, and serves. Redis and the rules need not be there yet: the
+    /// server starts, reports what is missing, and retries.
     ///
     /// # Errors
     ///
     /// When an address is taken, or the store or the certificate cannot be used as it is described.
     pub async fn start(settings: Settings, level: LevelHandle) -> Result<Self, StartError> {
-        let listen = |listen: Listen| match listen {
-            Listen::Off => Ok(None),
-            Listen::At(address) => accept::bind(address).map(Some),
-        };
-        let (http, resp) = (listen(settings.http)?, listen(settings.resp)?);
-        let (admin, grpc) = (listen(settings.admin)?, listen(settings.grpc)?);
-        let at = |listener: &Option<std::net::TcpListener>| {
-            listener.as_ref().and_then(|listener| listener.local_addr().ok())
-        };
-        let addresses =
-            Addresses { http: at(&http), grpc: at(&grpc), resp: at(&resp), admin: at(&admin) };
-        let room = Arc::new(furnish(settings, level).await?);
-        rules::start(&room).await;
-        room.envoy.start(&room.limiter, &room.rules);
+        let mut sockets = Vec::new();
+        for listener in Listener::ALL {
+            if let ListenAddress::At(address) = settings.listen[listener] {
+                sockets.push((listener, accept::bind(address)?));
+            }
+        }
+        let state = Arc::new(open_state(settings, level).await?);
+        rules::start(&state).await;
+        state.envoy.start(&state.limiter, &state.rules);
         let (stop, stopped) = watch::channel(false);
-        let mut tasks = JoinSet::new();
-        let threads = resp.map(|listener| resp::start(listener, &room, &stopped)).transpose()?;
-        if let Some(listener) = http {
-            tasks.spawn(doors::http::serve(listener, Arc::clone(&room), stopped.clone()));
-        }
-        if let Some(listener) = admin {
-            tasks.spawn(admin::serve(listener, Arc::clone(&room), stopped.clone()));
-        }
-        let mut health = None;
-        if let Some(listener) = grpc {
-            let local = addresses.grpc.is_some_and(|address| address.ip().is_loopback());
-            let door = grpc::Door::new(&room, local).await?;
-            health = Some(door.health());
-            tasks.spawn(door.serve(listener, stopped));
+        let mut addresses = PerListener::default();
+        let (mut listeners, mut announcements) = (JoinSet::new(), Vec::new());
+        for (listener, socket) in sockets {
+            let address = socket.local_addr()?;
+            addresses[listener] = Some(address);
+            let (server, stop, local) =
+                (Arc::clone(&state), stopped.clone(), address.ip().is_loopback());
+            let serving =
+                listener.start(BoundListener { listener, socket, server, stop, local }).await?;
+            listeners.spawn(serving.run);
+            announcements.extend(serving.announce_drain);
         }
         let mut followers = JoinSet::new();
-        followers.spawn(rules::follow(Arc::clone(&room)));
-        followers.spawn(envoy::follow(Arc::clone(&room)));
-        if let Some(tls) = &room.tls {
+        followers.spawn(rules::follow(Arc::clone(&state)));
+        followers.spawn(envoy::follow(Arc::clone(&state)));
+        if let Some(tls) = &state.tls {
             followers.spawn(Arc::clone(tls).follow());
         }
-        Ok(Self { room, addresses, stop, tasks, followers, threads, health })
+        Ok(Self { state, addresses, stop, listeners, followers, announcements })
     }
 
-    /// Where it listens.
-    pub const fn addresses(&self) -> Addresses {
-        self.addresses
+    /// Address of a listener; `None` if it is off.
+    pub fn address(&self, listener: Listener) -> Option<SocketAddr> {
+        self.addresses[listener]
     }
 
-    /// What its doors share.
-    pub const fn room(&self) -> &Arc<Room> {
-        &self.room
+    /// State that its listeners share.
+    pub const fn state(&self) -> &Arc<ServerState> {
+        &self.state
     }
 
-    /// Looks at the rules and the certificate now, as on SIGHUP.
+    /// Reloads the rules and the certificate, as on SIGHUP.
     pub async fn reload(&self) {
-        if let Some(tls) = self.room.tls.clone() {
+        if let Some(tls) = self.state.tls.clone() {
             let _ = tokio::task::spawn_blocking(move || tls.look()).await;
         }
-        rules::look(&self.room).await;
-        envoy::look(&self.room).await;
+        rules::look(&self.state).await;
+        envoy::look(&self.state).await;
     }
 
     /// Turns readiness off, waits for `drain-delay`, serves what has arrived, and ends: at the
     /// latest after `drain-timeout`.
     pub async fn stop(mut self) {
-        self.room.drain();
-        if let Some(health) = &self.health {
-            health.tell(tonic_health::ServingStatus::NotServing).await;
+        self.state.drain();
+        for announcement in self.announcements.drain(..) {
+            announcement().await;
         }
-        tokio::time::sleep(self.room.settings.drain_delay).await;
+        tokio::time::sleep(self.state.settings.drain_delay).await;
         // Without anybody who serves there is nobody to tell.
         let _ = self.stop.send(true);
         self.followers.abort_all();
-        let patience = self.room.settings.drain_timeout.saturating_add(Duration::from_secs(1));
-        let ended = async {
-            while self.tasks.join_next().await.is_some() {}
-            if let Some(threads) = self.threads.take() {
-                let _ = tokio::task::spawn_blocking(|| threads.join()).await;
-            }
-        };
+        let patience = self.state.settings.drain_timeout.saturating_add(Duration::from_secs(1));
+        let ended = async { while self.listeners.join_next().await.is_some() {} };
         if tokio::time::timeout(patience, ended).await.is_err() {
-            tracing::warn!("connections were cut, as they did not end in time");
+            tracing::warn!("cut connections that did not end in time");
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.room.drain();
+        self.state.drain();
         self.followers.abort_all();
         let _ = self.stop.send(true);
     }
 }
 
-/// Makes the room: the store, the limiter on it, and who listens.
-async fn furnish(settings: Settings, level: LevelHandle) -> Result<Room, StartError> {
+/// Opens the store and the certificate, and builds the limiter.
+async fn open_state(settings: Settings, level: LevelHandle) -> Result<ServerState, StartError> {
     let tls = settings.tls.clone().map(Tls::open).transpose().map_err(StartError::Tls)?;
     let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
     if let AnyStore::Redis(store, _) = &store {
         for warning in store.warnings() {
-            tracing::warn!(%warning, "about the store");
+            tracing::warn!(%warning, "store warning");
         }
         if store.stats().connected == 0 {
-            tracing::warn!("Redis does not answer: limits are this node's share until it does");
+            tracing::warn!(
+                "Redis does not answer: this node enforces its share of each limit until it does"
+            );
         }
     }
     let events = Arc::new(Events::default());
     let mut builder = Limiter::builder(store)
         .fleet(&settings.fleet)
         .nodes(settings.nodes)
-        .observer(Passing(Arc::clone(&events)));
+        .observer(EventForwarder(Arc::clone(&events)));
     if let Some(secret) = settings.secret {
         builder = builder.secret(secret.0);
     }
     let tls = tls.map(Arc::new);
-    Room::new(builder.build(), settings, events, level, tls).map_err(StartError::Store)
+    ServerState::new(builder.build(), settings, events, level, tls).map_err(StartError::Store)
 }

@@ -1,9 +1,11 @@
-//! The store behind all doors: in this process, or in Redis.
+//! The store behind all listeners: in this process, or in Redis.
 //!
-//! An enum rather than a `dyn`: a door that finds the embedded one decides without leaving its
+//! An enum rather than a `dyn`: a protocol that finds the embedded one decides without leaving its
 //! thread, and nothing is boxed for it.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
 use tollgate::EmbeddedStore;
@@ -42,7 +44,7 @@ impl AnyStore {
         Ok(Self::Redis(store, StoreTime::default()))
     }
 
-    /// What it is, in a word.
+    /// Name of the store.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Embedded(_) => "embedded",
@@ -50,7 +52,7 @@ impl AnyStore {
         }
     }
 
-    /// Whether it answers at present, as far as is known.
+    /// Tells whether the store answers, as far as is known.
     pub fn is_up(&self) -> bool {
         match self {
             Self::Embedded(_) => true,
@@ -61,7 +63,7 @@ impl AnyStore {
         }
     }
 
-    /// What time it is by the store's clock, for what it was not asked about. Of Redis, as far as its
+    /// Current time by the store's clock, for requests that did not reach it. Of Redis, as far as its
     /// last answer tells; the epoch if there was none.
     pub fn now(&self) -> Timestamp {
         match self {
@@ -158,5 +160,14 @@ impl Store for AnyStore {
             Self::Embedded(store) => store.compare_and_set(name, expected, new).await,
             Self::Redis(store, _) => store.compare_and_set(name, expected, new).await,
         }
+    }
+}
+
+/// Polls a future of the embedded store on the stack: it is always ready.
+#[inline]
+pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }

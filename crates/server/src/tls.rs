@@ -13,7 +13,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,20 +23,22 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::sync::lock;
 pub(crate) use tokio_rustls::server::TlsStream;
 
-/// How long a handshake may take, as long as the head of a request may.
+/// Time limit for a handshake, the same as for the head of a request.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How often the files are looked at.
+/// Polling interval of the files.
 const POLL: Duration = Duration::from_secs(1);
 
 /// The longest file that is read: a chain has a few kilobytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a listener speaks, which is what it agrees to.
+/// Application protocol that a listener agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
+pub enum Alpn {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2, as gRPC does.
@@ -45,17 +47,17 @@ pub enum Speaks {
 
 /// A certificate and its key, as the files last had a good pair.
 pub struct Tls {
-    files: Files,
-    present: ArcSwap<Pair>,
+    files: TlsFiles,
+    present: ArcSwap<ServerConfigs>,
     /// The bytes that were looked at last, so that the same ones are not judged twice.
     seen: Mutex<u64>,
     hasher: RandomState,
     trouble: Mutex<Option<String>>,
-    /// Whether the key was open to others when it was looked at last.
+    /// Set if other users could read the key at the last check.
     open_to_others: AtomicBool,
-    /// How often another pair came to be used.
+    /// Times that a pair was loaded.
     pub loaded: AtomicU64,
-    /// How often the files had no good pair.
+    /// Times that the files had no usable pair.
     pub rejected: AtomicU64,
     /// Handshakes that failed.
     pub failed: AtomicU64,
@@ -63,22 +65,22 @@ pub struct Tls {
     pub timed_out: AtomicU64,
 }
 
-/// Where the certificate chain and the key are, as PEM.
+/// Paths of the certificate chain and the key, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub struct TlsFiles {
     /// The chain, the server's own certificate first.
     pub cert: PathBuf,
     /// The key.
     pub key: PathBuf,
 }
 
-/// Settings of connections, by what their listener speaks.
-struct Pair {
+/// TLS settings by application protocol.
+struct ServerConfigs {
     http1: Arc<ServerConfig>,
     http2: Arc<ServerConfig>,
 }
 
-/// Why a pair of files cannot be used.
+/// Error of a pair of files that cannot be used.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub struct TlsError(String);
 
@@ -101,8 +103,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// When it cannot be used: a server that was told to speak TLS must not start without.
-    pub fn open(files: Files) -> Result<Self, TlsError> {
+    /// When it cannot be used: a server with TLS configured must not start without it.
+    pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let read = files.read();
         let hasher = RandomState::new();
         let seen = Mutex::new(hasher.hash_one(&read));
@@ -130,19 +132,19 @@ impl Tls {
         if open && !before {
             tracing::warn!(
                 file = %self.files.key.display(),
-                "everybody on this machine can read or change the key: chmod it to 600"
+                "other users of this machine can read or change the key: chmod it to 600"
             );
         }
     }
 
-    /// What is wrong with what the files have now, if that is not what is used.
+    /// Error of the current files, if an older pair is in use.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// Looks at the files, and uses their pair from now on if it is another and good. Blocks.
     pub fn look(&self) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         // Who may read it can change while its bytes stay.
         self.look_at_key();
         let read = self.files.read();
@@ -155,16 +157,16 @@ impl Tls {
             Ok(pair) => {
                 self.present.store(Arc::new(pair));
                 self.loaded.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(file = %self.files.cert.display(), "another certificate is used");
+                tracing::info!(file = %self.files.cert.display(), "loaded a new certificate");
                 None
             }
             Err(error) => {
                 self.rejected.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "the certificate was not taken; the one before is still used");
+                tracing::error!(%error, "rejected the new certificate; the previous one is still used");
                 Some(error.to_string())
             }
         };
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *lock(&self.trouble) = trouble;
     }
 
     /// Follows the files until dropped.
@@ -184,16 +186,12 @@ impl Tls {
     /// # Errors
     ///
     /// When it does not speak TLS, or not this protocol, or takes too long. It is counted.
-    pub async fn accept(
-        &self,
-        stream: TcpStream,
-        speaks: Speaks,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn accept(&self, stream: TcpStream, alpn: Alpn) -> io::Result<TlsStream<TcpStream>> {
         let config = {
             let pair = self.present.load();
-            Arc::clone(match speaks {
-                Speaks::Http1 => &pair.http1,
-                Speaks::Http2 => &pair.http2,
+            Arc::clone(match alpn {
+                Alpn::Http1 => &pair.http1,
+                Alpn::Http2 => &pair.http2,
             })
         };
         let shaken = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
@@ -211,57 +209,60 @@ impl Tls {
     }
 }
 
-/// What the files hold. Has no `Debug`: half of it is the key.
+/// Contents of the files. Has no `Debug`: half of it is the key.
 #[derive(Hash)]
-struct Bytes {
+struct PemBytes {
     cert: Vec<u8>,
     key: Vec<u8>,
 }
 
-impl Files {
-    fn read(&self) -> Result<Bytes, TlsError> {
-        Ok(Bytes { cert: read(&self.cert)?, key: read(&self.key)? })
+impl TlsFiles {
+    fn read(&self) -> Result<PemBytes, TlsError> {
+        Ok(PemBytes { cert: read(&self.cert)?, key: read(&self.key)? })
     }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     use std::io::Read as _;
-    let wrong = |error: io::Error| TlsError(format!("{} cannot be read: {error}", path.display()));
+    let wrong = |error: io::Error| TlsError(format!("cannot read {}: {error}", path.display()));
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(wrong)?;
     file.take(MAX_FILE).read_to_end(&mut bytes).map_err(wrong)?;
     Ok(bytes)
 }
 
-impl Bytes {
-    fn pair(&self, files: &Files) -> Result<Pair, TlsError> {
+impl PemBytes {
+    fn pair(&self, files: &TlsFiles) -> Result<ServerConfigs, TlsError> {
         let (cert, key) = (files.cert.display(), files.key.display());
         let chain: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(&self.cert).collect::<Result<_, _>>().map_err(
-                |error| TlsError(format!("{cert} is no chain of PEM certificates: {error}")),
+                |error| TlsError(format!("{cert} is not a chain of PEM certificates: {error}")),
             )?;
         if chain.is_empty() {
             return Err(TlsError(format!("{cert} holds no PEM certificate")));
         }
         // The parser's own error is left out: it may quote a line of the file.
         let secret = PrivateKeyDer::from_pem_slice(&self.key)
-            .map_err(|_| TlsError(format!("{key} holds no PEM key that can be read")))?;
-        let build = |speaks: &[u8]| {
+            .map_err(|_| TlsError(format!("{key} holds no readable PEM key")))?;
+        let build = |alpn: &[u8]| {
             let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
                 .with_safe_default_protocol_versions()?
                 .with_no_client_auth();
             let mut config = builder.with_single_cert(chain.clone(), secret.clone_key())?;
-            config.alpn_protocols = vec![speaks.to_vec()];
+            config.alpn_protocols = vec![alpn.to_vec()];
             Ok(Arc::new(config))
         };
         let wrong = |error: tokio_rustls::rustls::Error| {
-            TlsError(format!("{cert} and {key} are no pair that can be used: {error}"))
+            TlsError(format!("cannot use {cert} with {key}: {error}"))
         };
-        Ok(Pair { http1: build(b"http/1.1").map_err(wrong)?, http2: build(b"h2").map_err(wrong)? })
+        Ok(ServerConfigs {
+            http1: build(b"http/1.1").map_err(wrong)?,
+            http2: build(b"h2").map_err(wrong)?,
+        })
     }
 }
 
-/// Whether others than the owner and the group may read or write the file.
+/// Tells whether users other than the owner and the group may read or write the file.
 fn is_open_to_others(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o006 != 0)
@@ -274,10 +275,10 @@ mod tests {
 
     use super::*;
 
-    fn pair(dir: &Path) -> Files {
+    fn pair(dir: &Path) -> TlsFiles {
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&key).unwrap();
-        let files = Files { cert: dir.join("cert.pem"), key: dir.join("key.pem") };
+        let files = TlsFiles { cert: dir.join("cert.pem"), key: dir.join("key.pem") };
         std::fs::write(&files.cert, cert.pem()).unwrap();
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
         files
@@ -297,7 +298,7 @@ mod tests {
         tokio::time::pause();
         let began = tokio::time::Instant::now();
 
-        let error = tls.accept(server, Speaks::Http1).await.unwrap_err();
+        let error = tls.accept(server, Alpn::Http1).await.unwrap_err();
 
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed().as_secs(), 10);

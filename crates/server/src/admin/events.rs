@@ -8,24 +8,24 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
 
+use crate::accept::stopped;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
-use crate::http::stopped;
-use crate::room::Room;
-use crate::telemetry::events::Listener;
+use crate::state::ServerState;
+use crate::telemetry::events::Subscriber;
 
-/// How often something is said when nothing happens, so that proxies keep the connection.
+/// Interval of keep-alive comments, so that proxies do not close the stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Parts that may wait for the client. Behind them events are dropped, and counted.
 const WAITING: usize = 16;
 
-pub(super) fn stream(room: &Room, ending: watch::Receiver<bool>) -> Response<Body> {
-    let Some(listener) = room.events.listen() else {
-        return Problem::new(503, "too many listen already").retry_after(5).into();
+pub(super) fn stream(server: &ServerState, ending: watch::Receiver<bool>) -> Response<Body> {
+    let Some(subscriber) = server.events.subscribe() else {
+        return Problem::new(503, "too many event streams are open").retry_after(5).into();
     };
     let (parts, body) = mpsc::channel(WAITING);
-    tokio::spawn(pass_on(listener, parts, ending));
+    tokio::spawn(pass_on(subscriber, parts, ending));
     let mut response = Response::new(Body::Stream(body));
     let kind = HeaderValue::from_static("text/event-stream");
     response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -34,7 +34,7 @@ pub(super) fn stream(room: &Room, ending: watch::Receiver<bool>) -> Response<Bod
 
 /// Passes events on until the client leaves or the server ends.
 async fn pass_on(
-    mut listener: Listener,
+    mut subscriber: Subscriber,
     parts: mpsc::Sender<Bytes>,
     mut ending: watch::Receiver<bool>,
 ) {
@@ -45,7 +45,7 @@ async fn pass_on(
             () = stopped(&mut ending) => return,
         }
         next = tokio::select! {
-            told = listener.receiver.recv() => match told {
+            told = subscriber.receiver.recv() => match told {
                 Ok(told) => format!("event: {}\ndata: {}\n\n", told.name, told.data).into(),
                 Err(RecvError::Lagged(missed)) => {
                     format!("event: missed\ndata: {{\"events\":{missed}}}\n\n").into()

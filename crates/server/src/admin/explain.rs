@@ -1,6 +1,6 @@
 //! Explain: what every rule says about a request, without charging it.
 //!
-//! The request is described as at the HTTP door, by attributes, or as Envoy does, by descriptors.
+//! The request is described as at the HTTP listener, by attributes, or as Envoy does, by descriptors.
 
 use std::sync::Arc;
 
@@ -11,44 +11,44 @@ use serde_json::json as object;
 use tollgate::envoy::{Answer, Code, Mode, Rule};
 use tollgate::{Explanation, Fate};
 
-use crate::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use crate::doors::grpc::{self, Explained, explain};
-use crate::doors::http::{Check, MAX_BODY, read};
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
-use crate::room::{Room, millis_up};
+use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::protocols::grpc::{self, CallExplanation, explain};
+use crate::protocols::http::{CheckRequest, MAX_BODY, read};
+use crate::state::{ServerState, millis_up};
 use crate::telemetry::refusals::reason;
 
-pub(super) async fn answer(room: &Arc<Room>, call: Call) -> Response<Body> {
+pub(super) async fn answer(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
     let explained = async {
         let bytes = body::read(call.request.into_body(), MAX_BODY).await?;
-        let Kind { descriptors } = read(&bytes)?;
+        let QuestionKind { descriptors } = read(&bytes)?;
         if descriptors.is_some() {
-            return answer_envoy(room, &bytes).await;
+            return answer_envoy(server, &bytes).await;
         }
-        let check: Check<'_> = read(&bytes)?;
-        let explanation = room.limiter.explain(&check.ask()?).await;
+        let check: CheckRequest<'_> = read(&bytes)?;
+        let explanation = server.limiter.explain(&check.ask()?).await;
         Ok::<_, Problem>(json(StatusCode::OK, &shown(&explanation)))
     };
     explained.await.unwrap_or_else(Into::into)
 }
 
-/// What tells the two kinds of question apart.
+/// Distinguishes the two kinds of request.
 #[derive(Deserialize)]
-struct Kind {
+struct QuestionKind {
     #[serde(default)]
     descriptors: Option<IgnoredAny>,
 }
 
-async fn answer_envoy(room: &Room, bytes: &[u8]) -> Result<Response<Body>, Problem> {
+async fn answer_envoy(server: &ServerState, bytes: &[u8]) -> Result<Response<Body>, Problem> {
     let malformed = |why: &dyn std::fmt::Display| Problem::new(400, &why.to_string());
     let text = std::str::from_utf8(bytes).map_err(|_| malformed(&"the body is not UTF-8"))?;
     let asked = grpc::json::read(text).map_err(|error| malformed(&error))?;
-    let explained = explain(&room.limiter, &asked).await.map_err(|why| malformed(&why))?;
+    let explained = explain(&server.limiter, &asked).await.map_err(|why| malformed(&why))?;
     let shown = match &explained {
-        Explained::Envoy(answer) => shown_envoy(&asked, answer),
-        Explained::Own(explanation) => shown(explanation),
+        CallExplanation::Envoy(answer) => shown_envoy(&asked, answer),
+        CallExplanation::Rules(explanation) => shown(explanation),
     };
     Ok(json(StatusCode::OK, &shown))
 }

@@ -1,37 +1,43 @@
-//! Who may use the admin listener.
+//! Access control of the admin listener.
 //!
 //! Off loopback a token is needed, and there is no default one. Tokens are compared in constant time;
-//! an address that guesses is made to wait. Browsers are kept from being used by other sites: whatever
+//! an address with too many failed logins is made to wait. Browsers are kept from being used by other sites: whatever
 //! changes something must not come from another origin and must have a type that a form cannot send,
 //! and without a token only names of this machine are answered to, as any name can be made to point
 //! here.
 
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
-use crate::doors::http::bearer;
-use crate::guesses::Listener;
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::problem::Problem;
-use crate::room::Room;
+use crate::listener::Listener;
+use crate::protocols::http::bearer;
+use crate::state::ServerState;
 
 /// Lets a request in, or says why not.
-pub(super) fn admit(room: &Room, call: &Call) -> Result<(), Problem> {
+pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem> {
     let headers = call.request.headers();
-    match &room.settings.admin_token {
+    match &server.settings.admin_token {
         Some(token) => {
-            if !room.guesses.may_guess(call.peer.ip()) {
+            if !server.failed_logins.may_try(call.peer.ip()) {
                 return Err(Problem::new(429, "too many wrong tokens").retry_after(6));
             }
             if !token.is(bearer(headers).unwrap_or_default()) {
-                room.guesses.wrong(Listener::Admin, Some(call.peer), Some(&call.id));
-                return Err(Problem::new(401, "a bearer token is needed that this server knows"));
+                server.failed_logins.record(Listener::Admin, Some(call.peer), Some(&call.id));
+                return Err(Problem::new(401, "missing or wrong bearer token"));
             }
         }
         None if !call.local => {
-            return Err(Problem::new(403, "off loopback a token is needed, and none is set"));
+            return Err(Problem::new(
+                403,
+                "the admin API needs a token when it listens off loopback, and none is set",
+            ));
         }
         None if !names_this_machine(headers) => {
-            return Err(Problem::new(403, "without a token only names of this machine are served"));
+            return Err(Problem::new(
+                403,
+                "without a token the Host must be localhost or a loopback address",
+            ));
         }
         None => {}
     }
@@ -43,7 +49,7 @@ pub(super) fn admit(room: &Room, call: &Call) -> Result<(), Problem> {
 
 /// Refuses what a page of another site can make a browser send.
 fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
-    let crossing = || Problem::new(403, "a request from another site");
+    let crossing = || Problem::new(403, "cross-site requests are not allowed");
     if let Some(site) = headers.get("sec-fetch-site")
         && !matches!(site.as_bytes(), b"same-origin" | b"none")
     {
@@ -64,13 +70,13 @@ fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
     if of_a_form.iter().any(|form| kind.eq_ignore_ascii_case(form)) {
         return Err(Problem::new(
             415,
-            "say what it is: application/json, application/yaml or application/toml",
+            "Content-Type must be application/json, application/yaml or application/toml",
         ));
     }
     Ok(())
 }
 
-/// Whether the host is an address or `localhost`: a name that somebody else's DNS answers for is
+/// Tells whether the host is a loopback address or `localhost`: a name that somebody else's DNS answers for is
 /// how a page of theirs would get here.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };

@@ -7,11 +7,11 @@ use http::{Response, StatusCode};
 use serde_json::json as object;
 use tollgate::rules::{self, Format, Problems};
 
-use crate::http::Call;
+use crate::http::HttpCall;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
-use crate::room::Room;
 use crate::rules::RulesError;
+use crate::state::ServerState;
 
 /// The longest rules that are taken over HTTP.
 const MAX_RULES: usize = 8 * 1024 * 1024;
@@ -19,15 +19,15 @@ const MAX_RULES: usize = 8 * 1024 * 1024;
 /// The longest name of an author that is kept.
 const MAX_AUTHOR: usize = 128;
 
-pub(super) fn get(room: &Room, call: &Call) -> Response<Body> {
+pub(super) fn get(server: &ServerState, call: &HttpCall) -> Response<Body> {
     let query = call.request.uri().query().unwrap_or_default();
     let format = match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
         None | Some("yaml") => Format::Yaml,
         Some("json") => Format::Json,
         Some("toml") => Format::Toml,
-        Some(_) => return Problem::new(400, "the format is none of yaml, json and toml").into(),
+        Some(_) => return Problem::new(400, "`format` must be yaml, json or toml").into(),
     };
-    let set = room.limiter.rules();
+    let set = server.limiter.rules();
     let mut response = Response::new(rules::write(set.declaration(), format).into());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(type_of(format)));
@@ -45,7 +45,7 @@ const fn type_of(format: Format) -> &'static str {
     }
 }
 
-pub(super) async fn put(room: &Arc<Room>, call: Call) -> Response<Body> {
+pub(super) async fn put(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
     let (peer, id) = (call.peer, call.id.clone());
     let by = author(call.request.headers(), peer);
     let (expected, format) = match (version(call.request.headers()), format(call.request.headers()))
@@ -57,21 +57,21 @@ pub(super) async fn put(room: &Arc<Room>, call: Call) -> Response<Body> {
         Ok(text) => text,
         Err(problem) => return problem.into(),
     };
-    match crate::rules::put(room, expected, text, format, &by).await {
+    match crate::rules::put(server, expected, text, format, &by).await {
         Ok(applied) => {
             let (from, to) = (applied.from, applied.to);
-            tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "the rules were replaced");
+            tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "replaced the rules");
             json(StatusCode::OK, &object!({ "from": from, "to": to }))
         }
         Err(error) => {
-            let applies = room.limiter.rules().version();
-            tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rules were offered and not taken");
+            let applies = server.limiter.rules().version();
+            tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rejected new rules");
             problem(&error).into()
         }
     }
 }
 
-pub(super) async fn check(call: Call) -> Response<Body> {
+pub(super) async fn check(call: HttpCall) -> Response<Body> {
     let format = match format(call.request.headers()) {
         Ok(format) => format,
         Err(problem) => return problem.into(),
@@ -87,24 +87,24 @@ pub(super) async fn check(call: Call) -> Response<Body> {
             &object!({ "version": set.version(), "rules": set.rules().count() }),
         ),
         Ok(Err(problems)) => invalid(&problems).into(),
-        Err(_) => Problem::new(500, "the rules could not be checked").into(),
+        Err(_) => Problem::new(500, "cannot check the rules").into(),
     }
 }
 
-async fn text(call: Call) -> Result<String, Problem> {
+async fn text(call: HttpCall) -> Result<String, Problem> {
     let bytes = body::read(call.request.into_body(), MAX_RULES).await?;
     rules::decode(&bytes).map(str::to_owned).map_err(|problems| invalid(&problems))
 }
 
 /// The version that a writer believes to apply.
 fn version(headers: &HeaderMap) -> Result<u64, Problem> {
-    let why = "say which version is replaced: If-Match: \"<version>\", as in the ETag of a GET";
+    let why = "name the version to replace: If-Match: \"<version>\", the ETag of a GET";
     let said = headers.get(IF_MATCH).ok_or_else(|| Problem::new(428, why))?;
     let said = said.to_str().ok().map(|text| text.trim().trim_matches('"'));
     said.and_then(|text| text.parse().ok()).ok_or_else(|| Problem::new(400, why))
 }
 
-/// Who writes, as kept with the rules: what they say of themselves, and where from.
+/// Author as stored with the rules: the name a client gives, and its address.
 fn author(headers: &HeaderMap, peer: std::net::SocketAddr) -> String {
     let said = headers.get("x-tollgate-author").and_then(|said| said.to_str().ok());
     let said: String = said.unwrap_or_default().chars().take(MAX_AUTHOR).collect();
@@ -120,7 +120,7 @@ fn format(headers: &HeaderMap) -> Result<Format, Problem> {
         "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Format::Yaml),
         _ => Err(Problem::new(
             415,
-            "rules are application/yaml, application/json or application/toml",
+            "Content-Type must be application/yaml, application/json or application/toml",
         )),
     }
 }

@@ -7,38 +7,36 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::{Answer, Failure, say, wait};
+use super::{Exit, Failure, say, wait};
 use crate::settings::secret;
 use crate::settings::value::Secret;
 
-/// What is asked, and whom.
+/// Request to check, and the server to ask.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Exit status: 0 if it may pass, 1 if it may not, 2 if that could not be found out."
-)]
-pub(super) struct Check {
-    /// Where the HTTP door is, http:// or https://
+#[command(after_help = "Exit status: 0 if the request is allowed, 1 if it is not, 2 on errors.")]
+pub(super) struct CheckCommand {
+    /// URL of the HTTP listener, http:// or https://
     #[arg(long, env = "TOLLGATE_URL", default_value = "http://127.0.0.1:8080", value_name = "URL")]
     server: String,
-    /// Whom to believe over https, as PEM [default: whom the system believes]
+    /// Certificate authorities to trust over https, as PEM [default: those of the system]
     #[arg(long, env = "TOLLGATE_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// A file that holds its token
+    /// File that holds the token
     #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The token
+    /// Token of the server
     #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
     token: Option<Secret>,
-    /// Only ask; charge nothing
+    /// Ask without charging
     #[arg(long)]
     peek: bool,
-    /// What the request costs
+    /// Cost of the request
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     cost: u64,
-    /// The domain whose rules are asked
+    /// Domain of the request
     #[arg(value_name = "DOMAIN")]
     domain: String,
-    /// What is known of the request, such as `ip=203.0.113.9`
+    /// Attributes of the request, such as `ip=203.0.113.9`
     #[arg(value_name = "NAME=VALUE")]
     attributes: Vec<String>,
 }
@@ -51,8 +49,8 @@ pub(super) fn token(
     Ok(secret("token", said.cloned(), file.cloned())?)
 }
 
-impl Check {
-    pub(super) fn run(&self) -> Result<Answer, Failure> {
+impl CheckCommand {
+    pub(super) fn run(&self) -> Result<Exit, Failure> {
         let token = token(self.token.as_ref(), self.token_file.as_ref())?;
         let client = Client::new(&self.server, token, self.ca_file.as_deref())?;
         let mut attributes = Map::new();
@@ -72,6 +70,6 @@ impl Check {
         let answer: Value = serde_json::from_slice(&reply.body)?;
         say(&format!("{}\n", serde_json::to_string_pretty(&answer)?))?;
         let allowed = answer.get("allowed").and_then(Value::as_bool);
-        Ok(if allowed == Some(true) { Answer::Yes } else { Answer::No })
+        Ok(if allowed == Some(true) { Exit::Yes } else { Exit::No })
     }
 }

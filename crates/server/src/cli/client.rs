@@ -20,35 +20,35 @@ use crate::settings::value::Secret;
 /// The longest answer that is taken: as much as rules may have.
 const MAX_ANSWER: usize = 32 * 1024 * 1024;
 
-/// How long a server may take to be reached, and to begin to answer.
+/// Time limit to connect, and for an answer to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server and what it is told by way of introduction.
 pub(super) struct Client {
     base: Uri,
     token: Option<Secret>,
-    /// How to shake hands, if the URL says `https`.
+    /// TLS connector, for `https` URLs.
     tls: Option<TlsConnector>,
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ServerReply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-impl Reply {
+impl ServerReply {
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// What a problem says, for people.
+    /// Error of a reply that is a problem.
     pub(super) fn problem(&self) -> Failure {
         let value: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let detail = value.get("detail").and_then(|detail| detail.as_str());
-        format!("the server says {}: {}", self.status, detail.unwrap_or("no more")).into()
+        format!("the server answered {}: {}", self.status, detail.unwrap_or("no details")).into()
     }
 }
 
@@ -59,7 +59,7 @@ impl Client {
         token: Option<Secret>,
         ca_file: Option<&Path>,
     ) -> Result<Self, Failure> {
-        let base: Uri = url.parse().map_err(|_| format!("{url:?} is no URL"))?;
+        let base: Uri = url.parse().map_err(|_| format!("{url:?} is not a URL"))?;
         let tls = match base.scheme_str() {
             Some("http") if base.authority().is_some() => None,
             Some("https") if base.authority().is_some() => Some(trust::connector(ca_file)?),
@@ -75,11 +75,11 @@ impl Client {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Bytes>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<ServerReply, Failure> {
         let response = self.send(method, path, headers, body.into()).await?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
-        Ok(Reply { status: head.status, headers: head.headers, body })
+        Ok(ServerReply { status: head.status, headers: head.headers, body })
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Failure> {
@@ -92,11 +92,11 @@ impl Client {
             .map_err(|error| format!("{} cannot be reached: {error}", self.base))?;
         let Some(tls) = &self.tls else { return speak(stream).await };
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("{host:?} is no name that a certificate can be for"))?;
+            .map_err(|_| format!("{host:?} is not a host name for a certificate"))?;
         let shaken = tokio::time::timeout(PATIENCE, tls.connect(name, stream)).await;
         let stream = shaken
             .map_err(|_| format!("{} does not answer", self.base))?
-            .map_err(|error| format!("{} is not believed: {error}", self.base))?;
+            .map_err(|error| format!("cannot trust {}: {error}", self.base))?;
         speak(stream).await
     }
 

@@ -1,5 +1,7 @@
 //! The difference of two texts, line by line.
 
+#![expect(clippy::arithmetic_side_effects, reason = "numbers of lines of two texts in memory")]
+
 /// The most lines of which a least difference is looked for; longer texts are compared from both
 /// ends only.
 const MAX_LINES: usize = 4_000;
@@ -20,7 +22,7 @@ pub(super) fn diff(old: &str, new: &str) -> String {
         let at =
             |i: usize, j: usize| common.get(i).and_then(|row| row.get(j)).copied().unwrap_or(0);
         while let (Some(a), Some(b)) = (old.get(i), new.get(j)) {
-            let (down, right) = (i.saturating_add(1), j.saturating_add(1));
+            let (down, right) = (i + 1, j + 1);
             if a == b {
                 (i, j) = (down, right);
             } else if at(down, j) >= at(i, right) {
@@ -44,18 +46,17 @@ fn line(sign: char, text: &str, out: &mut String) {
     out.push('\n');
 }
 
-/// How many lines two ends have in common, from every pair of places on.
+/// Lengths of the longest common subsequences, from every pair of places on.
 fn lengths(old: &[&str], new: &[&str]) -> Vec<Vec<u16>> {
     let width = new.len().saturating_add(1);
     let mut table = vec![vec![0_u16; width]; old.len().saturating_add(1)];
     for (i, a) in old.iter().enumerate().rev() {
-        let below = table.get(i.saturating_add(1)).cloned().unwrap_or_default();
+        let below = table.get(i + 1).cloned().unwrap_or_default();
         let Some(row) = table.get_mut(i) else { continue };
         let mut right = 0_u16;
         for (j, b) in new.iter().enumerate().rev() {
             let at = |j: usize| below.get(j).copied().unwrap_or(0);
-            let length =
-                if a == b { at(j.saturating_add(1)).saturating_add(1) } else { at(j).max(right) };
+            let length = if a == b { at(j + 1) + 1 } else { at(j).max(right) };
             if let Some(cell) = row.get_mut(j) {
                 *cell = length;
             }

@@ -1,5 +1,7 @@
 //! `tollgate locks`: who holds what, and taking a lock from whoever holds it.
 
+#![expect(clippy::arithmetic_side_effects, reason = "places in two texts in memory")]
+
 use std::collections::HashSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -11,52 +13,52 @@ use tollgate::core::lock::{LockHolder, LockKind};
 use tollgate::redis::RedisStore;
 
 use super::redis::{LockStore, chain, plain, whoami};
-use super::{Answer, Failure, say, wait};
+use super::{Exit, Failure, say, wait};
 use crate::settings::value::{LogFormat, LogLevel};
 use crate::telemetry::log;
 
-/// What is to be done.
+/// Subcommands of `tollgate locks`.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Say who holds which locks, for how long, and how many processes wait for them
+pub(super) enum LocksCommand {
+    /// List locks with their holders, ages and waiting processes
     List {
-        /// Print a JSON object a line
+        /// Print one JSON object per line
         #[arg(long, env = "TOLLGATE_LOCKS_JSON")]
         json: bool,
-        /// How many locks to print at most
+        /// Locks to print at most
         #[arg(long, env = "TOLLGATE_LOCKS_MOST", default_value_t = 1_000, value_name = "COUNT")]
         most: usize,
-        /// Names with * and ? for whatever; one without is looked at whoever holds it, Redisson's
-        /// holders included [default: all]
+        /// Names to list, with the wildcards * and ?; a name without them also finds a lock of
+        /// Redisson [default: all]
         #[arg(value_name = "PATTERN")]
         pattern: Option<String>,
     },
-    /// Take a lock from whoever holds it, and wake who waits for it
+    /// Release a lock by force, and wake the processes that wait for it
     ForceRelease {
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
-        /// Why, for the log
+        /// Reason, for the log
         #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
-        /// How the log line is written: json or text [default: text on a terminal, else json]
+        /// Format of the log line: json or text [default: text on a terminal, else json]
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
         log_format: Option<LogFormat>,
-        /// The lock
+        /// Name of the lock
         #[arg(value_name = "NAME")]
         name: String,
     },
 }
 
-pub(super) fn run(store: &LockStore, command: &Command) -> Result<Answer, Failure> {
+pub(super) fn run(store: &LockStore, command: &LocksCommand) -> Result<Exit, Failure> {
     wait(async {
         let locks = Locks::new(store.open(None).await?);
         let done = match command {
-            Command::List { json, most, pattern } => {
-                let shape = if *json { Shape::Json } else { Shape::Table };
+            LocksCommand::List { json, most, pattern } => {
+                let shape = if *json { ListFormat::Json } else { ListFormat::Table };
                 list(&locks, pattern.as_deref(), *most, shape).await
             }
-            Command::ForceRelease { yes, reason, log_format, name } => {
+            LocksCommand::ForceRelease { yes, reason, log_format, name } => {
                 force(&locks, name, reason, *yes, *log_format).await
             }
         };
@@ -64,9 +66,9 @@ pub(super) fn run(store: &LockStore, command: &Command) -> Result<Answer, Failur
     })
 }
 
-/// How a list is printed.
+/// Output format of a list.
 #[derive(Clone, Copy)]
-enum Shape {
+enum ListFormat {
     Json,
     Table,
 }
@@ -75,8 +77,8 @@ async fn list(
     locks: &Locks<RedisStore>,
     pattern: Option<&str>,
     most: usize,
-    shape: Shape,
-) -> Result<Answer, Failure> {
+    shape: ListFormat,
+) -> Result<Exit, Failure> {
     let (mut found, mut more) = (Vec::new(), false);
     match pattern {
         Some(name) if !name.contains(['*', '?']) => found.extend(locks.inspect(name).await?),
@@ -101,13 +103,15 @@ async fn list(
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     match shape {
-        Shape::Json => found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?,
-        Shape::Table => say(&table(&found))?,
+        ListFormat::Json => {
+            found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?
+        }
+        ListFormat::Table => say(&table(&found))?,
     }
     if more {
         let _ = writeln!(std::io::stderr(), "tollgate: there are more than {most}: see --most");
     }
-    Ok(Answer::Yes)
+    Ok(Exit::Yes)
 }
 
 async fn force(
@@ -116,24 +120,24 @@ async fn force(
     reason: &str,
     yes: bool,
     format: Option<LogFormat>,
-) -> Result<Answer, Failure> {
+) -> Result<Exit, Failure> {
     let Some(shown) = locks.inspect(name).await? else {
         say(&format!("nobody holds {:?}\n", plain(name)))?;
-        return Ok(Answer::No);
+        return Ok(Exit::No);
     };
     if !yes {
         if !confirmed(&shown)? {
-            return Ok(Answer::No);
+            return Ok(Exit::No);
         }
         let now = locks.inspect(name).await?;
         if now.map(|now| (now.owner, now.fence)) != Some((shown.owner.clone(), shown.fence)) {
             say("somebody else holds it by now: it was left alone\n")?;
-            return Ok(Answer::No);
+            return Ok(Exit::No);
         }
     }
     let Some(holder) = locks.force_release(name, reason).await? else {
         say(&format!("nobody holds {:?} any more\n", plain(name)))?;
-        return Ok(Answer::No);
+        return Ok(Exit::No);
     };
     // The log is this one line: what the connection had to say is not what was asked.
     log::start(LogLevel::Info, format);
@@ -149,13 +153,13 @@ async fn force(
         "a lock was taken from its holder"
     );
     say(&format!("taken from {}\n", sentence(&holder)))?;
-    Ok(Answer::Yes)
+    Ok(Exit::Yes)
 }
 
 /// Asks at the terminal.
 fn confirmed(holder: &LockHolder) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err("nobody can be asked, as stdin is no terminal: write --yes".into());
+        return Err("stdin is not a terminal, so nobody can confirm: use --yes".into());
     }
     let mut out = std::io::stderr();
     let name = plain(holder.name.as_str());
@@ -166,7 +170,7 @@ fn confirmed(holder: &LockHolder) -> Result<bool, Failure> {
     Ok(["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str()))
 }
 
-/// Who holds it, in words.
+/// Holder in words.
 fn sentence(holder: &LockHolder) -> String {
     let mut text = plain(&holder.owner);
     if !holder.label.is_empty() {
@@ -248,7 +252,7 @@ fn lasting(span: Duration) -> String {
     }
 }
 
-/// Whether a name is one of a pattern's, in which * is any text and ? any character.
+/// Tells whether a name matches a pattern, in which * is any text and ? any character.
 fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
@@ -259,16 +263,16 @@ fn matches(pattern: &str, name: &str) -> bool {
         match pattern.get(of) {
             Some('*') => {
                 back = Some((of, at));
-                of = of.saturating_add(1);
+                of += 1;
             }
             Some(wanted) if *wanted == '?' || wanted == character => {
-                (at, of) = (at.saturating_add(1), of.saturating_add(1));
+                (at, of) = (at + 1, of + 1);
             }
             _ => {
                 let Some((star, from)) = back else { return false };
-                let next = from.saturating_add(1);
+                let next = from + 1;
                 back = Some((star, next));
-                (at, of) = (next, star.saturating_add(1));
+                (at, of) = (next, star + 1);
             }
         }
     }

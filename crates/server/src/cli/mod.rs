@@ -36,40 +36,40 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve limits over HTTP, gRPC and the Redis protocol
-    Serve(Box<Serve>),
-    /// Say what is wrong with rule files
+    Serve(Box<ServeCommand>),
+    /// Check rule files for errors
     CheckRules {
-        /// They are files of envoyproxy/ratelimit, and together
+        /// Check them together, as files of envoyproxy/ratelimit
         #[arg(long)]
         envoy: bool,
-        /// The files
+        /// Files to check
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Ask a running server whether a request may pass
-    Check(check::Check),
-    /// Read, replace and follow the rules of a running server
+    /// Ask a running server whether a request is allowed
+    Check(check::CheckCommand),
+    /// Read, replace and watch the rules of a running server
     Rules {
         #[command(flatten)]
         server: AdminServer,
         #[command(subcommand)]
-        command: rules::Command,
+        command: rules::RulesCommand,
     },
     /// Run a command under a lock, as flock(1) does, across machines
-    Lock(Box<lock::Lock>),
-    /// Say who holds locks, and take them from their holders
+    Lock(Box<lock::LockCommand>),
+    /// List locks and their holders, and release locks by force
     Locks {
         #[command(flatten)]
         store: redis::LockStore,
         #[command(subcommand)]
-        command: locks::Command,
+        command: locks::LocksCommand,
     },
-    /// Become a command that ends with its parent
+    /// Run a command that ends with its parent
     #[command(hide = true)]
     Exec {
         /// The parent
         parent: i32,
-        /// The command, and its arguments
+        /// Command to run, and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
@@ -83,18 +83,18 @@ enum Command {
 }
 
 #[derive(Args, Debug)]
-struct Serve {
-    /// A TOML file of settings, named as the flags are
+struct ServeCommand {
+    /// TOML file of settings, with the names of the flags as keys
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
 }
 
-/// Which admin listener is asked.
+/// Admin listener to ask.
 #[derive(Args, Debug)]
 struct AdminServer {
-    /// Where the admin API is, http:// or https://
+    /// URL of the admin API, http:// or https://
     #[arg(
         long,
         global = true,
@@ -103,13 +103,13 @@ struct AdminServer {
         value_name = "URL"
     )]
     admin: String,
-    /// Whom to believe over https, as PEM [default: whom the system believes]
+    /// Certificate authorities to trust over https, as PEM [default: those of the system]
     #[arg(long, global = true, env = "TOLLGATE_CA_FILE", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// A file that holds its token
+    /// File that holds the token
     #[arg(long, global = true, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The token
+    /// Token of the server
     #[arg(
         long,
         global = true,
@@ -120,14 +120,14 @@ struct AdminServer {
     token: Option<Secret>,
 }
 
-/// What a command found out.
+/// Answer of a command, as its exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Exit {
     Yes,
     No,
 }
 
-/// Why a command found nothing out.
+/// Error of a command that has no answer.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs the program with its arguments and environment.
@@ -143,13 +143,13 @@ pub fn run() -> ExitCode {
         Command::Exec { parent, command } => return lock::exec(parent, &command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut std::io::stdout());
-            Ok(Answer::Yes)
+            Ok(Exit::Yes)
         }
         Command::Man => man(),
     };
     match done {
-        Ok(Answer::Yes) => ExitCode::SUCCESS,
-        Ok(Answer::No) => ExitCode::from(1),
+        Ok(Exit::Yes) => ExitCode::SUCCESS,
+        Ok(Exit::No) => ExitCode::from(1),
         Err(error) => {
             complain(&error.to_string());
             ExitCode::from(2)
@@ -163,8 +163,8 @@ fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "tollgate: {text}");
 }
 
-fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
-    let mut answer = Answer::Yes;
+fn check_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
+    let mut answer = Exit::Yes;
     for path in paths {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
@@ -176,7 +176,7 @@ fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
                 say(&format!("{name}: version {version}, {rules} rules in {domains} domains\n"))?;
             }
             Err(problems) => {
-                answer = Answer::No;
+                answer = Exit::No;
                 say(&format!("{}\n", problems.in_file(name)))?;
             }
         }
@@ -185,7 +185,7 @@ fn check_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
 }
 
 /// Together, as a domain may be in one of them only.
-fn check_envoy_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
+fn check_envoy_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
     let checked = crate::envoy::check(paths);
     say(&match &checked {
         Ok(set) => {
@@ -194,10 +194,10 @@ fn check_envoy_rules(paths: &[PathBuf]) -> Result<Answer, Failure> {
         }
         Err(why) => format!("{why}\n"),
     })?;
-    Ok(if checked.is_ok() { Answer::Yes } else { Answer::No })
+    Ok(if checked.is_ok() { Exit::Yes } else { Exit::No })
 }
 
-fn man() -> Result<Answer, Failure> {
+fn man() -> Result<Exit, Failure> {
     let mut page = Vec::new();
     clap_mangen::Man::new(Cli::command()).render(&mut page)?;
     for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -205,7 +205,7 @@ fn man() -> Result<Answer, Failure> {
         clap_mangen::Man::new(command.clone()).render(&mut page)?;
     }
     std::io::stdout().write_all(&page)?;
-    Ok(Answer::Yes)
+    Ok(Exit::Yes)
 }
 
 /// Prints to stdout; a reader that has left ends the program quietly.

@@ -12,22 +12,21 @@ use tollgate::redis::{Config, RedisStore, Warning};
 
 use super::{Failure, complain};
 use crate::settings::secret;
-use crate::settings::value::{Lasting, Secret};
+use crate::settings::value::{DurationText, Secret};
 
-/// How long one attempt to connect may take, unless more was said.
+/// Time limit for one connection attempt, unless the deadline is longer.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Where locks are kept.
+/// Redis that stores locks.
 #[derive(Args, Clone, Debug)]
 pub(super) struct LockStore {
-    /// The URL of the Redis or Valkey that locks are kept in; `embedded` is none, as it is in one
-    /// process
+    /// URL of the Redis or Valkey that stores locks; `embedded` does not work across processes
     #[arg(long, global = true, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<Secret>,
-    /// A file that holds the URL, for one with a password
+    /// File that holds the store URL, for a URL with a password
     #[arg(long, global = true, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
     store_file: Option<PathBuf>,
-    /// The password of Redis, in place of one in the URL
+    /// Password of Redis, instead of one in the URL
     #[arg(
         long,
         global = true,
@@ -36,13 +35,12 @@ pub(super) struct LockStore {
         value_name = "TEXT"
     )]
     store_password: Option<Secret>,
-    /// A file that holds that password
+    /// File that holds the password of Redis
     #[arg(long, global = true, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
     store_password_file: Option<PathBuf>,
-    /// How long Redis may take for a step on a lock before it is asked again, 250ms at least
-    /// [default: 250ms]
+    /// Time limit for an operation on a lock before it is retried, at least 250ms [default: 250ms]
     #[arg(long, global = true, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
-    store_deadline: Option<Lasting>,
+    store_deadline: Option<DurationText>,
 }
 
 impl LockStore {
@@ -51,15 +49,15 @@ impl LockStore {
     pub(super) async fn open(&self, names: Option<&str>) -> Result<RedisStore, Failure> {
         let url = secret("store", self.store.clone(), self.store_file.clone())?;
         let url = url.filter(|url| url.expose() != "embedded").ok_or(
-            "locks across processes need a Redis, which the embedded store is not: write \
-             --store redis://127.0.0.1:6379, or set TOLLGATE_STORE",
+            "locks across processes need Redis, not the embedded store: set --store \
+             redis://127.0.0.1:6379 or TOLLGATE_STORE",
         )?;
         let mut config = Config::new(url.expose())?;
         let (said, file) = (self.store_password.clone(), self.store_password_file.clone());
         if let Some(password) = secret("store-password", said, file)? {
             config = config.password(password.expose());
         }
-        if let Some(Lasting(deadline)) = self.store_deadline {
+        if let Some(DurationText(deadline)) = self.store_deadline {
             config = config.deadline(deadline).connect_timeout(deadline.max(CONNECT));
         }
         if let Some(names) = names {
@@ -92,23 +90,23 @@ fn words(error: &(dyn Error + 'static)) -> String {
         Some(LockError::Foreign(name)) => {
             let name = plain(name.as_str());
             return format!(
-                "what is kept as {name:?} is no lock of this kind: choose another name"
+                "the key of {name:?} does not hold a lock of this kind: choose another name"
             );
         }
         Some(LockError::TooDeep(name)) => {
             let name = plain(name.as_str());
-            return format!("the owner holds {name:?} 256 times: is there a release for each?");
+            return format!("the owner has entered {name:?} 256 times: is each entry released?");
         }
         _ => {}
     }
     match error.downcast_ref().map(StoreError::kind) {
-        Some(StoreErrorKind::Timeout) => "there was no answer in time".to_owned(),
-        Some(StoreErrorKind::Unavailable) => "it cannot be reached, or refuses".to_owned(),
+        Some(StoreErrorKind::Timeout) => "no answer in time".to_owned(),
+        Some(StoreErrorKind::Unavailable) => "the store is unreachable or refuses".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// Who runs this, for those who look at locks and at the log.
+/// User, host and process, as labels of locks and in the log.
 pub(super) fn whoami() -> String {
     let uid = rustix::process::getuid().as_raw();
     let name = ["USER", "LOGNAME"].into_iter().find_map(|variable| std::env::var(variable).ok());

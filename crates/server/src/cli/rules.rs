@@ -9,99 +9,99 @@ use tollgate::redis::Config;
 use tollgate::rules::{self as files, Format};
 
 use super::check::token;
-use super::client::{Client, Reply};
-use super::{AdminServer, Answer, Failure, diff, say, wait};
+use super::client::{Client, ServerReply};
+use super::{AdminServer, Exit, Failure, diff, say, wait};
 use crate::rules::hashes;
 use crate::settings::value::Secret;
 
-/// What is to be done.
+/// Subcommands of `tollgate rules`.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum RulesCommand {
     /// Print the rules that apply
     Get {
         /// yaml, json or toml
         #[arg(long, default_value = "yaml", value_name = "FORMAT")]
         format: String,
     },
-    /// Replace them, if nobody else has meanwhile
+    /// Replace the rules, unless somebody else has replaced them meanwhile
     Put {
-        /// The version that is replaced; the one that applies unless said
+        /// Version to replace [default: the one that applies]
         #[arg(long, value_name = "VERSION")]
         expect: Option<u64>,
-        /// Who does it, for the log and for whoever reads the rules in Redis
+        /// Author of the change, for the log and for readers of the rules in Redis
         #[arg(long, value_name = "NAME")]
         author: Option<String>,
-        /// The file
+        /// Rule file
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Print in what they differ from a file
+    /// Print the differences from a file
     Diff {
-        /// The file
+        /// Rule file
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Print every change of them, until interrupted
+    /// Print every change of the rules, until interrupted
     Watch,
-    /// Print rules that others keep in Redis as hashes, as YAML of ours; asks no server
+    /// Print rule hashes of another system in Redis as YAML; needs no server
     Import(Import),
 }
 
-/// Which hashes become rules.
+/// Hashes to import.
 #[derive(Args, Debug)]
 pub(super) struct Import {
-    /// The URL of the Redis that they are in
+    /// URL of the Redis that holds the hashes
     #[arg(long, env = "TOLLGATE_IMPORT_FROM", hide_env_values = true, value_name = "URL")]
     from: Secret,
-    /// Their keys
+    /// Key pattern of the hashes
     #[arg(long, default_value = "rate_limit_config:*", value_name = "PATTERN")]
     pattern: String,
-    /// The domain that they make up
+    /// Domain of the printed rules
     #[arg(long, default_value = "default", value_name = "DOMAIN")]
     domain: String,
-    /// The version that they get
+    /// Version of the printed rules
     #[arg(long, default_value_t = 1, value_name = "VERSION")]
     as_version: u64,
 }
 
 impl Import {
-    async fn run(&self) -> Result<Answer, Failure> {
+    async fn run(&self) -> Result<Exit, Failure> {
         let config = Config::new(self.from.expose())?;
         let yaml = hashes::import(config, &self.pattern, &self.domain, self.as_version).await?;
         say(&yaml)?;
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     }
 }
 
-pub(super) fn run(server: &AdminServer, command: &Command) -> Result<Answer, Failure> {
+pub(super) fn run(server: &AdminServer, command: &RulesCommand) -> Result<Exit, Failure> {
     let token = token(server.token.as_ref(), server.token_file.as_ref())?;
     let client = Client::new(&server.admin, token, server.ca_file.as_deref())?;
     wait(async {
         match command {
-            Command::Get { format } => {
+            RulesCommand::Get { format } => {
                 let reply = get(&client, format).await?;
                 say(&reply.text())?;
-                Ok(Answer::Yes)
+                Ok(Exit::Yes)
             }
-            Command::Put { expect, author, file } => {
+            RulesCommand::Put { expect, author, file } => {
                 put(&client, *expect, author.as_deref(), file).await
             }
-            Command::Import(import) => import.run().await,
-            Command::Diff { file } => {
+            RulesCommand::Import(import) => import.run().await,
+            RulesCommand::Diff { file } => {
                 let reply = get(&client, "yaml").await?;
                 let (text, format) = read(file)?;
                 let declared = files::read(&text, format)
                     .map_err(|problems| problems.in_file(file.display().to_string()))?;
                 let difference = diff::diff(&reply.text(), &files::write(&declared, Format::Yaml));
                 say(&difference)?;
-                Ok(if difference.is_empty() { Answer::Yes } else { Answer::No })
+                Ok(if difference.is_empty() { Exit::Yes } else { Exit::No })
             }
-            Command::Watch => watch(&client).await,
+            RulesCommand::Watch => watch(&client).await,
         }
     })
 }
 
-async fn get(client: &Client, format: &str) -> Result<Reply, Failure> {
+async fn get(client: &Client, format: &str) -> Result<ServerReply, Failure> {
     let path = format!("/v1/rules?format={format}");
     let reply = client.ask(Method::GET, &path, &[], "").await?;
     if reply.status == StatusCode::OK { Ok(reply) } else { Err(reply.problem()) }
@@ -119,7 +119,7 @@ async fn put(
     expect: Option<u64>,
     author: Option<&str>,
     path: &Path,
-) -> Result<Answer, Failure> {
+) -> Result<Exit, Failure> {
     let (text, format) = read(path)?;
     let kind = match format {
         Format::Json => "application/json",
@@ -131,7 +131,7 @@ async fn put(
         None => {
             let reply = get(client, "yaml").await?;
             let tag = reply.headers.get("etag").and_then(|tag| tag.to_str().ok());
-            tag.ok_or("the server does not say which version applies")?.to_owned()
+            tag.ok_or("the server did not send the version of its rules")?.to_owned()
         }
     };
     let author = author.unwrap_or_default();
@@ -141,20 +141,20 @@ async fn put(
     match reply.status {
         StatusCode::OK => {
             say(&format!("{}\n", reply.text()))?;
-            Ok(Answer::Yes)
+            Ok(Exit::Yes)
         }
         StatusCode::CONFLICT | StatusCode::BAD_REQUEST => {
             say(&format!("{}\n", reply.problem()))?;
-            Ok(Answer::No)
+            Ok(Exit::No)
         }
         _ => Err(reply.problem()),
     }
 }
 
-async fn watch(client: &Client) -> Result<Answer, Failure> {
+async fn watch(client: &Client) -> Result<Exit, Failure> {
     let reply = client.send(Method::GET, "/v1/events", &[], bytes::Bytes::new()).await?;
     if reply.status() != StatusCode::OK {
-        return Err(format!("the server says {}", reply.status()).into());
+        return Err(format!("the server answered {}", reply.status()).into());
     }
     let mut body = reply.into_body();
     let mut text = String::new();
@@ -169,5 +169,5 @@ async fn watch(client: &Client) -> Result<Answer, Failure> {
             }
         }
     }
-    Err("the server has ended".into())
+    Err("the server closed the connection".into())
 }

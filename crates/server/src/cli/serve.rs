@@ -5,13 +5,14 @@ use std::path::Path;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Answer, Failure, say};
+use super::{Exit, Failure, say};
 use crate::accept;
+use crate::listener::Listener;
 use crate::settings::{Options, Settings};
 use crate::telemetry::log;
-use crate::{Room, Server};
+use crate::{Server, ServerState};
 
-pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Failure> {
+pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Exit, Failure> {
     let options = match config {
         Some(path) => options.over(Options::read(path)?),
         None => options,
@@ -21,7 +22,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
     enough_descriptors(&settings);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Before the doors open, so that a signal that comes early is not missed.
+        // Before anything listens, so that a signal that comes early is not missed.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
@@ -32,21 +33,21 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Answer, Fai
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
-                    tracing::info!("told to look at the rules and the certificate");
+                    tracing::info!("SIGHUP: reloading the rules and the certificate");
                     server.reload().await;
                 }
             }
         }
-        tracing::info!("told to end: not ready any more, draining");
+        tracing::info!("stopping: not ready, draining");
         server.stop().await;
         tracing::info!("ended");
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     })
 }
 
-/// Warns if the system ends before `--max-connections` does: then one door's clients keep all others out.
+/// Warns if the system ends before `--max-connections` does: then one listener's clients keep all others out.
 fn enough_descriptors(settings: &Settings) {
-    /// For files, listeners, connections to Redis, and somebody at another door.
+    /// For files, listeners, connections to Redis, and somebody at another listener.
     const OTHERS: usize = 128;
     let wanted = settings.max_connections.saturating_add(OTHERS);
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -54,43 +55,36 @@ fn enough_descriptors(settings: &Settings) {
         tracing::warn!(
             descriptors,
             wanted,
-            "fewer descriptors than one door may have connections: raise `ulimit -Hn`, or lower \
+            "fewer descriptors than one listener may have connections: raise `ulimit -Hn`, or lower \
              --max-connections"
         );
     }
 }
 
-/// Where everything listens, and something to try.
+/// Banner: addresses of the listeners, and commands to try.
 fn greeting(server: &Server) -> String {
-    let room: &Room = server.room();
-    let rules = room.limiter.rules();
-    let from = room.rules.source();
+    let state: &ServerState = server.state();
+    let rules = state.limiter.rules();
+    let from = state.rules.source();
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = writeln!(
         text,
         "tollgate {} on the {} store; rules: {from}, version {}",
         env!("CARGO_PKG_VERSION"),
-        room.limiter.store().name(),
+        state.limiter.store().name(),
         rules.version(),
     );
-    let addresses = server.addresses();
-    let web = if room.tls.is_some() { "https" } else { "http" };
-    let rows = [
-        ("http", web, addresses.http, "checks as JSON, forward-auth"),
-        ("grpc", web, addresses.grpc, "Envoy's rate limit service"),
-        ("resp", "redis", addresses.resp, "CL.THROTTLE, TG.CHECK"),
-        ("admin", web, addresses.admin, "rules, explain, refusals, events, metrics"),
-    ];
-    for (name, scheme, address, what) in rows {
-        let _ = match address {
-            Some(address) => writeln!(text, "  {name:<6} {scheme}://{address}  {what}"),
+    for listener in Listener::ALL {
+        let (name, scheme) = (listener.name(), listener.scheme(state.tls.is_some()));
+        let _ = match server.address(listener) {
+            Some(at) => writeln!(text, "  {name:<6} {scheme}://{at}  {}", listener.serves()),
             None => writeln!(text, "  {name:<6} off"),
         };
     }
     let (insecure, plain) =
-        if room.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
-    let token = match room.settings.api_token {
+        if state.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
+    let token = match state.settings.api_token {
         // As the shell that started the server knows it, or as whoever tries it fills it in.
         Some(_) if std::env::var_os("TOLLGATE_API_TOKEN").is_some() => {
             r#" -H "Authorization: Bearer $TOLLGATE_API_TOKEN""#
@@ -98,7 +92,8 @@ fn greeting(server: &Server) -> String {
         Some(_) => r#" -H "Authorization: Bearer <the API token>""#,
         None => "",
     };
-    if let Some(address) = addresses.http {
+    if let Some(address) = server.address(Listener::Http) {
+        let web = Listener::Http.scheme(state.tls.is_some());
         let domains = &rules.declaration().domains;
         let domain = domains.first().map_or("shop", |domain| domain.name.as_str());
         let _ = writeln!(
@@ -107,8 +102,8 @@ fn greeting(server: &Server) -> String {
              {{\"ip\":\"203.0.113.9\",\"method\":\"POST\",\"path\":\"/login\"}}}}'",
         );
     }
-    let envoy = room.limiter.envoy_rules();
-    if let (Some(address), Some(domain)) = (addresses.grpc, envoy.domains().min()) {
+    let envoy = state.limiter.envoy_rules();
+    if let (Some(address), Some(domain)) = (server.address(Listener::Grpc), envoy.domains().min()) {
         let _ = writeln!(
             text,
             "try: grpcurl {plain}{token} -d '{{\"domain\":\"{domain}\",\"descriptors\":[{{\"entries\":\

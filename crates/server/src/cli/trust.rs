@@ -1,4 +1,4 @@
-//! Whom the commands believe over `https://`: the system's roots, or only those of a file.
+//! Certificate authorities that the commands trust over `https://`: the system's, or those of a file.
 //!
 //! There is no way not to verify.
 
@@ -32,7 +32,7 @@ fn of_file(path: &Path) -> Result<RootCertStore, Failure> {
     let mut roots = RootCertStore::empty();
     let found = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| format!("{name} is no file of PEM certificates: {error}"))?;
+        .map_err(|error| format!("{name} is not a file of PEM certificates: {error}"))?;
     for certificate in found {
         roots.add(certificate).map_err(|error| format!("{name} cannot be used: {error}"))?;
     }
@@ -47,7 +47,7 @@ fn of_system() -> Result<RootCertStore, Failure> {
     // A system's store may hold certificates nobody can read; one that works is enough.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err("this system has no trusted certificates: name a file with --ca-file".into());
+        return Err("the system has no trusted certificates: name a file with --ca-file".into());
     }
     Ok(roots)
 }

@@ -10,7 +10,7 @@ use tollgate::rules::{self, MAX_TEXT};
 /// One file.
 #[derive(Clone, Debug, Serialize, Deserialize, Hash)]
 pub(super) struct EnvoyFile {
-    /// Where it is, for messages.
+    /// Path, for messages.
     pub(super) name: String,
     pub(super) text: String,
 }
@@ -33,7 +33,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<EnvoyFile>, String> {
 
 /// The files of a directory, without those that are hidden: a ConfigMap has some.
 fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let wrong = |error: std::io::Error| format!("{} cannot be read: {error}", dir.display());
+    let wrong = |error: std::io::Error| format!("cannot read {}: {error}", dir.display());
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(wrong)? {
         let path = entry.map_err(wrong)?.path();
@@ -53,20 +53,20 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
 
 fn read_one(path: &Path, most: usize) -> Result<EnvoyFile, String> {
     let name = path.display().to_string();
-    let wrong = |error: std::io::Error| format!("{name} cannot be read: {error}");
+    let wrong = |error: std::io::Error| format!("cannot read {name}: {error}");
     let file = File::open(path).map_err(wrong)?;
     let mut bytes = Vec::new();
     let bound = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     file.take(bound).read_to_end(&mut bytes).map_err(wrong)?;
     if bytes.len() > most {
-        return Err(format!("{name}: the files together are above {MAX_TEXT} bytes"));
+        return Err(format!("{name}: the files together have more than {MAX_TEXT} bytes"));
     }
     let text =
         rules::decode(&bytes).map_err(|problems| problems.in_file(name.as_str()).to_string())?;
     Ok(EnvoyFile { text: text.to_owned(), name })
 }
 
-/// Where a text says this domain, as well as a look at its lines can tell.
+/// Place of a domain in a text, as well as a search of its lines can tell.
 pub(crate) fn place(name: &str, text: &str, domain: &str) -> String {
     let says = |line: &str| line.contains("domain") && line.contains(domain);
     match text.lines().position(says) {
@@ -84,9 +84,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tollgate-envoy-{}.yaml", std::process::id()));
         fs::write(&path, "domain: shop\n").unwrap();
         assert_eq!(read_one(&path, 13).unwrap().text, "domain: shop\n");
-        assert!(read_one(&path, 12).unwrap_err().contains("together are above"));
+        assert!(read_one(&path, 12).unwrap_err().contains("together have more than"));
         fs::remove_file(&path).unwrap();
-        assert!(read(&[path]).unwrap_err().contains("cannot be read"));
+        assert!(read(&[path]).unwrap_err().contains("cannot read"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Envoy's rules while the server runs: files that are followed, beside the rules of `crate::rules`.
 //!
 //! Both kinds are applied to one limiter on one store. A domain belongs to one of them: whichever
-//! comes second with it is not taken, with an error that names both places (`Claims`). What is wrong
+//! comes second with it is not taken, with an error that names both places (`DomainOwnership`). What is wrong
 //! changes nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the
 //! server counts: each set that comes to apply is one more.
 //!
@@ -14,49 +14,50 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tollgate::Limiter;
 use tollgate::core::rule::RuleSet;
 use tollgate::envoy::EnvoyRules;
 
-use crate::rules::{Keeper, LastGood};
+use crate::rules::{LastGood, RuleSource};
 use crate::settings::Settings;
-use crate::settings::envoy::Domains;
+use crate::settings::envoy::EnvoyDomains;
 use crate::store::AnyStore;
+use crate::sync::lock;
 use files::EnvoyFile;
 
 pub(crate) use watch::{follow, look};
 
-/// Where Envoy's rules come from, and what became of them.
+/// Source of Envoy's rules, and its state.
 #[derive(Debug)]
-pub struct EnvoyKeeper {
+pub struct EnvoyRuleSource {
     paths: Vec<PathBuf>,
-    domains: Domains,
+    domains: EnvoyDomains,
     last_good: LastGood,
-    state: Mutex<State>,
+    state: Mutex<EnvoyState>,
     missing: AtomicBool,
-    /// How often other rules came to apply.
+    /// Times that new rules were applied.
     pub applied: AtomicU64,
-    /// How often what was offered was not taken.
+    /// Times that rules were rejected.
     pub rejected: AtomicU64,
     /// Calls of a domain that no file is for.
     pub unknown_domain: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// What was looked at last, so that the same is not judged twice.
+struct EnvoyState {
+    /// Hash of the last read, so that the same files are not checked twice.
     seen: Option<u64>,
-    /// What applies.
+    /// Hash of the files that apply.
     applies: Option<u64>,
     /// The names of its files.
     files: Vec<String>,
-    /// What is wrong with what the files say now.
+    /// Error of the current files.
     trouble: Option<String>,
 }
 
-impl EnvoyKeeper {
+impl EnvoyRuleSource {
     pub(crate) fn new(settings: &Settings) -> Self {
         let dir = settings.state_dir.as_ref().filter(|_| !settings.envoy.rules.is_empty());
         Self {
@@ -81,31 +82,31 @@ impl EnvoyKeeper {
         self.state().files.clone()
     }
 
-    /// Whether there should be rules, and never were.
+    /// Tells whether rules are configured, and none were ever loaded.
     pub fn are_missing(&self) -> bool {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with what the files say now, if that is not what applies.
+    /// Error of the current files, if they do not apply.
     pub fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
     }
 
     /// The first rules: those of the files, else the last good ones.
-    pub(crate) fn start(&self, limiter: &Limiter<AnyStore>, beside: &Keeper) {
+    pub(crate) fn start(&self, limiter: &Limiter<AnyStore>, beside: &RuleSource) {
         if self.paths.is_empty() {
             return;
         }
         let kept = self.last_good.read();
         let Err(error) = self.refresh(limiter, beside) else { return };
-        tracing::error!(error, "Envoy's rules cannot be used");
+        tracing::error!(error, "cannot use Envoy's rules");
         let Some(kept) = kept else {
-            tracing::warn!("there are no rules for Envoy: not ready until there are");
+            tracing::warn!("no rules for Envoy yet: not ready");
             return;
         };
         let files = serde_json::from_slice::<Vec<EnvoyFile>>(&kept).map_err(|it| it.to_string());
         match files.and_then(|files| self.apply(&mut self.state(), limiter, beside, &files)) {
-            Ok(()) => tracing::info!("the last good rules for Envoy apply"),
+            Ok(()) => tracing::info!("applied the last good rules for Envoy"),
             Err(error) => self.last_good.ignored(&error),
         }
         self.state().trouble = Some(error);
@@ -119,7 +120,7 @@ impl EnvoyKeeper {
     pub(crate) fn refresh(
         &self,
         limiter: &Limiter<AnyStore>,
-        beside: &Keeper,
+        beside: &RuleSource,
     ) -> Result<bool, String> {
         let mut state = self.state();
         let read = files::read(&self.paths);
@@ -155,24 +156,24 @@ impl EnvoyKeeper {
 
     fn apply(
         &self,
-        state: &mut State,
+        state: &mut EnvoyState,
         limiter: &Limiter<AnyStore>,
-        beside: &Keeper,
+        beside: &RuleSource,
         files: &[EnvoyFile],
     ) -> Result<(), String> {
         let version = limiter.envoy_rules().version().saturating_add(1);
         let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
         let loaded = match self.domains {
-            Domains::Separate => EnvoyRules::load(version, texts),
-            Domains::Merge => EnvoyRules::load_merging(version, texts),
+            EnvoyDomains::Separate => EnvoyRules::load(version, texts),
+            EnvoyDomains::Merge => EnvoyRules::load_merging(version, texts),
         };
         let set = loaded.map_err(|problems| problems.to_string())?;
         {
-            let mut claims = beside.claims();
-            let offered = Claims::of(files);
+            let mut ownership = beside.domain_ownership();
+            let offered = DomainOwnership::of(files);
             offered.are_free(&limiter.rules(), beside.file())?;
             limiter.set_envoy_rules(set).map_err(|stale| stale.to_string())?;
-            *claims = offered;
+            *ownership = offered;
         }
         // Rules that were refused for what Envoy's files said are worth another look.
         beside.look_again();
@@ -184,7 +185,7 @@ impl EnvoyKeeper {
         Ok(())
     }
 
-    /// Why the last good rules cannot be kept, if they should be.
+    /// Reason why the last good rules cannot be saved.
     pub fn state_trouble(&self) -> Option<String> {
         self.last_good.trouble()
     }
@@ -195,8 +196,8 @@ impl EnvoyKeeper {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, EnvoyState> {
+        lock(&self.state)
     }
 }
 
@@ -215,26 +216,26 @@ fn hash(what: &impl std::hash::Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
 }
 
-/// Which domains are Envoy's, and where its files say so. Held while rules of either kind are
+/// Domains that Envoy's files define, with their places. Locked while rules of either kind are
 /// swapped, so that of two sets with one domain only one comes to apply.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(HashMap<String, String>);
+pub(crate) struct DomainOwnership(HashMap<String, String>);
 
-impl Claims {
+impl DomainOwnership {
     fn of(files: &[EnvoyFile]) -> Self {
-        let mut claims = HashMap::new();
+        let mut domains = HashMap::new();
         for EnvoyFile { name, text } in files {
             // Again and alone, as the whole does not know which file a domain is from.
             let Ok(alone) = EnvoyRules::load(1, [(name.as_str(), text.as_str())]) else { continue };
             for domain in alone.domains() {
                 let place = || files::place(name, text, domain);
-                claims.entry(domain.to_owned()).or_insert_with(place);
+                domains.entry(domain.to_owned()).or_insert_with(place);
             }
         }
-        Self(claims)
+        Self(domains)
     }
 
-    /// Whether none of these domains is in the other rules, which are at `beside`.
+    /// Checks that the other rules, which are at `beside`, define none of these domains.
     pub(crate) fn are_free(&self, rules: &RuleSet, beside: Option<&Path>) -> Result<(), String> {
         for domain in &rules.declaration().domains {
             let Some(ours) = self.0.get(&domain.name) else { continue };
@@ -246,8 +247,8 @@ impl Claims {
                 None => format!("version {} of the rules", rules.version()),
             };
             return Err(format!(
-                "the domain {:?} is in {ours}, for Envoy, and in {theirs}: a domain is in one of \
-                 the two; rename or remove one",
+                "the domain {:?} is defined twice: for Envoy in {ours}, and in {theirs}; rename or \
+                 remove one",
                 domain.name
             ));
         }

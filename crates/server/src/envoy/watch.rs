@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::room::Room;
 use crate::rules::follow_dirs;
+use crate::state::ServerState;
 
 /// Follows the files until dropped. Ends at once where there are none.
-pub(crate) async fn follow(room: Arc<Room>) {
-    let paths = room.envoy.paths();
+pub(crate) async fn follow(server: Arc<ServerState>) {
+    let paths = server.envoy.paths();
     if paths.is_empty() {
         return;
     }
@@ -20,30 +20,30 @@ pub(crate) async fn follow(room: Arc<Room>) {
             None => path.clone(),
         })
         .collect();
-    follow_dirs(&room, &dirs, "Envoy's rules", || look(&room)).await;
+    follow_dirs(&server, &dirs, "Envoy's rules", || look(&server)).await;
 }
 
 /// Looks once, off the threads that serve.
-pub(crate) async fn look(room: &Arc<Room>) {
-    if room.envoy.paths().is_empty() {
+pub(crate) async fn look(server: &Arc<ServerState>) {
+    if server.envoy.paths().is_empty() {
         return;
     }
-    let looking = Arc::clone(room);
+    let looking = Arc::clone(server);
     let looked = tokio::task::spawn_blocking(move || {
         looking.envoy.refresh(&looking.limiter, &looking.rules)
     });
-    let version = || room.limiter.envoy_rules().version();
+    let version = || server.limiter.envoy_rules().version();
     match looked.await {
-        Ok(Ok(true)) => tracing::info!(version = version(), "other rules apply to Envoy's calls"),
+        Ok(Ok(true)) => tracing::info!(version = version(), "applied new rules for Envoy"),
         Ok(Ok(false)) | Err(_) => {}
         Ok(Err(error)) => {
             let version = version();
             tracing::error!(
                 error,
                 version,
-                "Envoy's rules were not taken; those before still apply"
+                "rejected Envoy's rules; the previous ones still apply"
             );
-            room.events.tell(
+            server.events.publish(
                 "envoy-rules-rejected",
                 || serde_json::json!({ "error": error, "version": version }),
             );

@@ -9,7 +9,7 @@ mod parsers;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many inputs each parser gets.
+/// Inputs for each parser.
 const INPUTS: usize = 20_000;
 
 /// The longest script of edits.

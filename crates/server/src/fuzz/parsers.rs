@@ -9,10 +9,10 @@ use tollgate::http::Trust;
 use tollgate::rules::{self, Format};
 
 use super::fuzz;
-use crate::doors::grpc::json;
-use crate::doors::http::{Check, read, whole_length};
-use crate::doors::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
 use crate::http::framing::Framing;
+use crate::protocols::grpc::json;
+use crate::protocols::http::{CheckRequest, read, whole_length};
+use crate::protocols::resp::parse::{Args, MAX_ARGS, MAX_COMMAND, parse};
 
 /// A command is within its input, its arguments are within it in order, and the same bytes one more
 /// at a time are the same command.
@@ -60,7 +60,7 @@ fn resp() {
     });
 }
 
-/// What can be read in two ways is so however it is split, and begins within its bytes; what is answered
+/// Ambiguous input is found however it is split, and within its bytes; a request that is answered
 /// without hyper ends where it is said to end.
 #[test]
 fn requests_of_http() {
@@ -124,7 +124,7 @@ fn checks_in_json() {
         b"18446744073709551616",
     ];
     fuzz(&texts, &words, |input| {
-        if let Ok(check) = read::<Check<'_>>(input)
+        if let Ok(check) = read::<CheckRequest<'_>>(input)
             && let Ok(ask) = check.ask()
         {
             let again: serde_json::Value = serde_json::from_slice(input).expect("it was read");

@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use super::problem::Problem;
 
-/// How long the body of a request may take.
+/// Time limit for the body of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What bodies that are still arriving may hold, all of them together: a thousand of the longest of checks.
+/// Memory for all bodies that are still arriving: a thousand of the longest checks.
 const MAX_ARRIVING: usize = 64 * 1024 * 1024;
 
-/// What they hold now, at all listeners: there is one memory.
+/// Memory in use by them, at all listeners.
 static ARRIVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads a body whole.
@@ -30,7 +30,7 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
     if said > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large());
     }
-    let mut whole = pin!(Whole { body, most, held: Vec::new(), counted: 0, all: &ARRIVING });
+    let mut whole = pin!(WholeBody { body, most, held: Vec::new(), counted: 0, all: &ARRIVING });
     // Most bodies come with their heads, and need no timer.
     let at_once = poll_fn(|context| Poll::Ready(whole.as_mut().poll(context))).await;
     let read = match at_once {
@@ -39,19 +39,19 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
     };
     match read {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(Wrong::TooLong)) => Err(too_large()),
-        Ok(Err(Wrong::Full)) => {
-            let full = "the bodies of other requests take all the memory there is for them";
+        Ok(Err(BodyError::TooLong)) => Err(too_large()),
+        Ok(Err(BodyError::Full)) => {
+            let full = "request bodies use all memory reserved for them";
             Err(Problem::new(503, full).retry_after(1).close())
         }
-        Ok(Err(Wrong::Broken)) => Err(Problem::new(400, "the body cannot be read").close()),
-        Err(_) => Err(Problem::new(408, "the body took longer than 10 s").close()),
+        Ok(Err(BodyError::Broken)) => Err(Problem::new(400, "cannot read the body").close()),
+        Err(_) => Err(Problem::new(408, "the body did not arrive within 10 s").close()),
     }
 }
 
-/// Why a body is not read.
+/// Reason why a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wrong {
+enum BodyError {
     TooLong,
     /// There is no memory for more.
     Full,
@@ -60,20 +60,20 @@ enum Wrong {
 
 /// A body that arrives. Its parts are copied together: each of them keeps some kilobytes of hyper's, however
 /// short it is.
-struct Whole<B> {
+struct WholeBody<B> {
     body: B,
     most: usize,
     held: Vec<u8>,
-    /// What of `all` is its own.
+    /// This body's part of `all`.
     counted: usize,
     all: &'static AtomicUsize,
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> Whole<B> {
+impl<B: HttpBody<Data = Bytes> + Unpin> WholeBody<B> {
     /// Takes a part; with all of it, if there was but one.
-    fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, Wrong> {
+    fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, BodyError> {
         if self.held.len().saturating_add(part.len()) > self.most {
-            return Err(Wrong::TooLong);
+            return Err(BodyError::TooLong);
         }
         if self.held.is_empty() && self.body.is_end_stream() {
             return Ok(Some(part));
@@ -82,21 +82,21 @@ impl<B: HttpBody<Data = Bytes> + Unpin> Whole<B> {
         let more = self.held.capacity().saturating_sub(self.counted);
         self.counted = self.held.capacity();
         if more > 0 && self.all.fetch_add(more, Ordering::Relaxed) > MAX_ARRIVING {
-            return Err(Wrong::Full);
+            return Err(BodyError::Full);
         }
         Ok(None)
     }
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> Future for Whole<B> {
-    type Output = Result<Bytes, Wrong>;
+impl<B: HttpBody<Data = Bytes> + Unpin> Future for WholeBody<B> {
+    type Output = Result<Bytes, BodyError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let frame = match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(Ok(mem::take(&mut self.held).into())),
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Wrong::Broken)),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(BodyError::Broken)),
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
             // What is behind the last part says nothing that anybody asks for.
@@ -110,7 +110,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin> Future for Whole<B> {
     }
 }
 
-impl<B> Drop for Whole<B> {
+impl<B> Drop for WholeBody<B> {
     fn drop(&mut self) {
         self.all.fetch_sub(self.counted, Ordering::Relaxed);
     }
@@ -180,8 +180,8 @@ mod tests {
         body: B,
         most: usize,
         all: &'static AtomicUsize,
-    ) -> Whole<B> {
-        Whole { body, most, held: Vec::new(), counted: 0, all }
+    ) -> WholeBody<B> {
+        WholeBody { body, most, held: Vec::new(), counted: 0, all }
     }
 
     /// A body in parts, each of which is the beginning of eight kilobytes.
@@ -199,10 +199,10 @@ mod tests {
             let read = whole(parts(lengths), 10, &ALL).await.unwrap();
             assert_eq!(read, vec![7; lengths.iter().sum()], "{lengths:?}");
         }
-        assert_eq!(whole(parts(&[5, 6]), 10, &ALL).await, Err(Wrong::TooLong));
+        assert_eq!(whole(parts(&[5, 6]), 10, &ALL).await, Err(BodyError::TooLong));
         let bytes = Bytes::from_static(b"all at once");
         assert_eq!(whole(Full::new(bytes.clone()), 11, &ALL).await, Ok(bytes.clone()));
-        assert_eq!(whole(Full::new(bytes), 10, &ALL).await, Err(Wrong::TooLong));
+        assert_eq!(whole(Full::new(bytes), 10, &ALL).await, Err(BodyError::TooLong));
         assert_eq!(ALL.load(Ordering::Relaxed), 0);
     }
 
@@ -227,7 +227,7 @@ mod tests {
 
         assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await.map(|it| it.len()), Ok(16));
         ALL.fetch_add(9, Ordering::Relaxed);
-        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await, Err(Wrong::Full));
+        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await, Err(BodyError::Full));
         let at_once = whole(Full::new(Bytes::from_static(b"{}")), 64, &ALL).await;
         assert!(at_once.is_ok(), "it holds nothing up");
         assert_eq!(ALL.load(Ordering::Relaxed), MAX_ARRIVING + 1, "what was held is given back");

@@ -1,12 +1,12 @@
-//! Where requests begin and end, read strictly before hyper reads it leniently.
+//! Request framing, checked strictly before hyper reads it leniently.
 //!
 //! A proxy in front of the server may read a request that can be read in two ways in the other one, and
 //! what is then its next request is not the same here (C19). hyper takes lines that end without a carriage
 //! return, the first of two equal lengths, and chunks beside a length. Here the bytes are followed from a
 //! head through its body to the next head, and such a one is found.
 //!
-//! What cannot be read at all is no better. Only a head without an end is left to hyper, which knows what to
-//! say to it, and ends the connection.
+//! Framing that cannot be read at all is an error, too. Only a head without an end is left to hyper, which
+//! answers it and ends the connection.
 
 use std::mem;
 
@@ -17,15 +17,15 @@ use super::MAX_HEAD;
 /// Follows what arrives on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
-    at: At,
+    at: Position,
     /// The line that has begun, as far as it came with earlier bytes.
     line: Vec<u8>,
-    head: Head,
+    head: HeadFields,
 }
 
-/// What the next byte belongs to.
+/// Part of a request that the next byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum Position {
     /// A line of a head.
     #[default]
     Head,
@@ -41,9 +41,9 @@ enum At {
     TooLong,
 }
 
-/// What is known of a head.
+/// Framing fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
-struct Head {
+struct HeadFields {
     begun: bool,
     length: Option<u64>,
     chunked: bool,
@@ -57,8 +57,8 @@ impl Framing {
     /// When they can be read in two ways: with the place of the line that does it, or of what is here of it.
     pub(crate) fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
         let mut rest = bytes;
-        while !rest.is_empty() && self.at != At::TooLong {
-            if let At::Body(left) | At::Chunk(left) = self.at {
+        while !rest.is_empty() && self.at != Position::TooLong {
+            if let Position::Body(left) | Position::Chunk(left) = self.at {
                 rest = self.skip(left, rest);
                 continue;
             }
@@ -87,10 +87,10 @@ impl Framing {
     fn skip<'b>(&mut self, left: u64, bytes: &'b [u8]) -> &'b [u8] {
         let here = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(left);
         self.at = match (self.at, left.saturating_sub(here)) {
-            (At::Chunk(_), 0) => At::Size,
-            (At::Chunk(_), left) => At::Chunk(left),
-            (_, 0) => At::Head,
-            (_, left) => At::Body(left),
+            (Position::Chunk(_), 0) => Position::Size,
+            (Position::Chunk(_), left) => Position::Chunk(left),
+            (_, 0) => Position::Head,
+            (_, left) => Position::Body(left),
         };
         bytes.get(usize::try_from(here).unwrap_or(usize::MAX)..).unwrap_or_default()
     }
@@ -103,8 +103,8 @@ impl Framing {
         }
         self.line = Vec::new();
         // hyper reads no longer heads; but a chunk may have a size of a million digits there.
-        let is_head = self.at == At::Head;
-        self.at = At::TooLong;
+        let is_head = self.at == Position::Head;
+        self.at = Position::TooLong;
         is_head
     }
 
@@ -112,20 +112,20 @@ impl Framing {
     fn read(&mut self, line: &[u8]) -> bool {
         let Some(line) = line.strip_suffix(b"\r\n") else { return false };
         match self.at {
-            At::Head if line.is_empty() => {
+            Position::Head if line.is_empty() => {
                 // Empty lines before a request are nothing.
                 if self.head.begun {
                     self.at = mem::take(&mut self.head).body();
                 }
             }
-            At::Head if self.head.begun => return self.field(line),
-            At::Head => self.head.begun = true,
-            At::Size => match chunk(line) {
+            Position::Head if self.head.begun => return self.field(line),
+            Position::Head => self.head.begun = true,
+            Position::Size => match chunk(line) {
                 Some(at) => self.at = at,
                 None => return false,
             },
-            At::Trailer if line.is_empty() => self.at = At::Head,
-            At::Trailer | At::Body(_) | At::Chunk(_) | At::TooLong => {}
+            Position::Trailer if line.is_empty() => self.at = Position::Head,
+            Position::Trailer | Position::Body(_) | Position::Chunk(_) | Position::TooLong => {}
         }
         true
     }
@@ -155,23 +155,23 @@ impl Framing {
     }
 }
 
-impl Head {
-    /// What follows it.
-    const fn body(self) -> At {
+impl HeadFields {
+    /// Position after the head.
+    const fn body(self) -> Position {
         match self.length {
-            _ if self.chunked => At::Size,
-            None | Some(0) => At::Head,
-            Some(length) => At::Body(length),
+            _ if self.chunked => Position::Size,
+            None | Some(0) => Position::Head,
+            Some(length) => Position::Body(length),
         }
     }
 }
 
-/// What follows the line before a chunk.
-fn chunk(line: &[u8]) -> Option<At> {
+/// Position after the size line of a chunk.
+fn chunk(line: &[u8]) -> Option<Position> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     Some(match number(line.get(..digits)?, 16)? {
-        0 => At::Trailer,
-        size => At::Chunk(size.checked_add(2)?),
+        0 => Position::Trailer,
+        size => Position::Chunk(size.checked_add(2)?),
     })
 }
 
@@ -189,7 +189,7 @@ mod tests {
 
     const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
 
-    /// Where it was found, however the bytes are split.
+    /// Place of the first error, however the bytes are split.
     fn found(text: &str) -> Option<usize> {
         let bytes = text.as_bytes();
         let whole = Framing::default().pass(bytes).err();

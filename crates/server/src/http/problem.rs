@@ -85,6 +85,6 @@ pub(crate) fn json(status: StatusCode, value: &impl serde::Serialize) -> Respons
             response.headers_mut().insert(CONTENT_TYPE, json);
             response
         }
-        Err(_) => Problem::new(500, "the answer cannot be written").into(),
+        Err(_) => Problem::new(500, "cannot write the answer").into(),
     }
 }

@@ -14,18 +14,18 @@ pub(super) struct Edition {
     pub(super) version: u64,
     pub(super) sum: String,
     pub(super) format: Format,
-    /// When it was written, in microseconds since 1970 by the clock of Redis; 0 if not said.
+    /// Time of the write, in microseconds since 1970 by the clock of Redis; 0 if unknown.
     pub(super) at_us: u64,
-    /// Who says to have written it.
+    /// Author, as the writer named itself.
     pub(super) by: String,
     pub(super) text: String,
 }
 
-/// What a look at Redis found.
+/// Result of reading the set from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum EditionLookup {
     Nothing,
-    /// What was known already.
+    /// The edition that is known already.
     Same,
     Edition(Box<Edition>),
 }
@@ -33,25 +33,25 @@ pub(super) enum Found {
 /// The largest version: scripts count with doubles.
 const MAX_VERSION: u64 = (1 << 53) - 1;
 
-/// What the words of `lua/read.lua` mean. `key` is what errors call the place.
-pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<Found, RulesError> {
+/// Decodes the reply of `lua/read.lua`. Errors name `key`.
+pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<EditionLookup, RulesError> {
     let wrong = |why: String| RulesError::Unreadable(format!("{key} in Redis: {why}"));
     let mut words = words.into_iter();
     let mut next = || words.next().flatten();
     match next().as_deref() {
-        Some(b"none") => return Ok(Found::Nothing),
-        Some(b"same") => return Ok(Found::Same),
+        Some(b"none") => return Ok(EditionLookup::Nothing),
+        Some(b"same") => return Ok(EditionLookup::Same),
         Some(b"kind") => {
             let kind = shown(&next().unwrap_or_default());
-            return Err(wrong(format!("it is a {kind}, and rules are a hash")));
+            return Err(wrong(format!("it is a {kind}, not a hash")));
         }
         Some(b"long") => {
             let (field, length) = (next().unwrap_or_default(), next().unwrap_or_default());
             let (field, length) = (shown(&field), shown(&length));
-            return Err(wrong(format!("`{field}` has {length} bytes, which is too many")));
+            return Err(wrong(format!("`{field}` has too many bytes: {length}")));
         }
         Some(b"set") => {}
-        _ => return Err(wrong("what was read makes no sense".into())),
+        _ => return Err(wrong("unexpected reply of the script".into())),
     }
     let mut field = |name: &str| {
         let bytes = next().ok_or_else(|| wrong(format!("`{name}` is missing")))?;
@@ -66,7 +66,7 @@ pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<Found, Rule
     let (at, by, text) = (field("at"), field("by"), field("text")?);
     let edition = Edition {
         version: number(&version)
-            .ok_or_else(|| wrong(format!("`version` is {version:?}, and no version")))?,
+            .ok_or_else(|| wrong(format!("`version` is {version:?}: not a version")))?,
         format: format_of(&format)
             .ok_or_else(|| wrong(format!("`format` is {format:?}: not yaml, json or toml")))?,
         at_us: at.ok().and_then(|at| at.parse().ok()).unwrap_or(0),
@@ -75,9 +75,11 @@ pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<Found, Rule
         text,
     };
     if edition.sum != sum_of(edition.version, edition.format, &edition.text) {
-        return Err(wrong("`sum` does not fit: the text was cut, or edited by hand".into()));
+        return Err(wrong(
+            "`sum` does not match: the text was truncated, or edited by hand".into(),
+        ));
     }
-    Ok(Found::Edition(Box::new(edition)))
+    Ok(EditionLookup::Edition(Box::new(edition)))
 }
 
 /// The rules of an edition, checked whole.
@@ -86,7 +88,7 @@ pub(super) fn load(key: &str, edition: &Edition) -> Result<RuleSet, RulesError> 
         .map_err(|problems| RulesError::Invalid(problems.in_file(format!("{key} in Redis"))))?;
     if set.version() != edition.version {
         return Err(RulesError::Unreadable(format!(
-            "{key} in Redis: `version` is {}, and that of its text {}",
+            "{key} in Redis: `version` is {}, but its text says {}",
             edition.version,
             set.version()
         )));
@@ -151,14 +153,16 @@ mod tests {
 
     #[test]
     fn an_edition_is_read_and_loaded() {
-        let Ok(Found::Edition(edition)) = read("k", stored(&[])) else { panic!("it is well") };
+        let Ok(EditionLookup::Edition(edition)) = read("k", stored(&[])) else {
+            panic!("it is well")
+        };
         assert_eq!(
             (edition.version, edition.at_us, &*edition.by),
             (7, 1_700_000_000_000_000, "ann")
         );
         assert_eq!(load("k", &edition).unwrap().version(), 7);
         let nobody = read("k", stored(&[(4, None), (5, Some(b"\xff"))]));
-        assert!(matches!(nobody, Ok(Found::Edition(edition)) if edition.by.is_empty()));
+        assert!(matches!(nobody, Ok(EditionLookup::Edition(edition)) if edition.by.is_empty()));
     }
 
     #[test]
@@ -166,19 +170,19 @@ mod tests {
         let of = |words: &[&str]| words.iter().map(|word| Some(word.as_bytes().to_vec())).collect();
         for (words, why) in [
             (stored(&[(1, None)]), "k in Redis: `version` is missing"),
-            (stored(&[(1, Some(b"07"))]), "k in Redis: `version` is \"07\", and no version"),
-            (stored(&[(1, Some(b"-7"))]), "k in Redis: `version` is \"-7\", and no version"),
-            (stored(&[(1, Some(b"9007199254740992"))]), "and no version"),
+            (stored(&[(1, Some(b"07"))]), "k in Redis: `version` is \"07\": not a version"),
+            (stored(&[(1, Some(b"-7"))]), "k in Redis: `version` is \"-7\": not a version"),
+            (stored(&[(1, Some(b"9007199254740992"))]), "not a version"),
             (stored(&[(2, None)]), "k in Redis: `sum` is missing"),
-            (stored(&[(2, Some(b"00"))]), "k in Redis: `sum` does not fit"),
+            (stored(&[(2, Some(b"00"))]), "k in Redis: `sum` does not match"),
             (stored(&[(3, Some(b"xml"))]), "`format` is \"xml\": not yaml, json or toml"),
-            (stored(&[(6, Some(&TEXT.as_bytes()[..20]))]), "the text was cut"),
+            (stored(&[(6, Some(&TEXT.as_bytes()[..20]))]), "the text was truncated"),
             (stored(&[(6, Some(b"a: \xff"))]), "k in Redis, `text`:1:4: a byte that is not UTF-8"),
             (stored(&[(6, None)]), "k in Redis: `text` is missing"),
-            (of(&["kind", "zset"]), "k in Redis: it is a zset, and rules are a hash"),
-            (of(&["long", "text", "104857600"]), "`text` has 104857600 bytes, which is too many"),
-            (of(&["else"]), "makes no sense"),
-            (vec![], "makes no sense"),
+            (of(&["kind", "zset"]), "k in Redis: it is a zset, not a hash"),
+            (of(&["long", "text", "104857600"]), "`text` has too many bytes: 104857600"),
+            (of(&["else"]), "unexpected reply"),
+            (vec![], "unexpected reply"),
         ] {
             let error = read("k", words).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
@@ -196,7 +200,7 @@ mod tests {
             text: TEXT.into(),
         };
         let error = load("k", &edition).unwrap_err().to_string();
-        assert_eq!(error, "k in Redis: `version` is 8, and that of its text 7");
+        assert_eq!(error, "k in Redis: `version` is 8, but its text says 7");
         let broken = Edition { text: "version: 8\ndomain: shop\nrule: []\n".into(), ..edition };
         let error = load("k", &broken).unwrap_err().to_string();
         assert!(error.starts_with("k in Redis:3:1: unknown field `rule`"), "{error}");

@@ -12,7 +12,7 @@ use super::RulesError;
 /// The text of a file, if it can be a rule file.
 pub(super) fn read(path: &Path) -> Result<String, RulesError> {
     let unreadable = |why: &dyn std::fmt::Display| {
-        RulesError::Unreadable(format!("the rules at {} cannot be read: {why}", path.display()))
+        RulesError::Unreadable(format!("cannot read the rules at {}: {why}", path.display()))
     };
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     let mut bytes = Vec::new();
@@ -31,10 +31,10 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 /// Replaces a file at once: whoever reads it sees the old text or the new one.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
     let unwritable = |why: &dyn std::fmt::Display| {
-        RulesError::Unwritable(format!("{} cannot be written: {why}", path.display()))
+        RulesError::Unwritable(format!("cannot write {}: {why}", path.display()))
     };
     if fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_symlink()) {
-        return Err(unwritable(&"it is a link, as ConfigMaps are; edit what it comes from"));
+        return Err(unwritable(&"it is a symbolic link, as in a ConfigMap: edit its source"));
     }
     let name = path.file_name().ok_or_else(|| unwritable(&"it has no name"))?;
     let mut beside = name.to_os_string();

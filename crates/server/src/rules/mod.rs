@@ -2,7 +2,7 @@
 //!
 //! One authority says what they are: a file, a set in Redis, hashes in Redis that somebody else
 //! writes, or, where none is named, whoever uses the admin API. Whatever it offers is read and checked
-//! whole before it replaces what applies; what is wrong changes nothing but [`Keeper::trouble`]. The
+//! whole before it replaces what applies; what is wrong changes nothing but [`RuleSource::trouble`]. The
 //! last good rules can be kept in a directory, for a start at which the authority has none.
 //!
 //! | Part | Does |
@@ -10,72 +10,73 @@
 //! | `file`, `watch` | a file: reads and writes, notices |
 //! | `stored`, `edition` | a set in Redis, and what can be wrong with it |
 //! | `hashes` | rules that others keep as hashes |
-//! | `kept` | the last good rules, in a directory |
-//! | `line`, `hints` | the connection to Redis, and messages over another |
+//! | `last_good` | the last good rules, in a directory |
+//! | `connection`, `change_notices` | the connection to Redis, and messages over another |
 
+mod change_notices;
+mod connection;
 mod edition;
 mod file;
 pub(crate) mod hashes;
-mod hints;
-mod kept;
-mod line;
+mod last_good;
 mod stored;
 mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tollgate::core::rule::RuleSet;
 use tollgate::redis::ConnectError;
 use tollgate::rules::{self, Format, Problems};
 use tollgate::{Limiter, StaleRules};
 
-use crate::envoy::Claims;
-use crate::room::Room;
+use crate::envoy::DomainOwnership;
 use crate::settings::Settings;
-use crate::settings::rules_from::Form;
+use crate::settings::rules_from::RulesLayout;
+use crate::state::ServerState;
 use crate::store::AnyStore;
+use crate::sync::lock;
 use hashes::Hashes;
-pub(crate) use kept::LastGood;
-use stored::Stored;
+pub(crate) use last_good::LastGood;
+use stored::StoredSet;
 
 pub use watch::follow;
 pub(crate) use watch::{follow_dirs, look, start};
 
-/// Where rules come from, and what became of them.
+/// Source of the rules, and its state.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct RuleSource {
     authority: Authority,
     last_good: LastGood,
-    /// What was read last, so that the same bytes are not judged twice.
+    /// Hash of the last read, so that the same bytes are not checked twice.
     seen: Mutex<Option<u64>>,
-    /// What is wrong with what the authority says now.
+    /// Error of the authority's current rules.
     trouble: Mutex<Option<String>>,
-    /// The error that was told last, so that it is told once.
+    /// Error that was logged last, so that it is logged once.
     told: Mutex<Option<u64>>,
-    /// Whether rules in Redis are to be judged anew at the next look.
+    /// Set if the next read from Redis must check everything again.
     anew: AtomicBool,
     missing: AtomicBool,
-    /// What belongs to Envoy's rules beside these.
-    claims: Mutex<Claims>,
-    /// How often other rules came to apply.
+    /// Domains that Envoy's files define.
+    domain_ownership: Mutex<DomainOwnership>,
+    /// Times that new rules were applied.
     pub applied: AtomicU64,
-    /// How often what was offered was not taken.
+    /// Times that rules were rejected.
     pub rejected: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Authority {
     File(PathBuf, Format),
-    Stored(Stored),
+    Stored(StoredSet),
     Hashes(Hashes),
     /// The admin API alone; nothing is kept but in `last_good`.
     Memory,
 }
 
-/// What became of rules that were offered.
+/// Error of rules that were rejected.
 #[derive(Debug)]
 pub enum RulesError {
     /// They cannot be read from where they are.
@@ -93,14 +94,14 @@ pub enum RulesError {
     Damaged {
         /// The version that is kept.
         present: u64,
-        /// What is wrong with it.
+        /// Its error.
         why: String,
     },
     /// They cannot be written to where they are kept.
     Unwritable(String),
     /// A domain of theirs is in a file for Envoy; with both places.
     Taken(String),
-    /// Where they are kept does not answer.
+    /// Their storage does not answer.
     Unreachable(String),
     /// Somebody said something about them that makes no sense.
     Message(String),
@@ -120,11 +121,11 @@ impl fmt::Display for RulesError {
             Self::Invalid(problems) => problems.fmt(f),
             Self::Stale(stale) => stale.fmt(f),
             Self::Conflict { present } => {
-                write!(f, "version {present} of the rules applies: read them again")
+                write!(f, "version {present} of the rules applies now: read them again")
             }
             Self::Damaged { present, why } => write!(
                 f,
-                "version {present} is kept and damaged, and does not apply ({why}): replace it by a \
+                "version {present} is stored but damaged, and does not apply ({why}): replace it with a \
                  version above {present}, with If-Match: \"{present}\", as `tollgate rules put \
                  --expect {present}` does"
             ),
@@ -134,26 +135,26 @@ impl fmt::Display for RulesError {
 
 impl std::error::Error for RulesError {}
 
-/// Rules that came to apply, and from where.
+/// Versions before and after a change of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct RulesChange {
     /// The version before.
     pub from: u64,
     /// The version from now on.
     pub to: u64,
 }
 
-impl Keeper {
+impl RuleSource {
     pub(crate) fn new(settings: &Settings) -> Result<Self, ConnectError> {
         let authority = match (&settings.rules, &settings.rules_from) {
             (Some(path), _) => {
                 Authority::File(path.clone(), Format::of_path(path).unwrap_or(Format::Yaml))
             }
             (None, Some(from)) => {
-                let config = line::config(settings, from)?;
-                match from.form {
-                    Form::Set => Authority::Stored(Stored::new(from, config)),
-                    Form::Hashes => Authority::Hashes(Hashes::new(from, config)),
+                let config = connection::config(settings, from)?;
+                match from.layout {
+                    RulesLayout::Set => Authority::Stored(StoredSet::new(from, config)),
+                    RulesLayout::Hashes => Authority::Hashes(Hashes::new(from, config)),
                 }
             }
             (None, None) => Authority::Memory,
@@ -168,13 +169,13 @@ impl Keeper {
             told: Mutex::default(),
             anew: AtomicBool::new(false),
             missing: AtomicBool::new(missing),
-            claims: Mutex::default(),
+            domain_ownership: Mutex::default(),
             applied: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
         })
     }
 
-    /// Where they come from, for people.
+    /// Source of the rules, for people.
     pub fn source(&self) -> String {
         match &self.authority {
             Authority::File(path, _) => path.display().to_string(),
@@ -192,14 +193,14 @@ impl Keeper {
         }
     }
 
-    /// Whether there should be rules, and never were.
+    /// Tells whether rules are configured, and none were ever loaded.
     pub fn are_missing(&self) -> bool {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with what the authority says now, if that is not what applies.
+    /// Error of the authority's current rules, if they do not apply.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// Applies the rules that applied when a server last ran here. First of all, as versions only
@@ -209,12 +210,12 @@ impl Keeper {
         let loaded = rules::decode(&bytes).and_then(|text| rules::load(text, Format::Yaml));
         let applied = loaded.map_err(RulesError::Invalid).and_then(|set| self.apply(limiter, set));
         match applied {
-            Ok(applied) => tracing::info!(version = applied.to, "the last good rules apply"),
+            Ok(applied) => tracing::info!(version = applied.to, "applied the last good rules"),
             Err(error) => self.last_good.ignored(&error),
         }
     }
 
-    /// Why the last good rules cannot be kept, if they should be.
+    /// Reason why the last good rules cannot be saved.
     pub fn state_trouble(&self) -> Option<String> {
         self.last_good.trouble()
     }
@@ -236,9 +237,9 @@ impl Keeper {
     /// # Errors
     ///
     /// When it is not right. What applied before still does.
-    pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<Applied>, RulesError> {
+    pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<RulesChange>, RulesError> {
         let Authority::File(path, format) = &self.authority else { return Ok(None) };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let read = file::read(path);
         let hash = match &read {
             Ok(text) => file::hash(text.as_bytes()),
@@ -263,7 +264,7 @@ impl Keeper {
         &self,
         limiter: &Limiter<AnyStore>,
         set: RuleSet,
-    ) -> Result<Option<Applied>, RulesError> {
+    ) -> Result<Option<RulesChange>, RulesError> {
         // The same version again is no edit: a restart, or a comment.
         if set.version() == limiter.rules().version()
             && set.declaration() == limiter.rules().declaration()
@@ -277,15 +278,15 @@ impl Keeper {
     /// Notes what is wrong with what the authority says. The same error again is none: it was told.
     fn noted(
         &self,
-        looked: Result<Option<Applied>, RulesError>,
-    ) -> Result<Option<Applied>, RulesError> {
+        looked: Result<Option<RulesChange>, RulesError>,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let Err(error) = looked else { return looked };
         let text = error.to_string();
         // A message is not what the authority says, only what somebody said about it.
         if !matches!(error, RulesError::Message(_)) {
             let hash = file::hash(text.as_bytes());
-            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            *lock(&self.trouble) = Some(text);
+            let mut told = lock(&self.told);
             if told.replace(hash) == Some(hash) {
                 return Ok(None);
             }
@@ -313,13 +314,13 @@ impl Keeper {
         expected: u64,
         text: &str,
         format: Format,
-    ) -> Result<Applied, RulesError> {
+    ) -> Result<RulesChange, RulesError> {
         let set = rules::load(text, format).map_err(|problems| {
             self.offered_wrong();
             RulesError::Invalid(problems)
         })?;
         // Held to the end: of two who write at once, the second sees what the first wrote.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let present = limiter.rules().version();
         if present != expected {
             return Err(RulesError::Conflict { present });
@@ -328,7 +329,7 @@ impl Keeper {
             return Err(RulesError::Stale(StaleRules { present, offered: set.version() }));
         }
         // Before anything is written; `apply` asks again, while nobody can swap.
-        self.claims().are_free(&set, None).map_err(RulesError::Taken)?;
+        self.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         if let Authority::File(path, kept) = &self.authority {
             let on_disk = file::read(path).ok().map(|text| file::hash(text.as_bytes()));
             if on_disk.is_some() && on_disk != *seen {
@@ -346,34 +347,34 @@ impl Keeper {
         self.apply(limiter, set)
     }
 
-    fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<Applied, RulesError> {
+    fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<RulesChange, RulesError> {
         let (from, to) = (limiter.rules().version(), set.version());
-        let claims = self.claims();
-        claims.are_free(&set, self.file()).map_err(RulesError::Taken)?;
+        let ownership = self.domain_ownership();
+        ownership.are_free(&set, self.file()).map_err(RulesError::Taken)?;
         limiter.set_rules(set).map_err(RulesError::Stale)?;
-        drop(claims);
+        drop(ownership);
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.settled(limiter);
-        Ok(Applied { from, to })
+        Ok(RulesChange { from, to })
     }
 
     /// The domains of Envoy's rules; rules of neither kind are swapped while this is held.
-    pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn domain_ownership(&self) -> MutexGuard<'_, DomainOwnership> {
+        lock(&self.domain_ownership)
     }
 
     /// If what the authority says was not taken, it is judged anew at the next look.
     pub(crate) fn look_again(&self) {
         if self.trouble().is_some() {
-            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(&self.seen) = None;
             self.anew.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What the authority says is what applies.
+    /// Notes that the authority's rules apply.
     fn settled(&self, limiter: &Limiter<AnyStore>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.trouble) = None;
+        *lock(&self.told) = None;
         self.missing.store(false, Ordering::Relaxed);
         self.keep(limiter);
     }
@@ -386,22 +387,22 @@ impl Keeper {
 /// When they are wrong, or there are others, or they cannot be kept. Nothing changed then, unless the
 /// error says that it may have.
 pub async fn put(
-    room: &Arc<Room>,
+    server: &Arc<ServerState>,
     expected: u64,
     text: String,
     format: Format,
     by: &str,
-) -> Result<Applied, RulesError> {
-    match &room.rules.authority {
+) -> Result<RulesChange, RulesError> {
+    match &server.rules.authority {
         Authority::File(..) | Authority::Memory => {
-            stored::blocking(room, move |room| {
-                room.rules.put(&room.limiter, expected, &text, format)
+            stored::blocking(server, move |server| {
+                server.rules.put(&server.limiter, expected, &text, format)
             })
             .await
         }
-        Authority::Stored(stored) => stored.put(room, expected, text, format, by).await,
+        Authority::Stored(stored) => stored.put(server, expected, text, format, by).await,
         Authority::Hashes(hashes) => Err(RulesError::NotOurs(format!(
-            "the rules are hashes in Redis ({}) that somebody else writes: change them there, or \
+            "the rules are hashes in Redis ({}), which another system writes: change them there, or \
              serve with `--rules-from redis`",
             hashes.pattern()
         ))),

@@ -12,11 +12,11 @@ use tollgate::core::rule::RuleSet;
 use tollgate::redis::Config;
 use tollgate::rules::{self, Format};
 
-use super::edition::{self, Edition, Found};
-use super::line::{self, Line};
-use super::{Applied, RulesError};
-use crate::room::Room;
+use super::connection::{self, RulesConnection};
+use super::edition::{self, Edition, EditionLookup};
+use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
+use crate::state::ServerState;
 
 /// The longest text that is kept in Redis: as much as the admin API takes.
 pub(super) const MAX_STORED: usize = 8 << 20;
@@ -26,38 +26,41 @@ const PUT: &str = include_str!("lua/put.lua");
 
 /// A set of rules in Redis.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredSet {
     key: String,
     before: String,
     channel: String,
     /// Held while one looks or writes, so that what was read is not older than what applies.
-    state: Mutex<State>,
+    state: Mutex<StoredState>,
 }
 
 #[derive(Debug)]
-struct State {
-    line: Line,
+struct StoredState {
+    line: RulesConnection,
     /// Version and sum of what was looked at last, as the script compares them.
     known: Vec<u8>,
 }
 
-/// How closely to look.
+/// Extent of a read from Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// At what differs from the last look.
-    Again,
-    /// As if never before.
-    Anew,
+pub(super) enum ReadMode {
+    /// Only what differs from the last read.
+    Changes,
+    /// Everything, as on the first read.
+    Everything,
 }
 
-impl Stored {
+impl StoredSet {
     pub(super) fn new(from: &RulesFrom, config: Config) -> Self {
         let name = |part: &str| format!("tg:{{rules:{}}}:1:{part}", from.name);
         Self {
             key: name("set"),
             before: name("before"),
             channel: name("changed"),
-            state: Mutex::new(State { line: Line::new(config), known: Vec::new() }),
+            state: Mutex::new(StoredState {
+                line: RulesConnection::new(config),
+                known: Vec::new(),
+            }),
         }
     }
 
@@ -72,11 +75,11 @@ impl Stored {
     /// Looks at Redis, and applies what is there if it is new and right.
     pub(super) async fn look(
         &self,
-        room: &Arc<Room>,
-        how: Look,
-    ) -> Result<Option<Applied>, RulesError> {
+        server: &Arc<ServerState>,
+        how: ReadMode,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let mut state = self.state.lock().await;
-        if how == Look::Anew {
+        if how == ReadMode::Everything {
             state.known.clear();
         }
         let known = std::mem::take(&mut state.known);
@@ -91,58 +94,61 @@ impl Stored {
             _ => Vec::new(),
         };
         let taken = match edition::read(&self.key, words) {
-            Ok(Found::Same) => return Ok(None),
-            Ok(Found::Edition(edition)) => take(room, &self.key, *edition).await,
-            Ok(Found::Nothing) => Err(RulesError::Unreadable(format!(
-                "there are no rules at {} in Redis: put some, by `tollgate rules put`",
+            Ok(EditionLookup::Same) => return Ok(None),
+            Ok(EditionLookup::Edition(edition)) => take(server, &self.key, *edition).await,
+            Ok(EditionLookup::Nothing) => Err(RulesError::Unreadable(format!(
+                "no rules at {} in Redis: add some with `tollgate rules put`",
                 self.key
             ))),
             Err(error) => Err(error),
         };
-        if taken.is_err() && room.rules.are_missing() {
-            self.fall_back(room, &mut state).await;
+        if taken.is_err() && server.rules.are_missing() {
+            self.fall_back(server, &mut state).await;
         }
         taken
     }
 
     /// Applies the edition before, for a server that has never had rules.
-    async fn fall_back(&self, room: &Arc<Room>, state: &mut State) {
+    async fn fall_back(&self, server: &Arc<ServerState>, state: &mut StoredState) {
         if let Ok(words) = self.words(state, &self.before, b"").await
-            && let Ok(Found::Edition(edition)) = edition::read(&self.before, words)
-            && let Ok(Some(applied)) = take(room, &self.before, *edition).await
+            && let Ok(EditionLookup::Edition(edition)) = edition::read(&self.before, words)
+            && let Ok(Some(applied)) = take(server, &self.before, *edition).await
         {
-            tracing::warn!(version = applied.to, "the rules before the present ones apply");
+            tracing::warn!(
+                version = applied.to,
+                "applied the previous rules, as the current ones cannot be used"
+            );
         }
     }
 
     async fn words(
         &self,
-        state: &mut State,
+        state: &mut StoredState,
         key: &str,
         known: &[u8],
     ) -> Result<Vec<Option<Vec<u8>>>, RulesError> {
         let most = MAX_STORED.to_string();
         let (keys, args) = ([key.as_bytes()], [known, most.as_bytes()]);
-        state.line.run(READ, &keys, &args).await.map(line::words)
+        state.line.run(READ, &keys, &args).await.map(connection::words)
     }
 
     /// Replaces the set, if version `expected` is what is there.
     pub(super) async fn put(
         &self,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         expected: u64,
         text: String,
         format: Format,
         by: &str,
-    ) -> Result<Applied, RulesError> {
+    ) -> Result<RulesChange, RulesError> {
         let (set, text) =
-            checked(text, format).await.inspect_err(|_| room.rules.offered_wrong())?;
+            checked(text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
         // Before anything is written; whoever applies it asks again.
-        room.rules.claims().are_free(&set, None).map_err(RulesError::Taken)?;
+        server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
         let sum = edition::sum_of(version, format, &text);
         let mut state = self.state.lock().await;
-        let applies = room.limiter.rules().version();
+        let applies = server.limiter.rules().version();
         let args = [expected.to_string(), applies.to_string(), version.to_string(), sum.clone()];
         let words = [edition::name_of(format), by, &text, &self.channel];
         let args: Vec<&[u8]> =
@@ -150,10 +156,10 @@ impl Stored {
         let keys = [self.key.as_bytes(), self.before.as_bytes()];
         let said = state.line.run(PUT, &keys, &args).await.map_err(|error| {
             RulesError::Unwritable(format!(
-                "{error}; they may have been written all the same: read them again"
+                "{error}; they may have been written anyway: read them again"
             ))
         })?;
-        let mut words = line::words(said).into_iter().flatten();
+        let mut words = connection::words(said).into_iter().flatten();
         let word = words.next().unwrap_or_default();
         let shown = String::from_utf8(words.next().unwrap_or_default()).unwrap_or_default();
         match (word.as_slice(), shown.parse::<u64>()) {
@@ -162,24 +168,24 @@ impl Stored {
             (b"stale", Ok(present)) => {
                 return Err(RulesError::Stale(StaleRules { present, offered: version }));
             }
-            _ => return Err(RulesError::Unwritable("what Redis said makes no sense".into())),
+            _ => return Err(RulesError::Unwritable("unexpected reply from Redis".into())),
         }
-        let from = room.limiter.rules().version();
-        let taken = blocking(room, move |room| room.rules.take(&room.limiter, set)).await?;
-        Ok(taken.unwrap_or(Applied { from, to: version }))
+        let from = server.limiter.rules().version();
+        let taken = blocking(server, move |server| server.rules.take(&server.limiter, set)).await?;
+        Ok(taken.unwrap_or(RulesChange { from, to: version }))
     }
 }
 
-impl Stored {
-    /// Why version `present`, which the writer does not know, is in the way. A set that is damaged
+impl StoredSet {
+    /// Explains the conflict with version `present`, which the writer does not know. A set that is damaged
     /// applies nowhere, so reading the rules again would not tell its version.
-    async fn conflict(&self, state: &mut State, present: u64) -> RulesError {
+    async fn conflict(&self, state: &mut StoredState, present: u64) -> RulesError {
         let found = match self.words(state, &self.key, b"").await {
             Ok(words) => edition::read(&self.key, words),
             Err(_) => return RulesError::Conflict { present },
         };
         let wrong = match found {
-            Ok(Found::Edition(edition)) => {
+            Ok(EditionLookup::Edition(edition)) => {
                 let key = self.key.clone();
                 let loading = tokio::task::spawn_blocking(move || edition::load(&key, &edition));
                 loading.await.ok().and_then(Result::err)
@@ -205,22 +211,22 @@ async fn checked(text: String, format: Format) -> Result<(RuleSet, String), Rule
     let checked = tokio::task::spawn_blocking(move || {
         rules::load(&text, format).map(|set| (set, text)).map_err(RulesError::Invalid)
     });
-    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("they cannot be read".into())))
+    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("cannot read the rules".into())))
 }
 
 async fn take(
-    room: &Arc<Room>,
+    server: &Arc<ServerState>,
     key: &str,
     edition: Edition,
-) -> Result<Option<Applied>, RulesError> {
+) -> Result<Option<RulesChange>, RulesError> {
     let key = key.to_owned();
-    blocking(room, move |room| {
+    blocking(server, move |server| {
         let set = edition::load(&key, &edition)?;
-        let taken = room.rules.take(&room.limiter, set);
+        let taken = server.rules.take(&server.limiter, set);
         if let Ok(Some(applied)) = &taken {
             let (from, to, by) = (applied.from, applied.to, edition::shown(edition.by.as_bytes()));
             let at_us = edition.at_us;
-            tracing::info!(audit = true, from, version = to, by, at_us, "rules from Redis apply");
+            tracing::info!(audit = true, from, version = to, by, at_us, "applied rules from Redis");
         }
         taken
     })
@@ -229,10 +235,10 @@ async fn take(
 
 /// Runs what reads, checks and writes files, off the threads that serve.
 pub(super) async fn blocking<T: Send + 'static>(
-    room: &Arc<Room>,
-    work: impl FnOnce(&Room) -> Result<T, RulesError> + Send + 'static,
+    server: &Arc<ServerState>,
+    work: impl FnOnce(&ServerState) -> Result<T, RulesError> + Send + 'static,
 ) -> Result<T, RulesError> {
-    let room = Arc::clone(room);
-    let done = tokio::task::spawn_blocking(move || work(&room)).await;
-    done.unwrap_or_else(|_| Err(RulesError::Unreadable("the rules cannot be read".into())))
+    let server = Arc::clone(server);
+    let done = tokio::task::spawn_blocking(move || work(&server)).await;
+    done.unwrap_or_else(|_| Err(RulesError::Unreadable("cannot read the rules".into())))
 }

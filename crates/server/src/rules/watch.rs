@@ -13,47 +13,47 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
-use super::stored::Look;
-use super::{Applied, Authority, RulesError, hints};
-use crate::room::Room;
+use super::stored::ReadMode;
+use super::{Authority, RulesChange, RulesError, change_notices};
+use crate::state::ServerState;
 
-/// How long to wait for more, as one save makes several notices.
+/// Time to wait for more notices: one save makes several.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The first rules: the last good ones, then the authority's. Whatever is wrong with those is logged,
-/// and is [`Keeper::trouble`](super::Keeper::trouble).
-pub(crate) async fn start(room: &Arc<Room>) {
-    let recalling = Arc::clone(room);
+/// and is [`RuleSource::trouble`](super::RuleSource::trouble).
+pub(crate) async fn start(server: &Arc<ServerState>) {
+    let recalling = Arc::clone(server);
     let recalled = tokio::task::spawn_blocking(move || {
         recalling.rules.recall(&recalling.limiter);
     });
     // A panic there would be a bug, and no reason not to look further.
     let _ = recalled.await;
-    look(room).await;
-    if room.rules.are_missing() {
-        tracing::warn!("there are no rules: not ready until there are");
+    look(server).await;
+    if server.rules.are_missing() {
+        tracing::warn!("no rules yet: not ready");
     }
 }
 
 /// Follows the authority until dropped. Ends at once where rules come from nowhere.
-pub async fn follow(room: Arc<Room>) {
-    match &room.rules.authority {
-        Authority::File(path, _) => follow_file(&room, path).await,
-        Authority::Stored(stored) => hints::follow(&room, stored.channel()).await,
-        Authority::Hashes(hashes) => hints::follow(&room, hashes.channel()).await,
+pub async fn follow(server: Arc<ServerState>) {
+    match &server.rules.authority {
+        Authority::File(path, _) => follow_file(&server, path).await,
+        Authority::Stored(stored) => change_notices::follow(&server, stored.channel()).await,
+        Authority::Hashes(hashes) => change_notices::follow(&server, hashes.channel()).await,
         Authority::Memory => {}
     }
 }
 
-async fn follow_file(room: &Arc<Room>, path: &Path) {
+async fn follow_file(server: &Arc<ServerState>, path: &Path) {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let dir = parent.unwrap_or(Path::new(".")).to_owned();
-    follow_dirs(room, &[dir], "the rules", || look(room)).await;
+    follow_dirs(server, &[dir], "the rules", || look(server)).await;
 }
 
 /// Looks whenever something happens in the directories, and now and then, until dropped.
 pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
-    room: &Room,
+    server: &ServerState,
     dirs: &[PathBuf],
     what: &str,
     look: impl Fn() -> F,
@@ -61,9 +61,9 @@ pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
     let (notice, mut noticed) = mpsc::channel(1);
     let watcher = watch_dirs(dirs, notice);
     if let Err(error) = &watcher {
-        tracing::warn!(%error, "{what} are not watched, only looked at now and then");
+        tracing::warn!(%error, "cannot watch {what}: polling only");
     }
-    let mut ticks = tokio::time::interval(room.settings.rules_poll);
+    let mut ticks = tokio::time::interval(server.settings.rules_poll);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -78,25 +78,26 @@ pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
 }
 
 /// Looks once, off the threads that serve, at all there is.
-pub(crate) async fn look(room: &Arc<Room>) {
-    look_how(room, Look::Anew).await;
+pub(crate) async fn look(server: &Arc<ServerState>) {
+    look_how(server, ReadMode::Everything).await;
 }
 
-pub(super) async fn look_how(room: &Arc<Room>, how: Look) {
-    let how = if room.rules.anew.swap(false, Ordering::Relaxed) { Look::Anew } else { how };
-    let looked = match &room.rules.authority {
+pub(super) async fn look_how(server: &Arc<ServerState>, how: ReadMode) {
+    let how =
+        if server.rules.anew.swap(false, Ordering::Relaxed) { ReadMode::Everything } else { how };
+    let looked = match &server.rules.authority {
         Authority::File(..) => {
-            super::stored::blocking(room, |room| room.rules.refresh(&room.limiter)).await
+            super::stored::blocking(server, |server| server.rules.refresh(&server.limiter)).await
         }
-        Authority::Stored(stored) => room.rules.noted(stored.look(room, how).await),
-        Authority::Hashes(hashes) => room.rules.noted(hashes.look(room, how).await),
+        Authority::Stored(stored) => server.rules.noted(stored.look(server, how).await),
+        Authority::Hashes(hashes) => server.rules.noted(hashes.look(server, how).await),
         Authority::Memory => Ok(None),
     };
-    tell(room, looked);
-    if room.rules.state_trouble().is_some() {
+    tell(server, looked);
+    if server.rules.state_trouble().is_some() {
         // Whoever mends the directory does not edit the rules for it.
-        let _ = super::stored::blocking(room, |room| {
-            room.rules.keep_again(&room.limiter);
+        let _ = super::stored::blocking(server, |server| {
+            server.rules.keep_again(&server.limiter);
             Ok(())
         })
         .await;
@@ -104,26 +105,26 @@ pub(super) async fn look_how(room: &Arc<Room>, how: Look) {
 }
 
 /// Follows a message.
-pub(super) async fn hear(room: &Arc<Room>, message: &[u8]) {
-    match &room.rules.authority {
+pub(super) async fn hear(server: &Arc<ServerState>, message: &[u8]) {
+    match &server.rules.authority {
         Authority::Hashes(hashes) => {
-            let heard = hashes.hear(room, message).await;
-            tell(room, room.rules.noted(heard));
+            let heard = hashes.hear(server, message).await;
+            tell(server, server.rules.noted(heard));
         }
-        _ => look_how(room, Look::Again).await,
+        _ => look_how(server, ReadMode::Changes).await,
     }
 }
 
-fn tell(room: &Room, looked: Result<Option<Applied>, RulesError>) {
+fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
     match looked {
         Ok(Some(applied)) => {
-            tracing::info!(from = applied.from, version = applied.to, "other rules apply");
+            tracing::info!(from = applied.from, version = applied.to, "applied new rules");
         }
         Ok(None) => {}
         Err(error) => {
-            let version = room.limiter.rules().version();
-            tracing::error!(%error, version, "the rules were not taken; those before still apply");
-            room.events.tell(
+            let version = server.limiter.rules().version();
+            tracing::error!(%error, version, "rejected the rules; the previous ones still apply");
+            server.events.publish(
                 "rules-rejected",
                 || serde_json::json!({ "error": error.to_string(), "version": version }),
             );

@@ -1,4 +1,4 @@
-//! What Envoy's calls are told: where its rules are, and how they are answered.
+//! Settings for Envoy's calls: where its rules are, and how calls are answered.
 //!
 //! Each setting is a word, so that a file, a variable and a flag say it in the same way. The names of
 //! the reference's variables are in `docs/envoy.md`.
@@ -12,21 +12,21 @@ use tollgate::core::rule::declaration;
 use tollgate::envoy::{self, Conduct};
 
 use super::value::{from_text, words};
-use crate::doors::grpc::{self, HeaderNames};
+use crate::protocols::grpc::{self, HeaderNames};
 
 words! {
-    /// Whether a domain may be spread over several files.
-    Domains {
-        /// It may not.
+    /// Handling of a domain in several files.
+    EnvoyDomains {
+        /// An error.
         Separate = "separate",
-        /// It may, as with `MERGE_DOMAIN_CONFIG`.
+        /// Merged, as with `MERGE_DOMAIN_CONFIG`.
         Merge = "merge",
     }
 }
 
 words! {
-    /// What is charged when a descriptor of a call is over its limit.
-    Charge {
+    /// Charges of a call with a descriptor over its limit.
+    EnvoyCharge {
         /// Nothing.
         AllOrNone = "all-or-none",
         /// Every descriptor by itself, as the reference charges.
@@ -35,8 +35,8 @@ words! {
 }
 
 words! {
-    /// What answers while the store does not.
-    OnOutage {
+    /// Answer while the store is unreachable.
+    EnvoyOnOutage {
         /// This node, by its share of each limit.
         Local = "local",
         /// Everything passes.
@@ -47,30 +47,30 @@ words! {
 }
 
 words! {
-    /// Whether anybody is refused.
-    Mode {
-        /// Who is over a limit is.
+    /// Enforcement of limits.
+    EnvoyMode {
+        /// Requests over a limit are refused.
         Enforce = "enforce",
-        /// Nobody is, as with `SHADOW_MODE`.
+        /// Nothing is refused, as with `SHADOW_MODE`.
         Shadow = "shadow",
     }
 }
 
 words! {
-    /// Whether answers carry dynamic metadata.
-    Metadata {
-        /// They do not.
+    /// Dynamic metadata in answers.
+    EnvoyMetadata {
+        /// Left out.
         Omit = "omit",
-        /// They do, as with `RESPONSE_DYNAMIC_METADATA`.
+        /// Included, as with `RESPONSE_DYNAMIC_METADATA`.
         Include = "include",
     }
 }
 
 /// The headers that Envoy adds to responses: `off`, `on`, or the names of three.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Headers(pub Option<HeaderNames>);
+pub struct EnvoyHeaders(pub Option<HeaderNames>);
 
-impl FromStr for Headers {
+impl FromStr for EnvoyHeaders {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -88,64 +88,68 @@ impl FromStr for Headers {
                 reset: reset.to_owned(),
             }))),
             _ => Err(format!(
-                "{text:?} is neither `off` nor `on` nor three names of headers, such as \
+                "{text:?} is not `off`, `on` or three header names, such as \
                  `X-RateLimit-Limit,X-RateLimit-Remaining,X-RateLimit-Reset`"
             )),
         }
     }
 }
 
-from_text!(Domains, Charge, OnOutage, Mode, Metadata, Headers);
+from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyMode, EnvoyMetadata, EnvoyHeaders);
 
-/// What holds for Envoy's calls.
+/// Settings for Envoy's calls.
 #[derive(Clone, Debug)]
 pub struct EnvoySettings {
     /// Files, and directories of files, of envoyproxy/ratelimit.
     pub rules: Vec<PathBuf>,
-    /// Whether a domain may be in several of them.
-    pub domains: Domains,
-    /// How calls are answered.
-    pub door: grpc::Settings,
+    /// Handling of a domain in several of them.
+    pub domains: EnvoyDomains,
+    /// Behaviour of calls.
+    pub calls: grpc::GrpcSettings,
 }
 
 impl Default for EnvoySettings {
     fn default() -> Self {
-        Self { rules: Vec::new(), domains: Domains::Separate, door: grpc::Settings::default() }
+        Self {
+            rules: Vec::new(),
+            domains: EnvoyDomains::Separate,
+            calls: grpc::GrpcSettings::default(),
+        }
     }
 }
 
-/// What was said about how calls are answered.
+/// Options about Envoy's calls.
 #[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) charge: Option<Charge>,
-    pub(super) on_outage: Option<OnOutage>,
-    pub(super) mode: Option<Mode>,
-    pub(super) headers: Option<Headers>,
-    pub(super) metadata: Option<Metadata>,
+pub(super) struct EnvoyOptions {
+    pub(super) charge: Option<EnvoyCharge>,
+    pub(super) on_outage: Option<EnvoyOnOutage>,
+    pub(super) mode: Option<EnvoyMode>,
+    pub(super) headers: Option<EnvoyHeaders>,
+    pub(super) metadata: Option<EnvoyMetadata>,
 }
 
-impl Said {
-    /// How calls are answered, by what was said and by defaults.
-    pub(super) fn resolve(self) -> grpc::Settings {
+impl EnvoyOptions {
+    /// Combines the options with defaults.
+    pub(super) fn resolve(self) -> grpc::GrpcSettings {
         let charge = match self.charge {
-            None | Some(Charge::AllOrNone) => envoy::Charge::AllOrNone,
-            Some(Charge::All) => envoy::Charge::All,
+            None | Some(EnvoyCharge::AllOrNone) => envoy::Charge::AllOrNone,
+            Some(EnvoyCharge::All) => envoy::Charge::All,
         };
         let on_outage = match self.on_outage {
-            None | Some(OnOutage::Local) => declaration::OnOutage::Local,
-            Some(OnOutage::Admit) => declaration::OnOutage::Admit,
-            Some(OnOutage::Refuse) => declaration::OnOutage::Refuse,
+            None | Some(EnvoyOnOutage::Local) => declaration::OnOutage::Local,
+            Some(EnvoyOnOutage::Admit) => declaration::OnOutage::Admit,
+            Some(EnvoyOnOutage::Refuse) => declaration::OnOutage::Refuse,
         };
-        grpc::Settings {
+        grpc::GrpcSettings {
             conduct: Conduct::DEFAULT.charging(charge).in_outages(on_outage),
             enforcement: match self.mode {
-                None | Some(Mode::Enforce) => grpc::Enforcement::Enforce,
-                Some(Mode::Shadow) => grpc::Enforcement::Shadow,
+                None | Some(EnvoyMode::Enforce) => grpc::Enforcement::Enforce,
+                Some(EnvoyMode::Shadow) => grpc::Enforcement::Shadow,
             },
             headers: self.headers.and_then(|headers| headers.0),
             metadata: match self.metadata {
-                None | Some(Metadata::Omit) => grpc::Metadata::Omit,
-                Some(Metadata::Include) => grpc::Metadata::Include,
+                None | Some(EnvoyMetadata::Omit) => grpc::Metadata::Omit,
+                Some(EnvoyMetadata::Include) => grpc::Metadata::Include,
             },
         }
     }
@@ -168,27 +172,30 @@ mod tests {
             envoy-metadata = "include"
         "#;
         let settings = toml::from_str::<super::super::Options>(file).unwrap().resolve().unwrap();
-        assert_eq!(settings.grpc, super::super::Listen::At(([127, 0, 0, 1], 9).into()));
-        let EnvoySettings { rules, domains, door } = settings.envoy;
+        assert_eq!(
+            settings.listen[crate::Listener::Grpc],
+            super::super::ListenAddress::At(([127, 0, 0, 1], 9).into())
+        );
+        let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
-        assert_eq!(domains, Domains::Merge);
+        assert_eq!(domains, EnvoyDomains::Merge);
         let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
-        assert_eq!(door.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
-        assert_eq!(door.enforcement, grpc::Enforcement::Shadow);
-        assert_eq!(door.headers, Some(HeaderNames::default()));
-        assert_eq!(door.metadata, grpc::Metadata::Include);
+        assert_eq!(calls.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
+        assert_eq!(calls.enforcement, grpc::Enforcement::Shadow);
+        assert_eq!(calls.headers, Some(HeaderNames::default()));
+        assert_eq!(calls.metadata, grpc::Metadata::Include);
         let bad = toml::from_str::<super::super::Options>("envoy-mode = \"maybe\"").unwrap_err();
         assert!(bad.message().contains("not one of: enforce shadow"), "{bad}");
     }
 
     #[test]
     fn headers_are_off_on_or_three_names() {
-        assert_eq!("off".parse(), Ok(Headers(None)));
-        assert_eq!("on".parse(), Ok(Headers(Some(HeaderNames::default()))));
-        let Headers(Some(names)) = "X-L, X-Rem,X-Res".parse().unwrap() else { panic!() };
+        assert_eq!("off".parse(), Ok(EnvoyHeaders(None)));
+        assert_eq!("on".parse(), Ok(EnvoyHeaders(Some(HeaderNames::default()))));
+        let EnvoyHeaders(Some(names)) = "X-L, X-Rem,X-Res".parse().unwrap() else { panic!() };
         assert_eq!((&*names.limit, &*names.remaining, &*names.reset), ("X-L", "X-Rem", "X-Res"));
         for bad in ["", "yes", "a,b", "a,b,c,d", "a,b,c d", "a,,c"] {
-            assert!(bad.parse::<Headers>().is_err(), "{bad:?}");
+            assert!(bad.parse::<EnvoyHeaders>().is_err(), "{bad:?}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a server is told: by flags, by `TOLLGATE_*` variables, by a file, or not at all.
+//! Settings of a server, from flags, `TOLLGATE_*` variables, a file and defaults.
 //!
-//! [`Options`] is what somebody said, and knows no defaults; [`Settings`] is what holds. Flags go
-//! before variables, variables before the file, the file before defaults. A secret can be in a file
-//! of its own (`*-file`, `TOLLGATE_*_FILE`), so that no process list and no unit file shows it.
+//! [`Options`] holds what was given, without defaults; [`Settings`] is the result. Flags override
+//! variables, variables the file, the file defaults. A secret can be in a file of its own (`*-file`,
+//! `TOLLGATE_*_FILE`), so that no process list and no unit file shows it.
 //!
-//! A new setting is a field of both, a line in `over` and `resolve`, and a row in `docs/server.md`.
+//! A new setting is a field of both, a line in `resolve`, and a row in `docs/server.md`.
 
 pub mod envoy;
 pub mod rules_from;
@@ -19,160 +19,183 @@ use clap::Args;
 use serde::Deserialize;
 use tollgate::http::Trust;
 
+use crate::listener::{Listener, PerListener};
 use crate::tls;
 use envoy::EnvoySettings;
-use rules_from::{RulesFrom, Said};
-use value::{AttributeHeader, Lasting, Listen, LogFormat, LogLevel, Secret, WithoutRules};
+use rules_from::{RulesFrom, RulesFromOptions};
+use value::{
+    AttributeHeader, DurationText, ListenAddress, LogFormat, LogLevel, Secret, WithoutRules,
+};
 
-/// What somebody said. Nothing here has a default.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Options {
-    /// Where counters are kept: `embedded`, or the URL of Redis or Valkey [default: embedded]
-    #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
-    pub store: Option<Secret>,
-    /// A file that holds the URL, for one with a password
-    #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
-    pub store_file: Option<PathBuf>,
-    /// The password of Redis, in place of one in the URL
-    #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
-    pub store_password: Option<Secret>,
-    /// A file that holds that password
-    #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
-    pub store_password_file: Option<PathBuf>,
-    /// How long Redis may take for a decision [default: 20ms]
-    #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
-    pub store_deadline: Option<Lasting>,
-    /// How many keys the embedded store keeps [default: 1000000]
-    #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
-    pub max_keys: Option<usize>,
-    /// The fleet this node belongs to; its nodes share out limits while Redis is away
-    #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
-    pub fleet: Option<String>,
-    /// How many nodes the fleet has, until they have been counted [default: 1]
-    #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
-    pub nodes: Option<u64>,
-    /// The fleet's secret, 32 hexadecimal digits: it hashes long keys and signs reservations
-    #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
-    pub secret: Option<Secret>,
-    /// A file that holds that secret
-    #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
-    pub secret_file: Option<PathBuf>,
-    /// The rules, as YAML, TOML or JSON; read again whenever they change
-    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
-    pub rules: Option<PathBuf>,
-    /// Rules in Redis: `redis` for one set, `hashes` for hashes that others write, both in the
-    /// store's Redis, or `redis://…`, `hashes:redis://…` elsewhere
-    #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
-    pub rules_from: Option<Secret>,
-    /// A file that says so, for a URL with a password
-    #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
-    pub rules_from_file: Option<PathBuf>,
-    /// What the set is called in Redis [default: default]
-    #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
-    pub rules_name: Option<String>,
-    /// The keys of hashes that are rules [default: rate_limit_config:*]
-    #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
-    pub rules_pattern: Option<String>,
-    /// The channel on which changes of hashes are announced [default: rate_limit_config_channel]
-    #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
-    pub rules_channel: Option<String>,
-    /// The domain that rules of hashes make up [default: default]
-    #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
-    pub rules_domain: Option<String>,
-    /// How often the rules are looked at besides being watched [default: 1s]
-    #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
-    pub rules_poll: Option<Lasting>,
-    /// A directory for the last good rules, which a restart falls back on
-    #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// What requests are told while there are no rules: admit or refuse [default: admit]
-    #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
-    pub without_rules: Option<WithoutRules>,
-    /// Where HTTP is served, or `off` [default: 127.0.0.1:8080]
-    #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
-    pub http: Option<Listen>,
-    /// Where Envoy's rate limit service is served over gRPC, or `off` [default: 127.0.0.1:8081]
-    #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
-    pub grpc: Option<Listen>,
-    /// Files of envoyproxy/ratelimit, and directories of them; read again whenever they change
-    #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
-    pub envoy_rules: Option<Vec<PathBuf>>,
-    /// Whether a domain may be in several of them: separate or merge [default: separate]
-    #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
-    pub envoy_domains: Option<envoy::Domains>,
-    /// What a call of Envoy's that is over a limit is charged: all-or-none or all [default:
-    /// all-or-none]
-    #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
-    pub envoy_charge: Option<envoy::Charge>,
-    /// What answers Envoy while the store does not: local, admit or refuse [default: local]
-    #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
-    pub envoy_on_outage: Option<envoy::OnOutage>,
-    /// Whether Envoy is told to refuse anybody: enforce or shadow [default: enforce]
-    #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
-    pub envoy_mode: Option<envoy::Mode>,
-    /// Headers that Envoy adds to responses: off, on, or three names [default: off]
-    #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
-    pub envoy_headers: Option<envoy::Headers>,
-    /// Whether answers to Envoy carry dynamic metadata: omit or include [default: omit]
-    #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
-    pub envoy_metadata: Option<envoy::Metadata>,
-    /// Where the Redis protocol is served, or `off` [default: 127.0.0.1:6380]
-    #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
-    pub resp: Option<Listen>,
-    /// Threads that serve the Redis protocol [default: half the cores, at least 1]
-    #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
-    pub resp_threads: Option<usize>,
-    /// Where the admin API is served, or `off` [default: 127.0.0.1:9091]
-    #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
-    pub admin: Option<Listen>,
-    /// The certificate chain of the HTTP, gRPC and admin listeners, as PEM; followed
-    #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: Option<PathBuf>,
-    /// Its key, as PEM
-    #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// Connections that each door serves at a time [default: 10000]
-    #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
-    pub max_connections: Option<usize>,
-    /// What clients of the doors must say: a bearer token, or the password of AUTH
-    #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
-    pub api_token: Option<Secret>,
-    /// A file that holds that token
-    #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
-    pub api_token_file: Option<PathBuf>,
-    /// What clients of the admin API must say, as a bearer token
-    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
-    pub admin_token: Option<Secret>,
-    /// A file that holds that token
-    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
-    pub admin_token_file: Option<PathBuf>,
-    /// Networks of proxies that are believed about whom they speak for [default: none]
-    #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
-    pub trust: Option<Vec<String>>,
-    /// The domain of forward-auth requests that name none [default: the first of the rules]
-    #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
-    pub auth_domain: Option<String>,
-    /// Attributes that a trusted proxy says in headers, such as `user=x-user`
-    #[arg(
-        long,
-        env = "TOLLGATE_AUTH_ATTRIBUTE",
-        value_name = "NAME=HEADER",
-        value_delimiter = ','
-    )]
-    pub auth_attribute: Option<Vec<AttributeHeader>>,
-    /// How long readiness is off before connections are drained [default: 0s]
-    #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
-    pub drain_delay: Option<Lasting>,
-    /// How long connections may take to end [default: 10s]
-    #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
-    pub drain_timeout: Option<Lasting>,
-    /// off, error, warn, info, debug or trace [default: info]
-    #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
-    pub log_level: Option<LogLevel>,
-    /// json or text [default: text on a terminal, else json]
-    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
-    pub log_format: Option<LogFormat>,
+/// Defines the options once: as fields, and for [`Options::or`].
+macro_rules! options {
+    ($(#[$outer:meta])* pub struct $name:ident {
+        $($(#[$inner:meta])* pub $field:ident: Option<$kind:ty>,)+
+    }) => {
+        $(#[$outer])*
+        pub struct $name {
+            $($(#[$inner])* pub $field: Option<$kind>,)+
+        }
+
+        impl $name {
+            /// Each field of this, or of `under` where this says nothing.
+            fn or(self, under: Self) -> Self {
+                Self { $($field: self.$field.or(under.$field),)+ }
+            }
+        }
+    };
+}
+
+options! {
+    /// Options as given by flags, variables or a file. Nothing here has a default.
+    #[derive(Args, Clone, Debug, Default, Deserialize)]
+    #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+    pub struct Options {
+        /// Counter store: `embedded`, or the URL of Redis or Valkey [default: embedded]
+        #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
+        pub store: Option<Secret>,
+        /// File that holds the store URL, for a URL with a password
+        #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
+        pub store_file: Option<PathBuf>,
+        /// Password of Redis, instead of one in the URL
+        #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
+        pub store_password: Option<Secret>,
+        /// File that holds the password of Redis
+        #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
+        pub store_password_file: Option<PathBuf>,
+        /// Time limit for a decision in Redis [default: 20ms]
+        #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
+        pub store_deadline: Option<DurationText>,
+        /// Keys that the embedded store can hold [default: 1000000]
+        #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
+        pub max_keys: Option<usize>,
+        /// Fleet of this node; its nodes divide the limits while Redis is unreachable
+        #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
+        pub fleet: Option<String>,
+        /// Nodes in the fleet, until they have been counted [default: 1]
+        #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
+        pub nodes: Option<u64>,
+        /// Secret of the fleet, 32 hexadecimal digits: hashes long keys and signs reservations
+        #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
+        pub secret: Option<Secret>,
+        /// File that holds the secret of the fleet
+        #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
+        pub secret_file: Option<PathBuf>,
+        /// Rule file in YAML, TOML or JSON; reloaded when it changes
+        #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
+        pub rules: Option<PathBuf>,
+        /// Rules in Redis: `redis` for one set, `hashes` for hashes that another system writes, both in
+        /// the store's Redis; `redis://…` or `hashes:redis://…` for another server
+        #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
+        pub rules_from: Option<Secret>,
+        /// File that holds the value of --rules-from, for a URL with a password
+        #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
+        pub rules_from_file: Option<PathBuf>,
+        /// Name of the rule set in Redis [default: default]
+        #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
+        pub rules_name: Option<String>,
+        /// Key pattern of rule hashes [default: rate_limit_config:*]
+        #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
+        pub rules_pattern: Option<String>,
+        /// Channel that announces changes of rule hashes [default: rate_limit_config_channel]
+        #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
+        pub rules_channel: Option<String>,
+        /// Domain of the rules in hashes [default: default]
+        #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
+        pub rules_domain: Option<String>,
+        /// Polling interval for rules, in addition to watching them [default: 1s]
+        #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
+        pub rules_poll: Option<DurationText>,
+        /// Directory for the last good rules, which a restart falls back on
+        #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
+        pub state_dir: Option<PathBuf>,
+        /// Answer while no rules have been loaded: admit or refuse [default: admit]
+        #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
+        pub without_rules: Option<WithoutRules>,
+        /// Address of the HTTP listener, or `off` [default: 127.0.0.1:8080]
+        #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
+        pub http: Option<ListenAddress>,
+        /// Address of the gRPC listener (Envoy's rate limit service), or `off` [default: 127.0.0.1:8081]
+        #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
+        pub grpc: Option<ListenAddress>,
+        /// Rule files of envoyproxy/ratelimit, and directories of them; reloaded when they change
+        #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
+        pub envoy_rules: Option<Vec<PathBuf>>,
+        /// Domains in several Envoy files: separate (an error) or merge [default: separate]
+        #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
+        pub envoy_domains: Option<envoy::EnvoyDomains>,
+        /// Charges of an Envoy call that is over a limit: all-or-none or all [default: all-or-none]
+        #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
+        pub envoy_charge: Option<envoy::EnvoyCharge>,
+        /// Answer to Envoy while the store is unreachable: local, admit or refuse [default: local]
+        #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
+        pub envoy_on_outage: Option<envoy::EnvoyOnOutage>,
+        /// Enforcement for Envoy: enforce or shadow [default: enforce]
+        #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
+        pub envoy_mode: Option<envoy::EnvoyMode>,
+        /// Headers for Envoy to add to responses: off, on, or three names [default: off]
+        #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
+        pub envoy_headers: Option<envoy::EnvoyHeaders>,
+        /// Dynamic metadata in answers to Envoy: omit or include [default: omit]
+        #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
+        pub envoy_metadata: Option<envoy::EnvoyMetadata>,
+        /// Address of the Redis protocol listener, or `off` [default: 127.0.0.1:6380]
+        #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
+        pub resp: Option<ListenAddress>,
+        /// Threads for the Redis protocol [default: half the cores, at least 1]
+        #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
+        pub resp_threads: Option<usize>,
+        /// Address of the admin API, or `off` [default: 127.0.0.1:9091]
+        #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
+        pub admin: Option<ListenAddress>,
+        /// Certificate chain of the HTTP, gRPC and admin listeners, as PEM; reloaded when it changes
+        #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
+        pub tls_cert: Option<PathBuf>,
+        /// Private key of the certificate, as PEM
+        #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
+        pub tls_key: Option<PathBuf>,
+        /// Connections per listener [default: 10000]
+        #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
+        pub max_connections: Option<usize>,
+        /// Token that HTTP, gRPC and RESP clients must send: as a bearer token, or with AUTH
+        #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
+        pub api_token: Option<Secret>,
+        /// File that holds the API token
+        #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
+        pub api_token_file: Option<PathBuf>,
+        /// Bearer token that admin clients must send
+        #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
+        pub admin_token: Option<Secret>,
+        /// File that holds the admin token
+        #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+        pub admin_token_file: Option<PathBuf>,
+        /// Networks of trusted proxies, which may ask for their clients [default: none]
+        #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
+        pub trust: Option<Vec<String>>,
+        /// Domain of forward-auth requests that name none [default: the first domain of the rules]
+        #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
+        pub auth_domain: Option<String>,
+        /// Attributes that a trusted proxy sends in headers, such as `user=x-user`
+        #[arg(
+            long,
+            env = "TOLLGATE_AUTH_ATTRIBUTE",
+            value_name = "NAME=HEADER",
+            value_delimiter = ','
+        )]
+        pub auth_attribute: Option<Vec<AttributeHeader>>,
+        /// Time between reporting not ready and closing listeners [default: 0s]
+        #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
+        pub drain_delay: Option<DurationText>,
+        /// Time limit for open connections to finish [default: 10s]
+        #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
+        pub drain_timeout: Option<DurationText>,
+        /// Log level: off, error, warn, info, debug or trace [default: info]
+        #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
+        pub log_level: Option<LogLevel>,
+        /// Log format: json or text [default: text on a terminal, else json]
+        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
+        pub log_format: Option<LogFormat>,
+    }
 }
 
 impl Options {
@@ -180,10 +203,10 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or says what no flag says; with the place.
+    /// When it cannot be read, or has an unknown key or a bad value; with the line.
     pub fn read(path: &Path) -> Result<Self, SettingsError> {
         let text = std::fs::read_to_string(path).map_err(|error| {
-            SettingsError(format!("the settings file {} cannot be read: {error}", path.display()))
+            SettingsError(format!("cannot read the settings file {}: {error}", path.display()))
         })?;
         toml::from_str(&text).map_err(|error| {
             // The text around the place is left out: it may be a secret.
@@ -195,8 +218,8 @@ impl Options {
         })
     }
 
-    /// The same, with what `under` says where this says nothing. A secret and its file are one
-    /// setting: whichever is said here goes before both.
+    /// Fills the gaps from `under`. A secret and its file are one setting: either of them here
+    /// overrides both there.
     #[must_use]
     pub fn over(self, mut under: Self) -> Self {
         macro_rules! pairs {
@@ -210,31 +233,24 @@ impl Options {
             store store_file, store_password store_password_file, secret secret_file,
             rules_from rules_from_file, api_token api_token_file, admin_token admin_token_file,
         }
-        macro_rules! over {
-            ($($field:ident),+ $(,)?) => { Self { $($field: self.$field.or(under.$field)),+ } };
-        }
-        over! {
-            store, store_file, store_password, store_password_file, store_deadline, max_keys,
-            fleet, nodes, secret, secret_file, rules, rules_from,
-            rules_from_file, rules_name, rules_pattern, rules_channel, rules_domain, rules_poll, state_dir, without_rules,
-            http, resp, resp_threads, admin, tls_cert, tls_key, max_connections, api_token, api_token_file,
-            admin_token, admin_token_file, trust, auth_domain, auth_attribute, drain_delay,
-            drain_timeout, log_level, log_format, grpc, envoy_rules, envoy_domains, envoy_charge,
-            envoy_on_outage, envoy_mode, envoy_headers, envoy_metadata,
-        }
+        self.or(under)
     }
 
-    /// What holds.
+    /// Combines the options with defaults, and validates them.
     ///
     /// # Errors
     ///
-    /// When a secret's file cannot be read, or a value makes no sense beside the others.
+    /// When a secret's file cannot be read, or values conflict.
     pub fn resolve(mut self) -> Result<Settings, SettingsError> {
         let defaults = Settings::default();
         let envoy = self.take_envoy();
-        let lasting = |said: Option<Lasting>, default: Duration| said.map_or(default, |it| it.0);
+        let listen = PerListener::new(|listener| {
+            listener.setting(&self).unwrap_or(defaults.listen[listener])
+        });
+        let lasting =
+            |said: Option<DurationText>, default: Duration| said.map_or(default, |it| it.0);
         let trust = Trust::proxies(self.trust.unwrap_or_default())
-            .map_err(|error| SettingsError(format!("trust: {error}")))?;
+            .map_err(|error| SettingsError(format!("--trust: {error}")))?;
         let settings = Settings {
             store: secret("store", self.store, self.store_file)?.unwrap_or(defaults.store),
             store_password: secret(
@@ -250,7 +266,7 @@ impl Options {
                 .map(|text| fleet_secret(&text))
                 .transpose()?,
             rules: self.rules,
-            rules_from: RulesFrom::new(Said {
+            rules_from: RulesFrom::new(RulesFromOptions {
                 from: secret("rules-from", self.rules_from, self.rules_from_file)?,
                 name: self.rules_name,
                 pattern: self.rules_pattern,
@@ -260,12 +276,9 @@ impl Options {
             rules_poll: lasting(self.rules_poll, defaults.rules_poll),
             state_dir: self.state_dir,
             without_rules: self.without_rules.unwrap_or(defaults.without_rules),
-            http: self.http.unwrap_or(defaults.http),
-            grpc: self.grpc.unwrap_or(defaults.grpc),
+            listen,
             envoy,
-            resp: self.resp.unwrap_or(defaults.resp),
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
-            admin: self.admin.unwrap_or(defaults.admin),
             tls: tls(self.tls_cert, self.tls_key)?,
             max_connections: self.max_connections.unwrap_or(defaults.max_connections),
             api_token: secret("api-token", self.api_token, self.api_token_file)?,
@@ -282,7 +295,7 @@ impl Options {
     }
 
     fn take_envoy(&mut self) -> EnvoySettings {
-        let said = envoy::Said {
+        let said = envoy::EnvoyOptions {
             charge: self.envoy_charge,
             on_outage: self.envoy_on_outage,
             mode: self.envoy_mode,
@@ -291,8 +304,8 @@ impl Options {
         };
         EnvoySettings {
             rules: self.envoy_rules.take().unwrap_or_default(),
-            domains: self.envoy_domains.unwrap_or(envoy::Domains::Separate),
-            door: said.resolve(),
+            domains: self.envoy_domains.unwrap_or(envoy::EnvoyDomains::Separate),
+            calls: said.resolve(),
         }
     }
 }
@@ -300,66 +313,60 @@ impl Options {
 /// More threads than this do not serve faster.
 const MAX_THREADS: usize = 256;
 
-/// What holds. Its `Debug` shows no secret.
+/// Settings of a server. `Debug` shows no secret.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `embedded`, or a URL.
     pub store: Secret,
     /// The password, in place of one in the URL.
     pub store_password: Option<Secret>,
-    /// How long Redis may take for a decision.
+    /// Time limit for a decision in Redis.
     pub store_deadline: Duration,
-    /// How many keys the embedded store keeps.
+    /// Keys that the embedded store can hold.
     pub max_keys: usize,
     /// The fleet this node belongs to.
     pub fleet: String,
-    /// How many nodes it has, until they have been counted.
+    /// Nodes in it, until they have been counted.
     pub nodes: u64,
-    /// What the fleet hashes and signs with; drawn at start if not said.
+    /// Secret that the fleet hashes and signs with; random if none.
     pub secret: Option<FleetSecret>,
     /// The file of the rules.
     pub rules: Option<PathBuf>,
-    /// Where in Redis they are, in place of a file.
+    /// Rules in Redis, instead of a file.
     pub rules_from: Option<RulesFrom>,
-    /// How often they are looked at besides being watched.
+    /// Polling interval, in addition to watching.
     pub rules_poll: Duration,
-    /// Where the last good rules are kept.
+    /// Directory for the last good rules.
     pub state_dir: Option<PathBuf>,
-    /// What requests are told before there are rules.
+    /// Answer to requests before rules are loaded.
     pub without_rules: WithoutRules,
-    /// Where HTTP is served.
-    pub http: Listen,
-    /// Where Envoy's rate limit service is served.
-    pub grpc: Listen,
-    /// By which rules, and how.
+    /// Address of each listener.
+    pub listen: PerListener<ListenAddress>,
+    /// Rules and behaviour for Envoy's calls.
     pub envoy: EnvoySettings,
-    /// Where the Redis protocol is served.
-    pub resp: Listen,
-    /// By how many threads.
+    /// Threads for the Redis protocol.
     pub resp_threads: usize,
-    /// Where the admin API is served.
-    pub admin: Listen,
     /// The certificate of the HTTP, gRPC and admin listeners, and its key.
-    pub tls: Option<tls::Files>,
-    /// How many connections a door serves at a time.
+    pub tls: Option<tls::TlsFiles>,
+    /// Connections per listener.
     pub max_connections: usize,
-    /// What clients of the doors must say.
+    /// Token that HTTP, gRPC and RESP clients must send.
     pub api_token: Option<Secret>,
-    /// What clients of the admin API must say.
+    /// Token that admin clients must send.
     pub admin_token: Option<Secret>,
-    /// Which proxies are believed.
+    /// Trusted proxies.
     pub trust: Trust,
     /// The domain of forward-auth requests that name none.
     pub auth_domain: Option<String>,
-    /// What proxies say in headers.
+    /// Attributes that trusted proxies send in headers.
     pub auth_attributes: Vec<AttributeHeader>,
-    /// How long readiness is off before connections are drained.
+    /// Time between reporting not ready and closing listeners.
     pub drain_delay: Duration,
-    /// How long connections may take to end.
+    /// Time limit for open connections to finish.
     pub drain_timeout: Duration,
-    /// What is logged.
+    /// Log level.
     pub log_level: LogLevel,
-    /// How; as the terminal has it if not said.
+    /// Log format; text on a terminal, else JSON, if none.
     pub log_format: Option<LogFormat>,
 }
 
@@ -375,7 +382,6 @@ impl fmt::Debug for FleetSecret {
 
 impl Default for Settings {
     fn default() -> Self {
-        let local = |port: u16| Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             store: "embedded".parse().unwrap_or_else(|_| unreachable!()),
@@ -390,12 +396,9 @@ impl Default for Settings {
             rules_poll: Duration::from_secs(1),
             state_dir: None,
             without_rules: WithoutRules::Admit,
-            http: local(8080),
-            grpc: local(8081),
+            listen: PerListener::new(|listener| ListenAddress::At(listener.default_address())),
             envoy: EnvoySettings::default(),
-            resp: local(6380),
             resp_threads: (cores / 2).clamp(1, MAX_THREADS),
-            admin: local(9091),
             tls: None,
             max_connections: 10_000,
             api_token: None,
@@ -412,26 +415,32 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether counters are kept in this process.
+    /// The defaults, with every listener on a free port of loopback.
+    pub fn on_free_ports() -> Self {
+        let free = ListenAddress::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        Self { listen: PerListener::new(|_| free), ..Self::default() }
+    }
+
+    /// Tells whether counters are in this process.
     pub fn is_embedded(&self) -> bool {
         self.store.expose() == "embedded"
     }
 
     fn checked(self) -> Result<Self, SettingsError> {
-        if [self.http, self.grpc, self.resp, self.admin] == [Listen::Off; 4] {
-            return Err(SettingsError(
-                "every door is off, so nobody could ask: give one of --http, --grpc, --resp and \
-                 --admin an address, such as --http 127.0.0.1:8080"
-                    .into(),
-            ));
+        if self.listen == PerListener::new(|_| ListenAddress::Off) {
+            let flags = Listener::ALL.map(|listener| format!("--{}", listener.name())).join(", ");
+            return Err(SettingsError(format!(
+                "every listener is off: set one of {flags} to an address, such as \
+                 --http 127.0.0.1:8080"
+            )));
         }
-        if let Listen::At(address) = self.admin
+        if let ListenAddress::At(address) = self.listen[Listener::Admin]
             && !address.ip().is_loopback()
             && self.admin_token.is_none()
         {
             return Err(SettingsError(format!(
-                "the admin API would listen at {address}, where others reach it: set \
-                 --admin-token-file (TOLLGATE_ADMIN_TOKEN_FILE), or listen at 127.0.0.1"
+                "the admin API at {address} can be reached from other machines: set \
+                 --admin-token-file (TOLLGATE_ADMIN_TOKEN_FILE), or listen on 127.0.0.1"
             )));
         }
         for (name, is_zero) in [
@@ -440,20 +449,18 @@ impl Settings {
             ("store-deadline", self.store_deadline.is_zero()),
         ] {
             if is_zero {
-                return Err(SettingsError(format!("{name} is 0, so nobody could be served")));
+                return Err(SettingsError(format!("--{name} must be greater than 0")));
             }
         }
         if self.rules_poll < Duration::from_millis(10) {
-            return Err(SettingsError(
-                "rules-poll is below 10ms: the rules would be all it reads".into(),
-            ));
+            return Err(SettingsError("--rules-poll must be at least 10ms".into()));
         }
         match &self.rules_from {
             Some(_) if self.rules.is_some() => Err(SettingsError(
-                "both rules and rules-from are said: exactly one of them is the authority".into(),
+                "--rules and --rules-from are both set: rules have exactly one source".into(),
             ))?,
             Some(RulesFrom { url: None, .. }) if self.is_embedded() => Err(SettingsError(
-                "rules-from names the store's Redis, and the store is embedded: say its URL, such \
+                "--rules-from uses the store's Redis, but the store is embedded: give a URL, such \
                  as --rules-from redis://host"
                     .into(),
             ))?,
@@ -463,20 +470,23 @@ impl Settings {
     }
 }
 
-fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<tls::Files>, SettingsError> {
+fn tls(
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Result<Option<tls::TlsFiles>, SettingsError> {
     match (cert, key) {
         (None, None) => Ok(None),
-        (Some(cert), Some(key)) => Ok(Some(tls::Files { cert, key })),
+        (Some(cert), Some(key)) => Ok(Some(tls::TlsFiles { cert, key })),
         (Some(_), None) => {
-            Err(SettingsError("tls-cert is set without tls-key: TLS needs both".into()))
+            Err(SettingsError("--tls-cert is set without --tls-key: TLS needs both".into()))
         }
         (None, Some(_)) => {
-            Err(SettingsError("tls-key is set without tls-cert: TLS needs both".into()))
+            Err(SettingsError("--tls-key is set without --tls-cert: TLS needs both".into()))
         }
     }
 }
 
-/// A secret by itself or by its file, and not by both: one of them would be passed over.
+/// Reads a secret from its setting or its file. Setting both is an error.
 pub(crate) fn secret(
     name: &str,
     said: Option<Secret>,
@@ -487,19 +497,19 @@ pub(crate) fn secret(
         (None, Some(path)) => path,
         (Some(_), Some(_)) => {
             return Err(SettingsError(format!(
-                "both {name} and {name}-file are said, by flags or variables: say one of them"
+                "--{name} and --{name}-file are both set: set only one of them"
             )));
         }
     };
     let wrong = |why: &dyn fmt::Display| {
-        SettingsError(format!("{name}-file {} cannot be used: {why}", path.display()))
+        SettingsError(format!("cannot use --{name}-file {}: {why}", path.display()))
     };
     let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
     text.parse().map(Some).map_err(|error| wrong(&error))
 }
 
 fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
-    let wrong = || SettingsError("the fleet's secret is not 32 hexadecimal digits".into());
+    let wrong = || SettingsError("--secret must be 32 hexadecimal digits".into());
     let text = text.expose();
     if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(wrong());
@@ -507,7 +517,7 @@ fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
     u128::from_str_radix(text, 16).map(|bits| FleetSecret(bits.to_be_bytes())).map_err(|_| wrong())
 }
 
-/// Why a server cannot be told so. A person has to change something.
+/// Invalid settings. Somebody has to change them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError(pub(crate) String);
 

@@ -6,32 +6,32 @@ use super::value::Secret;
 /// Rules that come from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesFrom {
-    /// How they lie there.
-    pub form: Form,
-    /// The URL; the store's own Redis if not said.
+    /// Layout in Redis.
+    pub layout: RulesLayout,
+    /// URL; the store's own Redis if none.
     pub url: Option<Secret>,
-    /// What the set is called there, so that several fit into one Redis.
+    /// Name of the set, so that one Redis can hold several.
     pub name: String,
-    /// Of [`Form::Hashes`]: which keys are rules.
+    /// Key pattern of [`RulesLayout::Hashes`].
     pub pattern: String,
-    /// Of [`Form::Hashes`]: where changes are announced.
+    /// Change channel of [`RulesLayout::Hashes`].
     pub channel: String,
-    /// Of [`Form::Hashes`]: the domain that the rules make up.
+    /// Domain of the rules of [`RulesLayout::Hashes`].
     pub domain: String,
 }
 
-/// How rules lie in Redis.
+/// Layout of rules in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum RulesLayout {
     /// As one text with a version.
     Set,
-    /// As a hash for each rule, which somebody else writes.
+    /// As a hash for each rule, written by another system.
     Hashes,
 }
 
-/// What is said of them, each if at all.
+/// Options about rules in Redis.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct RulesFromOptions {
     pub(super) from: Option<Secret>,
     pub(super) name: Option<String>,
     pub(super) pattern: Option<String>,
@@ -45,7 +45,7 @@ const MAX_NAME: usize = 256;
 impl Default for RulesFrom {
     fn default() -> Self {
         Self {
-            form: Form::Set,
+            layout: RulesLayout::Set,
             url: None,
             name: "default".to_owned(),
             pattern: "rate_limit_config:*".to_owned(),
@@ -57,14 +57,14 @@ impl Default for RulesFrom {
 
 impl RulesFrom {
     /// From `redis`, `hashes`, or one of them with a URL: `redis://…`, `hashes:redis://…`.
-    pub(super) fn new(said: Said) -> Result<Option<Self>, SettingsError> {
+    pub(super) fn new(said: RulesFromOptions) -> Result<Option<Self>, SettingsError> {
         let Some(from) = said.from else { return Ok(None) };
         let defaults = Self::default();
-        let (form, url) = match from.expose().strip_prefix("hashes") {
-            Some("") => (Form::Hashes, None),
-            Some(rest) => (Form::Hashes, rest.strip_prefix(':')),
-            None if from.expose() == "redis" => (Form::Set, None),
-            None => (Form::Set, Some(from.expose())),
+        let (layout, url) = match from.expose().strip_prefix("hashes") {
+            Some("") => (RulesLayout::Hashes, None),
+            Some(rest) => (RulesLayout::Hashes, rest.strip_prefix(':')),
+            None if from.expose() == "redis" => (RulesLayout::Set, None),
+            None => (RulesLayout::Set, Some(from.expose())),
         };
         let url = match url {
             None if matches!(from.expose(), "redis" | "hashes") => None,
@@ -72,14 +72,14 @@ impl RulesFrom {
             // What was said may hold a password, so it is not repeated.
             _ => {
                 return Err(SettingsError(
-                    "rules-from is neither `redis` nor `hashes`, nor a URL such as redis://host or \
-                     hashes:redis://host; a file is named by --rules"
+                    "--rules-from must be `redis`, `hashes`, or a URL such as redis://host or \
+                     hashes:redis://host; name a file with --rules"
                         .into(),
                 ));
             }
         };
         let from = Self {
-            form,
+            layout,
             url,
             name: said.name.unwrap_or(defaults.name),
             pattern: said.pattern.unwrap_or(defaults.pattern),
@@ -93,7 +93,7 @@ impl RulesFrom {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(plain) {
             return Err(SettingsError(format!(
-                "rules-name is {:?}: it has 1 to 64 letters, digits, dots, dashes or underscores",
+                "--rules-name is {:?}: it must have 1 to 64 letters, digits, dots, dashes or underscores",
                 self.name
             )));
         }
@@ -103,7 +103,7 @@ impl RulesFrom {
             ("rules-domain", &self.domain),
         ] {
             if text.is_empty() || text.len() > MAX_NAME {
-                return Err(SettingsError(format!("{what} has 1 to {MAX_NAME} bytes")));
+                return Err(SettingsError(format!("--{what} must have 1 to {MAX_NAME} bytes")));
             }
         }
         Ok(self)
@@ -114,21 +114,21 @@ impl RulesFrom {
 mod tests {
     use super::*;
 
-    fn from(text: &str) -> Result<(Form, Option<String>), SettingsError> {
-        let said = Said { from: text.parse().ok(), ..Said::default() };
+    fn from(text: &str) -> Result<(RulesLayout, Option<String>), SettingsError> {
+        let said = RulesFromOptions { from: text.parse().ok(), ..RulesFromOptions::default() };
         RulesFrom::new(said).map(|from| {
             let from = from.unwrap();
-            (from.form, from.url.map(|url| url.expose().to_owned()))
+            (from.layout, from.url.map(|url| url.expose().to_owned()))
         })
     }
 
     #[test]
     fn where_rules_come_from_is_one_word_or_a_url() {
         let there = || Some("redis://h/1".to_owned());
-        assert_eq!(from("redis"), Ok((Form::Set, None)));
-        assert_eq!(from("redis://h/1"), Ok((Form::Set, there())));
-        assert_eq!(from("hashes"), Ok((Form::Hashes, None)));
-        assert_eq!(from("hashes:redis://h/1"), Ok((Form::Hashes, there())));
+        assert_eq!(from("redis"), Ok((RulesLayout::Set, None)));
+        assert_eq!(from("redis://h/1"), Ok((RulesLayout::Set, there())));
+        assert_eq!(from("hashes"), Ok((RulesLayout::Hashes, None)));
+        assert_eq!(from("hashes:redis://h/1"), Ok((RulesLayout::Hashes, there())));
         for wrong in ["rules.yaml", "hashes:", "hashes-redis://h", "redis:", "hashes:x"] {
             let error = from(wrong).unwrap_err().to_string();
             assert!(error.contains("--rules"), "{wrong}: {error}");
@@ -138,8 +138,11 @@ mod tests {
     #[test]
     fn a_name_is_plain() {
         for (name, good) in [("a.B-9_", true), ("", false), ("a}b", false), ("a b", false)] {
-            let said =
-                Said { from: "redis".parse().ok(), name: Some(name.to_owned()), ..Said::default() };
+            let said = RulesFromOptions {
+                from: "redis".parse().ok(),
+                name: Some(name.to_owned()),
+                ..RulesFromOptions::default()
+            };
             assert_eq!(RulesFrom::new(said).is_ok(), good, "{name:?}");
         }
     }

@@ -15,13 +15,12 @@ use serde::de::{self, Deserializer};
 pub struct Secret(String);
 
 impl Secret {
-    /// The text itself, for whoever sends or compares it.
+    /// Text itself, to send it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Whether a client has said this very text, in a time that does not depend on where the two
-    /// differ.
+    /// Compares a client's token in constant time.
     pub fn is(&self, said: &[u8]) -> bool {
         use subtle::ConstantTimeEq as _;
         bool::from(self.0.as_bytes().ct_eq(said))
@@ -48,11 +47,11 @@ impl FromStr for Secret {
     }
 }
 
-/// A duration as people write it: `500ms`, `10s`, `2m`, `1h`.
+/// Duration in text: `500ms`, `10s`, `2m`, `1h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lasting(pub Duration);
+pub struct DurationText(pub Duration);
 
-impl FromStr for Lasting {
+impl FromStr for DurationText {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -71,16 +70,16 @@ impl FromStr for Lasting {
     }
 }
 
-/// Where a door listens, or that it does not.
+/// Address of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// At this address; port 0 takes a free one.
     At(SocketAddr),
     /// Nowhere.
     Off,
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -88,9 +87,9 @@ impl FromStr for Listen {
             return Ok(Self::Off);
         }
         let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-        found.map(Self::At).ok_or_else(|| {
-            format!("{text:?} is no address to listen at: write host:port, or `off`")
-        })
+        found
+            .map(Self::At)
+            .ok_or_else(|| format!("{text:?} is not an address: write host:port, or `off`"))
     }
 }
 
@@ -115,17 +114,17 @@ macro_rules! words {
 }
 
 words! {
-    /// What requests are told before there is a rule set.
+    /// Answer to requests before rules are loaded.
     WithoutRules {
-        /// They pass, as they do in a domain without rules.
+        /// Requests pass, as in a domain without rules.
         Admit = "admit",
-        /// They are refused as unavailable.
+        /// Requests are refused as unavailable.
         Refuse = "refuse",
     }
 }
 
 words! {
-    /// How log lines are written.
+    /// Format of log lines.
     LogFormat {
         /// One JSON object a line.
         Json = "json",
@@ -135,15 +134,15 @@ words! {
 }
 
 words! {
-    /// What is logged: this and what is worse.
+    /// Least severe level that is logged.
     LogLevel {
         /// Nothing.
         Off = "off",
-        /// What needs somebody.
+        /// Needs an operator.
         Error = "error",
-        /// What may need somebody.
+        /// May need an operator.
         Warn = "warn",
-        /// What changes.
+        /// Changes of state.
         Info = "info",
         /// Every request over HTTP.
         Debug = "debug",
@@ -184,6 +183,6 @@ macro_rules! from_text {
     )+};
 }
 
-from_text!(Secret, Lasting, Listen, WithoutRules, LogFormat, LogLevel, AttributeHeader);
+from_text!(Secret, DurationText, ListenAddress, WithoutRules, LogFormat, LogLevel, AttributeHeader);
 
 pub(super) use {from_text, words};

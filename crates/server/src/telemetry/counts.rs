@@ -1,11 +1,11 @@
-//! What became of every request, counted once, exactly.
+//! Outcomes of requests, each counted exactly once.
 //!
-//! A request at a door ends in one of four ways, and is counted when it ends: what was offered is the
+//! A request ends in one of four ways, and is counted when it ends: what was offered is the
 //! sum, at every moment. The same per rule, for as many rules as a monitoring system can bear.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::time::Instant;
@@ -13,11 +13,13 @@ use tollgate::core::rule::RuleSet;
 use tollgate::envoy::{Answer, Code, EnvoyRules};
 use tollgate::{Admission, Reason, Ruling};
 
-use super::latency::{Latency, Seen};
+use super::latency::{LatencyHistogram, LatencySnapshot};
 
-/// Where a request came in.
+use crate::sync::lock;
+
+/// The way in which a request asked: a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// A check, reservation or batch over HTTP.
     Http,
     /// Forward-auth.
@@ -32,7 +34,7 @@ pub enum Door {
     Json,
 }
 
-impl Door {
+impl Protocol {
     /// All of them, in the order of their places.
     pub const ALL: [Self; 6] =
         [Self::Http, Self::Auth, Self::Throttle, Self::Resp, Self::Grpc, Self::Json];
@@ -48,9 +50,14 @@ impl Door {
             Self::Json => "json",
         }
     }
+
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
+    const fn index(self) -> usize {
+        self as usize
+    }
 }
 
-/// What became of a request.
+/// Result of a request, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It passes, by the store's word or without limits.
@@ -77,7 +84,12 @@ impl Outcome {
         }
     }
 
-    /// What an admission is counted as.
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
+    const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Outcome of an admission.
     pub fn of(admission: &Admission) -> Self {
         match admission.outage() {
             Some(_) => Self::Degraded,
@@ -87,20 +99,14 @@ impl Outcome {
     }
 }
 
-/// On cache lines of its own, so that doors do not slow each other down.
+/// On cache lines of its own, so that protocols do not slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Tally([AtomicU64; 4]);
 
 impl Tally {
     fn add(&self, outcome: Outcome, count: u64) {
-        let place = match outcome {
-            Outcome::Allowed => &self.0[0],
-            Outcome::Refused => &self.0[1],
-            Outcome::Degraded => &self.0[2],
-            Outcome::Error => &self.0[3],
-        };
-        place.fetch_add(count, Ordering::Relaxed);
+        self.0[outcome.index()].fetch_add(count, Ordering::Relaxed);
     }
 
     fn read(&self) -> [u64; 4] {
@@ -108,76 +114,69 @@ impl Tally {
     }
 }
 
+/// Outcomes and latencies of one protocol.
+#[derive(Debug, Default)]
+struct ProtocolCounts {
+    outcomes: Tally,
+    latency: LatencyHistogram,
+}
+
 /// All counts of a server.
 #[derive(Debug, Default)]
 pub struct Counts {
-    doors: [Tally; 6],
-    latencies: [Latency; Door::ALL.len()],
-    rules: Rules,
+    protocols: [ProtocolCounts; Protocol::ALL.len()],
+    rules: RuleCounts,
     /// Requests of a domain that the rules do not have.
     pub unknown_domain: AtomicU64,
 }
 
 impl Counts {
-    /// Counts `count` requests at a door.
+    /// Counts `count` requests of a protocol.
     #[inline]
-    pub fn add(&self, door: Door, outcome: Outcome, count: u64) {
-        let tally = match door {
-            Door::Http => &self.doors[0],
-            Door::Auth => &self.doors[1],
-            Door::Throttle => &self.doors[2],
-            Door::Resp => &self.doors[3],
-            Door::Grpc => &self.doors[4],
-            Door::Json => &self.doors[5],
-        };
-        tally.add(outcome, count);
+    pub fn add(&self, protocol: Protocol, outcome: Outcome, count: u64) {
+        self.protocols[protocol.index()].outcomes.add(outcome, count);
     }
 
-    /// Notes that `count` requests at a door took so long, since `began`.
+    /// Notes that `count` requests of a protocol took so long, since `began`.
     #[inline]
-    pub fn took(&self, door: Door, began: Instant, count: u64) {
-        let place = Door::ALL.iter().position(|other| *other == door);
-        if let Some(latency) = place.and_then(|place| self.latencies.get(place)) {
-            latency.add(began.elapsed(), count);
-        }
+    pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
+        self.protocols[protocol.index()].latency.add(began.elapsed(), count);
     }
 
-    /// How long requests took at each door.
-    pub fn latencies(&self) -> [(Door, Seen); Door::ALL.len()] {
-        let mut seen = self.latencies.iter().map(Latency::read);
-        Door::ALL.map(|door| (door, seen.next().unwrap_or_default()))
+    /// Latencies by protocol.
+    pub fn latencies(&self) -> [(Protocol, LatencySnapshot); Protocol::ALL.len()] {
+        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].latency.read()))
     }
 
-    /// Counts a request that was judged, at its door and for each rule that had a say.
+    /// Counts a request that was judged, for its protocol and for each rule that had a say.
     pub fn judged(
         &self,
-        door: Door,
+        protocol: Protocol,
         ruling: &Ruling,
         outcome: Outcome,
         rules: impl FnOnce() -> Arc<RuleSet>,
     ) {
-        self.add(door, outcome, 1);
+        self.add(protocol, outcome, 1);
         if ruling.reason() == Reason::UnknownDomain {
             self.unknown_domain.fetch_add(1, Ordering::Relaxed);
         }
         self.rules.count(ruling, outcome, rules);
     }
 
-    /// Counts a call of Envoy's that was answered, at its door and for each rule that had a say.
-    pub fn answered(&self, door: Door, answer: &Answer) {
+    /// Counts a call of Envoy's that was answered, for its protocol and for each rule that had a say.
+    pub fn answered(&self, protocol: Protocol, answer: &Answer) {
         let outcome = match answer.code() {
             _ if answer.outage().is_some() => Outcome::Degraded,
             Code::Ok => Outcome::Allowed,
             Code::OverLimit => Outcome::Refused,
         };
-        self.add(door, outcome, 1);
+        self.add(protocol, outcome, 1);
         self.rules.count_envoy(answer, outcome);
     }
 
-    /// What was counted at each door, by outcome in the order of [`Outcome::ALL`].
-    pub fn doors(&self) -> [(Door, [u64; 4]); 6] {
-        let mut tallies = self.doors.iter().map(Tally::read);
-        Door::ALL.map(|door| (door, tallies.next().unwrap_or_default()))
+    /// Counts by protocol, with outcomes in the order of [`Outcome::ALL`].
+    pub fn protocols(&self) -> [(Protocol, [u64; 4]); Protocol::ALL.len()] {
+        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].outcomes.read()))
     }
 
     /// The same for each rule: allowed, refused by it, degraded, refused by another.
@@ -188,23 +187,23 @@ impl Counts {
 
 /// A request that is under way. Dropped before it ends, as when its client leaves, it is an error.
 #[derive(Debug)]
-pub struct UnderWay<'c> {
+pub struct InFlightRequest<'c> {
     counts: &'c Counts,
-    door: Door,
+    protocol: Protocol,
     began: Instant,
     ended: bool,
 }
 
-impl<'c> UnderWay<'c> {
-    /// One more at this door.
-    pub fn new(counts: &'c Counts, door: Door) -> Self {
-        Self { counts, door, began: Instant::now(), ended: false }
+impl<'c> InFlightRequest<'c> {
+    /// One more by this protocol.
+    pub fn new(counts: &'c Counts, protocol: Protocol) -> Self {
+        Self { counts, protocol, began: Instant::now(), ended: false }
     }
 
     /// It ended, and is counted.
     pub fn end(mut self) -> &'c Counts {
         self.ended = true;
-        self.counts.took(self.door, self.began, 1);
+        self.counts.took(self.protocol, self.began, 1);
         self.counts
     }
 
@@ -214,11 +213,11 @@ impl<'c> UnderWay<'c> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.counts.took(self.door, self.began, 1);
-            self.counts.add(self.door, Outcome::Error, 1);
+            self.counts.took(self.protocol, self.began, 1);
+            self.counts.add(self.protocol, Outcome::Error, 1);
         }
     }
 }
@@ -227,23 +226,23 @@ impl Drop for UnderWay<'_> {
 pub const MAX_RULES: usize = 1_000;
 
 /// A domain and a rule.
-type Name = (Arc<str>, Arc<str>);
+type RuleName = (Arc<str>, Arc<str>);
 
 /// Counts by rule.
 #[derive(Debug)]
-struct Rules {
-    table: ArcSwap<Table>,
+struct RuleCounts {
+    table: ArcSwap<RuleTallies>,
     /// The same for Envoy's rules, which have versions of their own.
-    envoy: ArcSwap<Table>,
-    named: Mutex<HashMap<Name, Arc<Tally>>>,
+    envoy: ArcSwap<RuleTallies>,
+    named: Mutex<HashMap<RuleName, Arc<Tally>>>,
     others: Arc<Tally>,
 }
 
-impl Default for Rules {
+impl Default for RuleCounts {
     fn default() -> Self {
         Self {
-            table: ArcSwap::from_pointee(Table::default()),
-            envoy: ArcSwap::from_pointee(Table::default()),
+            table: ArcSwap::from_pointee(RuleTallies::default()),
+            envoy: ArcSwap::from_pointee(RuleTallies::default()),
             named: Mutex::default(),
             others: Arc::default(),
         }
@@ -252,12 +251,12 @@ impl Default for Rules {
 
 /// The tallies of one version's rules, by their index.
 #[derive(Debug, Default)]
-struct Table {
+struct RuleTallies {
     version: u64,
     tallies: Vec<Arc<Tally>>,
 }
 
-impl Rules {
+impl RuleCounts {
     fn count(&self, ruling: &Ruling, outcome: Outcome, rules: impl FnOnce() -> Arc<RuleSet>) {
         let mut findings =
             ruling.findings().filter_map(|finding| Some((finding.rule?, finding.decision)));
@@ -266,13 +265,7 @@ impl Rules {
         let mut last = (first, decision.passes());
         let add = |(rule, passes): (&tollgate::core::rule::ActiveRule, bool)| {
             let tally = table.tallies.get(rule.index()).unwrap_or(&self.others);
-            let place = match outcome {
-                Outcome::Degraded => &tally.0[2],
-                Outcome::Allowed => &tally.0[0],
-                Outcome::Refused | Outcome::Error if passes => &tally.0[3],
-                Outcome::Refused | Outcome::Error => &tally.0[1],
-            };
-            place.fetch_add(1, Ordering::Relaxed);
+            tally.add(of_rule(outcome, passes), 1);
         };
         // The limits of a rule follow each other, and one request counts once.
         for (rule, decision) in findings {
@@ -286,14 +279,14 @@ impl Rules {
         add(last);
     }
 
-    fn table(&self, version: u64, rules: impl FnOnce() -> Arc<RuleSet>) -> Guard<Arc<Table>> {
+    fn table(&self, version: u64, rules: impl FnOnce() -> Arc<RuleSet>) -> Guard<Arc<RuleTallies>> {
         let table = self.table.load();
         if table.version == version {
             return table;
         }
         let rules = rules();
         let tallies = self.tallies(rules.rules().map(|rule| (rule.domain(), rule.name())));
-        let table = Arc::new(Table { version: rules.version(), tallies });
+        let table = Arc::new(RuleTallies { version: rules.version(), tallies });
         self.table.store(Arc::clone(&table));
         // A request that was judged by a version that is gone already: its rules have other places.
         Guard::from_inner(if rules.version() == version { table } else { Arc::default() })
@@ -315,25 +308,18 @@ impl Rules {
             }
             let mut own = rest.iter().filter(|other| rule(other) == Some(index));
             let tally = table.tallies.get(index).unwrap_or(&self.others);
-            let place = match outcome {
-                Outcome::Degraded => &tally.0[2],
-                Outcome::Allowed => &tally.0[0],
-                Outcome::Refused | Outcome::Error => {
-                    let over = own.any(|status| status.code == Code::OverLimit);
-                    if over { &tally.0[1] } else { &tally.0[3] }
-                }
-            };
-            place.fetch_add(1, Ordering::Relaxed);
+            let passes = !own.any(|status| status.code == Code::OverLimit);
+            tally.add(of_rule(outcome, passes), 1);
         }
     }
 
-    fn envoy_table(&self, rules: &EnvoyRules) -> Guard<Arc<Table>> {
+    fn envoy_table(&self, rules: &EnvoyRules) -> Guard<Arc<RuleTallies>> {
         let table = self.envoy.load();
         if table.version == rules.version() {
             return table;
         }
         let tallies = self.tallies(rules.rules().iter().map(|rule| (rule.domain(), rule.path())));
-        let made = Arc::new(Table { version: rules.version(), tallies });
+        let made = Arc::new(RuleTallies { version: rules.version(), tallies });
         // Whoever was answered by a version that is gone must not bring it back.
         if table.version < rules.version() {
             self.envoy.store(Arc::clone(&made));
@@ -343,7 +329,7 @@ impl Rules {
 
     /// A tally for each of these domains and names, and one for all that are too many.
     fn tallies<'n>(&self, names: impl Iterator<Item = (&'n str, &'n str)>) -> Vec<Arc<Tally>> {
-        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = lock(&self.named);
         let tally = |(domain, name): (&str, &str)| {
             let name = (Arc::from(domain), Arc::from(name));
             if named.len() >= MAX_RULES && !named.contains_key(&name) {
@@ -355,7 +341,7 @@ impl Rules {
     }
 
     fn read(&self) -> Vec<(Arc<str>, Arc<str>, [u64; 4])> {
-        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = lock(&self.named);
         let mut rows: Vec<_> = named
             .iter()
             .map(|((domain, rule), tally)| (Arc::clone(domain), Arc::clone(rule), tally.read()))
@@ -366,5 +352,14 @@ impl Rules {
             rows.push(("".into(), "(others)".into(), others));
         }
         rows
+    }
+}
+
+/// Outcome of a request for one of its rules: in place of an error, a refusal by another rule.
+const fn of_rule(outcome: Outcome, passes: bool) -> Outcome {
+    match outcome {
+        Outcome::Refused | Outcome::Error if passes => Outcome::Error,
+        Outcome::Refused | Outcome::Error => Outcome::Refused,
+        Outcome::Allowed | Outcome::Degraded => outcome,
     }
 }

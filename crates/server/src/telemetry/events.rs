@@ -1,8 +1,8 @@
-//! What happens, as a stream: for whoever listens at the admin API.
+//! Events of the server, as a stream of the admin API.
 //!
-//! Nobody waits for a listener. One that is too slow misses events and is told how many; there are
-//! at most [`MAX_LISTENERS`]. Refusals are told at up to [`REFUSALS`] a second, as a flood of them
-//! would tell nobody anything.
+//! Nothing waits for a subscriber. A slow one misses events and is told how many; there are at most
+//! [`MAX_SUBSCRIBERS`]. At most [`REFUSALS`] refusals are published per second: nobody can read a
+//! flood of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,32 +13,32 @@ use tollgate::core::algorithm::TokenBucket;
 use tollgate::core::{Charge, Key, Limit, Quota};
 use tollgate::{EmbeddedStore, Event, Observer};
 
-use super::refusals::Refusal;
+use super::refusals::RefusalRecord;
 
-/// How many may listen at a time.
-pub const MAX_LISTENERS: usize = 32;
+/// Event streams that may be open at a time.
+pub const MAX_SUBSCRIBERS: usize = 32;
 
-/// How many events may wait for a slow listener.
+/// Events that may wait for a slow subscriber.
 const WAITING: usize = 1_024;
 
-/// How many refusals are told in a second.
+/// Refusals that are published per second.
 pub const REFUSALS: u64 = 200;
 
 /// One event as it is sent: a name and an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct EventMessage {
     /// Its kind.
     pub name: &'static str,
     /// A JSON object, on one line.
     pub data: Arc<str>,
 }
 
-/// Tells listeners.
+/// Tells subscribers.
 #[derive(Debug)]
 pub struct Events {
-    sender: broadcast::Sender<Told>,
-    listeners: Arc<AtomicUsize>,
-    spared: EmbeddedStore,
+    sender: broadcast::Sender<EventMessage>,
+    subscribers: Arc<AtomicUsize>,
+    refusal_rate: EmbeddedStore,
     limit: Option<Limit>,
     /// The version of the rules that apply, for what does not say by which it was decided.
     rules_version: AtomicU64,
@@ -46,10 +46,10 @@ pub struct Events {
 
 /// Somebody who listens, until dropped.
 #[derive(Debug)]
-pub struct Listener {
-    /// Where events arrive.
-    pub receiver: broadcast::Receiver<Told>,
-    listeners: Arc<AtomicUsize>,
+pub struct Subscriber {
+    /// Receives the events.
+    pub receiver: broadcast::Receiver<EventMessage>,
+    subscribers: Arc<AtomicUsize>,
 }
 
 impl Default for Events {
@@ -57,8 +57,8 @@ impl Default for Events {
         let quota = Quota::new(REFUSALS, std::time::Duration::from_secs(1));
         Self {
             sender: broadcast::Sender::new(WAITING),
-            listeners: Arc::default(),
-            spared: EmbeddedStore::builder().max_keys(1).build(),
+            subscribers: Arc::default(),
+            refusal_rate: EmbeddedStore::builder().max_keys(1).build(),
             limit: quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok()),
             rules_version: AtomicU64::new(0),
         }
@@ -67,53 +67,54 @@ impl Default for Events {
 
 impl Events {
     /// One more listener, unless there are too many.
-    pub fn listen(&self) -> Option<Listener> {
-        let more = |count: usize| (count < MAX_LISTENERS).then(|| count.saturating_add(1));
-        self.listeners.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let listeners = Arc::clone(&self.listeners);
-        Some(Listener { receiver: self.sender.subscribe(), listeners })
+    pub fn subscribe(&self) -> Option<Subscriber> {
+        let more = |count: usize| (count < MAX_SUBSCRIBERS).then(|| count.saturating_add(1));
+        self.subscribers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let subscribers = Arc::clone(&self.subscribers);
+        Some(Subscriber { receiver: self.sender.subscribe(), subscribers })
     }
 
     /// Tells of something, made only if somebody listens.
-    pub fn tell<T: Serialize>(&self, name: &'static str, data: impl FnOnce() -> T) {
+    pub fn publish<T: Serialize>(&self, name: &'static str, data: impl FnOnce() -> T) {
         if self.sender.receiver_count() > 0
             && let Ok(data) = serde_json::to_string(&data())
         {
             // Whoever left meanwhile need not hear it.
-            let _ = self.sender.send(Told { name, data: data.into() });
+            let _ = self.sender.send(EventMessage { name, data: data.into() });
         }
     }
 
     /// Tells of a refusal, unless there are too many.
-    pub fn refused(&self, refusal: &Refusal) {
+    pub fn publish_refusal(&self, refusal: &RefusalRecord) {
         if self.sender.receiver_count() > 0 && self.has_room() {
-            self.tell("refused", || refusal);
+            self.publish("refused", || refusal);
         }
     }
 
     fn has_room(&self) -> bool {
         let (Some(limit), Ok(key)) = (&self.limit, Key::new("refusals")) else { return true };
-        Charge::take(key, limit, 1).is_ok_and(|charge| self.spared.charge_one(&charge).passes())
+        Charge::take(key, limit, 1)
+            .is_ok_and(|charge| self.refusal_rate.charge_one(&charge).passes())
     }
 }
 
-impl Drop for Listener {
+impl Drop for Subscriber {
     fn drop(&mut self) {
-        self.listeners.fetch_sub(1, Ordering::Relaxed);
+        self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Passes on what only the limiter knows: bans, shadow refusals, new rules.
 #[derive(Debug)]
-pub struct Passing(pub Arc<Events>);
+pub struct EventForwarder(pub Arc<Events>);
 
-impl Observer for Passing {
+impl Observer for EventForwarder {
     fn observe(&self, event: &Event) {
         match event {
             Event::Banned { rule, domain, .. } => {
-                tracing::info!(rule = &**rule, domain = &**domain, "a client was banned");
+                tracing::info!(rule = &**rule, domain = &**domain, "banned a client");
                 let version = self.0.rules_version.load(Ordering::Relaxed);
-                self.0.tell(
+                self.0.publish(
                     "banned",
                     || serde_json::json!({ "rule": &**rule, "domain": &**domain, "rules_version": version }),
                 );
@@ -125,7 +126,7 @@ impl Observer for Passing {
                 });
                 if let Some((rule, domain)) = by.filter(|_| self.0.has_room()) {
                     let version = ruling.version();
-                    self.0.tell(
+                    self.0.publish(
                         "shadow-refused",
                         || serde_json::json!({ "rule": rule, "domain": domain, "rules_version": version }),
                     );
@@ -133,10 +134,10 @@ impl Observer for Passing {
             }
             Event::RulesChanged { from, to } => {
                 self.0.rules_version.store(*to, Ordering::Relaxed);
-                self.0.tell("rules", || serde_json::json!({ "from": from, "to": to }));
+                self.0.publish("rules", || serde_json::json!({ "from": from, "to": to }));
             }
             Event::EnvoyRulesChanged { from, to } => {
-                self.0.tell("envoy-rules", || serde_json::json!({ "from": from, "to": to }));
+                self.0.publish("envoy-rules", || serde_json::json!({ "from": from, "to": to }));
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! How long requests take, in buckets that do not move.
+//! Latency histograms with fixed buckets.
 //!
 //! A request adds to one bucket and to one sum, without a lock. Buckets are kept apart, and summed up
 //! when they are read, as Prometheus wants them.
@@ -22,21 +22,21 @@ pub const BOUNDS: [&str; 15] = [
 /// A histogram of durations, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Latency {
+pub struct LatencyHistogram {
     buckets: [AtomicU64; 15],
     nanos: AtomicU64,
 }
 
-/// What was counted: for each bound how many were at most that long, and the sum in nanoseconds.
+/// Counts of a histogram: how many durations were within each bound, and their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct LatencySnapshot {
     /// By bound, the last of which has none: all of them.
     pub at_most: [u64; 15],
     /// The sum.
     pub nanos: u64,
 }
 
-impl Latency {
+impl LatencyHistogram {
     /// So many requests took so long each.
     #[inline]
     pub fn add(&self, took: Duration, count: u64) {
@@ -50,14 +50,14 @@ impl Latency {
         self.nanos.fetch_add(nanos.saturating_mul(count), Ordering::Relaxed);
     }
 
-    /// What was counted.
-    pub fn read(&self) -> Seen {
+    /// Reads the counts.
+    pub fn read(&self) -> LatencySnapshot {
         let mut sum = 0_u64;
         let at_most = self.buckets.each_ref().map(|bucket| {
             sum = sum.wrapping_add(bucket.load(Ordering::Relaxed));
             sum
         });
-        Seen { at_most, nanos: self.nanos.load(Ordering::Relaxed) }
+        LatencySnapshot { at_most, nanos: self.nanos.load(Ordering::Relaxed) }
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
-        let latency = Latency::default();
+        let latency = LatencyHistogram::default();
         latency.add(Duration::from_micros(50), 1);
         latency.add(Duration::from_nanos(50_001), 2);
         latency.add(Duration::from_secs(11), 1);

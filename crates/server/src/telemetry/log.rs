@@ -1,6 +1,6 @@
 //! Log lines: JSON for machines, text for people, and a level that can be changed while it runs.
 //!
-//! What clients say never enters a message; values that come from outside are fields, which both
+//! Messages hold no text of clients; values that come from outside are fields, which both
 //! formats escape. No field holds a secret, a key or the value of an attribute.
 
 use std::io::IsTerminal as _;
@@ -22,7 +22,7 @@ impl LevelHandle {
         self.0.as_ref().is_some_and(|handle| handle.reload(filter(level)).is_ok())
     }
 
-    /// What is logged now.
+    /// Current level.
     pub fn get(&self) -> Option<String> {
         let level = self.0.as_ref()?.clone_current()?;
         Some(level.to_string())

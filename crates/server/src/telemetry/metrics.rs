@@ -1,48 +1,48 @@
 //! Counts as Prometheus reads them.
 //!
-//! Labels are doors, outcomes, and the names of rules, of which there are at most
+//! Labels are protocols, listeners, outcomes, and the names of rules, of which there are at most
 //! [`MAX_RULES`](super::counts::MAX_RULES); never a key, an address or a user.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use crate::guesses::Listener;
-use crate::room::{Readiness, Room};
+use crate::listener::Listener;
+use crate::state::{Readiness, ServerState};
 use crate::store::AnyStore;
 
 use super::counts::Outcome;
 use super::latency::BOUNDS;
 
 /// All metrics of a server, in the text format.
-pub fn text(room: &Room) -> String {
+pub fn text(server: &ServerState) -> String {
     let mut page = Page(String::with_capacity(4096));
-    requests(room, &mut page);
-    latencies(room, &mut page);
-    connections(room, &mut page);
-    wrong_tokens(room, &mut page);
-    tls(room, &mut page);
-    limiter(room, &mut page);
-    rules(room, &mut page);
-    store(room, &mut page);
+    requests(server, &mut page);
+    latencies(server, &mut page);
+    connections(server, &mut page);
+    wrong_tokens(server, &mut page);
+    tls(server, &mut page);
+    limiter(server, &mut page);
+    rules(server, &mut page);
+    store(server, &mut page);
     page.0
 }
 
-fn requests(room: &Room, page: &mut Page) {
-    page.head("tollgate_requests_total", "counter", "Requests by what became of them.");
-    let doors = room.counts.doors();
-    for (door, counts) in &doors {
+fn requests(server: &ServerState, page: &mut Page) {
+    page.head("tollgate_requests_total", "counter", "Requests by outcome.");
+    let protocols = server.counts.protocols();
+    for (protocol, counts) in &protocols {
         for (outcome, count) in Outcome::ALL.iter().zip(counts) {
-            let labels = [("door", door.name()), ("outcome", outcome.name())];
+            let labels = [("protocol", protocol.name()), ("outcome", outcome.name())];
             page.row("tollgate_requests_total", &labels, *count);
         }
     }
-    page.head("tollgate_requests_offered_total", "counter", "Requests that came in and ended.");
-    for (door, counts) in &doors {
+    page.head("tollgate_requests_offered_total", "counter", "Requests that have ended.");
+    for (protocol, counts) in &protocols {
         let offered = counts.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
-        page.row("tollgate_requests_offered_total", &[("door", door.name())], offered);
+        page.row("tollgate_requests_offered_total", &[("protocol", protocol.name())], offered);
     }
-    page.head("tollgate_rule_requests_total", "counter", "Requests that a rule had a say about.");
-    for (domain, rule, counts) in room.counts.rules() {
+    page.head("tollgate_rule_requests_total", "counter", "Requests that a rule applied to.");
+    for (domain, rule, counts) in server.counts.rules() {
         for (outcome, count) in
             ["allowed", "refused", "degraded", "refused-by-another"].iter().zip(counts)
         {
@@ -52,177 +52,152 @@ fn requests(room: &Room, page: &mut Page) {
     }
 }
 
-fn latencies(room: &Room, page: &mut Page) {
+fn latencies(server: &ServerState, page: &mut Page) {
     const NAME: &str = "tollgate_request_duration_seconds";
-    page.head(NAME, "histogram", "Time from when a request was read to when it was judged.");
-    for (door, seen) in room.counts.latencies() {
-        let door = ("door", door.name());
+    page.head(NAME, "histogram", "Time from reading a request to its decision.");
+    for (protocol, seen) in server.counts.latencies() {
+        let protocol = ("protocol", protocol.name());
         for (bound, count) in BOUNDS.iter().zip(seen.at_most) {
-            page.row(&format!("{NAME}_bucket"), &[door, ("le", bound)], count);
+            page.row(&format!("{NAME}_bucket"), &[protocol, ("le", bound)], count);
         }
         let (whole, part) = (seen.nanos / 1_000_000_000, seen.nanos % 1_000_000_000);
-        page.line(&format!("{NAME}_sum"), &[door], &format_args!("{whole}.{part:09}"));
-        page.row(&format!("{NAME}_count"), &[door], seen.at_most[14]);
+        page.line(&format!("{NAME}_sum"), &[protocol], &format_args!("{whole}.{part:09}"));
+        page.row(&format!("{NAME}_count"), &[protocol], seen.at_most[14]);
     }
 }
 
-fn limiter(room: &Room, page: &mut Page) {
-    let stats = room.limiter.stats();
-    page.one(
+fn limiter(server: &ServerState, page: &mut Page) {
+    let stats = server.limiter.stats();
+    page.counter(
         "tollgate_deny_cache_refusals_total",
-        "counter",
-        "Refusals the store was not asked for.",
+        "Refusals from the deny cache, without asking the store.",
         stats.cached,
     );
-    page.one(
-        "tollgate_guard_refusals_total",
-        "counter",
-        "Refusals by a local guard.",
-        stats.guarded,
-    );
-    page.one(
+    page.counter("tollgate_guard_refusals_total", "Refusals by a local guard.", stats.guarded);
+    page.counter(
         "tollgate_shadow_refused_total",
-        "counter",
         "Requests that a shadow rule would have refused.",
         stats.shadow_refused,
     );
-    page.one(
+    page.counter(
         "tollgate_debts_settled_total",
-        "counter",
-        "Debts of an outage that the store was told of.",
+        "Debts of outages settled with the store.",
         stats.debited,
     );
-    page.one(
+    page.counter(
         "tollgate_lost_jobs_total",
-        "counter",
-        "Releases, credits and refusals that were not told to the store.",
+        "Releases, credits and refusals that never reached the store.",
         stats.lost_jobs,
     );
-    page.one(
-        "tollgate_nodes",
-        "gauge",
-        "Nodes that share the store, as last counted.",
-        stats.nodes,
-    );
+    page.gauge("tollgate_nodes", "Nodes that share the store, as last counted.", stats.nodes);
 }
 
-fn rules(room: &Room, page: &mut Page) {
-    let rules = &room.rules;
-    page.one(
+fn rules(server: &ServerState, page: &mut Page) {
+    let rules = &server.rules;
+    page.gauge(
         "tollgate_rules_version",
-        "gauge",
-        "The version of the rules that apply.",
-        room.limiter.rules().version(),
+        "Version of the rules that apply.",
+        server.limiter.rules().version(),
     );
-    page.one(
+    page.counter(
         "tollgate_rules_applied_total",
-        "counter",
-        "How often other rules came to apply.",
+        "Times that new rules were applied.",
         rules.applied.load(Ordering::Relaxed),
     );
-    page.one(
+    page.counter(
         "tollgate_rules_rejected_total",
-        "counter",
-        "How often rules were offered and not taken.",
+        "Times that rules were rejected.",
         rules.rejected.load(Ordering::Relaxed),
     );
-    page.one(
+    page.gauge(
         "tollgate_rules_trouble",
-        "gauge",
-        "1 if the authority's rules are not those that apply.",
+        "1 if the current rules of the authority do not apply.",
         u64::from(rules.trouble().is_some()),
     );
-    page.one(
+    page.counter(
         "tollgate_unknown_domain_total",
-        "counter",
-        "Requests of a domain that the rules do not have; they pass.",
-        room.counts.unknown_domain.load(Ordering::Relaxed),
+        "Requests of unknown domains, which pass.",
+        server.counts.unknown_domain.load(Ordering::Relaxed),
     );
-    page.one(
+    page.gauge(
         "tollgate_state_trouble",
-        "gauge",
-        "1 if the last good rules cannot be kept in --state-dir.",
-        u64::from(room.state_trouble().is_some()),
+        "1 if the last good rules cannot be saved in --state-dir.",
+        u64::from(server.state_trouble().is_some()),
     );
-    envoy_rules(room, page);
-    page.one(
+    envoy_rules(server, page);
+    page.gauge(
         "tollgate_ready",
-        "gauge",
-        "1 if requests are wanted.",
-        u64::from(room.readiness() == Readiness::Ready),
+        "1 if the server is ready for requests.",
+        u64::from(server.readiness() == Readiness::Ready),
     );
 }
 
-fn envoy_rules(room: &Room, page: &mut Page) {
-    let envoy = &room.envoy;
-    page.one(
+fn envoy_rules(server: &ServerState, page: &mut Page) {
+    let envoy = &server.envoy;
+    page.gauge(
         "tollgate_envoy_rules_version",
-        "gauge",
-        "How many sets of Envoy's rules came to apply; the last of them does.",
-        room.limiter.envoy_rules().version(),
+        "Sets of Envoy's rules applied so far; the last one applies.",
+        server.limiter.envoy_rules().version(),
     );
-    page.one(
+    page.counter(
         "tollgate_envoy_rules_rejected_total",
-        "counter",
-        "How often Envoy's files said what was not taken.",
+        "Times that Envoy's files were rejected.",
         envoy.rejected.load(Ordering::Relaxed),
     );
-    page.one(
+    page.gauge(
         "tollgate_envoy_rules_trouble",
-        "gauge",
-        "1 if what Envoy's files say is not what applies.",
+        "1 if the current Envoy files do not apply.",
         u64::from(envoy.trouble().is_some()),
     );
-    page.one(
+    page.counter(
         "tollgate_envoy_unknown_domain_total",
-        "counter",
-        "Calls of a domain that no file is for; they pass.",
+        "Calls of unknown domains, which pass.",
         envoy.unknown_domain.load(Ordering::Relaxed),
     );
 }
 
-fn connections(room: &Room, page: &mut Page) {
-    type Read = fn(&crate::room::Connections) -> &std::sync::atomic::AtomicU64;
+fn connections(server: &ServerState, page: &mut Page) {
+    type Read = fn(&crate::state::Connections) -> &std::sync::atomic::AtomicU64;
     let rows: [(&str, &str, &str, Read); 4] = [
         ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),
         ("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted),
-        ("tollgate_connections_turned_away_total", "counter", "Connections above the cap.", |it| {
-            &it.turned_away
-        }),
+        (
+            "tollgate_connections_turned_away_total",
+            "counter",
+            "Connections rejected by --max-connections.",
+            |it| &it.turned_away,
+        ),
         (
             "tollgate_connections_timed_out_total",
             "counter",
-            "Connections whose client took too long.",
+            "Connections closed because the client was too slow.",
             |it| &it.timed_out,
         ),
     ];
     for (name, kind, help, read) in rows {
         page.head(name, kind, help);
-        for (listener, connections) in Listener::ALL.iter().zip(&room.connections) {
-            page.row(
-                name,
-                &[("listener", listener.name())],
-                read(connections).load(Ordering::Relaxed),
-            );
+        for listener in Listener::ALL {
+            let count = read(&server.connections[listener]).load(Ordering::Relaxed);
+            page.row(name, &[("listener", listener.name())], count);
         }
     }
 }
 
-fn wrong_tokens(room: &Room, page: &mut Page) {
+fn wrong_tokens(server: &ServerState, page: &mut Page) {
     const NAME: &str = "tollgate_wrong_tokens_total";
-    page.head(NAME, "counter", "Wrong tokens and passwords, and none where one is needed.");
+    page.head(NAME, "counter", "Missing or wrong tokens and passwords.");
     for listener in Listener::ALL {
-        page.row(NAME, &[("listener", listener.name())], room.guesses.count(listener));
+        page.row(NAME, &[("listener", listener.name())], server.failed_logins.count(listener));
     }
 }
 
-fn tls(room: &Room, page: &mut Page) {
-    let Some(tls) = &room.tls else { return };
+fn tls(server: &ServerState, page: &mut Page) {
+    let Some(tls) = &server.tls else { return };
     let rows = [
-        ("tollgate_tls_loads_total", "How often a certificate came to be used.", &tls.loaded),
+        ("tollgate_tls_loads_total", "Certificates loaded.", &tls.loaded),
         (
             "tollgate_tls_loads_rejected_total",
-            "How often the files had no good pair.",
+            "Times that the files had no usable pair.",
             &tls.rejected,
         ),
         ("tollgate_tls_handshakes_failed_total", "Handshakes that failed.", &tls.failed),
@@ -233,75 +208,58 @@ fn tls(room: &Room, page: &mut Page) {
         ),
     ];
     for (name, help, count) in rows {
-        page.one(name, "counter", help, count.load(Ordering::Relaxed));
+        page.counter(name, help, count.load(Ordering::Relaxed));
     }
     let trouble = u64::from(tls.trouble().is_some());
-    page.one("tollgate_tls_trouble", "gauge", "1 if the files' pair is not what is used.", trouble);
+    page.gauge("tollgate_tls_trouble", "1 if the current files are not in use.", trouble);
 }
 
-fn store(room: &Room, page: &mut Page) {
-    let store = room.limiter.store();
-    page.one("tollgate_store_up", "gauge", "1 if the store answers.", u64::from(store.is_up()));
+fn store(server: &ServerState, page: &mut Page) {
+    let store = server.limiter.store();
+    page.gauge("tollgate_store_up", "1 if the store answers.", u64::from(store.is_up()));
     match store {
         AnyStore::Embedded(store) => {
             let stats = store.stats();
             let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-            page.one("tollgate_keys", "gauge", "Keys that have a counter.", count(stats.keys));
-            page.one(
-                "tollgate_table_bytes",
-                "gauge",
-                "Bytes of the tables.",
-                count(stats.table_bytes),
-            );
-            page.one(
+            page.gauge("tollgate_keys", "Keys that have a counter.", count(stats.keys));
+            page.gauge("tollgate_table_bytes", "Bytes of the tables.", count(stats.table_bytes));
+            page.counter(
                 "tollgate_keys_overflowed_total",
-                "counter",
-                "Charges that found no room.",
+                "Charges that found the store full.",
                 stats.overflowed,
             );
-            page.one(
+            page.counter(
                 "tollgate_keys_reclaimed_total",
-                "counter",
                 "Idle keys dropped to make room.",
                 stats.reclaimed,
             );
         }
         AnyStore::Redis(store, _) => {
             let stats = store.stats();
-            page.one("tollgate_redis_runs_total", "counter", "Runs of the script.", stats.runs);
-            page.one(
-                "tollgate_redis_requests_total",
-                "counter",
-                "Requests sent in them.",
-                stats.requests,
-            );
-            page.one(
+            page.counter("tollgate_redis_runs_total", "Runs of the script.", stats.runs);
+            page.counter("tollgate_redis_requests_total", "Requests sent in them.", stats.requests);
+            page.counter(
                 "tollgate_redis_poisoned_total",
-                "counter",
-                "Stored values that were not ours.",
+                "Stored values in an unknown format.",
                 stats.poisoned,
             );
-            page.one(
+            page.counter(
                 "tollgate_redis_twin_mismatches_total",
-                "counter",
-                "Requests about which script and server disagreed; always 0.",
+                "Decisions on which script and server disagreed; always 0.",
                 stats.twin_mismatches,
             );
-            page.one(
+            page.counter(
                 "tollgate_redis_timeouts_total",
-                "counter",
                 "Calls that were not answered in time.",
                 stats.timeouts,
             );
-            page.one(
+            page.counter(
                 "tollgate_redis_reconnects_total",
-                "counter",
                 "Connections made beyond the first.",
                 stats.reconnects,
             );
-            page.one(
+            page.gauge(
                 "tollgate_redis_breaker_open",
-                "gauge",
                 "1 if calls fail at once.",
                 u64::from(stats.breaker_open),
             );
@@ -342,8 +300,13 @@ impl Page {
         let _ = writeln!(self.0, " {value}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.head(name, kind, help);
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        self.row(name, &[], value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "gauge", help);
         self.row(name, &[], value);
     }
 }

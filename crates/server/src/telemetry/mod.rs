@@ -1,6 +1,6 @@
-//! What a server says of itself: counts, refusals, events, log lines.
+//! Telemetry: counts, refusals, events, log lines.
 //!
-//! Doors record what happened at them, as they alone know the request; the limiter adds what only
+//! Protocols record what happened, as they alone know the request; the limiter adds what only
 //! it knows. `admin` shows all of it, `metrics` writes the counts for Prometheus.
 
 pub mod counts;

@@ -1,4 +1,4 @@
-//! Who was refused lately, and who is refused most.
+//! Recent refusals, and the keys refused most.
 //!
 //! The last refusals are in a ring; the most refused keys in a space-saving sketch, which keeps as
 //! many counters as it has places and gives the place of the least to a newcomer. A count is never
@@ -8,40 +8,42 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::Serialize;
 use tollgate::core::rule::{Ask, Attribute};
 use tollgate::{Blocked, Reason, Ruling};
 
-use super::counts::Door;
+use super::counts::Protocol;
 
-/// How many refusals are remembered.
+use crate::sync::lock;
+
+/// Refusals that are remembered.
 pub const MAX_RECENT: usize = 256;
 
-/// How many keys are counted.
+/// Keys that are counted.
 pub const MAX_KEYS: usize = 256;
 
-/// How much of a key's text is kept.
+/// Longest text of a key.
 const MAX_TEXT: usize = 128;
 
 /// One refusal, and why.
 #[derive(Clone, Debug, Serialize)]
-pub struct Refusal {
-    /// When, in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
+pub struct RefusalRecord {
+    /// Time in microseconds since 1970 by the store's clock; as far as its last answer tells, if it
     /// was not asked, and 0 if it never answered.
     pub at_us: u64,
-    /// At which door.
-    pub door: &'static str,
+    /// By which protocol.
+    pub protocol: &'static str,
     /// In which domain.
     pub domain: String,
-    /// Why.
+    /// Reason.
     pub reason: &'static str,
     /// By which rule, if it was one.
     pub rule: Option<String>,
     /// By which of its limits; none for a ban.
     pub limit: Option<String>,
-    /// What the rule counts by, with the values of this request.
+    /// Attributes that the rule counts by, with the values of this request.
     pub key: String,
     /// After how many milliseconds asking again can help; none if it never does.
     pub retry_after_ms: Option<u64>,
@@ -51,39 +53,39 @@ pub struct Refusal {
 
 /// A key and how often it was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refused {
+pub struct RefusedKey {
     /// In which domain.
     pub domain: String,
     /// By which rule.
     pub rule: String,
     /// The key, in words.
     pub key: String,
-    /// How often, at most.
+    /// Upper bound of the count.
     pub count: u64,
-    /// By how much that may be too many.
+    /// Largest possible excess of `count`.
     pub error: u64,
 }
 
-/// What is remembered of refusals.
+/// Recent refusals, and the keys refused most.
 #[derive(Debug, Default)]
-pub struct Refusals {
-    recent: Mutex<VecDeque<Refusal>>,
-    top: Mutex<Top>,
+pub struct RefusalLog {
+    recent: Mutex<VecDeque<RefusalRecord>>,
+    top: Mutex<SpaceSaving>,
 }
 
 /// The sketch. Hashes are apart from their rows, so that looking for one reads little.
 #[derive(Debug, Default)]
-struct Top {
+struct SpaceSaving {
     hashes: Vec<u64>,
-    rows: Vec<Refused>,
+    rows: Vec<RefusedKey>,
 }
 
-impl Refusals {
+impl RefusalLog {
     /// Remembers a refusal that stands for `weight` of them.
-    pub fn add(&self, refusal: Refusal, weight: u64) {
+    pub fn add(&self, refusal: RefusalRecord, weight: u64) {
         let rule = refusal.rule.as_deref().unwrap_or(refusal.reason);
         self.count(&refusal.domain, rule, &refusal.key, weight);
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = lock(&self.recent);
         if recent.len() >= MAX_RECENT {
             recent.pop_front();
         }
@@ -92,8 +94,8 @@ impl Refusals {
 
     fn count(&self, domain: &str, rule: &str, key: &str, weight: u64) {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((domain, rule, key));
-        let mut top = self.top.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |row: &Refused| row.key == key && row.rule == rule && row.domain == domain;
+        let mut top = lock(&self.top);
+        let same = |row: &RefusedKey| row.key == key && row.rule == rule && row.domain == domain;
         let at = top.hashes.iter().position(|known| *known == hash);
         if let Some(row) = at.and_then(|at| top.rows.get_mut(at)).filter(|row| same(row)) {
             row.count = row.count.saturating_add(weight);
@@ -111,7 +113,7 @@ impl Refusals {
             }
         }
         top.hashes.push(hash);
-        top.rows.push(Refused {
+        top.rows.push(RefusedKey {
             domain: domain.to_owned(),
             rule: rule.to_owned(),
             key: key.to_owned(),
@@ -121,23 +123,28 @@ impl Refusals {
     }
 
     /// The last refusals, the latest first.
-    pub fn recent(&self, most: usize) -> Vec<Refusal> {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn recent(&self, most: usize) -> Vec<RefusalRecord> {
+        let recent = lock(&self.recent);
         recent.iter().rev().take(most).cloned().collect()
     }
 
     /// The keys that are refused most.
-    pub fn top(&self, most: usize) -> Vec<Refused> {
-        let mut top = self.top.lock().unwrap_or_else(PoisonError::into_inner).rows.clone();
+    pub fn top(&self, most: usize) -> Vec<RefusedKey> {
+        let mut top = lock(&self.top).rows.clone();
         top.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
         top.truncate(most);
         top
     }
 }
 
-impl Refusal {
-    /// What is remembered of a ruling that refuses.
-    pub fn new(door: Door, ask: &Ask<'_>, ruling: &Ruling, retry_after_ms: Option<u64>) -> Self {
+impl RefusalRecord {
+    /// Record of a ruling that refuses.
+    pub fn new(
+        protocol: Protocol,
+        ask: &Ask<'_>,
+        ruling: &Ruling,
+        retry_after_ms: Option<u64>,
+    ) -> Self {
         let by = ruling.refused_by();
         let blocker = ruling.blocked_by().and_then(|blocked| match blocked {
             Blocked::Rule { rule } | Blocked::Missing { rule, .. } => Some(rule.clone()),
@@ -147,7 +154,7 @@ impl Refusal {
         let key = rule.map(|rule| key(ask, rule.by())).unwrap_or_default();
         Self {
             at_us: ruling.at().as_micros(),
-            door: door.name(),
+            protocol: protocol.name(),
             domain: cut(ask.domain()),
             reason: reason(ruling.reason()),
             rule: rule.map(|rule| rule.name().to_owned()).or(blocker),
@@ -200,10 +207,10 @@ pub(crate) fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn refusal(key: &str) -> Refusal {
-        Refusal {
+    fn refusal(key: &str) -> RefusalRecord {
+        RefusalRecord {
             at_us: 0,
-            door: "http",
+            protocol: "http",
             domain: "shop".to_owned(),
             reason: "limits",
             rule: Some("r".to_owned()),
@@ -216,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_ring_forgets_the_oldest() {
-        let refusals = Refusals::default();
+        let refusals = RefusalLog::default();
         for number in 0..=MAX_RECENT {
             refusals.add(refusal(&number.to_string()), 1);
         }
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_keys_does_not_hide_the_heaviest_and_no_count_is_too_low() {
-        let refusals = Refusals::default();
+        let refusals = RefusalLog::default();
         for number in 0..5_000 {
             refusals.add(refusal(&number.to_string()), 1);
             if number % 4 == 0 {

@@ -11,9 +11,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Duration, UInt64Value, Value};
 use tollgate::envoy::{Charge, Conduct};
-use tollgate_server::doors::grpc::{Enforcement, HeaderNames, Metadata, Settings};
+use tollgate_server::protocols::grpc::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
-use crate::support::{Door, NOW, d, limiter, shop, told};
+use crate::support::{GrpcServer, NOW, d, limiter, shop, told};
 
 const SHOP: &str = "
 domain: shop
@@ -24,10 +24,10 @@ descriptors:
   - { key: dark, shadow_mode: true, rate_limit: { unit: hour, requests_per_unit: 1 } }
 ";
 
-async fn door(change: impl FnOnce(&mut Settings)) -> Door {
-    let mut settings = Settings::default();
+async fn serve(change: impl FnOnce(&mut GrpcSettings)) -> GrpcServer {
+    let mut settings = GrpcSettings::default();
     change(&mut settings);
-    Door::open(limiter(SHOP), settings).await
+    GrpcServer::open(limiter(SHOP), settings).await
 }
 
 pub(crate) fn hits(mut descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
@@ -46,8 +46,8 @@ pub(crate) fn over(
 
 #[tokio::test]
 async fn statuses_are_one_to_one_and_whole() {
-    let door = door(|_| {}).await;
-    let mut client = door.client().await;
+    let server = serve(|_| {}).await;
+    let mut client = server.client().await;
 
     let response = client.shop(&[d("ten=a"), d("none=a"), hits(d("two=a"), 3), d("free=a")]).await;
 
@@ -87,8 +87,8 @@ async fn statuses_are_one_to_one_and_whole() {
 
 #[tokio::test]
 async fn costs_go_over_the_wire() {
-    let door = door(|_| {}).await;
-    let mut client = door.client().await;
+    let server = serve(|_| {}).await;
+    let mut client = server.client().await;
     let mut ask = async |descriptor: RateLimitDescriptor, all: u32| {
         let request = RateLimitRequest { hits_addend: all, ..shop(&[descriptor]) };
         told(&client.ask(request).await.unwrap())
@@ -108,8 +108,8 @@ async fn costs_go_over_the_wire() {
 
 #[tokio::test]
 async fn limits_go_over_the_wire() {
-    let door = door(|_| {}).await;
-    let mut client = door.client().await;
+    let server = serve(|_| {}).await;
+    let mut client = server.client().await;
     for (unit, answered) in [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)] {
         let response = client.shop(&[over(d("any=a"), 5, unit)]).await;
         let limit = response.statuses[0].current_limit.clone().unwrap();
@@ -127,8 +127,8 @@ async fn limits_go_over_the_wire() {
 
 #[tokio::test]
 async fn strange_requests_have_defined_answers() {
-    let door = door(|_| {}).await;
-    let mut client = door.client().await;
+    let server = serve(|_| {}).await;
+    let mut client = server.client().await;
 
     let status = client.ask(shop(&[])).await.unwrap_err();
     assert_eq!(status.message(), "rate limit descriptor list must not be empty");
@@ -160,8 +160,8 @@ async fn strange_requests_have_defined_answers() {
 
 #[tokio::test]
 async fn headers_tell_of_the_tightest_limit() {
-    let door = door(|settings| settings.headers = Some(HeaderNames::default())).await;
-    let mut client = door.client().await;
+    let server = serve(|settings| settings.headers = Some(HeaderNames::default())).await;
+    let mut client = server.client().await;
     let header = |key: &str, value: &str| HeaderValue {
         key: key.to_owned(),
         value: value.to_owned(),
@@ -187,8 +187,8 @@ async fn headers_tell_of_the_tightest_limit() {
 
 #[tokio::test]
 async fn dynamic_metadata_has_the_call_and_what_passing_rules_say() {
-    let door = door(|settings| settings.metadata = Metadata::Include).await;
-    let mut client = door.client().await;
+    let server = serve(|settings| settings.metadata = Metadata::Include).await;
+    let mut client = server.client().await;
     let request = RateLimitRequest {
         hits_addend: 2,
         ..shop(&[d("ten=a user=b"), hits(over(d("two=a"), 5, 2), 1), d("ten=a")])
@@ -227,8 +227,8 @@ fn plain(value: &Value) -> String {
 
 #[tokio::test]
 async fn under_global_shadow_the_whole_is_ok_and_statuses_are_not() {
-    let door = door(|settings| settings.enforcement = Enforcement::Shadow).await;
-    let mut client = door.client().await;
+    let server = serve(|settings| settings.enforcement = Enforcement::Shadow).await;
+    let mut client = server.client().await;
 
     assert_eq!(told(&client.shop(&[hits(d("two=a"), 3)]).await), "OK: OVER 0");
 }
@@ -238,8 +238,8 @@ async fn one_descriptor_over_charges_none_unless_all_are_charged() {
     for (charge, left) in
         [(Charge::AllOrNone, "OVER: OK 10, OVER 0"), (Charge::All, "OVER: OK 8, OVER 0")]
     {
-        let door = door(|settings| settings.conduct = Conduct::DEFAULT.charging(charge)).await;
-        let mut client = door.client().await;
+        let server = serve(|settings| settings.conduct = Conduct::DEFAULT.charging(charge)).await;
+        let mut client = server.client().await;
         client.shop(&[d("ten=a"), hits(d("two=a"), 3)]).await;
 
         assert_eq!(told(&client.shop(&[d("ten=a"), hits(d("two=a"), 3)]).await), left);
@@ -248,10 +248,10 @@ async fn one_descriptor_over_charges_none_unless_all_are_charged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_at_once_get_exactly_the_limit() {
-    let door = door(|_| {}).await;
+    let server = serve(|_| {}).await;
     let mut tasks = Vec::new();
     for _ in 0..8 {
-        let mut client = door.client().await;
+        let mut client = server.client().await;
         tasks.push(tokio::spawn(async move {
             let mut passed = 0;
             for _ in 0..20 {

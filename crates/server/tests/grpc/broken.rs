@@ -2,8 +2,8 @@
 
 use prost::Message;
 use tollgate::core::testing::Rng;
-use tollgate_server::doors::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate_server::doors::grpc::{Metadata, RateLimits, Settings};
+use tollgate_server::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate_server::protocols::grpc::{GrpcSettings, Metadata, RateLimits};
 
 use crate::support::{d, limiter, shop};
 
@@ -30,9 +30,9 @@ fn broken(rng: &mut Rng, bytes: &mut Vec<u8>, alphabet: &[u8]) {
 
 #[tokio::test]
 async fn broken_requests_are_answered_or_refused() {
-    let mut settings = Settings::default();
+    let mut settings = GrpcSettings::default();
     settings.metadata = Metadata::Include;
-    let door = RateLimits::new(limiter(SHOP), settings);
+    let limits = RateLimits::new(limiter(SHOP), settings);
     let whole = envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest {
         hits_addend: 3,
         ..shop(&[d("two=a free=b"), d("free=ab"), d("two=a")])
@@ -45,11 +45,11 @@ async fn broken_requests_are_answered_or_refused() {
         let mut bytes = whole.clone();
         broken(&mut rng, &mut bytes, &[]);
         if let Ok(asked) = RateLimitRequest::decode(&*bytes) {
-            answered += u64::from(door.answer(&asked).await.is_ok());
+            answered += u64::from(limits.answer(&asked).await.is_ok());
         }
         let mut bytes = text.as_bytes().to_vec();
         broken(&mut rng, &mut bytes, br#"0123456789ab",:{}[]- "#);
-        let (status, _) = door.answer_json(&String::from_utf8_lossy(&bytes)).await;
+        let (status, _) = limits.answer_json(&String::from_utf8_lossy(&bytes)).await;
         assert!([200, 400, 429].contains(&status), "seed {seed}: {status}");
         read += u64::from(status != 400);
     }

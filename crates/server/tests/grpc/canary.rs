@@ -68,7 +68,7 @@ async fn no_output_of_the_grpc_listener_holds_a_secret() {
     program.terminate();
     let (code, log) = program.ended();
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("a call over gRPC"), "the log is as loud as can be: {log}");
+    assert!(log.contains("gRPC call"), "the log is as loud as can be: {log}");
     assert!(outputs.iter().any(|text| text.contains("overall_code")), "{outputs:?}");
     outputs.push(log);
     for text in &outputs {

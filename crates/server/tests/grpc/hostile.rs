@@ -278,7 +278,7 @@ async fn a_head_that_unpacks_to_megabytes_is_refused() {
     // 431, a reset or the end of the connection; nothing that was judged.
     assert!(told.iter().any(|(kind, ..)| [HEADERS, RST_STREAM, GOAWAY].contains(kind)), "{told:?}");
     victim.is_well().await;
-    let offered = "tollgate_requests_offered_total{door=\"grpc\"}";
+    let offered = "tollgate_requests_offered_total{protocol=\"grpc\"}";
     assert_eq!(crate::server::metric(victim.program.admin, offered), 1, "the well client's");
 }
 

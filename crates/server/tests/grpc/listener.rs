@@ -5,8 +5,9 @@ use tokio::net::TcpStream;
 use tollgate::core::rule::declaration::OnOutage;
 use tollgate::envoy::Conduct;
 use tollgate_harness::RedisServer;
+use tollgate_server::Listener;
 use tollgate_server::settings::Settings;
-use tollgate_server::settings::value::Listen;
+use tollgate_server::settings::value::ListenAddress;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -31,7 +32,7 @@ fn edge(descriptors: &[RateLimitDescriptor]) -> crate::support::Asked {
     crate::support::Asked { domain: "edge".to_owned(), ..shop(descriptors) }
 }
 
-/// E49 at this door: what was offered is the sum, and is what clients sent.
+/// E49 at this listener: what was offered is the sum, and is what clients sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_is_counted_once() {
     let running = start(|_| {}).await;
@@ -62,13 +63,13 @@ async fn every_call_is_counted_once() {
     assert_eq!([json("j"), json("j"), json("j")], [200, 200, 429]);
     assert_eq!(ask(running.http, "POST /json", "{").status, 400);
 
-    let row = |door| outcomes(running.admin, door);
+    let row = |protocol| outcomes(running.admin, protocol);
     // Each value twice in a call takes both of its two.
     assert_eq!(row("grpc"), [4 + 4, 4 * 4, 0, 4 * 2]);
     assert_eq!(row("json"), [2, 1, 0, 1]);
-    for door in ["grpc", "json"] {
-        let name = format!("tollgate_requests_offered_total{{door=\"{door}\"}}");
-        assert_eq!(metric(running.admin, &name), row(door).iter().sum::<u64>(), "{door}");
+    for protocol in ["grpc", "json"] {
+        let name = format!("tollgate_requests_offered_total{{protocol=\"{protocol}\"}}");
+        assert_eq!(metric(running.admin, &name), row(protocol).iter().sum::<u64>(), "{protocol}");
     }
     assert_eq!(metric(running.admin, "tollgate_envoy_unknown_domain_total"), 4);
     let rule = |rule: &str| {
@@ -84,14 +85,14 @@ async fn every_call_is_counted_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_keys_and_events_know_the_door() {
     let running = start(|_| {}).await;
-    let mut events = running.server.room().events.listen().unwrap();
+    let mut events = running.server.state().events.subscribe().unwrap();
     let mut client = Client::at(grpc(&running)).await;
     let both = [d("ten=b"), hits(d("two=a"), 3)];
 
     assert_eq!(told(&client.ask(edge(&both)).await.unwrap()), "OVER: OK 10, OVER 0");
 
     let seen = ask(running.admin, "GET /v1/refusals", "").json()["refusals"][0].clone();
-    assert_eq!(seen["door"], "grpc");
+    assert_eq!(seen["protocol"], "grpc");
     assert_eq!((&seen["domain"], &seen["rule"]), (&"edge".into(), &"two".into()));
     assert_eq!((&seen["key"], &seen["limit"]), (&"two=a".into(), &"2 per year".into()));
     assert_eq!((&seen["reason"], &seen["rules_version"]), (&"limits".into(), &1.into()));
@@ -99,7 +100,7 @@ async fn refusals_keys_and_events_know_the_door() {
     let top = ask(running.admin, "GET /v1/refusals/top", "").json();
     assert_eq!((&top["keys"][0]["key"], &top["keys"][0]["count"]), (&"two=a".into(), &1.into()));
     let refused = event(&mut events, "refused").await;
-    assert!(refused.contains("\"door\":\"grpc\""), "{refused}");
+    assert!(refused.contains("\"protocol\":\"grpc\""), "{refused}");
 }
 
 /// Who asks why is told of every descriptor, and charges nothing.
@@ -153,10 +154,10 @@ async fn calls_can_be_explained() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn giving_back_needs_a_token_off_loopback() {
-    let everywhere: Listen = "0.0.0.0:0".parse().unwrap();
+    let everywhere: ListenAddress = "0.0.0.0:0".parse().unwrap();
     let running = start(|settings| {
-        settings.grpc = everywhere;
-        settings.http = everywhere;
+        settings.listen[Listener::Grpc] = everywhere;
+        settings.listen[Listener::Http] = everywhere;
     })
     .await;
     let at = std::net::SocketAddr::from(([127, 0, 0, 1], grpc(&running).port()));
@@ -240,7 +241,7 @@ async fn what_is_answered_without_the_store_is_counted_as_degraded() {
             settings.store = redis.url().parse().unwrap();
             // A busy machine must not look like an outage.
             settings.store_deadline = std::time::Duration::from_secs(10);
-            settings.envoy.door.conduct = Conduct::DEFAULT.in_outages(on_outage);
+            settings.envoy.calls.conduct = Conduct::DEFAULT.in_outages(on_outage);
         })
         .await;
         let mut client = Client::at(grpc(&running)).await;
@@ -256,14 +257,15 @@ async fn what_is_answered_without_the_store_is_counted_as_degraded() {
             _ => assert_eq!(answered.unwrap().overall_code, 1),
         }
         let count = |outcome: &str| {
-            let name = format!("tollgate_requests_total{{door=\"grpc\",outcome=\"{outcome}\"}}");
+            let name =
+                format!("tollgate_requests_total{{protocol=\"grpc\",outcome=\"{outcome}\"}}");
             metric(running.admin, &name)
         };
         assert_eq!(["allowed", "refused", "degraded", "error"].map(count), [1, 0, 1, 0]);
     }
 }
 
-/// C21 at this door, in virtual time.
+/// C21 at this listener, in virtual time.
 #[tokio::test]
 async fn who_says_nothing_and_who_does_not_go_on_is_not_waited_for() {
     let running = start(|settings| {
@@ -279,7 +281,7 @@ async fn who_says_nothing_and_who_does_not_go_on_is_not_waited_for() {
     // A connection that is cut may be reset.
     let _ = silent.read_to_end(&mut Vec::new()).await;
     assert!(began.elapsed().as_secs() >= 10);
-    let timed_out = &running.server.room().connections[3].timed_out;
+    let timed_out = &running.server.state().connections[Listener::Grpc].timed_out;
     assert_eq!(timed_out.load(std::sync::atomic::Ordering::Relaxed), 1);
 
     let (mut told, mut buffer) = (Vec::new(), [0; 1024]);

@@ -30,11 +30,11 @@ async fn start(files: &[(&str, String)], change: impl FnOnce(&mut Settings)) -> 
 }
 
 fn version(running: &Running) -> u64 {
-    running.server.room().limiter.envoy_rules().version()
+    running.server.state().limiter.envoy_rules().version()
 }
 
 fn trouble(running: &Running) -> String {
-    running.server.room().envoy.trouble().unwrap_or_default()
+    running.server.state().envoy.trouble().unwrap_or_default()
 }
 
 fn asked(domain: &str) -> Asked {
@@ -72,7 +72,7 @@ async fn files_of_a_directory_are_followed_and_what_was_used_stays_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_keeps_what_was_right() {
     let running = start(&[("edge.yaml", domain("edge", 2))], |_| {}).await;
-    let mut events = running.server.room().events.listen().unwrap();
+    let mut events = running.server.state().events.subscribe().unwrap();
     let file = running.dir.path().join("envoy/edge.yaml");
 
     std::fs::write(&file, "domain: edge\ndescriptor: []\n").unwrap();
@@ -100,7 +100,7 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
     let running = start(&[("edge.yaml", domain("edge", 2))], |_| {}).await;
     let native = running.dir.path().join("rules.yaml");
     let file = running.dir.path().join("envoy/edge.yaml");
-    let applies = || running.server.room().limiter.rules().version();
+    let applies = || running.server.state().limiter.rules().version();
     let rules = |number: u32, domain: &str| {
         let text = RULES.replacen("version: 1", &format!("version: {number}"), 1);
         text.replacen("domain: shop", &format!("domain: {domain}"), 1)
@@ -110,7 +110,7 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
     std::fs::write(&file, domain("shop", 2)).unwrap();
     until("both are named", || {
         let why = trouble(&running);
-        why.contains("edge.yaml:2, for Envoy") && why.contains("rules.yaml:3: a domain is in one")
+        why.contains("edge.yaml:2, and in ") && why.contains("rules.yaml:3; rename")
     })
     .await;
     assert_eq!(version(&running), 1);
@@ -121,8 +121,8 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
 
     // The others want it back: by their file, and over the admin API.
     std::fs::write(&native, rules(3, "shop")).unwrap();
-    let why = || running.server.room().rules.trouble().unwrap_or_default();
-    until("both are named", || why().contains("edge.yaml:2, for Envoy, and in ")).await;
+    let why = || running.server.state().rules.trouble().unwrap_or_default();
+    until("both are named", || why().contains("edge.yaml:2, and in ")).await;
     assert_eq!(applies(), 2);
     let head = "PUT /v1/rules\r\nContent-Type: application/yaml\r\nIf-Match: \"2\"";
     let put = ask(running.admin, head, &rules(4, "shop"));

@@ -1,4 +1,4 @@
-//! The gRPC door on a real socket, asked by a client that is generated from Envoy's own protocol.
+//! gRPC on a real socket, asked by a client that is generated from Envoy's own protocol.
 
 #![allow(
     clippy::unwrap_used,

@@ -6,9 +6,9 @@ use tollgate::core::rule::declaration::OnOutage;
 use tollgate::envoy::Conduct;
 use tollgate::redis::{Config, RedisStore};
 use tollgate_harness::RedisServer;
-use tollgate_server::doors::grpc::Settings;
+use tollgate_server::protocols::grpc::GrpcSettings;
 
-use crate::support::{Door, d, limiter_on, shop, told};
+use crate::support::{GrpcServer, d, limiter_on, shop, told};
 
 const SHOP: &str = "
 domain: shop
@@ -26,8 +26,10 @@ async fn connect(server: &RedisServer) -> RedisStore {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_doors_on_one_redis_share_their_counts() {
     let server = RedisServer::start().unwrap();
-    let one = Door::open(limiter_on(connect(&server).await, SHOP), Settings::default()).await;
-    let two = Door::open(limiter_on(connect(&server).await, SHOP), Settings::default()).await;
+    let one =
+        GrpcServer::open(limiter_on(connect(&server).await, SHOP), GrpcSettings::default()).await;
+    let two =
+        GrpcServer::open(limiter_on(connect(&server).await, SHOP), GrpcSettings::default()).await;
     let (mut one, mut two) = (one.client().await, two.client().await);
     let both = [d("two=a"), d("ten=a")];
 
@@ -41,10 +43,10 @@ async fn two_doors_on_one_redis_share_their_counts() {
 async fn without_redis_the_share_answers_or_the_call_fails() {
     let server = RedisServer::start().unwrap();
     let limiter = limiter_on(connect(&server).await, SHOP);
-    let local = Door::open(limiter.clone(), Settings::default()).await;
-    let mut settings = Settings::default();
+    let local = GrpcServer::open(limiter.clone(), GrpcSettings::default()).await;
+    let mut settings = GrpcSettings::default();
     settings.conduct = Conduct::DEFAULT.in_outages(OnOutage::Refuse);
-    let strict = Door::open(limiter.clone(), settings).await;
+    let strict = GrpcServer::open(limiter.clone(), settings).await;
     let (mut local, mut strict) = (local.client().await, strict.client().await);
     assert_eq!(told(&local.shop(&[d("two=a")]).await), "OK: OK 1");
 

@@ -1,11 +1,11 @@
-//! Envoy's calls about a domain of Tollgate's own rules: one rule set behind every door.
+//! Envoy's calls about a domain of Tollgate's own rules: one rule set behind every protocol.
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use serde_json::json;
 use tollgate_harness::RedisServer;
-use tollgate_server::doors::grpc::{HeaderNames, Metadata};
+use tollgate_server::protocols::grpc::{HeaderNames, Metadata};
 use tollgate_server::settings::value::WithoutRules;
 use tonic::Code;
 
@@ -53,7 +53,7 @@ async fn every_door_charges_the_same_counters() {
     assert_eq!(by_json.header("x-tollgate-rules-version"), Some("1"));
 
     let refusals = ask(running.admin, "GET /v1/refusals", "").json();
-    assert_eq!(refusals["refusals"][0]["door"], "grpc");
+    assert_eq!(refusals["refusals"][0]["protocol"], "grpc");
     assert_eq!(refusals["refusals"][0]["rule"], "login-per-ip");
 }
 
@@ -61,8 +61,8 @@ async fn every_door_charges_the_same_counters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_one_request_and_one_decision() {
     let running = start_with(|settings| {
-        let conduct = settings.envoy.door.conduct;
-        settings.envoy.door.conduct = conduct.charging(tollgate::envoy::Charge::All);
+        let conduct = settings.envoy.calls.conduct;
+        settings.envoy.calls.conduct = conduct.charging(tollgate::envoy::Charge::All);
     })
     .await;
     let mut client = client(&running).await;
@@ -134,9 +134,9 @@ async fn what_these_rules_cannot_hear_is_an_error_of_the_configuration() {
     let mut client = client(&running).await;
     let back = RateLimitDescriptor { is_negative_hits: true, ..d("user=u") };
     for (descriptors, why) in [
-        (vec![over(d("user=u"), 5, 2)], "brings a limit"),
+        (vec![over(d("user=u"), 5, 2)], "cannot bring one"),
         (vec![back], "/v1/refund"),
-        (vec![hits(d("user=u"), 2), d("path=/")], "one hits_addend"),
+        (vec![hits(d("user=u"), 2), d("path=/")], "the same hits_addend"),
     ] {
         let status = client.ask(shop(&descriptors)).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{why}");
@@ -150,8 +150,8 @@ async fn what_these_rules_cannot_hear_is_an_error_of_the_configuration() {
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_and_metadata_are_there_if_wanted() {
     let running = start_with(|settings| {
-        settings.envoy.door.headers = Some(HeaderNames::default());
-        settings.envoy.door.metadata = Metadata::Include;
+        settings.envoy.calls.headers = Some(HeaderNames::default());
+        settings.envoy.calls.metadata = Metadata::Include;
     })
     .await;
 

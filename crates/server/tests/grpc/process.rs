@@ -21,8 +21,8 @@ impl Program {
     pub(crate) fn serve(args: &[&str], lines: usize) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.env_clear().arg("serve");
-        for door in ["http", "grpc", "resp", "admin"] {
-            command.arg(format!("--{door}=127.0.0.1:0"));
+        for listener in ["http", "grpc", "resp", "admin"] {
+            command.arg(format!("--{listener}=127.0.0.1:0"));
         }
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

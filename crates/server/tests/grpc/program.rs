@@ -79,7 +79,7 @@ async fn every_setting_of_the_door_is_a_flag() {
     let header = &response.response_headers_to_add[0];
     assert_eq!((header.key.as_str(), header.value.as_str()), ("X-L", "1"));
     assert!(response.dynamic_metadata.unwrap().fields.contains_key("metadata"));
-    let refused = "tollgate_requests_total{door=\"grpc\",outcome=\"refused\"}";
+    let refused = "tollgate_requests_total{protocol=\"grpc\",outcome=\"refused\"}";
     assert_eq!(metric(program.admin, refused), 1, "the statistics say what would have been");
 }
 

@@ -1,7 +1,7 @@
 //! Health and reflection.
 
 use tokio_stream::StreamExt;
-use tollgate_server::doors::grpc::{HEALTH_NAME, Settings};
+use tollgate_server::protocols::grpc::{GrpcSettings, HEALTH_NAME};
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus as Told;
@@ -11,12 +11,12 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::support::{Door, limiter};
+use crate::support::{GrpcServer, limiter};
 
 #[tokio::test]
 async fn health_is_told_under_the_names_people_ask_for() {
-    let door = Door::open(limiter("domain: shop"), Settings::default()).await;
-    let mut client = HealthClient::new(door.channel().await);
+    let server = GrpcServer::open(limiter("domain: shop"), GrpcSettings::default()).await;
+    let mut client = HealthClient::new(server.channel().await);
     let mut ask = async |service: &str| {
         let request = HealthCheckRequest { service: service.to_owned() };
         client.check(request).await.map(|told| told.into_inner().status())
@@ -26,14 +26,14 @@ async fn health_is_told_under_the_names_people_ask_for() {
         assert_eq!(ask(name).await.unwrap(), Told::Serving, "{name}");
     }
     assert_eq!(ask("nobody").await.unwrap_err().code(), tonic::Code::NotFound);
-    door.health.set_service_status(HEALTH_NAME, ServingStatus::NotServing).await;
+    server.health.set_service_status(HEALTH_NAME, ServingStatus::NotServing).await;
     assert_eq!(ask(HEALTH_NAME).await.unwrap(), Told::NotServing, "it is about to end");
 }
 
 #[tokio::test]
 async fn reflection_lists_the_services_and_their_files() {
-    let door = Door::open(limiter("domain: shop"), Settings::default()).await;
-    let mut client = ServerReflectionClient::new(door.channel().await);
+    let server = GrpcServer::open(limiter("domain: shop"), GrpcSettings::default()).await;
+    let mut client = ServerReflectionClient::new(server.channel().await);
     let mut ask = async |message: MessageRequest| {
         let request =
             ServerReflectionRequest { host: String::new(), message_request: Some(message) };

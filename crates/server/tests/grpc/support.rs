@@ -11,7 +11,7 @@ use tollgate::core::testing::ManualClock;
 use tollgate::core::{Store, Timestamp};
 use tollgate::envoy::EnvoyRules;
 use tollgate::{EmbeddedStore, Limiter};
-use tollgate_server::doors::grpc::{Settings, routes};
+use tollgate_server::protocols::grpc::{GrpcSettings, routes};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
@@ -31,15 +31,18 @@ pub(crate) fn limiter(file: &str) -> Limiter<EmbeddedStore<ManualClock>> {
     limiter_on(EmbeddedStore::builder().with_clock(clock), file)
 }
 
-/// A door of its own on a free port.
-pub(crate) struct Door {
+/// A listener of its own on a free port.
+pub(crate) struct GrpcServer {
     pub(crate) address: SocketAddr,
     pub(crate) health: HealthReporter,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Door {
-    pub(crate) async fn open<S: Store + 'static>(limiter: Limiter<S>, settings: Settings) -> Self {
+impl GrpcServer {
+    pub(crate) async fn open<S: Store + 'static>(
+        limiter: Limiter<S>,
+        settings: GrpcSettings,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (routes, health) = routes(limiter, settings).await.unwrap();
@@ -59,7 +62,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for GrpcServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -134,14 +137,14 @@ pub(crate) fn told(response: &RateLimitResponse) -> String {
     format!("{}: {}", code(response.overall_code), each.join(", "))
 }
 
-/// Where a server in this process has the door.
+/// Where a server in this process listens for gRPC.
 pub(crate) fn grpc(running: &crate::server::Running) -> SocketAddr {
-    running.server.addresses().grpc.unwrap()
+    running.server.address(tollgate_server::Listener::Grpc).unwrap()
 }
 
 /// Waits for an event of this name, past others.
 pub(crate) async fn event(
-    listener: &mut tollgate_server::telemetry::events::Listener,
+    listener: &mut tollgate_server::telemetry::events::Subscriber,
     name: &str,
 ) -> String {
     loop {

@@ -22,7 +22,7 @@ async fn a_wrong_token_is_counted_and_logged_with_the_peer_and_the_id() {
     assert_eq!(metric(program.admin, "tollgate_wrong_tokens_total{listener=\"grpc\"}"), 2);
     program.terminate();
     let (_, log) = program.ended();
-    let line = log.lines().find(|line| line.contains("a wrong token")).unwrap();
+    let line = log.lines().find(|line| line.contains("wrong token")).unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!((&line["listener"], &line["request"]), (&"grpc".into(), &"mine-2".into()));
     assert!(line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");

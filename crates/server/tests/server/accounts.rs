@@ -36,21 +36,27 @@ async fn every_request_is_counted_once() {
     });
     ask(http, "POST /v1/peek", &user("h0"));
 
-    let row = |door: &str| outcomes(running.admin, door);
+    let row = |protocol: &str| outcomes(running.admin, protocol);
     assert_eq!(row("http"), [12, 28, 0, 8]);
     assert_eq!(row("resp"), [12, 8, 0, 0]);
     assert_eq!(row("cl.throttle"), [20, 12, 0, 4]);
-    for door in ["http", "resp", "cl.throttle", "forward-auth"] {
-        let offered =
-            metric(running.admin, &format!("tollgate_requests_offered_total{{door=\"{door}\"}}"));
-        assert_eq!(offered, row(door).iter().sum::<u64>(), "{door}");
+    for protocol in ["http", "resp", "cl.throttle", "forward-auth"] {
+        let offered = metric(
+            running.admin,
+            &format!("tollgate_requests_offered_total{{protocol=\"{protocol}\"}}"),
+        );
+        assert_eq!(offered, row(protocol).iter().sum::<u64>(), "{protocol}");
     }
     // How long each took is seen once; what CL.THROTTLE cannot read takes no time.
-    for (door, seen) in [("http", 48), ("resp", 20), ("cl.throttle", 32), ("forward-auth", 0)] {
+    for (protocol, seen) in [("http", 48), ("resp", 20), ("cl.throttle", 32), ("forward-auth", 0)] {
         let name = "tollgate_request_duration_seconds";
         let of = |row: String| metric(running.admin, &row);
-        assert_eq!(of(format!("{name}_count{{door=\"{door}\"}}")), seen, "{door}");
-        assert_eq!(of(format!("{name}_bucket{{door=\"{door}\",le=\"+Inf\"}}")), seen, "{door}");
+        assert_eq!(of(format!("{name}_count{{protocol=\"{protocol}\"}}")), seen, "{protocol}");
+        assert_eq!(
+            of(format!("{name}_bucket{{protocol=\"{protocol}\",le=\"+Inf\"}}")),
+            seen,
+            "{protocol}"
+        );
     }
     let rule = |outcome: &str| {
         metric(

@@ -91,7 +91,7 @@ async fn a_token_is_needed_and_guesses_are_counted() {
     let mut statuses: Vec<u16> = (0..12).map(|number| with(&format!("guess{number}"))).collect();
     statuses.dedup();
     assert_eq!(statuses, [401, 429]);
-    assert_eq!(with("right"), 429, "an address that guesses waits");
+    assert_eq!(with("right"), 429, "an address that failed_logins waits");
 }
 
 /// C28
@@ -149,7 +149,7 @@ async fn refusals_are_shown_with_their_reason_and_the_heaviest_key_first() {
     assert_eq!(recent["refusals"].as_array().unwrap().len(), 2);
     let last = &recent["refusals"][0];
     assert_eq!(
-        (&last["rule"], &last["reason"], &last["door"]),
+        (&last["rule"], &last["reason"], &last["protocol"]),
         (&"per-user".into(), &"limits".into(), &"http".into())
     );
     assert!(last["retry_after_ms"].as_u64().unwrap() > 0);

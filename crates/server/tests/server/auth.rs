@@ -44,7 +44,7 @@ async fn a_trusted_proxy_is_told_204_or_429_with_the_fields() {
     assert_eq!(auth(&running, &nginx).status, 204, "another client");
     let refusals = ask(running.admin, "GET /v1/refusals", "").json();
     assert_eq!(refusals["refusals"][0]["key"], "ip=203.0.113.9");
-    assert_eq!(refusals["refusals"][0]["door"], "forward-auth");
+    assert_eq!(refusals["refusals"][0]["protocol"], "forward-auth");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +74,7 @@ async fn what_a_proxy_does_not_say_or_says_twice_is_an_error() {
     ] {
         assert_eq!(auth(&running, lines).status, 400, "{lines:?}");
     }
-    let errors = "tollgate_requests_total{door=\"forward-auth\",outcome=\"error\"}";
+    let errors = "tollgate_requests_total{protocol=\"forward-auth\",outcome=\"error\"}";
     assert_eq!(metric(running.admin, errors), 10);
 }
 
@@ -99,7 +99,7 @@ async fn lists_users_and_domains_count_as_at_every_door() {
     let outcome = |outcome: &str| {
         metric(
             running.admin,
-            &format!("tollgate_requests_total{{door=\"forward-auth\",outcome=\"{outcome}\"}}"),
+            &format!("tollgate_requests_total{{protocol=\"forward-auth\",outcome=\"{outcome}\"}}"),
         )
     };
     assert_eq!([outcome("allowed"), outcome("refused"), outcome("error")], [5, 2, 0]);

@@ -16,17 +16,17 @@ fn a_query_that_is_misspelt_lets_nobody_pass() {
         assert_eq!(asked(query).status, 204, "{query}");
     }
     for (query, why) in [
-        ("?domian=shop", "the query has a field `domian`, which is neither `domain` nor `refuse`"),
-        ("?domain=shop&domain=shop", "the query says `domain` twice"),
-        ("?domain=shop&refuse=401&refuse=403", "the query says `refuse` twice"),
-        ("?refuse=500", "`refuse` is none of 401, 403 and 429"),
-        ("?domain=", "`domain` is no name: it is empty, or its escapes are no UTF-8"),
-        ("?domain=%ff", "`domain` is no name: it is empty, or its escapes are no UTF-8"),
+        ("?domian=shop", "unknown query field `domian`: only `domain` and `refuse` are known"),
+        ("?domain=shop&domain=shop", "the query repeats `domain`"),
+        ("?domain=shop&refuse=401&refuse=403", "the query repeats `refuse`"),
+        ("?refuse=500", "`refuse` must be 401, 403 or 429"),
+        ("?domain=", "`domain` is empty or not UTF-8"),
+        ("?domain=%ff", "`domain` is empty or not UTF-8"),
     ] {
         let reply = asked(query);
         assert_eq!((reply.status, &reply.json()["detail"]), (400, &why.into()), "{query}");
     }
-    let errors = "tollgate_requests_total{door=\"forward-auth\",outcome=\"error\"}";
+    let errors = "tollgate_requests_total{protocol=\"forward-auth\",outcome=\"error\"}";
     assert_eq!(metric(admin, errors), 6);
     assert_eq!(metric(admin, "tollgate_unknown_domain_total"), 0);
 }
@@ -50,8 +50,8 @@ fn a_domain_without_rules_passes_and_is_told_once() {
     let (_, log) = program.end();
     let told = |domain: &str| {
         let told = log.lines().filter(|line| line.contains(&format!("\"domain\":\"{domain}\"")));
-        told.filter(|line| line.contains("everybody passes there")).count()
+        told.filter(|line| line.contains("every request there is allowed")).count()
     };
     assert_eq!((told("shpo"), told("shop"), told("other0")), (1, 0, 1), "{log}");
-    assert_eq!(log.matches("everybody passes there").count(), 32, "there is a bound");
+    assert_eq!(log.matches("every request there is allowed").count(), 32, "there is a bound");
 }

@@ -31,7 +31,7 @@ fn a_secret_beside_its_file_is_an_error() {
         let output = run(&[args, if serves { &off } else { &[] }].concat());
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
-        assert!(told.contains(&format!("both {name} and {name}-file are said")), "{told}");
+        assert!(told.contains(&format!("--{name} and --{name}-file are both set")), "{told}");
         assert!(!told.contains("canary-88"), "{told}");
     }
 }

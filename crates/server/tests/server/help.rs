@@ -49,7 +49,8 @@ fn every_variable_of_every_other_command_is_documented() {
 #[test]
 fn exit_statuses_are_in_the_help_and_are_so() {
     assert!(
-        help(&["check", "--help"]).contains("Exit status: 0 if it may pass, 1 if it may not, 2")
+        help(&["check", "--help"])
+            .contains("Exit status: 0 if the request is allowed, 1 if it is not, 2")
     );
     let lock = help(&["lock", "--help"]);
     for status in ["128 + n ", "1, or -E ", "2  ", "124 ", "125 ", "126, 127 "] {

@@ -165,7 +165,7 @@ async fn whoever_leaves_early_leaves_nothing_behind() {
     }
     let open = "tollgate_connections{listener=\"http\"}";
     until("they are gone", || metric(running.admin, open) == 0).await;
-    let errors = "tollgate_requests_total{door=\"http\",outcome=\"error\"}";
+    let errors = "tollgate_requests_total{protocol=\"http\",outcome=\"error\"}";
     until("each was an error", || metric(running.admin, errors) == 20).await;
 }
 
@@ -238,7 +238,7 @@ fn names_that_look_like_something_else_are_only_text() {
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
 
         let (_, log) = program.end();
-        assert!(log.contains("the rules were replaced") && !log.contains("forged"), "{log}");
+        assert!(log.contains("replaced the rules") && !log.contains("forged"), "{log}");
         let begins = |line: &str| line.starts_with("{\"timestamp\"") || line.starts_with("20");
         assert!(log.lines().all(begins) && !log.contains(['\u{1b}', '\u{202e}']), "{log}");
     }
@@ -253,9 +253,9 @@ async fn the_last_answer_before_the_end_closes_its_connection() {
     kept.write_all(ask).unwrap();
     let mut first = [0; 15];
     kept.read_exact(&mut first).unwrap();
-    let room = std::sync::Arc::clone(running.server.room());
+    let state = std::sync::Arc::clone(running.server.state());
     let stopping = tokio::spawn(running.server.stop());
-    until("it drains", || room.is_draining()).await;
+    until("it drains", || state.is_draining()).await;
 
     kept.write_all(ask).unwrap();
     let mut rest = Vec::new();

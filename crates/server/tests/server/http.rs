@@ -1,4 +1,4 @@
-//! The HTTP door: checks, batches, reservations.
+//! HTTP: checks, batches, reservations.
 
 use serde_json::{Value, json};
 

@@ -13,7 +13,7 @@ async fn calls_in_json_are_timed() {
     .await;
     let body = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"one","value":"a"}]}]}"#;
     let name = "tollgate_request_duration_seconds";
-    let count = || metric(running.admin, &format!("{name}_count{{door=\"json\"}}"));
+    let count = || metric(running.admin, &format!("{name}_count{{protocol=\"json\"}}"));
     assert_eq!(count(), 0);
 
     assert_eq!(ask(running.http, "POST /json", body).status, 200);
@@ -21,9 +21,13 @@ async fn calls_in_json_are_timed() {
     assert_eq!(ask(running.http, "POST /json", body).status, 429);
     assert_eq!(ask(running.http, "POST /json", "{").status, 400);
     assert_eq!(count(), 3);
-    assert_eq!(metric(running.admin, &format!("{name}_bucket{{door=\"json\",le=\"+Inf\"}}")), 3);
+    assert_eq!(
+        metric(running.admin, &format!("{name}_bucket{{protocol=\"json\",le=\"+Inf\"}}")),
+        3
+    );
     let page = ask(running.admin, "GET /metrics", "").body;
-    let sum =
-        page.lines().find_map(|line| line.strip_prefix(&format!("{name}_sum{{door=\"json\"}} ")));
+    let sum = page
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("{name}_sum{{protocol=\"json\"}} ")));
     assert!(sum.unwrap().parse::<f64>().unwrap() > 0.0, "{sum:?}");
 }

@@ -29,8 +29,8 @@ fn kills() -> u64 {
 
 /// What the clients share.
 struct Load {
-    /// The doors of the server that lives: HTTP, RESP.
-    doors: Mutex<(SocketAddr, SocketAddr)>,
+    /// The listeners of the server that lives: HTTP, RESP.
+    listeners: Mutex<(SocketAddr, SocketAddr)>,
     limit: u64,
     /// Answers that came.
     answered: AtomicU64,
@@ -59,7 +59,7 @@ fn kill_9_under_load_neither_admits_too_much_nor_leaves_a_key_for_ever() {
     };
     let mut server = start();
     let load = Load {
-        doors: Mutex::new((server.at[0], server.at[1])),
+        listeners: Mutex::new((server.at[0], server.at[1])),
         limit,
         answered: AtomicU64::new(0),
         done: AtomicBool::new(false),
@@ -80,7 +80,7 @@ fn kill_9_under_load_neither_admits_too_much_nor_leaves_a_key_for_ever() {
             server.child.kill().unwrap();
             server.child.wait().unwrap();
             server = start();
-            *load.doors.lock().unwrap() = (server.at[0], server.at[1]);
+            *load.listeners.lock().unwrap() = (server.at[0], server.at[1]);
         }
         load.done.store(true, Ordering::Relaxed);
         let mut all = Told::new();
@@ -128,7 +128,7 @@ impl Load {
     fn http(&self) -> Told {
         let mut stream = None;
         self.ask("http", |key| {
-            let at = self.doors.lock().unwrap().0;
+            let at = self.listeners.lock().unwrap().0;
             let body = format!(r#"{{"domain":"shop","attributes":{{"user":"{key}"}}}}"#);
             let request = format!(
                 "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}",
@@ -148,7 +148,7 @@ impl Load {
     fn resp(&self) -> Told {
         let (mut stream, burst) = (None, (self.limit - 1).to_string());
         self.ask("resp", |key| {
-            let at = self.doors.lock().unwrap().1;
+            let at = self.listeners.lock().unwrap().1;
             // An hour each: ten thousand of them are a year, and no limit may reach much further.
             let command = encode(&["CL.THROTTLE", key, &burst, "1", "3600"]);
             let answer = exchange(&mut stream, at, &command, |bytes| {

@@ -164,7 +164,7 @@ fn what_cannot_be_locked_is_told_and_does_not_run() {
     let gone = gone.url();
     let long = "x".repeat(1_025);
     for (args, why) in [
-        (&["lock", "--store", "embedded", "a", "echo"][..], "need a Redis"),
+        (&["lock", "--store", "embedded", "a", "echo"][..], "need Redis"),
         (&["lock", "--store", "http://x", "a", "echo"], "redis"),
         (&["lock", "--lease", "1ms", "a", "echo"], "below 10 ms"),
         (&["lock", "--owner", "me", "a", "echo"], "visible ASCII with a colon"),

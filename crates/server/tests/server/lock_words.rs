@@ -15,7 +15,7 @@ fn what_is_no_lock_is_named_as_it_was_written() {
     assert_eq!(output.status.code(), Some(125), "{told}");
     assert_eq!(
         told.trim_end(),
-        "tollgate: what is kept as \"strlock\" is no lock of this kind: choose another name"
+        "tollgate: the key of \"strlock\" does not hold a lock of this kind: choose another name"
     );
 }
 
@@ -30,7 +30,7 @@ fn a_redis_that_is_away_is_no_matter_of_charges() {
         let output = run(&redis, args);
         let told = text(&output.stderr);
         assert_ne!(output.status.code(), Some(0), "{told}");
-        assert!(told.contains("it cannot be reached, or refuses"), "{told}");
+        assert!(told.contains("the store is unreachable or refuses"), "{told}");
         assert!(!told.contains("charge"), "{told}");
     }
 }

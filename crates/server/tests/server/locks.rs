@@ -84,7 +84,7 @@ fn a_lock_is_taken_by_force_only_when_it_was_meant_and_leaves_a_trace() {
 
     let unasked = run(&redis, &["locks", "force-release", "a"]);
     assert_eq!(unasked.status.code(), Some(2));
-    assert!(text(&unasked.stderr).contains("write --yes"), "{}", text(&unasked.stderr));
+    assert!(text(&unasked.stderr).contains("use --yes"), "{}", text(&unasked.stderr));
     assert_eq!(names(&redis, &["a"]), ["a"]);
 
     let force = ["locks", "force-release", "--yes", "--reason", "its node is gone", "a"];

@@ -144,7 +144,7 @@ async fn nginx_asks_and_says_429_when_it_is_too_often() {
 
     let outcome = |outcome: &str| {
         let name =
-            format!("tollgate_requests_total{{door=\"forward-auth\",outcome=\"{outcome}\"}}");
+            format!("tollgate_requests_total{{protocol=\"forward-auth\",outcome=\"{outcome}\"}}");
         metric(running.admin, &name)
     };
     assert_eq!([outcome("allowed"), outcome("refused"), outcome("error")], [3, 1, 0]);

@@ -78,7 +78,10 @@ async fn a_server_starts_without_redis_and_finds_it() {
     Wire::new(running.resp)
         .asks(&["CL.THROTTLE", "k", "0", "1", "86400"], &five([0, 1, 0, -1, 86_400]));
     assert_eq!(
-        metric(running.admin, "tollgate_requests_total{door=\"cl.throttle\",outcome=\"degraded\"}"),
+        metric(
+            running.admin,
+            "tollgate_requests_total{protocol=\"cl.throttle\",outcome=\"degraded\"}"
+        ),
         1
     );
 

@@ -6,12 +6,12 @@ use tollgate_harness::RedisServer;
 
 use super::support::{Running, Wire, ask, check, metric, start_with};
 
-/// The moments of the last refusals, the latest first, with their doors and reasons.
+/// The moments of the last refusals, the latest first, with their protocols and reasons.
 fn refusals(running: &Running) -> Vec<(u64, String)> {
     let shown = ask(running.admin, "GET /v1/refusals", "").json();
     let rows = shown["refusals"].as_array().unwrap().iter().map(|row| {
         let text = |name: &str| row[name].as_str().unwrap().to_owned();
-        (row["at_us"].as_u64().unwrap(), format!("{} {}", text("door"), text("reason")))
+        (row["at_us"].as_u64().unwrap(), format!("{} {}", text("protocol"), text("reason")))
     });
     rows.collect()
 }

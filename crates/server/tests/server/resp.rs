@@ -195,7 +195,7 @@ async fn tg_check_peek_and_reset_go_by_the_rules() {
     let metric = |outcome: &str| {
         metric(
             running.admin,
-            &format!("tollgate_requests_total{{door=\"resp\",outcome=\"{outcome}\"}}"),
+            &format!("tollgate_requests_total{{protocol=\"resp\",outcome=\"{outcome}\"}}"),
         )
     };
     assert_eq!([metric("allowed"), metric("refused"), metric("error")], [2, 1, 4]);

@@ -61,7 +61,7 @@ async fn redis_benchmark_is_served_and_every_command_counted() {
     let outcome = |outcome: &str| {
         metric(
             running.admin,
-            &format!("tollgate_requests_total{{door=\"cl.throttle\",outcome=\"{outcome}\"}}"),
+            &format!("tollgate_requests_total{{protocol=\"cl.throttle\",outcome=\"{outcome}\"}}"),
         )
     };
     let (allowed, refused) = (outcome("allowed"), outcome("refused"));

@@ -10,7 +10,7 @@ fn version(number: u64) -> String {
 }
 
 fn applies(running: &Running) -> u64 {
-    running.server.room().limiter.rules().version()
+    running.server.state().limiter.rules().version()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn a_config_map_swap_is_followed() {
 async fn what_is_wrong_keeps_what_was_right() {
     let running = start().await;
     let file = running.dir.path().join("rules.yaml");
-    let trouble = || running.server.room().rules.trouble();
+    let trouble = || running.server.state().rules.trouble();
 
     std::fs::write(&file, "version: 2\ndomain: shop\nrule: []\n").unwrap();
     until("it is told", || trouble().is_some_and(|why| why.contains("3:1: unknown field `rule`")))
@@ -74,7 +74,8 @@ async fn what_is_wrong_keeps_what_was_right() {
     std::fs::write(&file, RULES.replace("3 per 1h", "5 per 1h")).unwrap();
     until("it is told", || trouble().is_some_and(|why| why.contains("raise `version`"))).await;
     std::fs::remove_file(&file).unwrap();
-    until("it is told", || trouble().is_some_and(|why| why.contains("cannot be read"))).await;
+    until("it is told", || trouble().is_some_and(|why| why.contains("cannot read the rules")))
+        .await;
     assert_eq!(ask(running.http, "GET /readyz", "").status, 200, "the last good ones apply");
     assert_eq!(metric(running.admin, "tollgate_rules_trouble"), 1);
 

@@ -24,13 +24,13 @@ fn rules_put_says_that_what_is_stored_is_damaged_and_how_to_replace_it() {
 
     // Cut short, by hand or by a fault; and whole, but no rules.
     hset(&redis, KEY, &[("version", b"8")]);
-    for (stored, why) in [("8", "`sum` does not fit"), ("9", ":2:1: unknown field `rule`")] {
+    for (stored, why) in [("8", "`sum` does not match"), ("9", ":2:1: unknown field `rule`")] {
         if stored == "9" {
             store(&redis, KEY, 9, "version: 9\nrule: []\n");
         }
         let (code, told) = put(2, None);
         assert_eq!(code, Some(1), "{told}");
-        assert!(told.contains(&format!("409 Conflict: version {stored} is kept and damaged")));
+        assert!(told.contains(&format!("409 Conflict: version {stored} is stored but damaged")));
         assert!(told.contains(why), "{told}");
         assert!(told.contains(&format!("`tollgate rules put --expect {stored}`")), "{told}");
         assert!(!told.contains("read them again"), "that would not help: {told}");
@@ -43,5 +43,5 @@ fn rules_put_says_that_what_is_stored_is_damaged_and_how_to_replace_it() {
     // One that is well is what applies, and is worth reading.
     let (code, told) = put(11, Some("3"));
     assert_eq!(code, Some(1));
-    assert!(told.contains("version 10 of the rules applies: read them again"), "{told}");
+    assert!(told.contains("version 10 of the rules applies now: read them again"), "{told}");
 }

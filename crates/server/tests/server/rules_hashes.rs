@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::core::rule::declaration::Mode;
 use tollgate_harness::RedisServer;
 use tollgate_server::settings::Settings;
-use tollgate_server::settings::rules_from::{Form, RulesFrom};
+use tollgate_server::settings::rules_from::{RulesFrom, RulesLayout};
 
 use super::program::run;
 use super::rules_redis::hset;
@@ -17,7 +17,7 @@ pub(crate) async fn on(redis: &RedisServer, change: impl FnOnce(&mut Settings)) 
     start_with(|settings| {
         settings.rules = None;
         settings.rules_from = Some(RulesFrom {
-            form: Form::Hashes,
+            layout: RulesLayout::Hashes,
             url: redis.url().parse().ok(),
             ..RulesFrom::default()
         });
@@ -61,13 +61,13 @@ fn publish(redis: &RedisServer, message: &str) {
 }
 
 fn names(running: &Running) -> Vec<String> {
-    let rules = running.server.room().limiter.rules();
+    let rules = running.server.state().limiter.rules();
     let rules = rules.rules().filter(|rule| rule.mode() != Mode::Off);
     rules.map(|rule| rule.name().to_owned()).collect()
 }
 
 fn count(running: &Running, name: &str) -> u64 {
-    let rules = running.server.room().limiter.rules();
+    let rules = running.server.state().limiter.rules();
     let rule = rules.rules().find(|rule| rule.name() == name);
     rule.map_or(0, |rule| rule.limits()[0].limit().quota().count().get())
 }
@@ -86,7 +86,7 @@ async fn hashes_are_rules_and_messages_change_them() {
     for running in [&a, &b] {
         assert_eq!(names(running), ["g", "ip", "login"]);
     }
-    let version = |running: &Running| running.server.room().limiter.rules().version();
+    let version = |running: &Running| running.server.state().limiter.rules().version();
     assert_eq!(version(&a), version(&b), "the same rules have the same version");
     let login =
         r#"{"domain":"default","attributes":{"path":"/login","method":"POST","ip":"192.0.2.1"}}"#;
@@ -146,8 +146,8 @@ async fn what_is_wrong_keeps_what_was_right() {
     let redis = RedisServer::start().unwrap();
     first(&redis);
     let running = on(&redis, |_| {}).await;
-    let rules = || running.server.room().limiter.rules().declaration().clone();
-    let trouble = || running.server.room().rules.trouble();
+    let rules = || running.server.state().limiter.rules().declaration().clone();
+    let trouble = || running.server.state().rules.trouble();
     let before = rules();
 
     rule(&redis, ["g", "GLOBAL", "*", "7", "1", "DICE"]);
@@ -188,7 +188,7 @@ async fn what_is_wrong_keeps_what_was_right() {
     );
     assert_eq!(offered.status, 405);
     let why = offered.json()["detail"].as_str().unwrap().to_owned();
-    assert!(why.contains("somebody else writes"), "{why}");
+    assert!(why.contains("another system writes"), "{why}");
 }
 
 #[test]

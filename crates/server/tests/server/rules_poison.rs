@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate::rules::{self as files, Format};
 use tollgate_harness::RedisServer;
-use tollgate_server::{Room, rules};
+use tollgate_server::{ServerState, rules};
 
 use super::rules_redis::{KEY, hset, store, version};
 use super::support::{ask, check, metric, start};
@@ -78,38 +78,38 @@ impl Draw {
 }
 
 /// The rules that apply, and what they decide.
-fn decisions(room: &Room, http: std::net::SocketAddr) -> (String, Vec<serde_json::Value>) {
+fn decisions(state: &ServerState, http: std::net::SocketAddr) -> (String, Vec<serde_json::Value>) {
     let asks = [
         r#"{"domain":"shop","attributes":{"ip":"203.0.113.66"}}"#,
         r#"{"domain":"shop","attributes":{"user":"u"},"cost":4}"#,
         r#"{"domain":"default","attributes":{"path":"/login","method":"POST"},"cost":3}"#,
         r#"{"domain":"default","cost":101}"#,
     ];
-    let text = files::write(room.limiter.rules().declaration(), Format::Yaml);
+    let text = files::write(state.limiter.rules().declaration(), Format::Yaml);
     (text, asks.iter().map(|ask| check(http, ask).json()).collect())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn poisoned_files_change_no_decision() {
     let running = start().await;
-    let room = running.server.room();
-    let before = decisions(room, running.http);
+    let state = running.server.state();
+    let before = decisions(state, running.http);
     let file = running.dir.path().join("rules.yaml");
     let mut draw = Draw(7);
     for _ in 0..POISONS {
         std::fs::write(&file, draw.poison()).unwrap();
         // Whoever looks first, the follower or this, finds it wrong.
-        let _ = room.rules.refresh(&room.limiter);
+        let _ = state.rules.refresh(&state.limiter);
     }
-    assert_eq!(decisions(room, running.http), before);
+    assert_eq!(decisions(state, running.http), before);
     assert!(metric(running.admin, "tollgate_rules_rejected_total") > 1_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn poisoned_offers_change_no_decision() {
     let running = start().await;
-    let room: &Arc<Room> = running.server.room();
-    let before = decisions(room, running.http);
+    let state: &Arc<ServerState> = running.server.state();
+    let before = decisions(state, running.http);
     let mut draw = Draw(8);
     for number in 0..POISONS {
         let poison = draw.poison();
@@ -117,11 +117,11 @@ async fn poisoned_offers_change_no_decision() {
             let head = "PUT /v1/rules\r\nContent-Type: application/yaml\r\nIf-Match: \"1\"";
             assert_eq!(ask(running.admin, head, &poison).status, 400, "{poison}");
         } else {
-            let offered = rules::put(room, 1, poison.clone(), Format::Yaml, "mallory").await;
+            let offered = rules::put(state, 1, poison.clone(), Format::Yaml, "mallory").await;
             assert!(offered.is_err(), "{poison}");
         }
     }
-    assert_eq!(decisions(room, running.http), before);
+    assert_eq!(decisions(state, running.http), before);
     let rejected = metric(running.admin, "tollgate_rules_rejected_total");
     assert_eq!(rejected, u64::try_from(POISONS).unwrap());
 }
@@ -134,8 +134,8 @@ async fn poisoned_sets_in_redis_change_no_decision() {
         settings.rules_poll = std::time::Duration::from_secs(3_600);
     })
     .await;
-    let room = running.server.room();
-    let before = decisions(room, running.http);
+    let state = running.server.state();
+    let before = decisions(state, running.http);
     let command = |words: &[&[u8]]| drop(redis.command(words).unwrap());
     let mut draw = Draw(9);
     for number in 0..POISONS {
@@ -157,12 +157,12 @@ async fn poisoned_sets_in_redis_change_no_decision() {
             }
         }
         running.server.reload().await;
-        assert_eq!(room.limiter.rules().version(), 1, "{poison}");
+        assert_eq!(state.limiter.rules().version(), 1, "{poison}");
         if number % 8 == 7 {
             command(&[b"DEL", key]);
         }
     }
-    assert_eq!(decisions(room, running.http), before);
+    assert_eq!(decisions(state, running.http), before);
     assert!(metric(running.admin, "tollgate_rules_rejected_total") > 1_000);
 }
 
@@ -174,8 +174,8 @@ async fn poisoned_hashes_and_messages_change_no_decision() {
         settings.rules_poll = std::time::Duration::from_secs(3_600);
     })
     .await;
-    let room = running.server.room();
-    let before = decisions(room, running.http);
+    let state = running.server.state();
+    let before = decisions(state, running.http);
     let fields = ["limitType", "limitTarget", "limitCount", "timeWindow", "enabled", "strategy"];
     let poisons: [&[&[u8]]; 6] = [
         &[b"", b"GALAXY", b"\xff\xfe", b"NaN", &[b'x'; 2_000]],
@@ -201,10 +201,10 @@ async fn poisoned_hashes_and_messages_change_no_decision() {
         let good = ["poison", "API", "/a", "7", "1", "TOKEN_BUCKET"];
         rules_hashes::rule_but(&redis, good, (fields[at], poison));
         running.server.reload().await;
-        assert!(room.rules.trouble().is_some(), "{} {}", fields[at], poison.escape_ascii());
+        assert!(state.rules.trouble().is_some(), "{} {}", fields[at], poison.escape_ascii());
         redis.command(&[b"DEL", key]).unwrap();
     }
     running.server.reload().await;
-    assert_eq!(decisions(room, running.http), before);
-    assert_eq!(room.rules.trouble(), None);
+    assert_eq!(decisions(state, running.http), before);
+    assert_eq!(state.rules.trouble(), None);
 }

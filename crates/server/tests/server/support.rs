@@ -1,15 +1,14 @@
 //! Servers on free ports, and clients that speak bytes.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate_server::Server;
 use tollgate_server::settings::Settings;
-use tollgate_server::settings::value::Listen;
 use tollgate_server::telemetry::log::LevelHandle;
+use tollgate_server::{Listener, Server};
 
 /// Rules that the tests share: two a minute by address for logins, three an hour by user, and tokens
 /// that are reserved.
@@ -41,18 +40,13 @@ pub(crate) struct Running {
 
 /// Settings on free ports, with the rules of the tests in a file.
 pub(crate) fn settings(dir: &TempDir) -> Settings {
-    let free = Listen::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let rules = dir.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
     Settings {
-        http: free,
-        grpc: free,
-        resp: free,
-        admin: free,
         rules: Some(rules),
         rules_poll: Duration::from_millis(20),
         drain_timeout: Duration::from_secs(2),
-        ..Settings::default()
+        ..Settings::on_free_ports()
     }
 }
 
@@ -65,8 +59,8 @@ pub(crate) async fn start_with(change: impl FnOnce(&mut Settings)) -> Running {
     let mut settings = settings(&dir);
     change(&mut settings);
     let server = Server::start(settings, LevelHandle::default()).await.unwrap();
-    let at = server.addresses();
-    let (http, resp, admin) = (at.http.unwrap(), at.resp.unwrap(), at.admin.unwrap());
+    let at = |listener| server.address(listener).unwrap();
+    let (http, resp, admin) = (at(Listener::Http), at(Listener::Resp), at(Listener::Admin));
     Running { server, http, resp, admin, dir }
 }
 
@@ -201,10 +195,13 @@ pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
-/// How many requests of a door were allowed, refused, degraded and in error.
-pub(crate) fn outcomes(admin: SocketAddr, door: &str) -> [u64; 4] {
+/// How many requests of a protocol were allowed, refused, degraded and in error.
+pub(crate) fn outcomes(admin: SocketAddr, protocol: &str) -> [u64; 4] {
     ["allowed", "refused", "degraded", "error"].map(|outcome| {
-        metric(admin, &format!("tollgate_requests_total{{door=\"{door}\",outcome=\"{outcome}\"}}"))
+        metric(
+            admin,
+            &format!("tollgate_requests_total{{protocol=\"{protocol}\",outcome=\"{outcome}\"}}"),
+        )
     })
 }
 

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tollgate_server::telemetry::log::LevelHandle;
-use tollgate_server::tls::Files;
+use tollgate_server::tls::TlsFiles;
 use tollgate_server::{Server, StartError};
 
 use super::support::{
@@ -33,8 +33,8 @@ impl Pair {
         Self { cert: cert.pem(), key: key.serialize_pem(), der: cert.der().clone() }
     }
 
-    fn write(&self, dir: &Path) -> Files {
-        let files = Files { cert: dir.join("tls.crt"), key: dir.join("tls.key") };
+    fn write(&self, dir: &Path) -> TlsFiles {
+        let files = TlsFiles { cert: dir.join("tls.crt"), key: dir.join("tls.key") };
         std::fs::write(&files.cert, &self.cert).unwrap();
         std::fs::write(&files.key, &self.key).unwrap();
         files
@@ -76,7 +76,7 @@ fn metric(pair: &Pair, at: SocketAddr, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
-async fn start(files: Files) -> Running {
+async fn start(files: TlsFiles) -> Running {
     start_with(|settings| settings.tls = Some(files)).await
 }
 
@@ -99,7 +99,7 @@ async fn the_listeners_speak_tls_and_nothing_else() {
         client.write_all(check.as_bytes()).unwrap();
         assert_eq!(reply(&mut client).json()["limits"][0]["remaining"], left);
     }
-    let grpc = running.server.addresses().grpc.unwrap();
+    let grpc = running.server.address(tollgate_server::Listener::Grpc).unwrap();
     let client = pair.connect(grpc, b"h2").unwrap();
     assert_eq!(client.conn.alpn_protocol(), Some(&b"h2"[..]));
     assert!(pair.connect(grpc, b"http/1.1").is_err(), "only HTTP/2 is spoken there");
@@ -146,7 +146,7 @@ async fn another_certificate_is_used_as_soon_as_the_links_are_swapped() {
     symlink("a", at("..data")).unwrap();
     symlink("..data/tls.crt", at("tls.crt")).unwrap();
     symlink("..data/tls.key", at("tls.key")).unwrap();
-    let running = start(Files { cert: at("tls.crt"), key: at("tls.key") }).await;
+    let running = start(TlsFiles { cert: at("tls.crt"), key: at("tls.key") }).await;
     let mut old = first.connect(running.http, b"http/1.1").unwrap();
     assert_eq!(get(&mut old, "/healthz").0, 200);
 
@@ -164,7 +164,7 @@ async fn a_broken_pair_changes_nothing_and_is_told() {
     let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
     let files = first.write(dir.path());
     let running = start(files.clone()).await;
-    let tls = running.server.room().tls.clone().unwrap();
+    let tls = running.server.state().tls.clone().unwrap();
     let trouble = |pair: &Pair| metric(pair, running.admin, "tollgate_tls_trouble");
 
     for (cert, key) in [
@@ -183,7 +183,7 @@ async fn a_broken_pair_changes_nothing_and_is_told() {
     }
     std::fs::remove_file(&files.key).unwrap();
     running.server.reload().await;
-    assert!(tls.trouble().unwrap().contains("cannot be read"));
+    assert!(tls.trouble().unwrap().contains("cannot read"));
 
     second.write(dir.path());
     running.server.reload().await;
@@ -210,7 +210,7 @@ async fn a_key_that_comes_to_be_open_to_others_is_warned_about() {
     until("the files were looked at since", shown).await;
 
     let (_, log) = program.end();
-    let told = log.matches("everybody on this machine can read or change the key").count();
+    let told = log.matches("other users of this machine can read or change the key").count();
     assert_eq!(told, 1, "{log}");
 }
 
@@ -222,7 +222,7 @@ async fn the_commands_speak_tls_to_whom_they_believe() {
     let running = start(files.clone()).await;
     let stranger = Pair::new().write(other.path()).cert;
     let (good, stranger) = (files.cert.to_str().unwrap(), stranger.to_str().unwrap());
-    let door = format!("https://localhost:{}", running.http.port());
+    let server = format!("https://localhost:{}", running.http.port());
     let admin = format!("https://localhost:{}", running.admin.port());
     let run = |args: &[&str]| {
         let output = super::program::run(args);
@@ -230,17 +230,20 @@ async fn the_commands_speak_tls_to_whom_they_believe() {
         (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     };
 
-    let (code, told) = run(&["check", "--server", &door, "--ca-file", good, "shop", "user=u"]);
+    let (code, told) = run(&["check", "--server", &server, "--ca-file", good, "shop", "user=u"]);
     assert_eq!(code, Some(0), "{told}");
     let (code, told) = run(&["rules", "--admin", &admin, "--ca-file", good, "get"]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.starts_with("version: 1\ndomain: shop\n"), "{told}");
     for (args, why) in [
-        (&["check", "--server", &door, "--ca-file", stranger, "shop"][..], "is not believed: "),
-        (&["check", "--server", &door, "shop"], "certificate"),
-        (&["check", "--server", &door, "--ca-file", "/none.pem", "shop"], "/none.pem is no file"),
+        (&["check", "--server", &server, "--ca-file", stranger, "shop"][..], "cannot trust "),
+        (&["check", "--server", &server, "shop"], "certificate"),
         (
-            &["check", "--server", &door, "--ca-file", files.key.to_str().unwrap(), "shop"],
+            &["check", "--server", &server, "--ca-file", "/none.pem", "shop"],
+            "/none.pem is not a file",
+        ),
+        (
+            &["check", "--server", &server, "--ca-file", files.key.to_str().unwrap(), "shop"],
             "holds no PEM certificate",
         ),
         (&["check", "--server", "ftp://a", "shop"], "is not http://host:port or https://host:port"),
@@ -256,9 +259,9 @@ async fn a_server_that_cannot_speak_tls_as_told_does_not_start() {
     let (dir, first, second) = (TempDir::new(), Pair::new(), Pair::new());
     let files = first.write(dir.path());
     std::fs::write(&files.key, &second.key).unwrap();
-    let nowhere = Files { cert: dir.path().join("none.pem"), key: files.key.clone() };
+    let nowhere = TlsFiles { cert: dir.path().join("none.pem"), key: files.key.clone() };
 
-    for (files, why) in [(files, "are no pair"), (nowhere, "none.pem cannot be read")] {
+    for (files, why) in [(files, "cannot use"), (nowhere, "none.pem: No such file")] {
         let mut settings = settings(&dir);
         settings.tls = Some(files);
         let error = Server::start(settings, LevelHandle::default()).await.unwrap_err();

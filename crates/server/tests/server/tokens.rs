@@ -1,4 +1,4 @@
-//! Wrong tokens at the doors: counted, logged within bounds, and in the way of nobody else.
+//! Wrong tokens at the listeners: counted, logged within bounds, and in the way of nobody else.
 
 use super::program::{rules, serve};
 use super::support::{TempDir, Wire, ask};
@@ -43,9 +43,9 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
     let told: Vec<serde_json::Value> = log
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
-        .filter(|line: &serde_json::Value| line["message"] == "a wrong token")
+        .filter(|line: &serde_json::Value| line["message"] == "wrong token")
         .collect();
-    assert_eq!(told.len(), 10, "of one address, whichever door it is at: {log}");
+    assert_eq!(told.len(), 10, "of one address, whichever listener it is at: {log}");
     let first = &told[0];
     assert_eq!((&first["audit"], &first["level"]), (&true.into(), &"WARN".into()));
     assert_eq!((&first["listener"], &first["request"]), (&"http".into(), &"first".into()));
@@ -53,7 +53,7 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
     assert!(!log.contains("canary-31"), "{log}");
 }
 
-/// C27, at the program: the same count holds the admin listener's, where an address that guesses waits.
+/// C27, at the program: the same count holds the admin listener's, where an address that failed_logins waits.
 #[test]
 fn wrong_tokens_of_admins_are_counted_apart_from_those_at_the_doors() {
     let dir = TempDir::new();

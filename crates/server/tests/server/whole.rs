@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde_json::Value;
+use tollgate_server::Listener;
 
 use super::support::{
     Reply, connect, metric, outcomes, parse, raw, reply, start, start_with, until, whole_check,
@@ -161,8 +162,8 @@ async fn a_connection_between_two_checks_ends_with_the_server() {
     idle.write_all(whole_check("", USER).as_bytes()).unwrap();
     assert_eq!(reply(&mut idle).status, 200);
     let mut silent = connect(running.http);
-    let room = std::sync::Arc::clone(running.server.room());
-    until("both are open", || room.connections[0].open.load(Relaxed) == 2).await;
+    let state = std::sync::Arc::clone(running.server.state());
+    until("both are open", || state.connections[Listener::Http].open.load(Relaxed) == 2).await;
 
     let ended = tokio::time::timeout(Duration::from_secs(60), running.server.stop()).await;
 
@@ -179,9 +180,9 @@ async fn the_last_check_before_the_end_closes_its_connection() {
     let mut kept = connect(running.http);
     kept.write_all(whole_check("", USER).as_bytes()).unwrap();
     assert_eq!(reply(&mut kept).header("connection"), None);
-    let room = std::sync::Arc::clone(running.server.room());
+    let state = std::sync::Arc::clone(running.server.state());
     let stopping = tokio::spawn(running.server.stop());
-    until("it drains", || room.is_draining()).await;
+    until("it drains", || state.is_draining()).await;
 
     kept.write_all(whole_check("", USER).as_bytes()).unwrap();
 
@@ -195,7 +196,7 @@ async fn the_last_check_before_the_end_closes_its_connection() {
 async fn nobody_who_asks_on_while_it_drains_is_left_without_an_answer() {
     let running = start_with(|settings| settings.drain_delay = Duration::from_secs(600)).await;
     let (http, admin) = (running.http, running.admin);
-    let room = std::sync::Arc::clone(running.server.room());
+    let state = std::sync::Arc::clone(running.server.state());
     let answered = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let clients: Vec<_> = (0..8)
         .map(|_| {
@@ -220,8 +221,8 @@ async fn nobody_who_asks_on_while_it_drains_is_left_without_an_answer() {
 
     until("all were told", || clients.iter().all(std::thread::JoinHandle::is_finished)).await;
     clients.into_iter().for_each(|client| client.join().unwrap());
-    assert!(room.is_draining());
-    let offered = metric(admin, "tollgate_requests_offered_total{door=\"http\"}");
+    assert!(state.is_draining());
+    let offered = metric(admin, "tollgate_requests_offered_total{protocol=\"http\"}");
     assert_eq!(offered, answered.load(Relaxed));
     stopping.abort();
 }

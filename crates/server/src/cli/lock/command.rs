@@ -24,13 +24,13 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// A command that runs. It is killed when this is dropped.
-pub(super) struct Running {
+pub(super) struct ChildProcess {
     child: Child,
     id: Option<Pid>,
     foreground: bool,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts it.
     pub(super) fn start(
         command: &[OsString],
@@ -74,7 +74,7 @@ fn code(status: ExitStatus) -> u8 {
     code.or_else(by_signal).unwrap_or(u8::MAX)
 }
 
-/// What is said when it could not be started, and with which status.
+/// Reports that the command could not be started, and returns the exit status.
 pub(super) fn not_started(command: &[OsString], error: &io::Error) -> u8 {
     let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
     complain(&format!("{name} cannot be run: {error}"));

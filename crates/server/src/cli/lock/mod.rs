@@ -31,18 +31,18 @@ pub(super) use command::exec;
 
 use super::redis::{LockStore, chain, plain, whoami};
 use super::{Failure, complain, wait};
-use crate::settings::value::Lasting;
-use command::Running;
-use signals::{Named, Signals};
+use crate::settings::value::DurationText;
+use command::ChildProcess;
+use signals::{SignalName, Signals};
 
 /// The lock was lost. As timeout(1) has it when it stops something.
 const LOST: u8 = 124;
 /// The lock could not be asked for. As timeout(1), env(1) and others have it when they fail themselves.
 const FAILED: u8 = 125;
 
-/// How far a grant must have spread before the command runs.
+/// Replication of a lock before the command runs.
 #[derive(Clone, Copy, Debug)]
-enum Spread {
+enum DurabilityOption {
     /// The server has it.
     Plain,
     /// A majority of the replicas is waited for.
@@ -51,7 +51,7 @@ enum Spread {
     Required,
 }
 
-impl FromStr for Spread {
+impl FromStr for DurabilityOption {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -77,13 +77,13 @@ Exit status:
 
 A command may end with any of these itself: choose another -E to tell a conflict apart.";
 
-/// Which lock, which command, and how.
+/// Arguments of `tollgate lock`.
 #[derive(Args, Debug)]
 #[command(after_help = STATUSES)]
-pub(super) struct Lock {
+pub(super) struct LockCommand {
     #[command(flatten)]
     store: LockStore,
-    /// How long to wait for the lock [default: until it is free]
+    /// Time to wait for the lock [default: until it is free]
     #[arg(
         short,
         long,
@@ -91,36 +91,36 @@ pub(super) struct Lock {
         value_name = "TIME",
         overrides_with = "no_wait"
     )]
-    wait: Option<Lasting>,
-    /// Do not wait; the same as --wait 0s
+    wait: Option<DurationText>,
+    /// Do not wait; same as --wait 0s
     #[arg(short, long, overrides_with = "wait")]
     no_wait: bool,
-    /// How long the lock stays closed should this process or its machine die; renewed while the
+    /// Time until the lock is free again if this process or its machine dies; renewed while the
     /// command runs
     #[arg(long, env = "TOLLGATE_LOCK_LEASE", default_value = "30s", value_name = "TIME")]
-    lease: Lasting,
-    /// Who holds it, to enter a lock again that this owner holds, such as "$TOLLGATE_OWNER"
-    /// [default: somebody new]
+    lease: DurationText,
+    /// Owner of the lock, to re-enter one that this owner holds, such as "$TOLLGATE_OWNER"
+    /// [default: a new owner]
     #[arg(long, env = "TOLLGATE_LOCK_OWNER", value_name = "OWNER")]
     owner: Option<String>,
-    /// How far the lock must have spread before the command runs: plain (Redis has it), majority
-    /// (wait for a majority of its replicas), required (do not run without)
+    /// Replication of the lock before the command runs: plain (none), majority (wait for a majority
+    /// of the replicas), required (do not run without a majority)
     #[arg(long, env = "TOLLGATE_LOCK_DURABILITY", default_value = "plain", value_name = "WORD")]
-    durability: Spread,
-    /// How many replicas there are
+    durability: DurabilityOption,
+    /// Number of replicas
     #[arg(long, env = "TOLLGATE_LOCK_REPLICAS", default_value = "1", value_name = "COUNT")]
     replicas: NonZeroU32,
-    /// How long to wait for them
+    /// Time to wait for the replicas
     #[arg(long, env = "TOLLGATE_LOCK_REPLICAS_WAIT", default_value = "1s", value_name = "TIME")]
-    replicas_wait: Lasting,
-    /// What the command is sent when the lock is lost
+    replicas_wait: DurationText,
+    /// Signal for the command when the lock is lost
     #[arg(long, env = "TOLLGATE_LOCK_SIGNAL", default_value = "TERM", value_name = "SIGNAL")]
-    signal: Named,
-    /// How long after that it is sent KILL [default: a twentieth of the lease, 500ms at most, so
-    /// that after an outage it is gone before somebody else can have the lock]
+    signal: SignalName,
+    /// Time between that signal and KILL [default: a twentieth of the lease, 500ms at most, so that
+    /// after an outage the command is gone before another owner can get the lock]
     #[arg(long, env = "TOLLGATE_LOCK_KILL_AFTER", value_name = "TIME")]
-    kill_after: Option<Lasting>,
-    /// The exit status when somebody else has the lock
+    kill_after: Option<DurationText>,
+    /// Exit status if another owner holds the lock
     #[arg(
         short = 'E',
         long,
@@ -130,25 +130,25 @@ pub(super) struct Lock {
     )]
     conflict_exit_code: u8,
     /// Keep the command in this process group, so that it can use the terminal; signals then reach
-    /// it alone. So it is anyway if stdin is a terminal
+    /// only the command. Implied if stdin is a terminal
     #[arg(long, env = "TOLLGATE_LOCK_FOREGROUND")]
     foreground: bool,
-    /// The lock
+    /// Name of the lock
     #[arg(value_name = "NAME")]
     name: String,
-    /// The command, and its arguments
+    /// Command to run, and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
-/// How the wait for the lock ended.
-enum Waited {
+/// Result of waiting for the lock.
+enum WaitOutcome {
     Granted(LockGuard),
     Busy,
     Interrupted(Signal),
 }
 
-impl Lock {
+impl LockCommand {
     pub(super) fn run(&self) -> ExitCode {
         let status = wait(self.hold()).unwrap_or_else(|error| {
             complain(&chain(&*error));
@@ -162,9 +162,9 @@ impl Lock {
         let mut signals = Signals::new()?;
         let locks = self.locks(self.store.open(Some(&self.name)).await?)?;
         let status = match self.wait_for(&locks, &mut signals).await? {
-            Waited::Granted(guard) => self.under(guard, &mut signals).await?,
-            Waited::Busy => self.conflict_exit_code,
-            Waited::Interrupted(signal) => signals::status(signal.as_raw()),
+            WaitOutcome::Granted(guard) => self.under(guard, &mut signals).await?,
+            WaitOutcome::Busy => self.conflict_exit_code,
+            WaitOutcome::Interrupted(signal) => signals::status(signal.as_raw()),
         };
         // What was asked for and not answered may be granted yet.
         locks.settled().await;
@@ -174,9 +174,9 @@ impl Lock {
     fn locks(&self, store: RedisStore) -> Result<Locks<RedisStore>, Failure> {
         let replicas = Replicas { count: self.replicas, patience: self.replicas_wait.0 };
         let durability = match self.durability {
-            Spread::Plain => Durability::Primary,
-            Spread::Majority => Durability::Majority(replicas),
-            Spread::Required => Durability::Required(replicas),
+            DurabilityOption::Plain => Durability::Primary,
+            DurabilityOption::Majority => Durability::Majority(replicas),
+            DurabilityOption::Required => Durability::Required(replicas),
         };
         let builder = Locks::builder(store).lease(Lease::new(self.lease.0)?);
         Ok(builder.durability(durability).label(whoami()).build())
@@ -186,7 +186,7 @@ impl Lock {
         &self,
         locks: &Locks<RedisStore>,
         signals: &mut Signals,
-    ) -> Result<Waited, Failure> {
+    ) -> Result<WaitOutcome, Failure> {
         let mut lock = locks.named(&self.name)?;
         if let Some(owner) = &self.owner {
             lock = lock.by(&Owner::parse(owner)?);
@@ -201,9 +201,9 @@ impl Lock {
         };
         let taken: Result<Option<LockGuard>, LockError> = tokio::select! {
             taken = taken => taken,
-            signal = signals.next() => return Ok(Waited::Interrupted(signal)),
+            signal = signals.next() => return Ok(WaitOutcome::Interrupted(signal)),
         };
-        Ok(taken?.map_or(Waited::Busy, Waited::Granted))
+        Ok(taken?.map_or(WaitOutcome::Busy, WaitOutcome::Granted))
     }
 
     /// Runs the command while the lock is held.
@@ -215,19 +215,19 @@ impl Lock {
             ("TOLLGATE_OWNER", guard.owner().as_str()),
         ];
         let foreground = self.foreground || std::io::IsTerminal::is_terminal(&std::io::stdin());
-        let ran = match Running::start(&self.command, &variables, foreground) {
+        let ran = match ChildProcess::start(&self.command, &variables, foreground) {
             Ok(running) => self.watch(running, &guard, signals, foreground).await?,
-            Err(error) => Ran::Ended(command::not_started(&self.command, &error)),
+            Err(error) => CommandEnd::Ended(command::not_started(&self.command, &error)),
         };
         let name = plain(&self.name);
         let status = match (ran, guard.release().await) {
-            (Ran::Stopped, _) => LOST,
-            (Ran::Ended(_), Ok(Release::AlreadyLost)) => {
+            (CommandEnd::Stopped, _) => LOST,
+            (CommandEnd::Ended(_), Ok(Release::AlreadyLost)) => {
                 complain(&format!("the lock {name:?} was lost before the command ended"));
                 LOST
             }
-            (Ran::Ended(status), Ok(Release::Released)) => status,
-            (Ran::Ended(status), Err(error)) => {
+            (CommandEnd::Ended(status), Ok(Release::Released)) => status,
+            (CommandEnd::Ended(status), Err(error)) => {
                 let error = chain(&error);
                 complain(&format!("the lock {name:?} ends with its lease: {error}"));
                 status
@@ -239,14 +239,14 @@ impl Lock {
     /// Waits for the end of the command, passes signals on, and stops it when the lock is lost.
     async fn watch(
         &self,
-        mut running: Running,
+        mut running: ChildProcess,
         guard: &LockGuard,
         signals: &mut Signals,
         foreground: bool,
-    ) -> Result<Ran, Failure> {
+    ) -> Result<CommandEnd, Failure> {
         loop {
             tokio::select! {
-                ended = running.end() => return Ok(Ran::Ended(ended?)),
+                ended = running.end() => return Ok(CommandEnd::Ended(ended?)),
                 signal = signals.next() => {
                     if signals::is_passed_on(signal, foreground) {
                         running.signal(signal);
@@ -280,18 +280,18 @@ impl Lock {
             // What it has started and left.
             running.signal(Signal::KILL);
         }
-        Ok(Ran::Stopped)
+        Ok(CommandEnd::Stopped)
     }
 }
 
-/// How long a command has between the signal and KILL. A loss is told a tenth of the lease before its
+/// Time between the signal and KILL. A loss is reported a tenth of the lease before its
 /// end, a second at most: half of that is left for the killing.
 fn grace(lease: Duration) -> Duration {
     lease.checked_div(20).unwrap_or_default().min(Duration::from_millis(500))
 }
 
-/// What became of the command.
-enum Ran {
+/// End of the command.
+enum CommandEnd {
     Ended(u8),
     /// The lock was lost before.
     Stopped,

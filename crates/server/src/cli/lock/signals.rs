@@ -21,9 +21,9 @@ const NAMES: [(&str, Signal); 9] = [
 
 /// A signal as it is written on a command line: `TERM`, `SIGTERM` or `15`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named(pub(super) Signal);
+pub(crate) struct SignalName(pub(super) Signal);
 
-impl FromStr for Named {
+impl FromStr for SignalName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -43,19 +43,19 @@ pub(super) fn name(signal: Signal) -> String {
     known.map_or_else(|| signal.as_raw().to_string(), |(name, _)| (*name).to_owned())
 }
 
-/// What the exit status of a command is that ended by this signal, as shells have it.
+/// Exit status of a command that this signal ended, as in shells.
 pub(super) fn status(signal: i32) -> u8 {
     u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX)
 }
 
-/// What a terminal sends to everybody in its foreground, the command included.
+/// Signals that a terminal sends to its whole foreground, the command included.
 const FROM_THE_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::TSTP];
 
 /// The signals that come to this process, from when this is made.
 pub(super) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// What was ignored when the program started stays so, here and for the command: `nohup`, and
+    /// Signals that were ignored at the start stay ignored, here and for the command: `nohup`, and
     /// shells that start something in the background, mean that.
     pub(super) fn new() -> std::io::Result<Self> {
         let ignored = ignored();
@@ -94,13 +94,13 @@ impl Signals {
     }
 }
 
-/// Whether a signal that came here is for the command too. One that stops would stop what renews the
+/// Tells whether a signal is passed on to the command. One that stops would stop what renews the
 /// lock, so it is for nobody.
 pub(super) fn is_passed_on(signal: Signal, foreground: bool) -> bool {
     signal != Signal::TSTP && !(foreground && FROM_THE_TERMINAL.contains(&signal))
 }
 
-/// Which signals are ignored, a bit each.
+/// Bit mask of ignored signals.
 fn ignored() -> u64 {
     // Elsewhere than on Linux nothing is known to be.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn signals_are_named_in_every_usual_way() {
         for text in ["TERM", "SIGTERM", "term", "15"] {
-            assert_eq!(text.parse(), Ok(Named(Signal::TERM)), "{text}");
+            assert_eq!(text.parse(), Ok(SignalName(Signal::TERM)), "{text}");
         }
         for text in ["", "SIG", "0", "-1", "99", "SOON"] {
-            assert!(text.parse::<Named>().is_err(), "{text}");
+            assert!(text.parse::<SignalName>().is_err(), "{text}");
         }
         assert_eq!(name(Signal::INT), "INT");
         assert_eq!([status(9), status(15), status(i32::MAX)], [137, 143, 255]);

@@ -15,13 +15,13 @@ use tollgate::redis::{Config, RedisValue};
 use tollgate::rules::Format;
 
 use self::rule::{Fields, unquoted};
-use self::table::{Reach, Rows, Table, rule_set};
+use self::table::{KnownHashes, Rows, ScanDepth, rule_set};
+use super::connection::RulesConnection;
 use super::edition::shown;
-use super::line::Line;
-use super::stored::{Look, blocking};
-use super::{Applied, RulesError};
-use crate::room::Room;
+use super::stored::{ReadMode, blocking};
+use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
+use crate::state::ServerState;
 
 const AGREE: &str = include_str!("../lua/agree.lua");
 
@@ -32,16 +32,16 @@ pub(crate) struct Hashes {
     channel: String,
     domain: String,
     agreed: String,
-    state: Mutex<State>,
+    state: Mutex<HashesState>,
 }
 
 #[derive(Debug)]
-struct State {
-    line: Line,
-    table: Table,
-    /// What was judged last: the same again need not be.
+struct HashesState {
+    line: RulesConnection,
+    table: KnownHashes,
+    /// Rows that were checked last, so that the same ones are not checked again.
     judged: Option<Rows>,
-    /// Whether that is from a message, which the hashes have yet to bear out.
+    /// Set if `judged` includes a message that the hashes have not confirmed yet.
     heard: bool,
 }
 
@@ -52,9 +52,9 @@ impl Hashes {
             channel: from.channel.clone(),
             domain: from.domain.clone(),
             agreed: format!("tg:{{rules:{}}}:1:agreed", from.name),
-            state: Mutex::new(State {
-                line: Line::new(config),
-                table: Table::default(),
+            state: Mutex::new(HashesState {
+                line: RulesConnection::new(config),
+                table: KnownHashes::default(),
                 judged: None,
                 heard: false,
             }),
@@ -72,14 +72,14 @@ impl Hashes {
     /// Looks at the hashes, and applies what they say if it is new and right.
     pub(super) async fn look(
         &self,
-        room: &Arc<Room>,
-        how: Look,
-    ) -> Result<Option<Applied>, RulesError> {
+        server: &Arc<ServerState>,
+        how: ReadMode,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let mut state = self.state.lock().await;
-        let State { line, table, judged, heard } = &mut *state;
+        let HashesState { line, table, judged, heard } = &mut *state;
         let heard = std::mem::take(heard);
-        let before = judged.take().filter(|_| how == Look::Again && !heard);
-        let reach = if how == Look::Anew { Reach::Whole } else { Reach::Stretch };
+        let before = judged.take().filter(|_| how == ReadMode::Changes && !heard);
+        let reach = if how == ReadMode::Everything { ScanDepth::Whole } else { ScanDepth::Stretch };
         let rows = table.read(line, &self.pattern, reach).await?;
         *judged = Some(rows.clone());
         if before.as_ref() == Some(&rows) {
@@ -92,33 +92,33 @@ impl Hashes {
                 shown(self.pattern.as_bytes())
             )));
         }
-        self.take(room, line, rows).await
+        self.take(server, line, rows).await
     }
 
     /// Follows a message. What is wrong with one changes nothing.
     pub(super) async fn hear(
         &self,
-        room: &Arc<Room>,
+        server: &Arc<ServerState>,
         message: &[u8],
-    ) -> Result<Option<Applied>, RulesError> {
+    ) -> Result<Option<RulesChange>, RulesError> {
         let text = unquoted(&String::from_utf8_lossy(message));
         if text.trim() == "RELOAD_ALL" {
-            return self.look(room, Look::Anew).await;
+            return self.look(server, ReadMode::Everything).await;
         }
         let place =
             |why: String| RulesError::Message(format!("a message on {}: {why}", self.channel));
         let fields = Fields::of_json(&text).map_err(place)?;
         let id = fields.id().ok_or_else(|| place("`id` is missing".into()))?.to_owned();
         let mut state = self.state.lock().await;
-        let State { line, judged, heard, .. } = &mut *state;
+        let HashesState { line, judged, heard, .. } = &mut *state;
         let Some(mut rows) = judged.clone() else {
             drop(state);
-            return self.look(room, Look::Again).await;
+            return self.look(server, ReadMode::Changes).await;
         };
         let known = rows.iter().find(|(_, row)| row.id() == Some(&id)).map(|(key, _)| key.clone());
         let key = known.unwrap_or_else(|| self.pattern.replacen('*', &id, 1).into_bytes());
         rows.insert(key, fields);
-        let taken = self.take(room, line, rows.clone()).await;
+        let taken = self.take(server, line, rows.clone()).await;
         if taken.is_ok() {
             (*judged, *heard) = (Some(rows), true);
         }
@@ -130,37 +130,37 @@ impl Hashes {
 
     async fn take(
         &self,
-        room: &Arc<Room>,
-        line: &mut Line,
+        server: &Arc<ServerState>,
+        line: &mut RulesConnection,
         rows: Rows,
-    ) -> Result<Option<Applied>, RulesError> {
-        let applies = room.limiter.rules();
+    ) -> Result<Option<RulesChange>, RulesError> {
+        let applies = server.limiter.rules();
         let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
         // With a version that any set may have, only to see what is wrong.
         let (rows, set) =
-            blocking(room, move |_| rule_set(&rows, &pattern, &domain, 1).map(|set| (rows, set)))
+            blocking(server, move |_| rule_set(&rows, &pattern, &domain, 1).map(|set| (rows, set)))
                 .await?;
         if set.declaration().domains == applies.declaration().domains && applies.version() > 0 {
-            return blocking(room, |room| {
-                room.rules.settled(&room.limiter);
+            return blocking(server, |server| {
+                server.rules.settled(&server.limiter);
                 Ok(None)
             })
             .await;
         }
         let version = self.version(line, &set, applies.version()).await?;
         let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
-        let taken = blocking(room, move |room| {
+        let taken = blocking(server, move |server| {
             let set = rule_set(&rows, &pattern, &domain, version)?;
-            room.rules.take(&room.limiter, set)
+            server.rules.take(&server.limiter, set)
         })
         .await?;
-        if let Some(Applied { from, to }) = taken {
+        if let Some(RulesChange { from, to }) = taken {
             tracing::info!(
                 audit = true,
                 from,
                 version = to,
                 by = "hashes",
-                "rules from Redis apply"
+                "applied rules from Redis"
             );
         }
         Ok(taken)
@@ -169,7 +169,7 @@ impl Hashes {
     /// The version of a set, on which all servers agree.
     async fn version(
         &self,
-        line: &mut Line,
+        line: &mut RulesConnection,
         set: &tollgate::core::rule::RuleSet,
         applies: u64,
     ) -> Result<u64, RulesError> {
@@ -183,7 +183,7 @@ impl Hashes {
             }
             Ok(_) => Err(senseless()),
             // A user who may only read: each server counts by the clock of Redis.
-            Err(_) => match super::line::words(line.ask(&[b"TIME"]).await?).first() {
+            Err(_) => match super::connection::words(line.ask(&[b"TIME"]).await?).first() {
                 Some(Some(seconds)) => {
                     let seconds: u64 =
                         String::from_utf8_lossy(seconds).parse().map_err(|_| senseless())?;
@@ -196,7 +196,7 @@ impl Hashes {
 }
 
 fn senseless() -> RulesError {
-    RulesError::Unreadable("what Redis said makes no sense".into())
+    RulesError::Unreadable("unexpected reply from Redis".into())
 }
 
 /// Reads the hashes of a Redis once, as rules of ours.
@@ -210,8 +210,8 @@ pub(crate) async fn import(
     domain: &str,
     version: u64,
 ) -> Result<String, RulesError> {
-    let mut line = Line::new(config);
-    let rows = Table::default().read(&mut line, pattern, Reach::Whole).await?;
+    let mut line = RulesConnection::new(config);
+    let rows = KnownHashes::default().read(&mut line, pattern, ScanDepth::Whole).await?;
     if rows.is_empty() {
         return Err(RulesError::Unreadable(format!("no key in Redis matches {pattern}")));
     }

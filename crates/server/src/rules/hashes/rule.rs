@@ -56,7 +56,7 @@ impl Fields {
     pub(crate) fn of_json(message: &str) -> Result<Self, String> {
         let value: Json = serde_json::from_str(message)
             .map_err(|error| format!("neither RELOAD_ALL nor a rule as JSON: {error}"))?;
-        let object = value.as_object().ok_or("JSON, but no object")?;
+        let object = value.as_object().ok_or("not a JSON object")?;
         let mut fields = Self::default();
         for (place, name) in fields.0.iter_mut().zip(FIELDS) {
             let text = match object.get(name) {
@@ -82,7 +82,7 @@ impl Fields {
         self.get("id")
     }
 
-    /// Whether anything is said at all. A hash without any of the fields is something else.
+    /// Tells whether no field is there: then the hash is not a rule.
     pub(crate) fn are_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
@@ -104,7 +104,7 @@ impl Fields {
             rule.by.clear();
         } else {
             let quota = Quota::new(count, Duration::from_secs(seconds))
-                .map_err(|error| format!("{count} in {seconds} s is no limit: {error}"))?;
+                .map_err(|error| format!("{count} in {seconds} s is not a limit: {error}"))?;
             let limit = Limitation { name: None, quota, algorithm: Some(algorithm) };
             rule.limits.push(limit);
         }
@@ -130,7 +130,7 @@ impl Fields {
         }
     }
 
-    /// Whom the rule is about, and what it counts by.
+    /// Sets the matches of the rule, and the attributes it counts by.
     fn aim(&self, rule: &mut Rule) -> Result<(), String> {
         let said = self.get("limitType").ok_or("`limitType` is missing")?;
         let target = self.get("limitTarget").filter(|target| !is_all(target));
@@ -183,16 +183,16 @@ impl Fields {
         said.parse()
             .ok()
             .filter(|_| plain)
-            .ok_or_else(|| format!("`{name}` is {:?}, and no whole number", shown(said.as_bytes())))
+            .ok_or_else(|| format!("`{name}` is {:?}: not a whole number", shown(said.as_bytes())))
     }
 }
 
-/// What a target matches: itself, or what begins with it if it ends with a star or two.
+/// Pattern of a target: its text, or a prefix if it ends with `*` or `**`.
 fn pattern(target: &str) -> Result<Value, String> {
     let stem = target.trim_end_matches('*');
     if stem.contains('*') {
         let target = shown(target.as_bytes());
-        return Err(format!("`limitTarget` is {target:?}: a star may only be its end"));
+        return Err(format!("`limitTarget` is {target:?}: `*` is only allowed at the end"));
     }
     Ok(if stem.len() < target.len() {
         Value::Prefix(stem.to_owned())
@@ -282,13 +282,13 @@ mod tests {
         for (at, value, why) in [
             (2, "PLANET", "`limitType` is \"PLANET\""),
             (2, "-", "`limitType` is missing"),
-            (3, "10.*.1", "a star may only be its end"),
-            (4, "-5", "`limitCount` is \"-5\", and no whole number"),
-            (4, "+5", "no whole number"),
-            (4, "1e3", "no whole number"),
-            (4, "99999999999999999999", "no whole number"),
-            (4, "9999999999999999", "is no limit"),
-            (5, "0", "is no limit"),
+            (3, "10.*.1", "`*` is only allowed at the end"),
+            (4, "-5", "`limitCount` is \"-5\": not a whole number"),
+            (4, "+5", "not a whole number"),
+            (4, "1e3", "not a whole number"),
+            (4, "99999999999999999999", "not a whole number"),
+            (4, "9999999999999999", "is not a limit"),
+            (5, "0", "is not a limit"),
             (5, "-", "`timeWindow` is missing"),
             (6, "maybe", "neither true nor false"),
             (7, "DICE", "`strategy` is \"DICE\", which is not one of TOKEN_BUCKET"),

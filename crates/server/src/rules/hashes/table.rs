@@ -13,8 +13,8 @@ use tollgate::redis::RedisValue;
 
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
+use crate::rules::connection::{RulesConnection, words};
 use crate::rules::edition::shown;
-use crate::rules::line::{Line, words};
 
 /// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
 const COUNT: &[u8] = b"512";
@@ -36,31 +36,31 @@ const READ: &str = include_str!("../lua/hashes.lua");
 /// Rules by the key they lie under.
 pub(crate) type Rows = BTreeMap<Vec<u8>, Fields>;
 
-/// What is known of the hashes.
+/// Keys of the hashes, and the state of the scan.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct KnownHashes {
     /// Every key that was found and has not vanished, whatever is wrong with it.
     keys: BTreeSet<Vec<u8>>,
-    /// Where the sweep goes on; empty at its beginning.
+    /// Cursor of the scan; empty at its beginning.
     cursor: Vec<u8>,
-    /// Whether a sweep came to its end, and nothing was missed since.
+    /// Set if a scan was completed, and the connection was not lost since.
     swept: bool,
 }
 
-/// How far to look for keys that are not known.
+/// Extent of the scan for new keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ScanDepth {
     Stretch,
     Whole,
 }
 
-impl Table {
+impl KnownHashes {
     /// Reads what is there now, without what has vanished.
     pub(crate) async fn read(
         &mut self,
-        line: &mut Line,
+        line: &mut RulesConnection,
         pattern: &str,
-        reach: Reach,
+        reach: ScanDepth,
     ) -> Result<Rows, RulesError> {
         let looked = self.look(line, pattern, reach).await;
         if matches!(looked, Err(RulesError::Unreachable(_))) {
@@ -71,11 +71,11 @@ impl Table {
 
     async fn look(
         &mut self,
-        line: &mut Line,
+        line: &mut RulesConnection,
         pattern: &str,
-        reach: Reach,
+        reach: ScanDepth,
     ) -> Result<Rows, RulesError> {
-        let whole = reach == Reach::Whole || !self.swept;
+        let whole = reach == ScanDepth::Whole || !self.swept;
         if whole {
             self.cursor.clear();
         }
@@ -89,7 +89,7 @@ impl Table {
                 self.keys.clear();
                 self.swept = false;
                 return Err(RulesError::Unreadable(format!(
-                    "{}: more than {MAX_RULES} keys match it in Redis",
+                    "{}: more than {MAX_RULES} keys in Redis match",
                     shown(pattern.as_bytes())
                 )));
             }
@@ -100,7 +100,7 @@ impl Table {
             }
             if whole && step.saturating_add(1) == steps {
                 return Err(RulesError::Unreadable(
-                    "that database has too many keys to look for rules among them".into(),
+                    "the database has too many keys to scan for rules".into(),
                 ));
             }
             self.cursor = next;
@@ -108,7 +108,7 @@ impl Table {
         self.fetch(line).await
     }
 
-    async fn fetch(&mut self, line: &mut Line) -> Result<Rows, RulesError> {
+    async fn fetch(&mut self, line: &mut RulesConnection) -> Result<Rows, RulesError> {
         let keys: Vec<Vec<u8>> = self.keys.iter().cloned().collect();
         let most = MAX_FIELD.to_string();
         let args: Vec<&[u8]> =
@@ -117,7 +117,7 @@ impl Table {
         for part in keys.chunks(AT_ONCE) {
             let names: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
             let RedisValue::List(found) = line.run(READ, &names, &args).await? else {
-                return Err(RulesError::Unreadable("what Redis said makes no sense".into()));
+                return Err(RulesError::Unreadable("unexpected reply from Redis".into()));
             };
             for (key, said) in part.iter().zip(found) {
                 match row(words(said)) {
@@ -131,7 +131,7 @@ impl Table {
     }
 }
 
-/// Where a sweep goes on, and what it found.
+/// Decodes a reply of `SCAN`: the next cursor, and keys.
 fn scanned(said: RedisValue) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
     if let RedisValue::List(parts) = said
         && let [RedisValue::Text(next), RedisValue::List(found)] = parts.as_slice()
@@ -142,24 +142,24 @@ fn scanned(said: RedisValue) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
         };
         return Ok((next.clone(), found.iter().filter_map(text).collect()));
     }
-    Err(RulesError::Unreadable("what Redis said makes no sense".into()))
+    Err(RulesError::Unreadable("unexpected reply from Redis".into()))
 }
 
-/// What one key holds; nothing if it has vanished.
+/// Decodes the fields of one key; none if it is gone.
 fn row(words: Vec<Option<Vec<u8>>>) -> Result<Option<Fields>, String> {
     let mut words = words.into_iter();
     let kind = words.next().flatten().unwrap_or_default();
     match kind.as_slice() {
         b"none" => Ok(None),
         b"hash" => match Fields::of_hash(words.collect())? {
-            fields if fields.are_empty() => Err("it has none of a rule's fields".into()),
+            fields if fields.are_empty() => Err("it has no field of a rule".into()),
             fields => Ok(Some(fields)),
         },
         b"long" => {
             let field = words.next().flatten().unwrap_or_default();
             Err(format!("`{}` has more than {MAX_FIELD} bytes", shown(&field)))
         }
-        _ => Err(format!("it is a {}, and a rule is a hash", shown(&kind))),
+        _ => Err(format!("it is a {}, not a hash", shown(&kind))),
     }
 }
 

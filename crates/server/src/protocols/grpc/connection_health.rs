@@ -1,0 +1,214 @@
+//! Health of a connection: activity, memory, and when it has had enough time.
+//!
+//! HTTP/2 lets a client hold what costs it nothing: frames that ask for nothing, bodies that do not
+//! arrive, answers that are not taken. Each has a bound here. Whoever serves the connection looks at it
+//! every [`TICK`]; nothing in here reads a clock, so that tests count ticks.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Interval of checks of a connection.
+pub(super) const TICK: Duration = Duration::from_secs(5);
+
+/// Ticks until a connection must have said something: 10 s.
+const GREETING: u32 = 2;
+
+/// Ticks without a request after which a connection is closed: an hour. Envoy keeps its
+/// connections, and whoever is gone without a word is found by pings.
+const IDLE: u32 = 720;
+
+/// Ticks that a client may take to take an answer: 30 s.
+const UNTAKEN: u32 = 6;
+
+/// Frames that carry no request, before there was one.
+pub(super) const SPARE: i64 = 1_000;
+
+/// Allowance per request: windows, pings, a reset.
+const PER_REQUEST: i64 = 8;
+
+/// Allowance per tick: pings of a client that only keeps its connection.
+const PER_TICK: i64 = 100;
+
+/// Bytes of bodies that a connection may have in memory: two of the longest, or as many as usual
+/// clients have streams.
+pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
+
+/// Activity and memory of a connection.
+#[derive(Debug)]
+pub(super) struct ConnectionHealth {
+    heard: AtomicU64,
+    begun: AtomicU64,
+    ended: AtomicU64,
+    spare: AtomicI64,
+    held: AtomicUsize,
+}
+
+/// Checks the health of a connection once per tick.
+#[derive(Debug, Default)]
+pub(super) struct Watchdog {
+    silent: u32,
+    idle: u32,
+    stuck: u32,
+    begun: u64,
+    ended: u64,
+}
+
+/// Action for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HealthAction {
+    /// Go on.
+    Keep,
+    /// It has nothing to do: let it end well.
+    Retire,
+    /// It took too long: cut it.
+    Cut,
+}
+
+impl Default for ConnectionHealth {
+    fn default() -> Self {
+        Self {
+            heard: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            spare: AtomicI64::new(SPARE),
+            held: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl ConnectionHealth {
+    /// A frame arrived that begins or carries a request.
+    pub(super) fn useful(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        // Only the connection's task counts frames, and ticks: nothing is lost in between.
+        let spare = self.spare.load(Ordering::Relaxed).saturating_add(PER_REQUEST);
+        self.spare.store(spare.min(SPARE), Ordering::Relaxed);
+    }
+
+    /// A frame arrived that does not. Whether there were too many.
+    pub(super) fn idle_talk(&self) -> bool {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        self.spare.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+
+    /// A request whose answer must be taken.
+    pub(super) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It was taken, or nobody wants it any more.
+    pub(super) fn end(&self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes room for bytes of a body; whether there is some.
+    pub(super) fn hold(&self, bytes: usize) -> bool {
+        self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= MAX_HELD
+    }
+
+    /// Gives that room back.
+    pub(super) fn release(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Watchdog {
+    /// Looks once more, a tick after the last time.
+    pub(super) fn look(&mut self, health: &ConnectionHealth) -> HealthAction {
+        let spare = health.spare.load(Ordering::Relaxed).saturating_add(PER_TICK);
+        health.spare.store(spare.min(SPARE), Ordering::Relaxed);
+        if health.heard.load(Ordering::Relaxed) == 0 {
+            self.silent = self.silent.saturating_add(1);
+            return if self.silent >= GREETING { HealthAction::Cut } else { HealthAction::Keep };
+        }
+        let begun = health.begun.load(Ordering::Relaxed);
+        let ended = health.ended.load(Ordering::Relaxed);
+        let moved = (begun, ended) != (self.begun, self.ended);
+        let waits = begun != ended && ended == self.ended;
+        (self.begun, self.ended) = (begun, ended);
+        self.idle = if moved || begun != ended { 0 } else { self.idle.saturating_add(1) };
+        self.stuck = if waits { self.stuck.saturating_add(1) } else { 0 };
+        match () {
+            () if self.stuck > UNTAKEN => HealthAction::Cut,
+            () if self.idle >= IDLE => HealthAction::Retire,
+            () => HealthAction::Keep,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many looks something is done, and what.
+    fn looks(health: &ConnectionHealth, mut before: impl FnMut(u32)) -> (u32, HealthAction) {
+        let mut watchdog = Watchdog::default();
+        for look in 1..=10_000 {
+            before(look);
+            match watchdog.look(health) {
+                HealthAction::Keep => {}
+                verdict => return (look, verdict),
+            }
+        }
+        (u32::MAX, HealthAction::Keep)
+    }
+
+    #[test]
+    fn who_says_nothing_is_cut_after_ten_seconds() {
+        assert_eq!(looks(&ConnectionHealth::default(), |_| {}), (2, HealthAction::Cut));
+    }
+
+    #[test]
+    fn who_asks_nothing_retires_after_an_hour() {
+        let health = ConnectionHealth::default();
+        health.useful();
+        assert_eq!(looks(&health, |_| {}), (720, HealthAction::Retire));
+        let asks_now_and_then = |look: u32| {
+            if look.is_multiple_of(700) {
+                health.begin();
+                health.end();
+            }
+        };
+        assert_eq!(looks(&health, asks_now_and_then).1, HealthAction::Keep);
+    }
+
+    #[test]
+    fn who_takes_no_answer_is_cut_after_thirty_seconds() {
+        let health = ConnectionHealth::default();
+        health.useful();
+        health.begin();
+        let (look, verdict) = looks(&health, |_| health.begin());
+        assert_eq!((look, verdict), (UNTAKEN + 1, HealthAction::Cut), "asking on does not help");
+        let takes = |_| {
+            health.begin();
+            health.end();
+        };
+        assert_eq!(looks(&health, takes).1, HealthAction::Keep);
+    }
+
+    #[test]
+    fn talk_that_asks_nothing_is_bounded_and_pings_are_not_too_much() {
+        let health = ConnectionHealth::default();
+        let flood = (1..).find(|_| health.idle_talk());
+        assert_eq!(flood, Some(SPARE + 1));
+        let health = ConnectionHealth::default();
+        for _ in 0..100_000 {
+            health.useful();
+            assert!(!(0..PER_REQUEST).any(|_| health.idle_talk()), "windows, pings, resets");
+        }
+        let mut watchdog = Watchdog::default();
+        for _ in 0..10_000 {
+            assert!(!(0..PER_TICK).any(|_| health.idle_talk()));
+            watchdog.look(&health);
+        }
+    }
+
+    #[test]
+    fn bodies_are_held_up_to_the_bound() {
+        let health = ConnectionHealth::default();
+        assert!(health.hold(MAX_HELD));
+        assert!(!health.hold(1));
+        health.release(MAX_HELD + 1);
+        assert!(health.hold(1));
+    }
+}

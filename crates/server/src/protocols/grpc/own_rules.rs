@@ -1,0 +1,226 @@
+//! Calls about a domain of Tollgate's own rules.
+//!
+//! Files of Envoy's have a limit for each descriptor. Our rules judge a request by what is known of it, so all
+//! entries of a call together are the attributes of one request (`remote_address` is its `ip`), which is one
+//! decision whatever `charge` says. Every descriptor is told the same: the limit that refuses, else the one
+//! with the least left.
+//!
+//! A client can make what Envoy passes on malformed, and an error would let it pass there. So what cannot be
+//! judged is over the limit; only what the configuration of Envoy got wrong is an error.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate::core::rule::{Ask, AskError};
+use tollgate::core::{Cost, Store};
+use tollgate::envoy::{CallError, Code, Unit};
+use tollgate::{Admission, Finding, Limiter};
+
+use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use super::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    DescriptorStatus, RateLimit, rate_limit,
+};
+use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::service::CallFailure;
+use super::settings::GrpcSettings;
+use super::wire::{self, LimitHeaders};
+
+/// Answer by Tollgate's own rules.
+#[derive(Debug)]
+pub(crate) struct RuleAnswer {
+    pub(crate) said: Result<Admission, InvalidAttribute>,
+    pub(crate) version: u64,
+}
+
+/// Attribute with a value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InvalidAttribute {
+    attribute: String,
+    why: AskError,
+}
+
+impl fmt::Display for InvalidAttribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attribute, why } = self;
+        write!(f, "invalid attribute `{}`: {why}", attribute.escape_debug())
+    }
+}
+
+/// Field that calls about a domain of our rules cannot use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallMisuse {
+    Limit,
+    GivingBack,
+    Costs,
+}
+
+impl fmt::Display for CallMisuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => {
+                "the rules of this domain define its limits: a descriptor cannot bring one"
+            }
+            Self::GivingBack => {
+                "this domain refunds through /v1/reserve and /v1/refund, not by is_negative_hits"
+            }
+            Self::Costs => {
+                "the descriptors of this domain describe one request and must have the same hits_addend"
+            }
+        })
+    }
+}
+
+/// Tells whether our rules have this domain, and Envoy's do not.
+pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
+    // In this order, as most servers have Envoy's alone, and then there is nothing to look through.
+    limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)
+}
+
+/// Decides a call, and charges what it costs.
+pub(super) async fn decide<S: Store + 'static>(
+    limiter: &Limiter<S>,
+    asked: &RateLimitRequest,
+) -> Result<Box<RuleAnswer>, CallFailure> {
+    let cost = cost(asked)?;
+    Ok(Box::new(match ask(asked) {
+        Ok(ask) => {
+            let admission = limiter.admit(&ask.cost(cost)).await;
+            RuleAnswer { version: admission.ruling().version(), said: Ok(admission) }
+        }
+        Err(unclear) => RuleAnswer { version: limiter.rules().version(), said: Err(unclear) },
+    }))
+}
+
+/// The same as an ask, for whoever does not want it decided; or what is wrong with it.
+pub(super) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
+    let cost = cost(asked).map_err(|error| error.to_string())?;
+    ask(asked).map(|ask| ask.cost(cost)).map_err(|unclear| unclear.to_string())
+}
+
+/// The request that the descriptors describe.
+pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, InvalidAttribute> {
+    let mut ask = Ask::new(&asked.domain);
+    for entry in entries(asked) {
+        let name = attribute(entry);
+        match ask.push(name, entry.value.as_bytes()) {
+            Ok(()) => {}
+            // Several descriptors may say the same of it.
+            Err(AskError::Twice)
+                if entries(asked)
+                    .find(|it| attribute(it) == name)
+                    .is_some_and(|first| first.value == entry.value) => {}
+            Err(why) => return Err(InvalidAttribute { attribute: name.to_owned(), why }),
+        }
+    }
+    Ok(ask)
+}
+
+/// Entries with a value. An empty value means no entry, as in Envoy's files.
+fn entries(asked: &RateLimitRequest) -> impl Iterator<Item = &Entry> {
+    asked.descriptors.iter().flat_map(|it| &it.entries).filter(|entry| !entry.value.is_empty())
+}
+
+fn attribute(entry: &Entry) -> &str {
+    match entry.key.as_str() {
+        "remote_address" => "ip",
+        key => key,
+    }
+}
+
+/// Cost of a call, if it has a form that these rules can answer.
+fn cost(asked: &RateLimitRequest) -> Result<Cost, CallFailure> {
+    if asked.descriptors.is_empty() {
+        return Err(CallFailure::Call(CallError::NoDescriptors));
+    }
+    let usual = Cost::from(asked.hits_addend.max(1));
+    let mut cost = None;
+    for descriptor in &asked.descriptors {
+        if descriptor.limit.is_some() {
+            return Err(CallFailure::CallMisuse(CallMisuse::Limit));
+        }
+        if descriptor.is_negative_hits {
+            return Err(CallFailure::CallMisuse(CallMisuse::GivingBack));
+        }
+        let own = descriptor.hits_addend.unwrap_or(usual);
+        if *cost.get_or_insert(own) != own {
+            return Err(CallFailure::CallMisuse(CallMisuse::Costs));
+        }
+    }
+    Ok(cost.unwrap_or(usual))
+}
+
+impl RuleAnswer {
+    /// The message that says it.
+    ///
+    /// # Errors
+    ///
+    /// When it is refused only because the store is away: Envoy decides what becomes of such.
+    pub(super) fn response(
+        &self,
+        asked: &RateLimitRequest,
+        settings: &GrpcSettings,
+    ) -> Result<RateLimitResponse, CallFailure> {
+        let admission = match &self.said {
+            Ok(admission) => admission,
+            Err(unclear) => {
+                let statuses = vec![status(Code::OverLimit, None, None); asked.descriptors.len()];
+                let mut response = wire::frame(asked, Code::OverLimit, statuses, None, settings);
+                response.raw_body = unclear.to_string().into_bytes();
+                return Ok(response);
+            }
+        };
+        if let Some(outage) = admission.outage().filter(|outage| outage.unavailable) {
+            return Err(CallFailure::Call(CallError::Unavailable(outage.cause)));
+        }
+        let code = if admission.passes() { Code::Ok } else { Code::OverLimit };
+        let tightest = tightest(admission);
+        // Whoever is refused wants to know when that ends; others, when all of it is back.
+        let left = match admission.retry_after() {
+            Some(after) => Some(after),
+            None => tightest.as_ref().map(|finding| finding.decision.reset_after),
+        };
+        let left = left.map(whole_seconds);
+        let state = tightest.as_ref().and_then(|finding| {
+            let count = finding.limit?.limit().quota().count().get();
+            let reset_s = left.unwrap_or_default().as_secs();
+            Some(LimitHeaders { limit: count, remaining: finding.decision.remaining, reset_s })
+        });
+        let statuses = vec![status(code, tightest, left); asked.descriptors.len()];
+        Ok(wire::frame(asked, code, statuses, state, settings))
+    }
+}
+
+/// The limit that refuses, else the one with the least left.
+fn tightest(admission: &Admission) -> Option<Finding<'_>> {
+    let ruling = admission.ruling();
+    let least = || {
+        let limited = ruling.findings().filter(|finding| finding.limit.is_some());
+        limited.min_by_key(|finding| finding.decision.remaining)
+    };
+    if admission.passes() { least() } else { ruling.refused_by() }
+}
+
+fn status(code: Code, tightest: Option<Finding<'_>>, left: Option<Duration>) -> DescriptorStatus {
+    let current_limit = tightest.as_ref().and_then(|finding| {
+        let quota = finding.limit?.limit().quota();
+        let unit = Unit::ALL.into_iter().find(|unit| unit.period() == quota.period());
+        Some(RateLimit {
+            requests_per_unit: u32::try_from(quota.count().get()).unwrap_or(u32::MAX),
+            unit: unit.map_or(rate_limit::Unit::Unknown, wire::unit).into(),
+            name: finding.rule.map(|rule| rule.name().to_owned()).unwrap_or_default(),
+        })
+    });
+    let remaining = tightest.filter(|_| code == Code::Ok).map_or(0, |it| it.decision.remaining);
+    DescriptorStatus {
+        code: wire::code(code).into(),
+        current_limit,
+        limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+        duration_until_reset: left.map(wire::seconds),
+        quota: None,
+    }
+}
+
+/// Whole seconds that are not earlier than this.
+fn whole_seconds(left: Duration) -> Duration {
+    Duration::from_secs(u64::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,359 @@
+//! Forward-auth: a proxy asks about a request before it passes it on.
+//!
+//! The request that is meant is put together from what the proxy says in `X-Forwarded-*` (Traefik,
+//! Caddy) or `X-Original-*` (nginx); whoever is no proxy of ours may not ask. It then goes through the layer that services use (`tollgate::http`), around a service that
+//! says 204: so the answer, its fields and its problems are the layer's own.
+//!
+//! A permit of a concurrency limit ends with the answer: what bounds work must be where the work is.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::HOST;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt as _;
+use tollgate::core::rule::Ask;
+use tollgate::http::{Judged, LimitLayer, Peer, Refusal, Trust};
+use tollgate::{Ruling, Source};
+use tower_layer::Layer as _;
+use tower_service::Service;
+
+use crate::http::HttpCall;
+use crate::http::body::Body;
+use crate::http::problem::Problem;
+use crate::settings::value::AttributeHeader;
+use crate::state::ServerState;
+use crate::store::AnyStore;
+use crate::sync::lock;
+use crate::telemetry::counts::{InFlightRequest, Outcome, Protocol};
+use crate::telemetry::refusals::RefusalRecord;
+
+type DomainLayer = LimitLayer<AnyStore>;
+
+/// Asks for proxies.
+#[derive(Debug)]
+pub(super) struct ForwardAuth {
+    trust: Trust,
+    attributes: Vec<AttributeHeader>,
+    domain: Option<String>,
+    /// A layer for each domain that rules have, by the version that had it.
+    layers: ArcSwap<(u64, HashMap<String, DomainLayer>)>,
+    /// Domains without rules that were logged.
+    unknown: Mutex<Vec<String>>,
+}
+
+impl ForwardAuth {
+    pub(super) fn new(server: &ServerState) -> Self {
+        Self {
+            trust: server.settings.trust.clone(),
+            attributes: server.settings.auth_attributes.clone(),
+            domain: server.settings.auth_domain.clone(),
+            layers: ArcSwap::default(),
+            unknown: Mutex::default(),
+        }
+    }
+
+    pub(super) async fn answer(&self, server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
+        let in_flight = InFlightRequest::new(&server.counts, Protocol::Auth);
+        let (parts, _) = call.request.into_parts();
+        if server.refuses_all() {
+            return Problem::new(503, "no rules have been loaded yet").retry_after(1).into();
+        }
+        if !self.believes(call.peer.ip()) {
+            let why = "only trusted proxies may ask: add the network of this one to --trust";
+            return Problem::new(403, why).into();
+        }
+        let said = match AuthQuery::read(parts.uri.query().unwrap_or_default()) {
+            Ok(said) => said,
+            Err(problem) => return problem.into(),
+        };
+        let layer = self.layer(server, said.domain.as_deref());
+        // A proxy that adds its own line leaves the client's before it.
+        let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
+        if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
+            return Problem::new(400, &format!("{header} is repeated")).into();
+        }
+        let meant = match meant(parts) {
+            Ok(mut meant) => {
+                meant.extensions_mut().insert(Peer(call.peer));
+                meant
+            }
+            Err(problem) => return problem.into(),
+        };
+        let mut service = layer.layer(AllowedService(Arc::clone(server)));
+        let Ok(response) = service.call(meant).await;
+        // What was judged is counted by whoever saw the ruling.
+        in_flight.end();
+        let (mut head, body) = response.into_parts();
+        head.status = said.status(head.status);
+        // The layer's own answers are there at once.
+        let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        Response::from_parts(head, bytes.into())
+    }
+
+    /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
+    /// say in headers, and a client must not choose whose limits it has.
+    fn layer(&self, server: &Arc<ServerState>, named: Option<&str>) -> DomainLayer {
+        let rules = server.limiter.rules();
+        let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
+        let domain = named.or(self.domain.as_deref()).or(first).unwrap_or_default();
+        let layers = self.layers.load();
+        if layers.0 == rules.version()
+            && let Some(layer) = layers.1.get(domain)
+        {
+            return layer.clone();
+        }
+        if !rules.declaration().domains.iter().any(|known| known.name == domain) {
+            // Nothing to keep: it passes, as by every protocol. But a proxy cannot see that it does so
+            // for want of rules.
+            self.tell_unknown(domain, rules.version());
+            return self.make(server, domain);
+        }
+        let made = rules.declaration().domains.iter();
+        let made = made.map(|domain| (domain.name.clone(), self.make(server, &domain.name)));
+        let layers = Arc::new((rules.version(), made.collect::<HashMap<_, _>>()));
+        self.layers.store(Arc::clone(&layers));
+        layers.1.get(domain).cloned().unwrap_or_else(|| self.make(server, domain))
+    }
+
+    /// Logs once that a domain has no rules.
+    fn tell_unknown(&self, domain: &str, version: u64) {
+        let mut told = lock(&self.unknown);
+        if told.len() >= MAX_UNKNOWN || told.iter().any(|known| known == domain) {
+            return;
+        }
+        told.push(domain.to_owned());
+        tracing::warn!(
+            domain,
+            version,
+            "a proxy asks about a domain without rules: every request there is allowed"
+        );
+    }
+
+    fn make(&self, server: &Arc<ServerState>, domain: &str) -> DomainLayer {
+        let (records, trust, named) = (Arc::clone(server), self.trust.clone(), domain.to_owned());
+        let layer = LimitLayer::new(server.limiter.clone(), domain)
+            .trust(self.trust.clone())
+            .refuse_with(move |refusal| {
+                refused(&records, &trust, &named, refusal);
+                let mut response = refusal.respond();
+                if let Some(ruling) = refusal.ruling() {
+                    response.headers_mut().insert(VERSION, ruling.version().into());
+                }
+                response
+            });
+        self.attributes.iter().fold(layer, |layer, AttributeHeader { name, header }| {
+            let header = header.clone();
+            layer.attribute(name.clone(), move |parts| {
+                Some(parts.headers.get(&header)?.as_bytes().into())
+            })
+        })
+    }
+
+    /// Tells whether this peer is a trusted proxy: then it is not the client itself, if it
+    /// names another.
+    fn believes(&self, peer: IpAddr) -> bool {
+        let mut probe = HeaderMap::new();
+        let other = if peer == IpAddr::from([192, 0, 2, 1]) { "192.0.2.2" } else { "192.0.2.1" };
+        probe.insert("x-forwarded-for", HeaderValue::from_static(other));
+        self.trust.client(peer, &probe).is_ok_and(|client| client != peer.to_canonical())
+    }
+}
+
+/// By which version of the rules a request was judged.
+const VERSION: &str = "x-tollgate-rules-version";
+
+/// Domains without rules that are logged: a proxy's settings name a few.
+const MAX_UNKNOWN: usize = 32;
+
+/// Query of a forward-auth request. Strict: a misspelt field would let everybody pass.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct AuthQuery {
+    domain: Option<String>,
+    /// The status of a refusal, for nginx, which takes every other one for a failure.
+    refuse: Option<StatusCode>,
+}
+
+impl AuthQuery {
+    /// The status in the words of whoever asks.
+    fn status(&self, status: StatusCode) -> StatusCode {
+        match (self.refuse, status) {
+            (Some(refuse), StatusCode::TOO_MANY_REQUESTS) => refuse,
+            // What is malformed is the client's doing, and no failure of the proxy.
+            (Some(_), StatusCode::BAD_REQUEST) => StatusCode::FORBIDDEN,
+            (_, status) => status,
+        }
+    }
+
+    fn read(query: &str) -> Result<Self, Problem> {
+        let wrong = |why: String| Problem::new(400, &why);
+        let (mut domain, mut refuse) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let place = match name {
+                "domain" => &mut domain,
+                "refuse" => &mut refuse,
+                _ => {
+                    let name = name.escape_debug();
+                    return Err(wrong(format!(
+                        "unknown query field `{name}`: only `domain` and `refuse` are known"
+                    )));
+                }
+            };
+            if place.replace(value).is_some() {
+                return Err(wrong(format!("the query repeats `{name}`")));
+            }
+        }
+        let domain = domain.map(|text| {
+            unescape(text)
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| wrong("`domain` is empty or not UTF-8".to_owned()))
+        });
+        let refuse = match refuse {
+            None | Some("429") => None,
+            Some("403") => Some(StatusCode::FORBIDDEN),
+            Some("401") => Some(StatusCode::UNAUTHORIZED),
+            Some(_) => return Err(wrong("`refuse` must be 401, 403 or 429".to_owned())),
+        };
+        Ok(Self { domain: domain.transpose()?, refuse })
+    }
+}
+
+/// A text of a query, its `%20` read.
+fn unescape(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The request that a proxy asks about.
+fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
+    let said = |names: [&str; 2]| -> Result<Option<HeaderValue>, Problem> {
+        let mut values = names.iter().flat_map(|name| parts.headers.get_all(*name));
+        let first = values.next();
+        // A proxy sets one of the two, and may pass on the other as a client said it.
+        if values.any(|other| Some(other) != first)
+            || names.iter().any(|name| parts.headers.get_all(*name).iter().count() > 1)
+        {
+            let [one, other] = names;
+            return Err(Problem::new(
+                400,
+                &format!("{one} and {other} conflict, or one of them is repeated"),
+            ));
+        }
+        Ok(first.cloned())
+    };
+    let wrong = |what: &str| Problem::new(400, &format!("the proxy sent an invalid {what}"));
+    let method = said(["x-forwarded-method", "x-original-method"])?;
+    let uri = said(["x-forwarded-uri", "x-original-uri"])?;
+    let host = said(["x-forwarded-host", "x-original-host"])?;
+    let (Some(method), Some(uri)) = (method, uri) else {
+        let why = "missing X-Forwarded-Method and X-Forwarded-Uri, or X-Original-Method and X-Original-URI";
+        return Err(Problem::new(400, why));
+    };
+    parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| wrong("method"))?;
+    // An absolute one names a host, which is said elsewhere.
+    let uri = Uri::try_from(uri.as_bytes()).map_err(|_| wrong("target"))?;
+    parts.uri = Uri::from(uri.path_and_query().cloned().ok_or_else(|| wrong("target"))?);
+    if let Some(host) = host {
+        parts.headers.insert(HOST, host);
+    }
+    Ok(Request::from_parts(parts, ()))
+}
+
+/// Counts and remembers a request that does not pass.
+fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
+    let Some(ruling) = refusal.ruling() else {
+        return server.counts.add(Protocol::Auth, Outcome::Error, 1);
+    };
+    let outcome = outcome(ruling, Outcome::Refused);
+    server.counts.judged(Protocol::Auth, ruling, outcome, || server.limiter.rules());
+    let request = refusal.request();
+    let peer = request.extensions.get::<Peer>().map(|peer| peer.0.ip());
+    let client = peer.and_then(|peer| trust.client(peer, &request.headers).ok());
+    let mut ask = Ask::new(domain);
+    if let Some(client) = client {
+        ask = ask.ip(client);
+    }
+    // What cannot be said of it is left out: it is only shown.
+    let _ = ask.push("path", request.uri.path().as_bytes());
+    let _ = ask.push("method", request.method.as_str().as_bytes());
+    let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
+    server.remember(RefusalRecord::new(Protocol::Auth, &ask, ruling, retry), 1);
+}
+
+fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
+    if matches!(ruling.source(), Source::Outage(_)) { Outcome::Degraded } else { usual }
+}
+
+/// Service behind the layer: reaching it means that the request is allowed.
+#[derive(Clone)]
+struct AllowedService(Arc<ServerState>);
+
+impl Service<Request<()>> for AllowedService {
+    type Response = Response<http_body_util::Empty<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        let judged = request.extensions().get::<Judged>();
+        for ruling in judged.iter().flat_map(|judged| judged.rulings()) {
+            let outcome = outcome(ruling, Outcome::Allowed);
+            self.0.counts.judged(Protocol::Auth, ruling, outcome, || self.0.limiter.rules());
+        }
+        let mut response = Response::new(http_body_util::Empty::new());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        if let Some(ruling) = judged.iter().find_map(|judged| judged.rulings().next()) {
+            response.headers_mut().insert(VERSION, ruling.version().into());
+        }
+        ready(Ok(response))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_strictly() {
+        let domain = |query: &str| AuthQuery::read(query).ok().and_then(|said| said.domain);
+        assert_eq!(AuthQuery::read("").unwrap(), AuthQuery::default());
+        assert_eq!(domain("domain=shop&refuse=401").as_deref(), Some("shop"));
+        assert_eq!(domain("refuse=429&domain=my%20sh%C3%B6p").as_deref(), Some("my shöp"));
+        for wrong in [
+            "domian=shop",
+            "domain=shop&domain=shop",
+            "refuse=401&refuse=401",
+            "refuse=500",
+            "refuse",
+            "domain",
+            "domain=",
+            "domain=%",
+            "domain=%+1",
+            "domain=%ff",
+            "Domain=shop",
+            "domain=shop&x",
+        ] {
+            assert!(AuthQuery::read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! HTTP: limits for whoever speaks JSON, and forward-auth for proxies.
+//!
+//! | Path | Does |
+//! |---|---|
+//! | `POST /v1/check` | charges a request; `patience_ms` lets it be granted later |
+//! | `POST /v1/check/batch` | several, each on its own, in order |
+//! | `POST /v1/peek` | says what a check would say |
+//! | `POST /v1/reserve`, `/v1/commit`, `/v1/refund` | charges an estimate, and settles it |
+//! | `GET /v1/auth` | 204 or 429 for a proxy that asks about a request |
+//! | `POST /json` | a call of Envoy's, as its reference service takes it |
+//! | `GET /healthz`, `/readyz`, `/openapi.json`, `/docs` | |
+//!
+//! A refusal of a check is an answer (200), not an error; only forward-auth turns it into a status,
+//! by the same layer that services use.
+
+mod auth;
+mod check;
+mod json;
+mod openapi;
+mod reserve;
+mod whole;
+mod wire;
+mod write;
+
+use std::future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::future::Either;
+use http::{Method, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::accept::BoundListener;
+use crate::http::body::Body;
+use crate::http::problem::{Problem, json as object};
+use crate::http::{self as common, Handler, Handover, HttpCall, RawConnection};
+use crate::listener::{Listener, ListenerTask};
+use crate::protocols::grpc::RateLimits;
+use crate::state::{Readiness, ServerState};
+use crate::store::AnyStore;
+use auth::ForwardAuth;
+use check::CheckKind;
+pub(crate) use check::MAX_BODY;
+#[cfg(test)]
+pub(crate) use whole::length as whole_length;
+pub(crate) use wire::{CheckRequest, read};
+
+/// Starts the HTTP listener.
+pub(crate) async fn start(bound: BoundListener) -> io::Result<ListenerTask> {
+    let server = &bound.server;
+    let forward_auth = Arc::new(ForwardAuth::new(server));
+    let envoy = Arc::new(Envoy::new(server.limiter.clone(), server.settings.envoy.calls.clone()));
+    Ok(common::serving(bound, HttpApi { forward_auth, envoy }))
+}
+
+/// Service behind `/json`.
+type Envoy = RateLimits<AnyStore>;
+
+/// Future of a route other than checks, boxed because it is rarely used.
+type OtherRoute = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+/// Handler of this listener.
+#[derive(Clone)]
+struct HttpApi {
+    forward_auth: Arc<ForwardAuth>,
+    envoy: Arc<Envoy>,
+}
+
+impl Handler for HttpApi {
+    const ANSWERS_HALF_CLOSED: bool = true;
+
+    /// No longer than a check needs; the others are in a box.
+    fn answer(
+        &self,
+        server: Arc<ServerState>,
+        call: HttpCall,
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
+        let elsewhere: fn(OtherRoute) -> Either<_, OtherRoute> = Either::Right;
+        let posted = call.request.method() == Method::POST;
+        let Some(asks) = CheckKind::at(call.request.uri().path()).filter(|_| posted) else {
+            return elsewhere(Box::pin(self.clone().elsewhere(server, call)));
+        };
+        match allowed(&server, &call, TokenPolicy::Nothing) {
+            Ok(()) => Either::Left(check::answer(server, call.request.into_body(), asks)),
+            Err(problem) => elsewhere(Box::pin(future::ready(problem.into()))),
+        }
+    }
+
+    async fn without_hyper<S: AsyncRead + AsyncWrite + Send + Unpin>(
+        &self,
+        connection: &mut RawConnection<'_, S>,
+    ) -> io::Result<Handover> {
+        whole::serve(connection).await
+    }
+}
+
+impl HttpApi {
+    async fn elsewhere(self, server: Arc<ServerState>, call: HttpCall) -> Response<Body> {
+        let path = call.request.uri().path();
+        match (call.request.method(), path) {
+            (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
+            (&Method::GET | &Method::HEAD, "/readyz") => ready(&server),
+            (&Method::GET, "/openapi.json") => openapi::response(),
+            (_, "/v1/auth") => match allowed(&server, &call, TokenPolicy::Nothing) {
+                Ok(()) => self.forward_auth.answer(&server, call).await,
+                Err(problem) => problem.into(),
+            },
+            (&Method::POST, "/json") => match allowed(&server, &call, TokenPolicy::Nothing) {
+                Ok(()) => json::answer(&server, &self.envoy, call).await,
+                Err(problem) => problem.into(),
+            },
+            (&Method::POST, "/v1/commit" | "/v1/refund") => {
+                match allowed(&server, &call, TokenPolicy::TokenOffLoopback) {
+                    Ok(()) => reserve::settle(&server, call).await,
+                    Err(problem) => problem.into(),
+                }
+            }
+            (_, "/v1/commit" | "/v1/refund" | "/json") => takes_post(),
+            (_, path) if CheckKind::at(path).is_some() => takes_post(),
+            (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
+            _ => nothing(),
+        }
+    }
+}
+
+fn takes_post() -> Response<Body> {
+    Problem::new(405, "this path needs POST").into()
+}
+
+fn nothing() -> Response<Body> {
+    Problem::new(404, "no such path; see /docs").into()
+}
+
+/// Token that a request needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TokenPolicy {
+    Nothing,
+    /// It gives back what was charged, so not everybody may.
+    TokenOffLoopback,
+}
+
+fn allowed(server: &ServerState, call: &HttpCall, needs: TokenPolicy) -> Result<(), Problem> {
+    match &server.settings.api_token {
+        Some(token) => {
+            let said = bearer(call.request.headers()).unwrap_or_default();
+            if token.is(said) {
+                return Ok(());
+            }
+            server.failed_logins.record(Listener::Http, Some(call.peer), Some(&call.id));
+            Err(Problem::new(401, "missing or wrong bearer token"))
+        }
+        None if needs == TokenPolicy::TokenOffLoopback && !call.local => {
+            Err(Problem::new(403, "refunds off loopback need --api-token"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The token that a request says.
+pub(crate) fn bearer(headers: &http::HeaderMap) -> Option<&[u8]> {
+    token(headers.get(http::header::AUTHORIZATION)?.as_bytes())
+}
+
+/// The same, of the field alone.
+fn token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
+}
+
+/// `/readyz`, here and at the admin listener.
+pub(crate) fn ready(server: &ServerState) -> Response<Body> {
+    let store = server.limiter.store();
+    let readiness = server.readiness();
+    let status = match readiness {
+        Readiness::Ready => http::StatusCode::OK,
+        Readiness::Draining | Readiness::NoRules => http::StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let body = serde_json::json!({
+        "state": readiness.name(),
+        "store": store.name(),
+        "store_up": store.is_up(),
+        "rules_version": server.limiter.rules().version(),
+        "envoy_rules_version": server.limiter.envoy_rules().version(),
+    });
+    object(status, &body)
+}

@@ -1,0 +1,404 @@
+//! One client's session, and its commands.
+//!
+//! A command is answered at once, into the buffer of replies; on a store that takes a trip,
+//! decisions are handed back to be awaited, and everything else is answered as before.
+
+#![expect(clippy::arithmetic_side_effects, reason = "numbers of words of a command: 256 at most")]
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tollgate::core::rule::Ask;
+use tollgate::core::{Charge, Key};
+use tollgate::throttle_key;
+
+use super::ask;
+use super::reply::{self, RespVersion};
+use super::throttle::{LimitCache, Throttle};
+use crate::listener::Listener;
+use crate::state::ServerState;
+use crate::store::{AnyStore, at_once};
+use crate::telemetry::counts::{Outcome, Protocol};
+use crate::telemetry::refusals::{RefusalRecord, cut};
+
+/// State of one client.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// A number of its own.
+    pub(super) id: u64,
+    /// Address, if known.
+    peer: Option<SocketAddr>,
+    version: RespVersion,
+    name: Vec<u8>,
+    known: bool,
+    /// Set if it may refund and reset.
+    trusted: bool,
+}
+
+/// Buffers and counts that the commands of a thread share. Nothing here outlives a batch but the
+/// limits.
+#[derive(Debug, Default)]
+pub(super) struct ThreadScratch {
+    /// LimitCache made lately.
+    pub(super) limits: LimitCache,
+    key: Vec<u8>,
+    /// Counted when the batch ends, as a counter of its own for each command would be a queue.
+    allowed: u64,
+    refused: u64,
+    /// One of the refusals of the batch, which stands for all of them.
+    shown: Option<Box<RefusalRecord>>,
+}
+
+/// Next step after a command.
+#[derive(Debug)]
+pub(super) enum AfterCommand {
+    /// It was answered.
+    Answered,
+    /// It was answered, and the connection ends.
+    Close,
+    /// The store has to be asked, elsewhere.
+    Ask(ask::StoreCommand),
+}
+
+/// A command's words.
+pub(super) type CommandWords<'a> = (&'a [u8], &'a [Range<usize>]);
+
+/// The longest name of a client: as long as a host's.
+const MAX_NAME: usize = 256;
+
+impl Session {
+    /// A client that has just connected.
+    pub(super) fn new(
+        id: u64,
+        peer: Option<SocketAddr>,
+        server: &ServerState,
+        local: bool,
+    ) -> Self {
+        let known = server.settings.api_token.is_none();
+        let trusted = local || server.settings.api_token.is_some();
+        Self { id, peer, version: RespVersion::Resp2, name: Vec::new(), known, trusted }
+    }
+
+    /// Answers one command.
+    #[inline]
+    pub(super) fn answer(
+        &mut self,
+        (input, args): CommandWords<'_>,
+        server: &Arc<ServerState>,
+        scratch: &mut ThreadScratch,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
+        let word = |at: usize| args.get(at).and_then(|range| input.get(range.clone()));
+        let Some(command) = word(0) else { return AfterCommand::Answered };
+        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
+            return throttle(input, args, server, scratch, out);
+        }
+        self.other(command, (input, args), server, out)
+    }
+
+    #[inline(never)]
+    fn other(
+        &mut self,
+        command: &[u8],
+        words: CommandWords<'_>,
+        server: &Arc<ServerState>,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
+        let mut name = [0_u8; 16];
+        let Some(upper) = name.get_mut(..command.len()) else {
+            return unknown(command, out);
+        };
+        upper.copy_from_slice(command);
+        upper.make_ascii_uppercase();
+        match &*upper {
+            b"QUIT" => {
+                reply::simple("OK", out);
+                return AfterCommand::Close;
+            }
+            // A web page had a browser send this, and commands in the body of it, as it may to any port.
+            b"POST" | b"HOST:" => return AfterCommand::Close,
+            b"HELLO" => self.hello(words, server, out),
+            b"AUTH" => self.auth(words, server, out),
+            b"RESET" => {
+                *self = Self::new(self.id, self.peer, server, self.trusted);
+                reply::simple("RESET", out);
+            }
+            _ if !self.known => reply::error("NOAUTH Authentication required.", out),
+            b"PING" => match words.1.len() {
+                1 => reply::simple("PONG", out),
+                2 => reply::bulk(nth(words, 1), out),
+                _ => arity("ping", out),
+            },
+            b"ECHO" if words.1.len() == 2 => reply::bulk(nth(words, 1), out),
+            b"SELECT" => match (words.1.len(), nth(words, 1)) {
+                (2, b"0") => reply::simple("OK", out),
+                (2, _) => reply::error("ERR DB index is out of range", out),
+                _ => arity("select", out),
+            },
+            b"CLIENT" => self.client(words, out),
+            b"COMMAND" => super::connection_commands::command(words, out),
+            b"INFO" => super::connection_commands::info(server, self.version, out),
+            b"DEL" | b"UNLINK" | b"TG.CHECK" | b"TG.PEEK" | b"TG.RESET" => {
+                return self.question(upper, words, server, out);
+            }
+            b"ECHO" => arity("echo", out),
+            _ => return unknown(command, out),
+        }
+        AfterCommand::Answered
+    }
+
+    /// Commands that ask the store: at once if it is in this process.
+    fn question(
+        &self,
+        command: &[u8],
+        words: CommandWords<'_>,
+        server: &Arc<ServerState>,
+        out: &mut Vec<u8>,
+    ) -> AfterCommand {
+        let mutates = !matches!(command, b"TG.CHECK" | b"TG.PEEK");
+        if mutates && !self.trusted {
+            reply::error("NOPERM set --api-token to allow this off loopback", out);
+            return AfterCommand::Answered;
+        }
+        match ask::StoreCommand::read(command, words) {
+            Ok(question) if matches!(server.limiter.store(), AnyStore::Redis(..)) => {
+                AfterCommand::Ask(question)
+            }
+            Ok(question) => {
+                at_once(question.answer(server, self.version, out));
+                AfterCommand::Answered
+            }
+            Err(wrong) => {
+                if command == b"TG.CHECK" {
+                    server.counts.add(Protocol::Resp, Outcome::Error, 1);
+                }
+                reply::error(&wrong, out);
+                AfterCommand::Answered
+            }
+        }
+    }
+
+    /// The protocol in which this client is answered.
+    pub(super) const fn version(&self) -> RespVersion {
+        self.version
+    }
+
+    fn hello(&mut self, words: CommandWords<'_>, server: &ServerState, out: &mut Vec<u8>) {
+        let mut version = self.version;
+        let mut at = 1_usize;
+        if words.1.len() > 1 {
+            version = match nth(words, 1) {
+                b"2" => RespVersion::Resp2,
+                b"3" => RespVersion::Resp3,
+                _ => return reply::error("NOPROTO unsupported protocol version", out),
+            };
+            at = 2;
+        }
+        while at < words.1.len() {
+            let option = nth(words, at);
+            if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < words.1.len() {
+                let (user, password) = (at + 1, at + 2);
+                if !self.log_in(nth(words, user), nth(words, password), server) {
+                    return reply::error(WRONG_PASSWORD, out);
+                }
+                at += 3;
+            } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < words.1.len() {
+                self.rename(nth(words, at + 1));
+                at += 2;
+            } else {
+                return reply::error("ERR syntax error in HELLO", out);
+            }
+        }
+        if !self.known {
+            return reply::error(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
+                 HELLO <proto> AUTH <user> <pass> option can be used",
+                out,
+            );
+        }
+        self.version = version;
+        super::connection_commands::hello(self.id, self.version, out);
+    }
+
+    fn auth(&mut self, words: CommandWords<'_>, server: &ServerState, out: &mut Vec<u8>) {
+        if server.settings.api_token.is_none() {
+            return reply::error(
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+                out,
+            );
+        }
+        let right = match words.1.len() {
+            2 => self.log_in(USER, nth(words, 1), server),
+            3 => self.log_in(nth(words, 1), nth(words, 2), server),
+            _ => return arity("auth", out),
+        };
+        if right {
+            reply::simple("OK", out);
+        } else {
+            reply::error(WRONG_PASSWORD, out);
+        }
+    }
+
+    fn log_in(&mut self, user: &[u8], password: &[u8], server: &ServerState) -> bool {
+        let token = server.settings.api_token.as_ref();
+        let right = token.is_none_or(|token| token.is(password) && user == USER);
+        if !right {
+            server.failed_logins.record(Listener::Resp, self.peer, None);
+        }
+        self.known |= right;
+        right
+    }
+
+    fn client(&mut self, words: CommandWords<'_>, out: &mut Vec<u8>) {
+        let sub = nth(words, 1).to_ascii_uppercase();
+        match (sub.as_slice(), words.1.len()) {
+            (b"SETNAME", 3) => {
+                self.rename(nth(words, 2));
+                reply::simple("OK", out);
+            }
+            (b"GETNAME", 2) => reply::bulk(&self.name, out),
+            (b"ID", 2) => reply::integer(i64::try_from(self.id).unwrap_or(i64::MAX), out),
+            (b"SETINFO", 4) | (b"NO-EVICT" | b"NO-TOUCH", 3) => reply::simple("OK", out),
+            _ => reply::error(
+                "ERR unknown subcommand or wrong number of arguments for 'client'",
+                out,
+            ),
+        }
+    }
+
+    fn rename(&mut self, name: &[u8]) {
+        self.name = name.get(..name.len().min(MAX_NAME)).unwrap_or_default().to_vec();
+    }
+}
+
+/// The only user there is.
+const USER: &[u8] = b"default";
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// `CL.THROTTLE`, on the thread that read it if the store is here.
+#[inline]
+fn throttle(
+    input: &[u8],
+    args: &[Range<usize>],
+    server: &Arc<ServerState>,
+    scratch: &mut ThreadScratch,
+    out: &mut Vec<u8>,
+) -> AfterCommand {
+    let key = args.get(1).and_then(|range| input.get(range.clone())).unwrap_or_default();
+    let numbers = args.get(2..).unwrap_or_default();
+    let texts = numbers.iter().map(|range| input.get(range.clone()).unwrap_or_default());
+    let ThreadScratch { limits, key: buffer, allowed, refused, shown } = scratch;
+    let throttle = match Throttle::read(texts, limits) {
+        Ok(throttle) => throttle,
+        Err(wrong) => {
+            server.counts.add(Protocol::Throttle, Outcome::Error, 1);
+            reply::error(&wrong, out);
+            return AfterCommand::Answered;
+        }
+    };
+    if let Err(error) = throttle_key(key, buffer) {
+        server.counts.add(Protocol::Throttle, Outcome::Error, 1);
+        reply::error(&format!("ERR {error}"), out);
+        return AfterCommand::Answered;
+    }
+    let AnyStore::Embedded(store) = server.limiter.store() else {
+        return AfterCommand::Ask(ask::StoreCommand::Throttle {
+            key: key.into(),
+            limit: Box::new(*throttle.limit),
+            quantity: throttle.quantity,
+        });
+    };
+    let charge = Key::new(buffer.as_slice())
+        .ok()
+        .and_then(|key| Charge::take(key, throttle.limit, throttle.quantity).ok());
+    // The key was found good, and a bucket can be taken from.
+    let Some(charge) = charge else { return AfterCommand::Answered };
+    let decision = store.charge_one(&charge);
+    throttle.answer(&decision, out);
+    if decision.passes() {
+        *allowed = allowed.wrapping_add(1);
+    } else {
+        *refused = refused.wrapping_add(1);
+        if shown.is_none() {
+            *shown = Some(Box::new(refusal(key, &decision)));
+        }
+    }
+    AfterCommand::Answered
+}
+
+/// Record of a refused `CL.THROTTLE`; its time is read from the store when the batch ends.
+pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> RefusalRecord {
+    use tollgate::core::{Retry, Verdict};
+    RefusalRecord {
+        at_us: 0,
+        protocol: Protocol::Throttle.name(),
+        domain: String::new(),
+        reason: "limits",
+        rule: Some("CL.THROTTLE".to_owned()),
+        limit: None,
+        key: cut(&key.escape_ascii().to_string()),
+        retry_after_ms: match decision.verdict {
+            Verdict::Deny(Retry::After(after)) => Some(crate::state::millis_up(after)),
+            _ => None,
+        },
+        rules_version: 0,
+    }
+}
+
+impl ThreadScratch {
+    /// Counts what the batch brought since it was read.
+    #[inline]
+    pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
+        let decided = self.allowed.wrapping_add(self.refused);
+        if decided > 0 {
+            server.counts.took(Protocol::Throttle, began, decided);
+        }
+        if self.allowed > 0 {
+            server.counts.add(Protocol::Throttle, Outcome::Allowed, self.allowed);
+            self.allowed = 0;
+        }
+        if self.refused > 0 {
+            server.counts.add(Protocol::Throttle, Outcome::Refused, self.refused);
+            if let Some(shown) = self.shown.take() {
+                server.remember(*shown, self.refused);
+            }
+            self.refused = 0;
+        }
+    }
+}
+
+/// The word at this place, or nothing.
+pub(super) fn nth<'a>((input, args): CommandWords<'a>, at: usize) -> &'a [u8] {
+    args.get(at).and_then(|range| input.get(range.clone())).unwrap_or_default()
+}
+
+pub(super) fn arity(command: &str, out: &mut Vec<u8>) {
+    reply::error(&format!("ERR wrong number of arguments for '{command}' command"), out);
+}
+
+fn unknown(command: &[u8], out: &mut Vec<u8>) -> AfterCommand {
+    let command = command.get(..command.len().min(64)).unwrap_or_default();
+    reply::error(&format!("ERR unknown command '{}'", command.escape_ascii()), out);
+    AfterCommand::Answered
+}
+
+/// The ask of `domain cost name value …`, or what is wrong with it.
+pub(super) fn read_ask<'a>(
+    domain: &'a [u8],
+    cost: u64,
+    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<Ask<'a>, String> {
+    let text = |bytes: &'a [u8], what: &str| {
+        std::str::from_utf8(bytes).map_err(|_| format!("ERR the {what} is not UTF-8"))
+    };
+    let mut ask = Ask::new(text(domain, "domain")?).cost(cost);
+    for (name, value) in pairs {
+        let name = text(name, "attribute's name")?;
+        ask.push(name, value).map_err(|error| format!("ERR {}: {error}", name.escape_default()))?;
+    }
+    Ok(ask)
+}

@@ -1,0 +1,122 @@
+//! Follows rules in Redis: by messages, which say that something changed, and by looking now and then,
+//! as any of them may be lost.
+//!
+//! Messages come over a connection of their own. When it was lost and is back, all is looked at, since
+//! nobody knows what was missed.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tollgate::redis::AuxiliaryConnection;
+
+use super::stored::ReadMode;
+use super::{connection, watch};
+use crate::state::ServerState;
+
+/// Messages that may wait. One more is dropped: looking makes up for it.
+const WAITING: usize = 64;
+
+/// The longest message that is heard. A rule has a few hundred bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+
+/// The pause after a message was followed, so that a flood of them is not a flood of looks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Interval of pings on the subscription.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The pauses before that connection is made again: the first, which doubles, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A message on the channel, or a gap in which messages may have been lost.
+#[derive(Debug)]
+enum ChangeNotice {
+    RedisValue(Vec<u8>),
+    Missed,
+}
+
+/// Follows until dropped.
+pub(super) async fn follow(server: &Arc<ServerState>, channel: &str) {
+    let (notice, notices) = mpsc::channel(WAITING);
+    tokio::join!(listen(server, channel, notice), look(server, notices));
+}
+
+async fn look(server: &Arc<ServerState>, mut notices: mpsc::Receiver<ChangeNotice>) {
+    loop {
+        tokio::select! {
+            Some(notice) = notices.recv() => {
+                match notice {
+                    ChangeNotice::RedisValue(message) => watch::hear(server, &message).await,
+                    ChangeNotice::Missed => watch::look(server).await,
+                }
+                sleep(PAUSE).await;
+            }
+            // Drawn anew each time, so that the looks of a fleet do not arrive together.
+            () = sleep(drawn(server.settings.rules_poll)) => watch::look_how(server, ReadMode::Changes).await,
+        }
+    }
+}
+
+/// Hears messages until dropped.
+async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<ChangeNotice>) {
+    let Some(from) = &server.settings.rules_from else { return };
+    let Ok(config) = connection::config(&server.settings, from) else { return };
+    let (mut pause, mut told) = (FIRST_PAUSE, false);
+    loop {
+        let said = notice.clone();
+        let hear = move |content: &[u8]| {
+            // What does not fit is found by looking.
+            let _ = said.try_send(ChangeNotice::RedisValue(content.to_vec()));
+        };
+        let heard =
+            AuxiliaryConnection::subscribe(&config, MAX_MESSAGE, connection::PATIENCE, channel.as_bytes(), hear);
+        match heard.await {
+            Ok(mut aside) => {
+                (pause, told) = (FIRST_PAUSE, false);
+                let _ = notice.try_send(ChangeNotice::Missed);
+                while tokio::select! {
+                    () = aside.closed() => false,
+                    () = sleep(HEARTBEAT) => true,
+                } && aside.command(&[b"PING"]).await.is_ok()
+                {}
+                tracing::warn!("lost the subscription to rule changes");
+            }
+            Err(error) if !told => {
+                told = true;
+                let why = std::error::Error::source(&error).map(ToString::to_string);
+                let why = why.unwrap_or_default();
+                tracing::warn!(%error, why, "cannot subscribe to rule changes: polling only");
+            }
+            Err(_) => {}
+        }
+        sleep(drawn(pause)).await;
+        pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Six to nine tenths of a time, drawn at random. What is left is for what is done then: a look every
+/// second at the latest.
+fn drawn(most: Duration) -> Duration {
+    let tenth = most.checked_div(10).unwrap_or_default();
+    let draw = u32::try_from(RandomState::new().hash_one(0_u8) % 1_024).unwrap_or(0);
+    let part = tenth.saturating_mul(3).saturating_mul(draw).checked_div(1_024);
+    tenth.saturating_mul(6).saturating_add(part.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_never_longer_and_not_always_the_same() {
+        let second = Duration::from_secs(1);
+        let draws: std::collections::HashSet<_> = (0..100).map(|_| drawn(second)).collect();
+        let range = Duration::from_millis(600)..=Duration::from_millis(900);
+        assert!(draws.iter().all(|draw| range.contains(draw)));
+        assert!(draws.len() > 10);
+    }
+}

@@ -1,0 +1,98 @@
+//! The last good rules, kept in `--state-dir` for a start at which their authority has none.
+//!
+//! A directory that cannot be used keeps nobody from serving, but is told: in the log, by `/v1/status`
+//! and in `/metrics`, as it shows only when it is needed otherwise.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tollgate::rules::MAX_TEXT;
+
+use super::file;
+
+use crate::sync::lock;
+
+/// A file of last good rules, or none where no directory was named.
+#[derive(Debug, Default)]
+pub(crate) struct LastGood {
+    path: Option<PathBuf>,
+    trouble: Mutex<Option<String>>,
+}
+
+impl LastGood {
+    /// The file of this name in the directory.
+    pub(crate) fn new(dir: Option<&PathBuf>, name: &str) -> Self {
+        Self { path: dir.map(|dir| dir.join(name)), trouble: Mutex::default() }
+    }
+
+    /// Reason why rules cannot be saved.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    /// Reads the saved rules, if any, and checks that the directory is writable.
+    pub(crate) fn read(&self) -> Option<Vec<u8>> {
+        let path = self.path.as_ref()?;
+        self.note(writable(path).map_err(|error| cannot_be_kept(path, &error)).err());
+        match read(path) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.ignored(&error);
+                None
+            }
+        }
+    }
+
+    /// Logs that the saved rules cannot be used.
+    pub(crate) fn ignored(&self, why: &dyn std::fmt::Display) {
+        let Some(path) = &self.path else { return };
+        tracing::warn!(
+            file = %path.display(),
+            error = %why,
+            "ignored the last good rules, which cannot be used"
+        );
+    }
+
+    /// Saves a text, unless it is saved already.
+    pub(crate) fn keep(&self, text: &str) {
+        let Some(path) = &self.path else { return };
+        if self.trouble().is_none() && read(path).is_ok_and(|kept| kept == text.as_bytes()) {
+            return;
+        }
+        // A full disk must not keep rules from applying.
+        self.note(file::replace(path, text).err().map(|error| error.to_string()));
+    }
+
+    /// Logs what is wrong if it is another thing than before.
+    fn note(&self, wrong: Option<String>) {
+        let mut trouble = lock(&self.trouble);
+        if *trouble != wrong {
+            match &wrong {
+                Some(error) => tracing::warn!(error, "cannot save the last good rules"),
+                None => tracing::info!("the last good rules are saved again"),
+            }
+            *trouble = wrong;
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let most = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn cannot_be_kept(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
+}
+
+/// Checks that a file can be created beside this one, as saving does.
+fn writable(path: &Path) -> io::Result<()> {
+    let beside = path.with_added_extension("new");
+    File::create(&beside)?;
+    fs::remove_file(beside)
+}
