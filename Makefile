@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
+.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server picture clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded
+
+picture: ## Draw docs/benchmarks.svg from the ratios in docs/benchmarks.md
+	python3 docs/picture.py
 
 clean: cargo-is-here ## Remove what was built
 	$(CARGO) clean
