@@ -4,5 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests")]
 
+mod links;
 mod tags;
 mod tree;
