@@ -166,3 +166,26 @@ fn the_picture_shows_the_table() {
     }
     assert_eq!(picture.matches("<rect").count(), rows.len(), "run `make picture`");
 }
+
+/// Files and directories that the pages for developers name (`crates/…`) are there.
+#[test]
+fn every_path_that_is_named_exists() {
+    let mut pages = files(&root().join("docs/internals"), &["md"]);
+    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"];
+    pages.extend(others.map(|page| root().join(page)));
+    let (mut named, mut missing) = (0, Vec::new());
+    for page in pages {
+        for span in read(&page).split('`').filter(|span| span.starts_with("crates/")) {
+            if span.contains(['<', '*', ' ', '…']) {
+                continue;
+            }
+            named += 1;
+            if !root().join(span).exists() {
+                missing.push(format!("{}: {span}", page.display()));
+            }
+        }
+    }
+
+    assert!(named > 60, "only {named} paths were found");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
