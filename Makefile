@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-features lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
+.PHONY: help run tour test lint lint-features lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server picture book clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,14 @@ bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded
+
+picture: ## Draw docs/benchmarks.svg from the ratios in docs/benchmarks.md
+	python3 docs/picture.py
+
+book: ## Build the documents as a book, in target/book
+	@command -v mdbook >/dev/null || { \
+		echo "mdbook was not found. Install it with: cargo install mdbook" >&2; exit 1; }
+	mdbook build
 
 clean: cargo-is-here ## Remove what was built
 	$(CARGO) clean

@@ -28,6 +28,7 @@ mod locks;
 mod nginx;
 mod program;
 mod ranges;
+mod readme;
 mod redis;
 mod redis_py;
 mod refused_at;
