@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
+.PHONY: help run tour test lint lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server count clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ lint: cargo-is-here ## Check formatting, clippy and the documentation; warnings 
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
 
 lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers, and for the interop tests
-	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets --all-features -- -D warnings
 
 soak: cargo-is-here redis-is-here ## The large numbers: histories, inputs of the server's parsers, kills of it, a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
@@ -78,6 +78,9 @@ bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded
+
+count: cargo-is-here redis-is-here ## Count the instructions of a request by callgrind, and the files it goes through
+	CARGO="$(CARGO)" bench/count.sh
 
 clean: cargo-is-here ## Remove what was built
 	$(CARGO) clean
