@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour test lint lint-features lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server picture book clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
+.PHONY: help run tour test lint lint-features lint-bench soak faults interop bench-embedded bench-redis bench-library bench-locks bench-server count picture book clean cargo-is-here redis-is-here java-is-here clients-are-here load-tools-are-here
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ lint-features: cargo-is-here ## Check each crate with each of its features alone
 	CARGO="$(CARGO)" .ci/features
 
 lint-bench: cargo-is-here ## Clippy for the bench, which builds its peers, and for the interop tests
-	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p tollgate-bench -p tollgate-interop --all-targets --all-features -- -D warnings
 
 soak: cargo-is-here redis-is-here ## The large numbers: histories, inputs of the server's parsers, kills of it, a flood of keys
 	TOLLGATE_SOAK=100 $(CARGO) test --locked --release -p tollgate-core --all-features \
@@ -81,6 +81,9 @@ bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server
 
 bench-embedded: cargo-is-here ## Time the embedded store beside its peers, and weigh a key
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-embedded
+
+count: cargo-is-here redis-is-here ## Count the instructions of a request by callgrind, and the files it goes through
+	CARGO="$(CARGO)" bench/count.sh
 
 picture: ## Draw docs/benchmarks.svg from the ratios in docs/benchmarks.md
 	python3 docs/picture.py

@@ -3,12 +3,27 @@
     missing_docs,
     clippy::as_conversions,
     clippy::arithmetic_side_effects,
+    clippy::expect_used,
     clippy::float_arithmetic,
     reason = "a bench"
 )]
 
 pub mod clock;
+pub mod count;
+pub mod layers;
 pub mod report;
+pub mod rules;
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// The result of a future that never waits, as those of the embedded store.
+pub fn at_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("the embedded store answers at once"),
+    }
+}
 
 /// xorshift64*, seeded apart.
 pub struct Random(u64);

@@ -3,8 +3,7 @@
 //! The limiter judges by a set of rules, of which three match (one for all, one per address, one
 //! per user), and charges the three counters as one atomic decision, on the embedded store. The
 //! peer, governor, checks one key. Same users, same clock, one process; rounds interleaved.
-//! `ratio` is the peer's time over ours. `layer.rs` does the same for the layers of HTTP, and
-//! `bench-library count CASE REQUESTS` is for counting the instructions of one of them.
+//! `ratio` is the peer's time over ours. `layer.rs` does the same for the layers of HTTP.
 #![allow(
     missing_docs,
     clippy::as_conversions,
@@ -14,27 +13,24 @@
     reason = "a bench"
 )]
 
-mod by_hand;
 mod layer;
 
 use std::alloc::System;
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use governor::clock::QuantaClock;
 use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
-use tollgate::core::rule::{Ask, RuleSet};
-use tollgate::{Admission, EmbeddedStore, Limiter};
-use tollgate_bench::Random;
+use tollgate::core::rule::Ask;
+use tollgate::core::rule::declaration::{Pattern, Value};
+use tollgate::{EmbeddedStore, Limiter};
 use tollgate_bench::clock::Quanta;
 use tollgate_bench::report::{ROUNDS, Rounds, print, time};
+use tollgate_bench::rules::{AMPLE, rule, three_rules, with_ask};
+use tollgate_bench::{Random, at_once, rules};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -43,17 +39,11 @@ const USERS: u64 = 1_000_000;
 const OPERATIONS: u64 = 300_000;
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, case, requests] = args.as_slice()
-        && mode == "count"
-    {
-        return layer::count(case, requests.parse().expect("a number of requests"));
-    }
     layer::run();
     let limiters = [100, 10_000].map(|rules| (rules, limiter(rules)));
     let peer = peer();
     for (_, limiter) in &limiters {
-        fill(|ask| drop(black_box(admitted(limiter, ask))));
+        fill(|ask| drop(black_box(at_once(limiter.admit(ask)))));
     }
     let mut name = String::new();
     for user in 0..USERS {
@@ -90,29 +80,18 @@ fn main() {
 
 /// So many rules, three of which match everything that is asked.
 fn limiter(rules: usize) -> Limiter<EmbeddedStore<Quanta>> {
-    let mut domain = Domain::new("shop");
-    domain.rules = vec![rule("global", &[]), rule("per-ip", &["ip"]), rule("per-user", &["user"])];
+    let mut all = three_rules(AMPLE).to_vec();
     for i in 3..rules {
-        let mut other = rule(&format!("rule-{i}"), &["user"]);
+        let mut other = rule(&format!("rule-{i}"), &["user"], AMPLE);
         let (attribute, value) = match i % 3 {
             0 => ("path", format!("/things/{i}/{{id}}")),
             1 => ("service", format!("service-{i}")),
             _ => ("tenant", format!("tenant-{i}")),
         };
         other.matches.push((attribute.to_owned(), Pattern::Any(vec![Value::Text(value)])));
-        domain.rules.push(other);
+        all.push(other);
     }
-    let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).expect("valid");
-    let store = EmbeddedStore::builder().max_keys(1_300_000).with_clock(Quanta::new());
-    Limiter::builder(store).rules(set).build()
-}
-
-fn rule(name: &str, by: &[&str]) -> Rule {
-    let mut rule = Rule::new(name);
-    rule.by = by.iter().map(|by| (*by).to_owned()).collect();
-    let quota = "1 per 1s burst 100000000".parse().expect("valid");
-    rule.limits = vec![Limitation { name: None, quota, algorithm: Some(TokenBucket.into()) }];
-    rule
+    rules::limiter(&all, 1_300_000)
 }
 
 fn peer() -> DefaultKeyedRateLimiter<String> {
@@ -127,31 +106,10 @@ fn set(name: &mut String, user: u64) -> &String {
     name
 }
 
-/// The embedded store answers at once, so one poll is the whole request.
-fn admitted(limiter: &Limiter<EmbeddedStore<Quanta>>, ask: &Ask<'_>) -> Admission {
-    let mut context = Context::from_waker(Waker::noop());
-    match std::pin::pin!(limiter.admit(ask)).poll(&mut context) {
-        Poll::Ready(admission) => admission,
-        Poll::Pending => unreachable!("the embedded store answers at once"),
-    }
-}
-
-fn with_ask<R>(name: &mut String, user: u64, ip: u64, act: impl FnOnce(&Ask<'_>) -> R) -> R {
-    let name = set(name, user);
-    let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | ip as u32));
-    let mut ask = Ask::new("shop").ip(address);
-    for (attribute, value) in
-        [("service", "orders"), ("path", "/orders/17"), ("method", "GET"), ("user", name.as_str())]
-    {
-        ask.push(attribute, value.as_bytes()).expect("valid");
-    }
-    act(&ask)
-}
-
 fn fill(mut act: impl FnMut(&Ask<'_>)) {
     let mut name = String::new();
     for user in 0..USERS {
-        with_ask(&mut name, user, user % 10_000, &mut act);
+        with_ask(set(&mut name, user), user % 10_000, &mut act);
     }
 }
 
@@ -160,7 +118,8 @@ fn ask(limiter: &Limiter<EmbeddedStore<Quanta>>, round: u64) {
     let mut name = String::with_capacity(32);
     for _ in 0..OPERATIONS {
         let (user, ip) = (random.below(USERS), random.below(10_000));
-        let passes = with_ask(&mut name, user, ip, |ask| admitted(limiter, ask).passes());
+        let user = set(&mut name, user);
+        let passes = with_ask(user, ip, |ask| at_once(limiter.admit(ask)).passes());
         assert!(black_box(passes));
     }
 }

@@ -14,8 +14,9 @@ use axum::http::{HeaderValue, Request, Response};
 use tollgate::EmbeddedStore;
 use tollgate::core::algorithm::TokenBucket;
 use tollgate::core::{Charge, Key, Limit};
-use tollgate_bench::clock::Quanta;
 use tower::{Layer, Service};
+
+use crate::clock::Quanta;
 
 #[derive(Clone)]
 pub(super) struct ByHand {
