@@ -259,9 +259,10 @@ mod tests {
     fn decided(places: &[u64]) -> Vec<PendingAnswer> {
         let passed = |place: &u64| match place {
             0 => PendingAnswer::Undecided,
-            place => {
-                PendingAnswer::BucketTake(ImmediateTake::Pass(Span::ZERO), Timestamp::from_micros(*place))
-            }
+            place => PendingAnswer::BucketTake(
+                ImmediateTake::Pass(Span::ZERO),
+                Timestamp::from_micros(*place),
+            ),
         };
         places.iter().map(passed).collect()
     }

@@ -155,13 +155,14 @@ impl Batch {
                 b'd' => false,
                 _ => return None,
             };
-            *answers.get_mut(self.place(request))? = if matches!(taken, ImmediateTake::Pass(_)) == passed {
-                PendingAnswer::BucketTake(taken, now)
-            } else {
-                mismatches = mismatches.saturating_add(1);
-                let answer = bucket_answer(plan, taken, cost, now);
-                PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
-            };
+            *answers.get_mut(self.place(request))? =
+                if matches!(taken, ImmediateTake::Pass(_)) == passed {
+                    PendingAnswer::BucketTake(taken, now)
+                } else {
+                    mismatches = mismatches.saturating_add(1);
+                    let answer = bucket_answer(plan, taken, cost, now);
+                    PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
+                };
         }
         Some(mismatches)
     }

@@ -72,8 +72,13 @@ async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<C
             // What does not fit is found by looking.
             let _ = said.try_send(ChangeNotice::RedisValue(content.to_vec()));
         };
-        let heard =
-            AuxiliaryConnection::subscribe(&config, MAX_MESSAGE, connection::PATIENCE, channel.as_bytes(), hear);
+        let heard = AuxiliaryConnection::subscribe(
+            &config,
+            MAX_MESSAGE,
+            connection::PATIENCE,
+            channel.as_bytes(),
+            hear,
+        );
         match heard.await {
             Ok(mut aside) => {
                 (pause, told) = (FIRST_PAUSE, false);

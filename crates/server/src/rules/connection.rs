@@ -64,9 +64,11 @@ impl RulesConnection {
         }
         let aside = match self.aside.take() {
             Some(aside) => aside,
-            None => AuxiliaryConnection::connect(&self.config, MAX_ANSWER, PATIENCE).await.map_err(|error| {
-                RulesError::Unreachable(format!("cannot read the rules in Redis: {error}"))
-            })?,
+            None => AuxiliaryConnection::connect(&self.config, MAX_ANSWER, PATIENCE)
+                .await
+                .map_err(|error| {
+                    RulesError::Unreachable(format!("cannot read the rules in Redis: {error}"))
+                })?,
         };
         Ok(self.aside.insert(aside))
     }

@@ -120,7 +120,7 @@ impl Observer for EventForwarder {
                 );
             }
             Event::ShadowRefused { ruling } => {
-                let by = ruling.refused_by().and_then(|finding| {
+                let by = ruling.refusing().and_then(|finding| {
                     let own = finding.rule.map(|rule| (rule.name(), rule.domain()));
                     own.or_else(|| finding.envoy.map(|rule| (rule.path(), rule.domain())))
                 });

@@ -145,7 +145,7 @@ impl RefusalRecord {
         ruling: &Ruling,
         retry_after_ms: Option<u64>,
     ) -> Self {
-        let by = ruling.refused_by();
+        let by = ruling.refusing();
         let blocker = ruling.blocked_by().and_then(|blocked| match blocked {
             Blocked::Rule { rule } | Blocked::Missing { rule, .. } => Some(rule.clone()),
             _ => None,

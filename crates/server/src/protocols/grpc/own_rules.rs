@@ -197,7 +197,7 @@ fn tightest(admission: &Admission) -> Option<Finding<'_>> {
         let limited = ruling.findings().filter(|finding| finding.limit.is_some());
         limited.min_by_key(|finding| finding.decision.remaining)
     };
-    if admission.passes() { least() } else { ruling.refused_by() }
+    if admission.passes() { least() } else { ruling.refusing() }
 }
 
 fn status(code: Code, tightest: Option<Finding<'_>>, left: Option<Duration>) -> DescriptorStatus {

@@ -20,7 +20,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use tollgate::core::rule::Ask;
-use tollgate::http::{Judged, LimitLayer, Peer, Refusal, Trust};
+use tollgate::http::{Rulings, LimitLayer, Peer, Refusal, Trust};
 use tollgate::{Ruling, Source};
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -315,14 +315,14 @@ impl Service<Request<()>> for AllowedService {
     }
 
     fn call(&mut self, request: Request<()>) -> Self::Future {
-        let judged = request.extensions().get::<Judged>();
-        for ruling in judged.iter().flat_map(|judged| judged.rulings()) {
+        let judged = request.extensions().get::<Rulings>();
+        for ruling in judged.iter().flat_map(|judged| judged.iter()) {
             let outcome = outcome(ruling, Outcome::Allowed);
             self.0.counts.judged(Protocol::Auth, ruling, outcome, || self.0.limiter.rules());
         }
         let mut response = Response::new(http_body_util::Empty::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        if let Some(ruling) = judged.iter().find_map(|judged| judged.rulings().next()) {
+        if let Some(ruling) = judged.iter().find_map(|judged| judged.iter().next()) {
             response.headers_mut().insert(VERSION, ruling.version().into());
         }
         ready(Ok(response))

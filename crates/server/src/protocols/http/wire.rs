@@ -189,7 +189,7 @@ impl<'r> CheckAnswer<'r> {
 impl<'r> RefusedBy<'r> {
     fn new(admission: &'r Admission) -> Self {
         let ruling = admission.ruling();
-        let finding = ruling.refused_by();
+        let finding = ruling.refusing();
         let mut by = Self {
             rule: finding.and_then(|finding| finding.rule).map(|rule| rule.name()),
             limit: finding.and_then(|finding| finding.limit).map(|limit| limit.name()),

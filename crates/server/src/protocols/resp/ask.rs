@@ -191,7 +191,7 @@ fn ruled(admission: &Admission, version: RespVersion, out: &mut Vec<u8>) {
     let why = if admission.outage().is_some() { "outage" } else { reason(ruling.reason()) };
     reply::bulk(why.as_bytes(), out);
     reply::bulk(b"rule", out);
-    match ruling.refused_by().and_then(|finding| finding.rule) {
+    match ruling.refusing().and_then(|finding| finding.rule) {
         Some(rule) => reply::bulk(rule.name().as_bytes(), out),
         None => reply::null(version, out),
     }
