@@ -10,8 +10,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use tollgate::Limiter;
-use tollgate::core::{Limit, algorithm::SlidingLog};
 use tollgate::redis::{Config, RedisStore};
+use tollgate::{Limit, SlidingLog};
 
 const QUESTIONS: u32 = 100;
 

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
 
-use tollgate::core::rule::Ask;
+use tollgate::Ask;
 use tollgate::{Blocked, EmbeddedStore, Event, Limiter, Observer, rules};
 
 const RULES: &str = "

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::Limiter;
-use tollgate::core::{Limit, algorithm::TokenBucket};
 use tollgate::http::OutboundLayer;
+use tollgate::{Limit, TokenBucket};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -5,7 +5,8 @@
 
 use tokio::time::Instant;
 use tollgate::EmbeddedStore;
-use tollgate::core::{Clock, Timestamp};
+use tollgate::Timestamp;
+use tollgate::store::Clock;
 
 /// Tokio's clock, from some moment in 2023.
 #[derive(Debug)]

@@ -13,9 +13,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tollgate::core::algorithm::Smooth;
-use tollgate::core::{Limit, Store};
+use tollgate::Smooth;
 use tollgate::{Gate, Limiter};
+use tollgate::{Limit, Store};
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Rule};
-use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::TokenBucket;
+use tollgate::rules::declaration::{Declaration, Domain, Limitation, Rule};
+use tollgate::{Ask, RuleSet};
 use tollgate::{EmbeddedStore, Limiter};
 
 use crate::clock::Quanta;

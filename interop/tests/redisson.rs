@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::core::lock::Lease;
+use tollgate::Lease;
 use tollgate::redis::{Config, RedisStore};
 use tollgate::{LockState, Locks, Release};
 use tollgate_harness::{RedisServer, Reply};

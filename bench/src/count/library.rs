@@ -30,11 +30,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
+use tollgate::Limit;
 use tollgate::Limiter;
-use tollgate::core::Limit;
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::rule::declaration::Rule;
+use tollgate::TokenBucket;
 use tollgate::envoy::{Call, Code, Conduct, Descriptor, Entry, EnvoyRules};
+use tollgate::rules::declaration::Rule;
 use tollgate_bench::at_once;
 use tollgate_bench::count::{Case, KEYS, counted, keys, run, store, users};
 use tollgate_bench::layers::{self, bare};

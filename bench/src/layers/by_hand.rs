@@ -12,8 +12,9 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, Response};
 use tollgate::EmbeddedStore;
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::{Charge, Key, Limit};
+use tollgate::Limit;
+use tollgate::TokenBucket;
+use tollgate::store::{Charge, Key};
 use tower::{Layer, Service};
 
 use crate::clock::Quanta;

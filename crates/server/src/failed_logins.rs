@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::EmbeddedStore;
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::{Charge, Key, Limit, Op, Quota};
+use tollgate::TokenBucket;
+use tollgate::store::{Charge, Key, Op};
+use tollgate::{Limit, Quota};
 
 use crate::listener::{Listener, PerListener};
 

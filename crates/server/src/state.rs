@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::core::rule::Ask;
+use tollgate::Ask;
 use tollgate::{Admission, Limiter};
 
 use crate::envoy::EnvoyRuleSource;

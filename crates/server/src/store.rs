@@ -9,8 +9,9 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::time::Instant;
 use tollgate::EmbeddedStore;
-use tollgate::core::{Answer, Key, Request, Store, StoreError, Timestamp};
 use tollgate::redis::{Config, ConnectError, RedisStore};
+use tollgate::store::{Answer, Key, Request};
+use tollgate::{Store, StoreError, Timestamp};
 
 use crate::settings::Settings;
 

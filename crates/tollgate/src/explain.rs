@@ -106,7 +106,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// nothing, and looks at every rule of the domain: for people, not for every request.
     ///
     /// ```
-    /// use tollgate::{EmbeddedStore, Fate, Limiter, rules, core::rule::Ask};
+    /// use tollgate::{Ask, EmbeddedStore, Fate, Limiter, rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(EmbeddedStore::new());

@@ -6,7 +6,7 @@
 //! `http` has layers for axum, tonic and hyper.
 //!
 //! ```
-//! use tollgate::core::rule::Ask;
+//! use tollgate::Ask;
 //! use tollgate::rules::{self, Format};
 //! use tollgate::{EmbeddedStore, Limiter};
 //!
@@ -67,6 +67,7 @@ pub mod scope;
 mod seen;
 mod semaphore;
 mod stats;
+pub mod store;
 mod wait;
 
 pub use admission::Admission;
@@ -90,7 +91,17 @@ pub use reserve::{MAX_LIFETIME, Reservation, ReservationError, TokenError};
 pub use reset::ResetError;
 pub use semaphore::{NoPermit, Semaphore, SemaphorePermit};
 pub use stats::Stats;
-pub use tollgate_core as core;
+pub use tollgate_core::algorithm::{
+    Anchor, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, Payment, SlidingLog,
+    SlidingWindow, Smooth, TokenBucket,
+};
+pub use tollgate_core::lock::{Fence, Lease, Owner};
+pub use tollgate_core::rule::{Ask, AskError, Attribute, RuleSet};
+pub use tollgate_core::{
+    Algorithm, Basis, Cost, Decision, KeyError, Limit, LimitError, LimitErrorKind, OnChange,
+    OnFull, ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError, Retry, Store, StoreError,
+    StoreErrorKind, Timestamp, Verdict,
+};
 pub use tollgate_embedded::EmbeddedStore;
 /// Limits how often a function runs: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in
 /// one attribute or in several, are one decision.
@@ -157,8 +168,8 @@ pub use tollgate_macros::limit;
 /// | `by = (from, to)` | values added to the name, each behind its length |
 /// | `wait = "5s"`, `wait = forever` | how long to wait for it; 10 s unless said |
 /// | `lease = "30s"` | its lease, which is renewed; that of the locks unless said |
-/// | `fence = name`, `guard = name` | the [`Fence`](core::lock::Fence) and the [`LockGuard`] by a name, for the body |
-/// | `owner = expr` | who holds it, an [`Owner`](core::lock::Owner); somebody new unless said |
+/// | `fence = name`, `guard = name` | the [`Fence`] and the [`LockGuard`] by a name, for the body |
+/// | `owner = expr` | who holds it, an [`Owner`]; somebody new unless said |
 /// | `locks = expr` | the [`Locks`], unless they are those of the [`scope`] |
 /// | `error = expr` | makes the function's error of a [`NotLocked`], where it is no `From` |
 ///

@@ -26,7 +26,7 @@ use crate::wait::{Gate, GateError};
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limiter, rules};
-/// use tollgate::core::rule::Ask;
+/// use tollgate::Ask;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(EmbeddedStore::new());
@@ -95,7 +95,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{EmbeddedStore, Limiter, Reason, rules, core::rule::Ask};
+    /// use tollgate::{Ask, EmbeddedStore, Limiter, Reason, rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(EmbeddedStore::new());
@@ -159,7 +159,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # use tollgate::{Ask, EmbeddedStore, Limiter, rules};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::new(EmbeddedStore::new());
     /// # limiter.set_rules(rules::load(
@@ -182,7 +182,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// [`Limiter::stats`] as a request nor told to observers.
     ///
     /// ```
-    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # use tollgate::{Ask, EmbeddedStore, Limiter, rules};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::new(EmbeddedStore::new());
     /// # limiter.set_rules(rules::load(
@@ -207,7 +207,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// algorithm is one counter. In an outage this process's share of the limit answers.
     ///
     /// ```
-    /// use tollgate::{EmbeddedStore, Limiter, core::{Limit, algorithm::TokenBucket}};
+    /// use tollgate::{EmbeddedStore, Limit, Limiter, TokenBucket};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(EmbeddedStore::new());
@@ -237,7 +237,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// counter. Two gates of one key do not share a line: clone one instead.
     ///
     /// ```
-    /// use tollgate::{EmbeddedStore, GateError, Limiter, core::{Limit, algorithm::{Concurrency, TokenBucket}}};
+    /// use tollgate::{Concurrency, EmbeddedStore, GateError, Limit, Limiter, TokenBucket};
     ///
     /// let limiter = Limiter::new(EmbeddedStore::new());
     ///

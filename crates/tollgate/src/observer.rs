@@ -21,7 +21,7 @@ use crate::decision::{Outage, Ruling};
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};
-/// use tollgate::{EmbeddedStore, Event, Limiter, Observer, core::{Limit, algorithm::SlidingLog}};
+/// use tollgate::{EmbeddedStore, Event, Limit, Limiter, Observer, SlidingLog};
 ///
 /// struct Refusals(Sender<u64>);
 ///

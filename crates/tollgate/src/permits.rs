@@ -20,7 +20,7 @@ use crate::decision::{Background, Job, OwnedCounter, Runner};
 /// back in the background.
 ///
 /// ```
-/// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+/// use tollgate::{Ask, EmbeddedStore, Limiter, rules};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(EmbeddedStore::new());

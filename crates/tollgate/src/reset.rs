@@ -23,7 +23,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// something to give back.
     ///
     /// ```
-    /// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// use tollgate::{Ask, EmbeddedStore, Limiter, rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(EmbeddedStore::new());

@@ -157,7 +157,7 @@ impl Scope {
     ) -> Self {
         let inner = Inner {
             limiter,
-            domain: Some(Arc::clone(domain)),
+            domain: Some(domain).filter(|domain| !domain.is_empty()).map(Arc::clone),
             ip: None,
             attributes: Vec::new(),
             request: Some(request),

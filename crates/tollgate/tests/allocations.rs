@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use common::{rule, rules, with};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::rule::Ask;
+use tollgate::Ask;
+use tollgate::TokenBucket;
 use tollgate::{EmbeddedStore, Limiter};
 
 #[global_allocator]

@@ -13,12 +13,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::*;
-use tollgate::core::algorithm::Concurrency;
-use tollgate::core::rule::declaration::{
-    Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule,
-};
-use tollgate::core::rule::declaration::{Subject, Value};
-use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::Concurrency;
+use tollgate::rules::declaration::{Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule};
+use tollgate::rules::declaration::{Subject, Value};
+use tollgate::{Ask, RuleSet};
 use tollgate::{Event, Fate, Limiter, Observer};
 
 const fn s(n: u64) -> Duration {
@@ -168,7 +166,7 @@ async fn a_shadow_rule_bans_in_its_shadow() {
     }
 }
 
-async fn twenty<S: tollgate::core::Store + 'static>(limiter: &Limiter<S>) {
+async fn twenty<S: tollgate::Store + 'static>(limiter: &Limiter<S>) {
     for _ in 0..20 {
         let _ = limiter.admit(&user("a")).await;
         ms(60).await;

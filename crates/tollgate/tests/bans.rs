@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::common::{Road, Way, backend, log, node, on, rule, settle, user};
 use tokio::time::Instant;
-use tollgate::core::rule::declaration::{Ban, Mode, Rule};
+use tollgate::rules::declaration::{Ban, Mode, Rule};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

@@ -12,16 +12,17 @@
 use std::time::Duration;
 
 use crate::common::{on, rule, rules, user, with};
-use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
-use tollgate::core::rule::declaration::{Mode, Rule};
-use tollgate::core::rule::{Ask, Attribute, RuleSet};
-use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, Key, Limit, MAX_VALUE, Store};
 use tollgate::redis::{Config, RedisStore};
+use tollgate::rules::declaration::{Mode, Rule};
 use tollgate::rules::{Format, load};
+use tollgate::store::{Key, MAX_VALUE};
+use tollgate::{Algorithm, Limit, Store};
+use tollgate::{Ask, Attribute, RuleSet};
+use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::{
     DenyCache, EmbeddedStore, Limiter, RateError, RateLimiter, RateType, ReservationError,
 };
+use tollgate_core::testing::Rng;
 use tollgate_harness::RedisServer;
 
 /// Runs a body on each store, each fresh.

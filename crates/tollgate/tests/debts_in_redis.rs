@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{log, rule, rules, user};
-use tollgate::core::{Answer, Key, Request, Store, StoreError, StoreErrorKind};
 use tollgate::redis::{Config, RedisStore};
+use tollgate::store::{Answer, Key, Request};
 use tollgate::{Limiter, Stats};
+use tollgate::{Store, StoreError, StoreErrorKind};
 use tollgate_harness::{RedisServer, Reply};
 
 /// A store whose wire can be cut.

@@ -13,14 +13,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::common::{TokioClock, Way, backend, backend_on, rule, rules, settle, user, with};
-use tollgate::core::algorithm::{
+use tollgate::RuleSet;
+use tollgate::rules::declaration::Mode;
+use tollgate::{Algorithm, OnFull, Retry, Verdict};
+use tollgate::{
     Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
-use tollgate::core::rule::RuleSet;
-use tollgate::core::rule::declaration::Mode;
-use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, OnFull, Retry, Verdict};
 use tollgate::{DenyCache, Limiter, Reservation, Source};
+use tollgate_core::testing::Rng;
 
 fn algorithms() -> Vec<Algorithm> {
     vec![

@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use crate::common::*;
-use tollgate::core::OnChange;
-use tollgate::core::rule::declaration::Rule;
+use tollgate::OnChange;
+use tollgate::rules::declaration::Rule;
 use tollgate::{Limiter, Reservation};
 
 fn edit(quota: &str, on_change: OnChange) -> Rule {

@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use crate::common::{Backend, backend};
 use tokio::time::Instant;
-use tollgate::core::algorithm::{FixedWindow, LeakyQueue, SlidingLog, TokenBucket};
-use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, Answer, Cost, Key, Limit, Request, Store, StoreError};
+use tollgate::store::{Answer, Key, Request};
+use tollgate::{Algorithm, Cost, Limit, Store, StoreError};
+use tollgate::{FixedWindow, LeakyQueue, SlidingLog, TokenBucket};
 use tollgate::{Limiter, NotAdmitted};
+use tollgate_core::testing::Rng;
 
 /// A store that is up to so many milliseconds away, each way.
 struct Far {

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::*;
-use tollgate::core::algorithm::{LeakyQueue, SlidingLog};
-use tollgate::core::rule::declaration::{Declaration, Domain, OnOutage, Rule};
-use tollgate::core::rule::{Ask, RuleSet};
-use tollgate::core::{OnChange, Store};
+use tollgate::rules::declaration::{Declaration, Domain, OnOutage, Rule};
+use tollgate::{Ask, RuleSet};
+use tollgate::{LeakyQueue, SlidingLog};
 use tollgate::{Limiter, Source};
+use tollgate::{OnChange, Store};
 
 /// A log by user with this guard, in thousandths.
 fn guarded(quota: &str, thousandths: u32) -> Rule {

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Road, Way, backend, left, node, rule, rules, settle, user, with};
-use tollgate::core::algorithm::Concurrency;
-use tollgate::core::rule::declaration::Rule;
-use tollgate::core::testing::ManualClock;
+use tollgate::Concurrency;
+use tollgate::rules::declaration::Rule;
 use tollgate::{EmbeddedStore, Limiter};
+use tollgate_core::testing::ManualClock;
 
 /// One at a time, with a lease of thirty seconds.
 fn alone() -> [Rule; 1] {

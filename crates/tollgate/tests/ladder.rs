@@ -14,10 +14,11 @@ use std::time::Duration;
 use crate::common::{
     Backend, Road, Way, backend, left, log, node, on, rule, rules, settle, user, with,
 };
-use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
-use tollgate::core::rule::declaration::{OnOutage, Rule};
-use tollgate::core::{Algorithm, Charge, Holder, Key, Limit, OnFull, Op};
+use tollgate::rules::declaration::{OnOutage, Rule};
+use tollgate::store::{Charge, Holder, Key, Op};
 use tollgate::{Admission, Limiter};
+use tollgate::{Algorithm, Limit, OnFull};
+use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 
 /// How many counters an outage has places for.
 const PLACES: u64 = 65_536;

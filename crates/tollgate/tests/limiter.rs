@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{Way, backend, log, on, rule, rules, settle, user, with};
-use tollgate::core::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
-use tollgate::core::rule::Ask;
-use tollgate::core::rule::RuleSet;
-use tollgate::core::rule::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Subject};
-use tollgate::core::{Limit, Retry, StoreErrorKind, Verdict};
+use tollgate::Ask;
+use tollgate::RuleSet;
+use tollgate::rules::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Subject};
+use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::{DenyCache, Fate, Limiter, Reason, Source, StaleRules};
+use tollgate::{Limit, Retry, StoreErrorKind, Verdict};
 
 fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<crate::common::TokioClock>>> {
     Limiter::builder(backend()).rules(set).build()
@@ -351,7 +351,7 @@ async fn two_versions_that_take_turns_refill_nothing() {
     // E28: a roll-out, where half of the nodes have the new rules.
     let store = backend();
     for algorithm in [TokenBucket.into(), SlidingLog.into(), FixedWindow::default().into()] {
-        let algorithm: tollgate::core::Algorithm = algorithm;
+        let algorithm: tollgate::Algorithm = algorithm;
         let name = algorithm.name();
         let set = |version, quota: &str| {
             rules(version, [with(rule(name, &["user"], &[quota]), algorithm)])

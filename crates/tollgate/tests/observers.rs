@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common::{Way, backend, log, rule, rules, user, with};
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::rule::declaration::{Ban, Mode};
+use tollgate::TokenBucket;
+use tollgate::rules::declaration::{Ban, Mode};
 use tollgate::{DenyCache, Event, Limiter, Observer};
 
 #[derive(Default)]

@@ -12,11 +12,9 @@ use std::time::Duration;
 
 use crate::common::{Backend, Road, Way, backend, rule, rules, settle, user, with};
 use tollgate::Limiter;
-use tollgate::core::algorithm::{
-    Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, TokenBucket,
-};
-use tollgate::core::testing::Rng;
-use tollgate::core::{Algorithm, Retry, Verdict};
+use tollgate::{Algorithm, Retry, Verdict};
+use tollgate::{Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, TokenBucket};
+use tollgate_core::testing::Rng;
 
 struct Node {
     way: Way,

@@ -11,10 +11,9 @@
 use crate::common::*;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use std::time::Duration;
-use tollgate::core::algorithm::*;
-use tollgate::core::rule::{Ask, declaration::*};
-use tollgate::core::{Limit, OnChange};
-use tollgate::*;
+use tollgate::Ask;
+use tollgate::rules::declaration::*;
+use tollgate::{Limit, OnChange};
 
 fn log(name: &str, quota: &str) -> Rule {
     with(rule(name, &["user"], &[quota]), SlidingLog)

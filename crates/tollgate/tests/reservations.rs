@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::common::{
     Road, TokioClock, Way, backend, backend_on, left, log, node, rule, rules, user,
 };
-use tollgate::core::rule::declaration::Rule;
-use tollgate::core::{StoreErrorKind, algorithm::FixedWindow};
+use tollgate::rules::declaration::Rule;
+use tollgate::{FixedWindow, StoreErrorKind};
 use tollgate::{Limiter, ReservationError, TokenError};
 
 #[tokio::test(start_paused = true)]

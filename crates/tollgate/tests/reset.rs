@@ -4,7 +4,7 @@
 
 use std::sync::mpsc::{Sender, channel};
 
-use tollgate::core::rule::Ask;
+use tollgate::Ask;
 use tollgate::rules::{self, Format};
 use tollgate::{EmbeddedStore, Event, Limiter, Observer};
 
@@ -46,11 +46,7 @@ async fn a_reset_counter_is_as_if_nobody_had_asked() {
 #[tokio::test]
 async fn throttled_keys_are_a_name_space_of_their_own() {
     let limiter = Limiter::new(EmbeddedStore::new());
-    let limit = tollgate::core::Limit::new(
-        tollgate::core::algorithm::TokenBucket,
-        "1 per 1h".parse().unwrap(),
-    )
-    .unwrap();
+    let limit = tollgate::Limit::new(tollgate::TokenBucket, "1 per 1h".parse().unwrap()).unwrap();
 
     assert!(limiter.throttle(b"k", &limit, 1).await.unwrap().passes());
     assert!(!limiter.throttle(b"k", &limit, 1).await.unwrap().passes());

@@ -11,9 +11,9 @@
 use std::sync::mpsc;
 
 use crate::common::{backend, log, rule, rules, user};
-use tollgate::core::rule::RuleSet;
-use tollgate::core::{Retry, Verdict};
+use tollgate::RuleSet;
 use tollgate::{EmbeddedStore, Limiter, Reason};
+use tollgate::{Retry, Verdict};
 
 #[tokio::test(start_paused = true)]
 async fn a_request_under_more_limits_than_can_be_charged_is_refused_and_charged_by_none() {

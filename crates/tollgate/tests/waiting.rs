@@ -13,10 +13,8 @@ use std::time::Duration;
 
 use crate::common::{Road, Way, backend, node, settle};
 use tokio::time::Instant;
-use tollgate::core::algorithm::{
-    FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, Smooth, TokenBucket,
-};
-use tollgate::core::{Algorithm, Limit, Store};
+use tollgate::{Algorithm, Limit, Store};
+use tollgate::{FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, Smooth, TokenBucket};
 use tollgate::{Gate, Limiter, NoPermit, NotAdmitted, RateLimiter, RateType, Semaphore, Shaper};
 
 fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {

@@ -34,10 +34,8 @@ pub(super) fn expand(arguments: &LockArguments, function: &ItemFn) -> TokenStrea
     let refuse = refuse(arguments, function);
     let returned = returned(function);
     let held = quote_spanned!(Span::mixed_site()=> held);
-    let fence = arguments
-        .fence
-        .as_ref()
-        .map(|name| quote!(let #name: ::tollgate::core::lock::Fence = #held.fence();));
+    let fence =
+        arguments.fence.as_ref().map(|name| quote!(let #name: ::tollgate::Fence = #held.fence();));
     let guard =
         arguments.guard.as_ref().map(|name| quote!(let #name: &::tollgate::LockGuard = #held;));
     let call = quote_spanned!(Span::mixed_site()=> call);

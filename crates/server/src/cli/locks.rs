@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use serde_json::json;
 use tollgate::Locks;
-use tollgate::core::lock::{LockHolder, LockKind};
+use tollgate::locks::{LockHolder, LockKind};
 use tollgate::redis::RedisStore;
 
 use super::redis::{LockStore, chain, plain, whoami};
@@ -281,7 +281,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::core::lock::LockName;
+    use tollgate::locks::LockName;
 
     use super::*;
 

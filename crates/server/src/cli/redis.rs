@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use tollgate::LockError;
-use tollgate::core::{StoreError, StoreErrorKind};
 use tollgate::redis::{Config, RedisStore, Warning};
+use tollgate::{StoreError, StoreErrorKind};
 
 use super::{Failure, complain};
 use crate::settings::secret;

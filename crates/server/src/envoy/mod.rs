@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use tollgate::Limiter;
-use tollgate::core::rule::RuleSet;
+use tollgate::RuleSet;
 use tollgate::envoy::EnvoyRules;
 
 use crate::rules::{LastGood, RuleSource};

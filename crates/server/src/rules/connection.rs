@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use tollgate::core::{StoreError, StoreErrorKind};
 use tollgate::redis::{AuxiliaryConnection, Config, ConnectError, RedisValue};
+use tollgate::{StoreError, StoreErrorKind};
 
 use super::RulesError;
 use super::stored::MAX_STORED;

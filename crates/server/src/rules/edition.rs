@@ -3,7 +3,7 @@
 //! Pure: bytes in, a rule set or an error with its place out. `docs/keys.md` describes the hash,
 //! `lua/read.lua` and `lua/put.lua` are its other readers; change them together.
 
-use tollgate::core::rule::RuleSet;
+use tollgate::RuleSet;
 use tollgate::rules::{self, Format};
 
 use super::RulesError;

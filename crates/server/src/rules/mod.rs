@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tollgate::core::rule::RuleSet;
+use tollgate::RuleSet;
 use tollgate::redis::ConnectError;
 use tollgate::rules::{self, Format, Problems};
 use tollgate::{Limiter, StaleRules};

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
+use tollgate::RuleSet;
 use tollgate::StaleRules;
-use tollgate::core::rule::RuleSet;
 use tollgate::redis::Config;
 use tollgate::rules::{self, Format};
 

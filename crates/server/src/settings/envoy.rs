@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
-use tollgate::core::rule::declaration;
 use tollgate::envoy::{self, Conduct};
+use tollgate::rules::declaration;
 
 use super::value::{from_text, words};
 use crate::protocols::grpc::{self, HeaderNames};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::time::Instant;
-use tollgate::core::rule::RuleSet;
+use tollgate::RuleSet;
 use tollgate::envoy::{Answer, Code, EnvoyRules};
 use tollgate::{Admission, Reason, Ruling};
 
@@ -263,7 +263,7 @@ impl RuleCounts {
         let Some((first, decision)) = findings.next() else { return };
         let table = self.table(ruling.version(), rules);
         let mut last = (first, decision.passes());
-        let add = |(rule, passes): (&tollgate::core::rule::ActiveRule, bool)| {
+        let add = |(rule, passes): (&tollgate::rules::ActiveRule, bool)| {
             let tally = table.tallies.get(rule.index()).unwrap_or(&self.others);
             tally.add(of_rule(outcome, passes), 1);
         };

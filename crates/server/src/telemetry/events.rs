@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use serde::Serialize;
 use tokio::sync::broadcast;
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::{Charge, Key, Limit, Quota};
+use tollgate::TokenBucket;
+use tollgate::store::{Charge, Key};
 use tollgate::{EmbeddedStore, Event, Observer};
+use tollgate::{Limit, Quota};
 
 use super::refusals::RefusalRecord;
 

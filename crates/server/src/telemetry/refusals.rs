@@ -11,7 +11,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Mutex;
 
 use serde::Serialize;
-use tollgate::core::rule::{Ask, Attribute};
+use tollgate::{Ask, Attribute};
 use tollgate::{Blocked, Reason, Ruling};
 
 use super::counts::Protocol;

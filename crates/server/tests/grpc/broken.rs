@@ -1,7 +1,7 @@
 //! Ten thousand requests, broken in every way, as bytes and as JSON: an answer or an error.
 
 use prost::Message;
-use tollgate::core::testing::Rng;
+use tollgate_core::testing::Rng;
 use tollgate_server::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate_server::protocols::grpc::{GrpcSettings, Metadata, RateLimits};
 

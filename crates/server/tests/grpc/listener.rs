@@ -2,8 +2,8 @@
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tollgate::core::rule::declaration::OnOutage;
 use tollgate::envoy::Conduct;
+use tollgate::rules::declaration::OnOutage;
 use tollgate_harness::RedisServer;
 use tollgate_server::Listener;
 use tollgate_server::settings::Settings;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::core::rule::declaration::OnOutage;
 use tollgate::envoy::Conduct;
 use tollgate::redis::{Config, RedisStore};
+use tollgate::rules::declaration::OnOutage;
 use tollgate_harness::RedisServer;
 use tollgate_server::protocols::grpc::GrpcSettings;
 

@@ -7,10 +7,10 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::net::TcpListener;
-use tollgate::core::testing::ManualClock;
-use tollgate::core::{Store, Timestamp};
 use tollgate::envoy::EnvoyRules;
 use tollgate::{EmbeddedStore, Limiter};
+use tollgate::{Store, Timestamp};
+use tollgate_core::testing::ManualClock;
 use tollgate_server::protocols::grpc::{GrpcSettings, routes};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::core::rule::declaration::Mode;
+use tollgate::rules::declaration::Mode;
 use tollgate_harness::RedisServer;
 use tollgate_server::settings::Settings;
 use tollgate_server::settings::rules_from::{RulesFrom, RulesLayout};

@@ -197,7 +197,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     /// layer was told.
     #[cfg(feature = "macros")]
     pub fn only_scope(self) -> ScopeLayer<S> {
-        ScopeLayer::new(self.with_scope().config)
+        ScopeLayer::of(self.with_scope().config)
     }
 
     /// Adds up to this much, drawn for each response, to the times that clients are told, so that

@@ -25,7 +25,7 @@ use crate::{Gate, NotAdmitted};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::core::{Limit, algorithm::TokenBucket};
+/// use tollgate::{Limit, TokenBucket};
 /// use tollgate::http::{OutboundError, OutboundLayer};
 /// use tollgate::{EmbeddedStore, Limiter};
 /// use tower::{Layer, ServiceExt, service_fn};

@@ -15,13 +15,13 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::ask::{Head, Want};
-use super::layer::Config;
+use super::layer::{Config, LimitLayer};
 use super::refusal::RefusalKind;
 use super::rulings::Rulings;
 use super::served::serve;
-use crate::Ruling;
 use crate::scope::{self, Scoped, Unseen};
 use crate::seen::Seen;
+use crate::{Limiter, Ruling};
 
 /// What is known of a request.
 pub(super) struct Facts<S> {
@@ -49,12 +49,13 @@ impl<S: Store + 'static> scope::Facts for Facts<S> {
     }
 }
 
-/// Judges nothing, and lets functions under `#[limit]` find the limiter and the request. Made by
-/// [`LimitLayer::only_scope`](super::LimitLayer::only_scope).
+/// Lets functions under `#[limit]` find the limiter and the request. It charges nothing itself.
+///
+/// [`LimitLayer::only_scope`] makes one that also knows a domain, proxies to trust, and attributes.
 ///
 /// ```
 /// use axum::{Router, routing::post};
-/// use tollgate::http::{LimitLayer, Peer};
+/// use tollgate::http::{Peer, ScopeLayer};
 /// use tollgate::{EmbeddedStore, Limiter, Refused, limit};
 /// use tower::ServiceExt;
 ///
@@ -65,9 +66,7 @@ impl<S: Store + 'static> scope::Facts for Facts<S> {
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(EmbeddedStore::new());
-/// let app: Router = Router::new()
-///     .route("/login", post(login))
-///     .layer(LimitLayer::new(limiter, "shop").only_scope());
+/// let app: Router = Router::new().route("/login", post(login)).layer(ScopeLayer::new(limiter));
 ///
 /// let request = || {
 ///     let peer = Peer::from(([203, 0, 113, 9], 4711));
@@ -83,8 +82,15 @@ pub struct ScopeLayer<S = EmbeddedStore> {
     config: Arc<Config<S>>,
 }
 
+impl<S: Store + 'static> ScopeLayer<S> {
+    /// A layer that provides this limiter. Functions that name a rule also name its domain.
+    pub fn new(limiter: Limiter<S>) -> Self {
+        LimitLayer::new(limiter, "").only_scope()
+    }
+}
+
 impl<S> ScopeLayer<S> {
-    pub(super) const fn new(config: Arc<Config<S>>) -> Self {
+    pub(super) const fn of(config: Arc<Config<S>>) -> Self {
         Self { config }
     }
 }

@@ -31,9 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate_core::lock::{
-    Durability, Fence, Lease, LockHolder, LockKind, LockName, LockStore, MAX_LABEL, Owner, Page,
-};
+use tollgate_core::lock::{Fence, Lease, MAX_LABEL, Owner};
 
 pub use error::LockError;
 pub use guard::{LockGuard, Loss, Protected, Release};
@@ -41,6 +39,10 @@ pub use hold::LockState;
 pub use line::Waiter;
 #[cfg(feature = "macros")]
 pub use not_locked::{NotLocked, NotLockedKind};
+pub use tollgate_core::lock::{
+    Durability, HoldId, LeaseError, LockHolder, LockKind, LockName, LockNameError, LockStore,
+    OwnerError, Page, Replicas,
+};
 
 use crate::chance::{self, Names};
 use crate::clock::{self, after};

@@ -123,7 +123,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// use tollgate::{Ask, EmbeddedStore, Limiter, rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(EmbeddedStore::new());
@@ -186,7 +186,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::{EmbeddedStore, Limiter, ReservationError, rules, core::rule::Ask};
+    /// # use tollgate::{Ask, EmbeddedStore, Limiter, ReservationError, rules};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::new(EmbeddedStore::new());
     /// # limiter.set_rules(rules::load(
@@ -220,7 +220,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # use tollgate::{Ask, EmbeddedStore, Limiter, rules};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::new(EmbeddedStore::new());
     /// # limiter.set_rules(rules::load(
@@ -298,7 +298,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::{EmbeddedStore, Limiter, rules, core::rule::Ask};
+    /// # use tollgate::{Ask, EmbeddedStore, Limiter, rules};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::new(EmbeddedStore::new());
     /// # limiter.set_rules(rules::load(
@@ -323,7 +323,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tollgate::{EmbeddedStore, Limiter, TokenError, rules, core::rule::Ask};
+    /// # use tollgate::{Ask, EmbeddedStore, Limiter, TokenError, rules};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::new(EmbeddedStore::new());
     /// # limiter.set_rules(rules::load(

@@ -43,6 +43,10 @@ use tollgate_core::rule::declaration::Declaration;
 use node::Node;
 use problem::At;
 pub use problem::{Problem, Problems};
+pub use tollgate_core::rule::{
+    ActiveBan, ActiveLimit, ActiveRule, LimitKind, NetworkError, Place, RuleError, bounds,
+    declaration,
+};
 
 /// A JSON Schema (draft 2020-12) of rule files, for editors and other tools.
 ///

@@ -25,7 +25,7 @@ use crate::decision::{Background, OwnedCounter, Runner};
 /// One counter at which callers wait. Clones share the line.
 ///
 /// ```
-/// use tollgate::{EmbeddedStore, Limiter, core::{Limit, algorithm::TokenBucket}};
+/// use tollgate::{EmbeddedStore, Limit, Limiter, TokenBucket};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -101,7 +101,7 @@ impl<S: Store + 'static> Gate<S> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{EmbeddedStore, Limiter, NotAdmitted, core::{Limit, algorithm::SlidingLog}};
+    /// use tollgate::{EmbeddedStore, Limit, Limiter, NotAdmitted, SlidingLog};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

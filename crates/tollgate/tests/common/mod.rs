@@ -15,12 +15,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::core::algorithm::SlidingLog;
-use tollgate::core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
-use tollgate::core::rule::{Ask, RuleSet};
-use tollgate::core::{
-    Algorithm, Answer, Clock, Key, Request, Store, StoreError, StoreErrorKind, Timestamp,
-};
+use tollgate::SlidingLog;
+use tollgate::rules::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
+use tollgate::store::{Answer, Clock, Key, Request};
+use tollgate::{Algorithm, Store, StoreError, StoreErrorKind, Timestamp};
+use tollgate::{Ask, RuleSet};
 use tollgate::{EmbeddedStore, Limiter};
 
 /// Tokio's clock, which tests can pause.

@@ -1,7 +1,7 @@
 //! Ten thousand files, broken in every way: an error with a place, or rules that can be asked.
 
-use tollgate::core::testing::Rng;
 use tollgate::envoy::{Entry, EnvoyRules};
+use tollgate_core::testing::Rng;
 
 const WHOLE: &str = r#"domain: shop
 descriptors:

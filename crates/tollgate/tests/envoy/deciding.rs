@@ -4,12 +4,12 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use tollgate::core::Timestamp;
-use tollgate::core::testing::ManualClock;
+use tollgate::Timestamp;
 use tollgate::envoy::{
     Call, CallError, Code, Conduct, Descriptor, Entry, EnvoyRules, MAX_ENTRIES, Unit,
 };
 use tollgate::{Blocked, EmbeddedStore, Event, Limiter, Observer, Reason, StaleRules};
+use tollgate_core::testing::ManualClock;
 
 use crate::support::{NOW, ask, ask_as, d, entries, limiter, rules, told};
 

@@ -1,7 +1,7 @@
 //! Which rule a request finds: sentence by sentence, and against a matcher that looks at everything.
 
-use tollgate::core::testing::Rng;
 use tollgate::envoy::{Entry, EnvoyRules};
+use tollgate_core::testing::Rng;
 
 use crate::support::{entries, rules};
 

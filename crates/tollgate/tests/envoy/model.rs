@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::core::testing::{ManualClock, Rng};
-use tollgate::core::{Clock, Timestamp};
+use tollgate::Timestamp;
 use tollgate::envoy::{Charge, Conduct, EnvoyRules, Mode, Override, RateLimit, Unit};
+use tollgate::store::Clock;
 use tollgate::{EmbeddedStore, Limiter};
+use tollgate_core::testing::{ManualClock, Rng};
 
 use crate::support::{Asked, NOW, ask_as, d, entries, told};
 

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate::core::StoreErrorKind;
-use tollgate::core::rule::declaration::OnOutage;
+use tollgate::StoreErrorKind;
 use tollgate::envoy::{CallError, Charge, Conduct, EnvoyRules};
+use tollgate::rules::declaration::OnOutage;
 use tollgate::{DenyCache, Limiter};
 
 use crate::common::{Road, Way, backend, settle};

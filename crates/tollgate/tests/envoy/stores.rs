@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::core::Store;
-use tollgate::core::testing::Rng;
+use tollgate::Store;
 use tollgate::envoy::{Charge, Code, Conduct, EnvoyRules};
 use tollgate::redis::{Config, RedisStore};
 use tollgate::{DenyCache, EmbeddedStore, Limiter};
+use tollgate_core::testing::Rng;
 use tollgate_harness::RedisServer;
 
 use crate::support::{Asked, ask, ask_as, d, told};

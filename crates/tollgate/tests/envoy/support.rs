@@ -1,12 +1,12 @@
 //! Short ways to ask.
 
-use tollgate::core::Store;
-use tollgate::core::Timestamp;
-use tollgate::core::testing::ManualClock;
+use tollgate::Store;
+use tollgate::Timestamp;
 use tollgate::envoy::{
     Answer, Call, CallError, Code, Conduct, Descriptor, Entry, EnvoyRules, Override, Unit,
 };
 use tollgate::{EmbeddedStore, Limiter};
+use tollgate_core::testing::ManualClock;
 
 /// 2023-11-14T22:13:20Z: 20 s into a minute, 800 s into an hour.
 pub(crate) const NOW: u64 = 1_700_000_000;

@@ -4,8 +4,8 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate::core::testing::Rng;
 use tollgate::http::{LimitLayer, Trust};
+use tollgate_core::testing::Rng;
 
 use crate::common::{rule, rules};
 use crate::wire::{Server, limiter, serve};

@@ -1,9 +1,9 @@
 //! What a client is told that may not pass.
 
 use serde_json::{Value, json};
-use tollgate::core::rule::RuleSet;
-use tollgate::core::rule::declaration::{Ban, Declaration, Domain, OnOutage, Subject};
+use tollgate::RuleSet;
 use tollgate::http::{LimitLayer, RefusalKind};
+use tollgate::rules::declaration::{Ban, Declaration, Domain, OnOutage, Subject};
 use tollgate::{DenyCache, Limiter};
 
 use crate::common::{Road, Way, backend, rule, rules, settle};

@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::routing::get;
-use tollgate::core::rule::RuleSet;
+use tollgate::RuleSet;
 use tollgate::http::LimitLayer;
 
 use crate::common::{on, rule, rules};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::EmbeddedStore;
 use tollgate::Limiter;
-use tollgate::core::algorithm::{Concurrency, FixedWindow, TokenBucket};
-use tollgate::core::testing::{ManualClock, Rng};
 use tollgate::http::{Legacy, LimitLayer, Tell};
+use tollgate::{Concurrency, FixedWindow, TokenBucket};
+use tollgate_core::testing::{ManualClock, Rng};
 
 use crate::common::{on, rule, rules, with};
 use crate::wire::{Reply, limiter, serve};

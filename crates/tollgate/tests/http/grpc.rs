@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
-use tollgate::core::rule::RuleSet;
-use tollgate::core::rule::declaration::{Declaration, Domain, Subject};
+use tollgate::RuleSet;
 use tollgate::http::LimitLayer;
+use tollgate::rules::declaration::{Declaration, Domain, Subject};
 use tonic::Code;
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Endpoint, Server};
@@ -72,7 +72,7 @@ async fn who_is_blocked_has_no_permission() {
 #[tokio::test]
 async fn a_stream_holds_its_permit_until_it_is_dropped() {
     let slots = rule("slots", &[], &["1 per 1h"]);
-    let set = rules(1, [crate::common::with(slots, tollgate::core::algorithm::Concurrency)]);
+    let set = rules(1, [crate::common::with(slots, tollgate::Concurrency)]);
     let limiter = limiter(set);
     let mut client = client(LimitLayer::new(limiter.clone(), "shop")).await;
 
@@ -80,7 +80,7 @@ async fn a_stream_holds_its_permit_until_it_is_dropped() {
     assert_eq!(client.check(check()).await.unwrap_err().code(), Code::ResourceExhausted);
     drop(watch);
 
-    let ask = tollgate::core::rule::Ask::new("shop");
+    let ask = tollgate::Ask::new("shop");
     crate::wire::until(|| async { limiter.peek(&ask).await.passes() }).await;
     client.check(check()).await.unwrap();
 }

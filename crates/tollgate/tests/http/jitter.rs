@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tollgate::core::algorithm::FixedWindow;
+use tollgate::FixedWindow;
 use tollgate::http::{Legacy, LimitLayer};
 
 use crate::common::{rule, rules, with};

@@ -2,9 +2,9 @@
 
 use axum::routing::get;
 use axum::{Extension, Router};
-use tollgate::core::rule::RuleSet;
-use tollgate::core::rule::declaration::{Declaration, Domain};
+use tollgate::RuleSet;
 use tollgate::http::{LimitLayer, Rulings};
+use tollgate::rules::declaration::{Declaration, Domain};
 
 use crate::common::{rule, rules};
 use crate::wire::{limiter, serve_app};

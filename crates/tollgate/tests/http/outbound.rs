@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::core::algorithm::{FixedWindow, TokenBucket};
-use tollgate::core::{Algorithm, Limit};
 use tollgate::http::{OutboundError, OutboundLayer};
+use tollgate::{Algorithm, Limit};
+use tollgate::{FixedWindow, TokenBucket};
 use tollgate::{Gate, Limiter, NotAdmitted};
 use tower::{Layer, ServiceExt, service_fn};
 

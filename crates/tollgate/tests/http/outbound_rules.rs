@@ -12,10 +12,10 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tollgate::core::Store;
-use tollgate::core::algorithm::{Concurrency, LeakyQueue};
-use tollgate::core::rule::declaration::{OnOutage, Rule};
+use tollgate::Store;
 use tollgate::http::{OutboundError, OutboundRulesLayer, RefusalKind};
+use tollgate::rules::declaration::{OnOutage, Rule};
+use tollgate::{Concurrency, LeakyQueue};
 use tollgate::{DenyCache, Limiter};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -155,7 +155,7 @@ async fn a_permit_is_held_until_the_body_of_the_response_ends() {
     };
     let is_free = || async {
         let host = server.address.ip().to_string();
-        let ask = tollgate::core::rule::Ask::new("shop").with("host", &host).unwrap();
+        let ask = tollgate::Ask::new("shop").with("host", &host).unwrap();
         limiter.peek(&ask).await.passes()
     };
 

@@ -9,11 +9,11 @@ use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, Notify, mpsc};
+use tollgate::Concurrency;
 use tollgate::Limiter;
-use tollgate::core::Store;
-use tollgate::core::algorithm::Concurrency;
-use tollgate::core::rule::{Ask, RuleSet};
+use tollgate::Store;
 use tollgate::http::LimitLayer;
+use tollgate::{Ask, RuleSet};
 
 use crate::common::{Way, backend, rule, rules, with};
 use crate::wire::{Server, limiter, serve_app, until};

@@ -8,10 +8,10 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, Response};
 use tollgate::Limiter;
-use tollgate::core::algorithm::{LeakyQueue, TokenBucket};
-use tollgate::core::rule::RuleSet;
-use tollgate::core::{Limit, Store};
+use tollgate::RuleSet;
 use tollgate::http::{LimitLayer, OutboundLayer, OutboundRulesLayer};
+use tollgate::{LeakyQueue, TokenBucket};
+use tollgate::{Limit, Store};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::common::{Way, backend, rule, rules, with};

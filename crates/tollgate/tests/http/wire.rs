@@ -7,11 +7,11 @@ use axum::Router;
 use axum::routing::any;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate::core::Store;
-use tollgate::core::rule::RuleSet;
-use tollgate::core::testing::ManualClock;
+use tollgate::RuleSet;
+use tollgate::Store;
 use tollgate::http::LimitLayer;
 use tollgate::{EmbeddedStore, Limiter};
+use tollgate_core::testing::ManualClock;
 
 /// A store whose time stands still.
 pub(crate) type Still = EmbeddedStore<ManualClock>;

@@ -6,12 +6,13 @@ use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use tollgate::core::lock::{Fence, LockStore, Owner};
+use tollgate::locks::LockStore;
 use tollgate::scope::{self, LockScope};
 use tollgate::{
     EmbeddedStore, Limiter, LockError, LockState, Locks, NotLocked, NotLockedKind, Refused, limit,
     lock,
 };
+use tollgate::{Fence, Owner};
 
 use crate::stage::{Stage, brisk, on_both_stores, until};
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use tollgate::core::lock::{Durability, LockNameError, Replicas};
+use tollgate::locks::{Durability, LockNameError, Replicas};
 use tollgate::{Event, LockError, LockEvent, LockState, Observer, Protected, Release};
 
 use crate::stage::{Stage, brisk, on_both_stores, until};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use tollgate::core::testing::Rng;
+use tollgate_core::testing::Rng;
 
 use crate::stage::{Embedded, Redis, Stage};
 

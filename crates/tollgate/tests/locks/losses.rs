@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::core::lock::Lease;
-use tollgate::core::testing::Rng;
+use tollgate::Lease;
 use tollgate::redis::RedisStore;
 use tollgate::{LockGuard, Locks, Release};
+use tollgate_core::testing::Rng;
 use tollgate_harness::{Direction, Fault, FaultProxy, RedisServer, Reply};
 
 use crate::stage::patient;

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use tollgate::core::lock::Lease;
+use tollgate::Lease;
 use tollgate::redis::RedisStore;
 use tollgate::{LockState, Locks, Release};
 use tollgate_harness::{RedisServer, Reply, ServerClock};

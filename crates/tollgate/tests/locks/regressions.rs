@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use tollgate::core::lock::{LockName, LockStore};
+use tollgate::locks::{LockName, LockStore};
 use tollgate::{EmbeddedStore, LockError, LockState, Locks, Release};
 use tollgate_harness::{Direction, Fault, FaultProxy, RedisServer, Reply};
 
@@ -260,15 +260,15 @@ async fn a_holder_that_died_before_its_first_renewal_is_outlived() {
     let stage = Redis::new().await;
     let dead = stage.way().await;
     let (name, owner) = (LockName::new("a").unwrap(), Locks::new(stage.way().await).owner());
-    let ask = tollgate::core::lock::Acquire {
+    let ask = tollgate_core::lock::Acquire {
         name: &name,
-        kind: tollgate::core::lock::LockKind::Reentrant,
+        kind: tollgate::locks::LockKind::Reentrant,
         owner: &owner,
-        hold: tollgate::core::lock::HoldId::new(1),
+        hold: tollgate_core::lock::HoldId::new(1),
         lease: brisk(),
         delay: Duration::ZERO,
         label: "dead",
-        durability: tollgate::core::lock::Durability::Primary,
+        durability: tollgate::locks::Durability::Primary,
     };
     dead.acquire(&ask).await.unwrap();
     drop(dead);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::core::testing::Rng;
 use tollgate::redis::RedisStore;
 use tollgate::{LockError, Locks, Protected};
+use tollgate_core::testing::Rng;
 use tollgate_harness::{FaultProxy, RedisServer};
 
 use crate::stage::patient;

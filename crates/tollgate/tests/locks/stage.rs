@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::core::lock::{
-    Acquire, AcquireOutcome, Lease, LockHolder, LockName, LockStore, Page, Release,
-    ReleaseNotifier, ReleaseOutcome, Renew, RenewOutcome,
-};
-use tollgate::core::{StoreError, StoreErrorKind};
+use tollgate::Lease;
 use tollgate::redis::{Config, RedisStore};
 use tollgate::{EmbeddedStore, Locks, LocksBuilder};
+use tollgate::{StoreError, StoreErrorKind};
+use tollgate_core::lock::{
+    Acquire, AcquireOutcome, LockHolder, LockName, LockStore, Page, Release, ReleaseNotifier,
+    ReleaseOutcome, Renew, RenewOutcome,
+};
 use tollgate_harness::RedisServer;
 
 /// A store, and any number of processes on it.

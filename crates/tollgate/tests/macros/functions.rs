@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use tollgate::core::testing::ManualClock;
 use tollgate::{EmbeddedStore, Limiter, Refused, RefusedKind, limit, scope};
+use tollgate_core::testing::ManualClock;
 
 use crate::wire::Still;
 

@@ -5,9 +5,10 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tollgate::core::rule::declaration::{Subject, Value};
-use tollgate::core::rule::{RuleSet, declaration};
+use tollgate::RuleSet;
 use tollgate::http::{LimitLayer, Trust};
+use tollgate::rules::declaration;
+use tollgate::rules::declaration::{Subject, Value};
 use tollgate::{Limiter, Refused, limit};
 
 use crate::common::{rule, rules};

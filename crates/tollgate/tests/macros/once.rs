@@ -3,11 +3,11 @@
 use axum::Router;
 use axum::routing::get;
 use tollgate::Refused;
-use tollgate::core::rule::declaration::{Declaration, Domain, Mode};
-use tollgate::core::rule::{Ask, RuleSet};
-use tollgate::core::testing::ManualClock;
 use tollgate::http::LimitLayer;
+use tollgate::rules::declaration::{Declaration, Domain, Mode};
+use tollgate::{Ask, RuleSet};
 use tollgate::{EmbeddedStore, Limiter, limit};
+use tollgate_core::testing::ManualClock;
 
 use crate::common::{Way, backend, on, rule, rules};
 use crate::wire::{limiter, serve_app};
@@ -23,7 +23,7 @@ async fn own_limit_too() -> Result<&'static str, Refused> {
     Ok("welcome")
 }
 
-fn all() -> tollgate::core::rule::declaration::Rule {
+fn all() -> tollgate::rules::declaration::Rule {
     rule("login", &["ip"], &["3 per 1h"])
 }
 

@@ -28,7 +28,7 @@ fn nested(depth: u8) -> Result<u8, Refused> {
 }
 
 /// Runs `hang` until it has begun; ends it when the sender is dropped.
-async fn begin<S: tollgate::core::Store + 'static>(
+async fn begin<S: tollgate::Store + 'static>(
     limiter: &Limiter<S>,
 ) -> (tokio::task::JoinHandle<Result<(), Refused>>, oneshot::Sender<()>) {
     let (entered, has_entered) = oneshot::channel();
@@ -39,7 +39,7 @@ async fn begin<S: tollgate::core::Store + 'static>(
 }
 
 /// Whether `hang` would begin now.
-async fn is_free<S: tollgate::core::Store + 'static>(limiter: &Limiter<S>) -> bool {
+async fn is_free<S: tollgate::Store + 'static>(limiter: &Limiter<S>) -> bool {
     let (entered, _entered) = oneshot::channel();
     let (_, ended) = oneshot::channel();
     scope::with(limiter, hang(entered, ended)).await.is_ok()

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::core::rule::Ask;
-use tollgate::core::rule::declaration::{Ban, Mode, OnOutage, Subject, Value};
-use tollgate::core::rule::{RuleSet, declaration};
+use tollgate::Ask;
+use tollgate::RuleSet;
+use tollgate::rules::declaration;
+use tollgate::rules::declaration::{Ban, Mode, OnOutage, Subject, Value};
 use tollgate::scope::{self, Scope};
 use tollgate::{Blocked, EmbeddedStore, Limiter, Refused, RefusedKind, limit};
 

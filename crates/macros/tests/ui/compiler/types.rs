@@ -1,4 +1,4 @@
-use tollgate::core::Store;
+use tollgate::Store;
 use tollgate::{Limiter, Refused, limit};
 
 struct User;

@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use clap::Args;
 use rustix::process::Signal;
-use tollgate::core::lock::{Durability, Lease, Owner, Replicas};
+use tollgate::locks::{Durability, Replicas};
 use tollgate::redis::RedisStore;
+use tollgate::{Lease, Owner};
 use tollgate::{LockError, LockGuard, Locks, Release};
 
 pub(super) use command::exec;

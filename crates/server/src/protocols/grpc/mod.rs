@@ -29,7 +29,7 @@ mod settings;
 mod wire;
 
 use tollgate::Limiter;
-use tollgate::core::Store;
+use tollgate::Store;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};

@@ -11,10 +11,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate::core::rule::{Ask, AskError};
-use tollgate::core::{Cost, Store};
 use tollgate::envoy::{CallError, Code, Unit};
 use tollgate::{Admission, Finding, Limiter};
+use tollgate::{Ask, AskError};
+use tollgate::{Cost, Store};
 
 use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_response::{

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::core::Store;
+use tollgate::Store;
 use tollgate::envoy::{Answer, Call, CallError, Descriptor, Entry, MAX_ENTRIES};
 use tollgate::{Explanation, Limiter};
 use tonic::metadata::MetadataValue;

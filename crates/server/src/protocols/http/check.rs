@@ -8,9 +8,9 @@ use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json as object;
 use tokio::task::yield_now;
-use tollgate::core::rule::Ask;
-use tollgate::core::{Store as _, Timestamp};
+use tollgate::Ask;
 use tollgate::{Admission, MAX_LIFETIME};
+use tollgate::{Store as _, Timestamp};
 
 use super::wire::{self, BatchRequest, CheckAnswer, CheckRequest};
 use super::write;

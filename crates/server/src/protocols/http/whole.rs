@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tollgate::Admission;
-use tollgate::core::Store as _;
+use tollgate::Store as _;
 
 use super::wire::{self, CheckAnswer, CheckRequest};
 use super::{check, token, write};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use tollgate::core::rule::{Ask, AskError};
 use tollgate::{Admission, Blocked, Finding, Source};
+use tollgate::{Ask, AskError};
 
 use crate::http::problem::Problem;
 use crate::state::millis_up;

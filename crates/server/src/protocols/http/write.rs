@@ -113,7 +113,7 @@ fn text(text: &str, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::core::rule::Ask;
+    use tollgate::Ask;
     use tollgate::rules::{self, Format};
     use tollgate::{EmbeddedStore, Limiter};
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate::core::{Limit, Verdict};
 use tollgate::{Admission, ResetError};
+use tollgate::{Limit, Verdict};
 
 use super::reply::{self, RespVersion};
 use super::session::{CommandWords, nth, read_ask, refusal};
@@ -125,7 +125,7 @@ impl StoreCommand {
 
 const NO_RULES: &str = "UNAVAILABLE no rules have been loaded yet";
 
-fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::core::rule::Ask<'_>, String> {
+fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::Ask<'_>, String> {
     let domain = words.first().map(|word| &**word).unwrap_or_default();
     let (pairs, _) = words.get(1..).unwrap_or_default().as_chunks::<2>();
     read_ask(domain, cost, pairs.iter().map(|[name, value]| (&**name, &**value)))

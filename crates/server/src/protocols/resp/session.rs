@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate::core::rule::Ask;
-use tollgate::core::{Charge, Key};
+use tollgate::Ask;
+use tollgate::store::{Charge, Key};
 use tollgate::throttle_key;
 
 use super::ask;
@@ -331,8 +331,8 @@ fn throttle(
 }
 
 /// Record of a refused `CL.THROTTLE`; its time is read from the store when the batch ends.
-pub(super) fn refusal(key: &[u8], decision: &tollgate::core::Decision) -> RefusalRecord {
-    use tollgate::core::{Retry, Verdict};
+pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecord {
+    use tollgate::{Retry, Verdict};
     RefusalRecord {
         at_us: 0,
         protocol: Protocol::Throttle.name(),

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use tollgate::core::algorithm::TokenBucket;
-use tollgate::core::{Decision, Limit, Quota, Retry, Verdict};
+use tollgate::TokenBucket;
+use tollgate::{Decision, Limit, Quota, Retry, Verdict};
 
 use super::reply;
 

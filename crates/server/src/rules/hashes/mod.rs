@@ -170,7 +170,7 @@ impl Hashes {
     async fn version(
         &self,
         line: &mut RulesConnection,
-        set: &tollgate::core::rule::RuleSet,
+        set: &tollgate::RuleSet,
         applies: u64,
     ) -> Result<u64, RulesError> {
         let text = tollgate::rules::write(set.declaration(), Format::Yaml);

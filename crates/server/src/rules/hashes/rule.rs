@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use tollgate::core::algorithm::{FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
-use tollgate::core::rule::declaration::{Limitation, Mode, Pattern, Rule, Value};
-use tollgate::core::{Algorithm, Quota};
+use tollgate::rules::declaration::{Limitation, Mode, Pattern, Rule, Value};
+use tollgate::{Algorithm, Quota};
+use tollgate::{FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
 
 use crate::rules::edition::shown;
 
@@ -222,8 +222,8 @@ pub(super) fn unquoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::core::rule::RuleSet;
-    use tollgate::core::rule::declaration::{Declaration, Domain};
+    use tollgate::RuleSet;
+    use tollgate::rules::declaration::{Declaration, Domain};
     use tollgate::rules::{Format, write};
 
     use super::*;

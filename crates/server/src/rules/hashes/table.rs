@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tollgate::core::rule::bounds::MAX_RULES;
-use tollgate::core::rule::declaration::{Declaration, Domain};
-use tollgate::core::rule::{RuleError, RuleSet};
+use tollgate::RuleSet;
 use tollgate::redis::RedisValue;
+use tollgate::rules::RuleError;
+use tollgate::rules::bounds::MAX_RULES;
+use tollgate::rules::declaration::{Declaration, Domain};
 
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
