@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a silent server is waited for: a test that hangs should fail instead.
+/// The longest wait for a silent server: a test that hangs should fail instead.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Nothing a test stores is longer; a corrupted length must not become an allocation.
 const MAX_LENGTH: usize = 64 << 20;
 /// Redis itself nests no deeper than the scripts of a test do.
 const MAX_DEPTH: usize = 32;
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A simple string such as `OK`.

@@ -1,4 +1,4 @@
-//! What a server occupies alone while it lives: a directory and a port.
+//! A directory and a port that one server has to itself.
 
 use std::fs::DirBuilder;
 use std::io;

@@ -79,7 +79,7 @@ fn all(
 }
 
 impl FunctionLimits {
-    /// What a function has one of.
+    /// The one value that a function has, whichever attribute gives it.
     pub(crate) fn only<T>(&self, of: impl Fn(&LimitArguments) -> Option<&T>) -> Option<&T> {
         self.attributes.iter().find_map(of)
     }
@@ -153,7 +153,7 @@ fn is_limit(attribute: &Attribute) -> bool {
     is_ours(attribute, "limit")
 }
 
-/// Whether this is our attribute of that name, as far as can be seen.
+/// True when this is our attribute of that name, as far as a macro can see.
 pub(crate) fn is_ours(attribute: &Attribute, name: &str) -> bool {
     let path = attribute.path();
     let mut names = path.segments.iter().map(|segment| &segment.ident);

@@ -9,7 +9,7 @@ pub(crate) fn nearest<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance <= most).then_some(word)
 }
 
-/// How many letters have to be added, dropped or changed to make one word of the other.
+/// The edit distance: letters to add, drop or change to make one word of the other.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -47,9 +47,9 @@ pub const FURTHEST_US: u64 = 12 * MAX_AHEAD_US;
 pub struct BucketPlan {
     /// The largest cost that can ever pass at once.
     pub capacity: u64,
-    /// How long permits take.
+    /// The time that permits take.
     pub rate: Rate,
-    /// How long the whole capacity takes.
+    /// The time that the whole capacity takes.
     pub full: Span,
 }
 
@@ -58,11 +58,11 @@ pub struct BucketPlan {
 pub struct Bucket {
     /// The arrival time, counted from the epoch.
     pub arrival: Span,
-    /// Whether the arrival time is legitimately more than a full burst ahead.
+    /// The reason why the arrival time may lie more than a full burst ahead.
     pub ahead: Ahead,
 }
 
-/// Why an arrival time lies more than a full burst ahead, and since which write.
+/// The reason why an arrival time lies more than a full burst ahead, and since which write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
     /// It does not; if it seems to, the clock stepped back.
@@ -306,7 +306,7 @@ impl BucketPlan {
     }
 }
 
-/// What a charge is still worth: its cost less what has drained since; while grants in the
+/// The worth of a charge now: its cost less what has drained since; while grants in the
 /// future are taken, only the last of them can be given back.
 fn credit(
     plan: &BucketPlan,
@@ -383,7 +383,7 @@ macro_rules! bucket_step {
 bucket_step!(TokenBucket);
 bucket_step!(LeakyMeter);
 
-/// What a kind of bucket does its own way.
+/// The steps in which the kinds of bucket differ.
 pub(super) struct BucketSteps {
     pub(super) take: Take,
     pub(super) credit: Credit,

@@ -2,7 +2,7 @@
 //!
 //! The state is the next free departure, kept as in `bucket.rs`. A charge departs then (or now,
 //! when the line is empty) and occupies the time its cost takes. The burst is the number of
-//! places in the line behind whoever is departing: with a burst of Q, at most Q wait.
+//! places in the queue behind the departing charge: with a burst of Q, at most Q wait.
 //!
 //! Bound: departures i and i + n lie at least n / rate apart, rounded down to the microsecond;
 //! never more than Q wait.

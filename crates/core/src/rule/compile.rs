@@ -320,7 +320,7 @@ pub(super) fn limit_name(limitation: &Limitation) -> String {
     limitation.name.clone().unwrap_or_else(|| limitation.quota.period_text())
 }
 
-/// What kind of rule it is: as declared, else by what it matches and counts.
+/// The scenario of a rule: as declared, else by what it matches and counts.
 pub(super) fn scenario(rule: &Rule) -> Scenario {
     let matches = |name: &str| rule.matches.iter().any(|(matched, _)| matched == name);
     let by = |name: &str| rule.by.iter().any(|attribute| attribute == name);

@@ -14,7 +14,7 @@ use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
 use super::matching::{ApplicableRule, ApplicableRules, Match, find_applicable, replacers};
 use crate::Request;
 
-/// What the rules of a domain say about an ask. Said where the caller wants it, as charges are too
+/// Judges an ask by the rules of a domain. Writes the judgement in place, as charges are too
 /// large to be moved about for every ask.
 pub(super) fn judge<'s>(
     domain: &'s ActiveDomain,

@@ -94,7 +94,7 @@ impl Trie {
         }
     }
 
-    /// Whether there are no templates.
+    /// True when there are no templates.
     pub(super) fn is_empty(&self) -> bool {
         let Some(root) = self.nodes.first() else { return true };
         self.nodes.len() == 1 && root.ends.is_empty() && root.rests.is_empty()

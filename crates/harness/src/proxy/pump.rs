@@ -22,7 +22,7 @@ const MAX_LINE: usize = 1 << 20;
 /// Later than any test waits, and still a moment that can be expressed.
 const MAX_DELAY: Duration = Duration::from_secs(86_400);
 
-/// How a direction ended.
+/// The end of a direction.
 pub(super) enum PumpEnd {
     /// The sender has no more to say; the other direction may go on.
     Eof,
@@ -141,7 +141,7 @@ impl<'a> Pump<'a> {
     fn deliver_next(&mut self) -> io::Result<()> {
         let Some((_, bytes)) = self.line.pop_front() else { return Ok(()) };
         self.in_line = self.in_line.saturating_sub(bytes.len());
-        // Counted first: whoever has the bytes must find them counted.
+        // Counted first: a reader that has the bytes must find them counted.
         self.direction_state.delivered.fetch_add(bytes.len(), SeqCst);
         self.direction_state.pieces.fetch_add(1, SeqCst);
         let (mut to, mut rest) = (self.to, bytes.as_slice());

@@ -111,7 +111,7 @@ fn root(expr: &Expr) -> Option<String> {
     }
 }
 
-/// What the arguments of a function bind.
+/// The names that the arguments of a function bind.
 fn names(signature: &Signature) -> Vec<String> {
     fn find(tokens: TokenStream, names: &mut Vec<String>) {
         for token in tokens {

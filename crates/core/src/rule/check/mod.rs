@@ -1,8 +1,8 @@
-//! What is wrong with a declaration, as far as that can be seen without reading templates and
+//! Errors in a declaration that can be seen without reading templates and
 //! networks: bounds, names, references, and fields that contradict each other.
 //!
 //! Every message says what is wrong and with which value; a hint says what to write instead.
-//! What has a grammar of its own is read, and complained about, by `compile.rs`.
+//! Values with a grammar of their own are read and reported by `compile.rs`.
 
 mod names;
 mod replaces;
@@ -39,7 +39,7 @@ pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
 fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     names::check(&domain.name, bounds::MAX_NAME, place.field("domain"), report);
     if !(1..=128).contains(&domain.ipv6_prefix) {
-        let message = format!("{} is no number of leading bits", domain.ipv6_prefix);
+        let message = format!("{} is not a number of leading bits", domain.ipv6_prefix);
         let error = RuleError::new(place.field("ipv6-prefix"), message);
         report.add(error.with_hint("64 is what one client gets; at most 128"));
     }

@@ -41,7 +41,7 @@ pub(super) fn check(
     circles(rules, by_name, place, report);
 }
 
-/// How far a rule has been followed.
+/// The state of a rule in the search for circles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VisitState {
     Not,
