@@ -108,7 +108,7 @@ impl<S: Read + Write> Client<S> {
             "$" | "*" if rest == "-1" => Reply::Nil,
             "$" => Reply::Bulk(self.bulk(length(&line)?)?),
             "*" if depth < MAX_DEPTH => {
-                let items = (0..length(&line)?).map(|_| self.reply(depth.saturating_add(1)));
+                let items = (0..length(&line)?).map(|_| self.reply(depth + 1));
                 Reply::Array(items.collect::<io::Result<_>>()?)
             }
             _ => return Err(garbage(&line)),
@@ -128,7 +128,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn bulk(&mut self, length: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; length.saturating_add(2)];
+        let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes)?;
         bytes.truncate(length);
         Ok(bytes)

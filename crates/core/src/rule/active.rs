@@ -96,7 +96,7 @@ impl ActiveRule {
 
     /// The number of counters that the rule charges.
     pub(super) fn dues(&self) -> usize {
-        self.limits.len().saturating_add(usize::from(self.ban.is_some()))
+        self.limits.len() + usize::from(self.ban.is_some())
     }
 
     /// Conditions besides the declared ones: an ask that lacks an attribute of `by` is

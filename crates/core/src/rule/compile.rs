@@ -51,7 +51,7 @@ pub(super) fn domain(
     for (at, rule) in declared.rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place };
         let mut active = compiler.rule(rule, &partition, place, report);
-        active.index = first.saturating_add(at);
+        active.index = first + at;
         rules.push(active);
     }
     let names = link(&mut rules);

@@ -73,7 +73,7 @@ impl AttributeIds {
             "ip" => AttributeId::IP,
             _ => {
                 let slot = AttributeId(self.next);
-                self.next = self.next.saturating_add(1);
+                self.next += 1;
                 slot
             }
         };

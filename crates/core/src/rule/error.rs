@@ -49,7 +49,7 @@ impl fmt::Display for Place {
         let mut part = |f: &mut fmt::Formatter<'_>, what: &str, index: Option<usize>| {
             let Some(index) = index else { return Ok(()) };
             let comma = std::mem::replace(&mut comma, ", ");
-            write!(f, "{comma}{what} {}", index.saturating_add(1))
+            write!(f, "{comma}{what} {}", index + 1)
         };
         part(f, "domain", self.domain)?;
         part(f, "rule", self.rule)?;

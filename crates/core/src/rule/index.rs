@@ -111,7 +111,7 @@ impl Index {
     fn texts(&mut self, slot: AttributeId) -> &mut TextIndex {
         let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
         if self.texts.len() <= at {
-            self.texts.resize_with(at.saturating_add(1), TextIndex::default);
+            self.texts.resize_with(at + 1, TextIndex::default);
         }
         &mut self.texts[at]
     }
@@ -166,7 +166,7 @@ impl NetworkIndex {
 fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Postings<K>)>, len: L) -> &mut Postings<K> {
     let at = tables.iter().position(|(known, _)| *known == len).unwrap_or_else(|| {
         tables.push((len, Table::default()));
-        tables.len().saturating_sub(1)
+        tables.len() - 1
     });
     &mut tables[at].1
 }
@@ -191,7 +191,7 @@ impl Selectivity {
     fn count(&mut self, condition: &Condition) {
         for_each_accepted(condition, |accepted, _| {
             let count = self.accepting.entry(accepted).or_default();
-            *count = count.saturating_add(1);
+            *count += 1;
         });
     }
 
@@ -201,7 +201,7 @@ impl Selectivity {
         let mut worst = None;
         for_each_accepted(condition, |accepted, weight| {
             let count = self.accepting.get(&accepted).copied().unwrap_or(0);
-            worst = worst.max(Some(count.saturating_mul(weight)));
+            worst = worst.max(Some(count * weight));
         });
         worst
     }

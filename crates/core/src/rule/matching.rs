@@ -57,7 +57,7 @@ impl<'s> Match<'s> {
         };
         // Those of the rule itself come first, and of these the ones that a function gives.
         let (given, own) = (view.given.len(), self.rule.by().len());
-        let at = self.rule.by.get(given..own)?.iter().position(lacks)?.saturating_add(given);
+        let at = self.rule.by.get(given..own)?.iter().position(lacks)? + given;
         self.rule.by().get(at).map(String::as_str)
     }
 

@@ -16,6 +16,11 @@
 //! | `explain` | the same in words |
 //! | `named` | one rule, by its name |
 
+#![allow(
+    clippy::arithmetic_side_effects,
+    reason = "counts and places of rules and paths, whose bounds are checked; costs are not added here"
+)]
+
 mod active;
 mod ask;
 mod ask_view;

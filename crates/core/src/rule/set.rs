@@ -96,7 +96,7 @@ impl RuleSet {
             }
             let place = Place { domain: Some(at), ..Place::default() };
             let active = compile::domain(domain, place, first, origin, &mut report);
-            first = first.saturating_add(domain.rules.len());
+            first += domain.rules.len();
             by_name.insert(domain.name.as_str().into(), at);
             let wants = active.slots.wanted();
             domains.push((active, wants));
@@ -150,7 +150,7 @@ impl RuleSet {
         for (domain, _) in &self.domains {
             match domain.rules.get(left) {
                 Some(rule) => return Some(rule),
-                None => left = left.saturating_sub(domain.rules.len()),
+                None => left -= domain.rules.len(),
             }
         }
         None

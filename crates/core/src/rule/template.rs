@@ -61,7 +61,7 @@ impl PathSegments {
                     if at > start {
                         self.segments.push((start, at));
                     }
-                    start = at.saturating_add(1);
+                    start = at + 1;
                 }
                 b';' | b'%' => return false,
                 _ => {}
@@ -186,7 +186,7 @@ impl Template {
                 (TemplateSegment::Capture(_), Some(_)) => {}
                 _ => return false,
             }
-            at = at.saturating_add(1);
+            at += 1;
         }
         at == route.len()
     }

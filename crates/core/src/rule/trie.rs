@@ -112,12 +112,11 @@ impl Trie {
                 node.ends.iter().copied().for_each(&mut each);
                 continue;
             };
-            let deeper = depth.saturating_add(1);
             if let Some(child) = node.capture {
-                open.push((child, deeper));
+                open.push((child, depth + 1));
             }
             if let Some(child) = node.literals.get(segment) {
-                open.push((*child, deeper));
+                open.push((*child, depth + 1));
             }
         }
     }

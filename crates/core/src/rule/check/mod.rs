@@ -23,7 +23,7 @@ pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
     }
     let domains = &declaration.domains;
     at_most(domains.len(), bounds::MAX_DOMAINS, "domains", place.field("domains"), report);
-    let rules = domains.iter().map(|domain| domain.rules.len()).fold(0, usize::saturating_add);
+    let rules = domains.iter().map(|domain| domain.rules.len()).sum();
     at_most(rules, bounds::MAX_RULES, "rules", place.field("rules"), report);
     let mut seen = Table::default();
     for (at, domain) in domains.iter().enumerate() {
@@ -89,7 +89,7 @@ fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
         if !always(rule) || replaced.contains_key(rule.name.as_str()) {
             continue;
         }
-        sum = sum.saturating_add(rule.limits.len()).saturating_add(usize::from(rule.ban.is_some()));
+        sum += rule.limits.len() + usize::from(rule.ban.is_some());
         if sum > Request::MAX_CHARGES {
             let message = format!("with this rule, {sum} limits apply to every request");
             let error = RuleError::new(Place { rule: Some(at), ..place }.field("limits"), message);

@@ -113,14 +113,14 @@ fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = i;
-        let mut left = i.saturating_add(1);
+        let mut left = i + 1;
         if let Some(first) = row.first_mut() {
             *first = left;
         }
         for (to, cell) in b.chars().zip(row.iter_mut().skip(1)) {
-            let changed = diagonal.saturating_add(usize::from(from != to));
+            let changed = diagonal + usize::from(from != to);
             diagonal = *cell;
-            left = changed.min(left.saturating_add(1)).min(cell.saturating_add(1));
+            left = changed.min(left + 1).min(*cell + 1);
             *cell = left;
         }
     }
