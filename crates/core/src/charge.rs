@@ -10,14 +10,14 @@ use std::time::Duration;
 use crate::algorithm::Algorithm;
 use crate::{Key, Limit, Timestamp};
 
-/// How many permits an operation is about. Zero asks without spending.
+/// The permits of an operation. Zero asks without spending.
 pub type Cost = u64;
 
-/// Who holds a permit of a concurrency limit. Unique per permit, chosen by the caller at random.
+/// The holder of a permit of a concurrency limit. Unique per permit, chosen by the caller at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
-/// What is to happen to a counter.
+/// An operation on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Spend `cost` if it is there; a cost of 0 only asks.
@@ -28,35 +28,35 @@ pub enum Op {
     /// above its reservation, or what was let through in an outage. May leave debt. Counts in
     /// full, unless a charge made at `at` would have left the counter by now.
     Debit {
-        /// How much.
+        /// The permits to spend.
         cost: Cost,
-        /// When it happened.
+        /// The moment it happened.
         at: Timestamp,
     },
     /// Give back what a charge is still worth: time has given back the rest already.
     Credit {
-        /// How much was charged.
+        /// The permits that were charged.
         cost: Cost,
         /// When: the moment of the decision, or of the grant if the charge had to wait.
         at: Timestamp,
     },
     /// Hold one permit for `lease`. Idempotent: who holds it already renews it.
     Acquire {
-        /// Who.
+        /// The holder.
         holder: Holder,
-        /// For how long, unless renewed.
+        /// The lease, unless renewed.
         lease: Duration,
     },
     /// Hold the permit for `lease` from now. Refused, for good, once it has ended.
     Renew {
-        /// Who.
+        /// The holder.
         holder: Holder,
-        /// For how long from now.
+        /// The lease from now on.
         lease: Duration,
     },
     /// Give the permit back. Idempotent.
     Release {
-        /// Who.
+        /// The holder.
         holder: Holder,
     },
 }
@@ -75,7 +75,7 @@ impl Op {
     }
 }
 
-/// How a charge counts within its request.
+/// The part of a charge in the verdict over its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Need {
     /// The request passes only if this charge does.
@@ -178,17 +178,17 @@ impl<'a> Charge<'a> {
         self.limit
     }
 
-    /// What is to happen.
+    /// The operation.
     pub const fn op(&self) -> Op {
         self.op
     }
 
-    /// How late a grant may be.
+    /// The longest wait for a grant.
     pub const fn patience(&self) -> Duration {
         Duration::from_micros(self.patience_us)
     }
 
-    /// How it counts within its request.
+    /// Its part in the verdict over the request.
     pub const fn need(&self) -> Need {
         self.need
     }
@@ -208,14 +208,14 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// What an algorithm needs to know of a charge.
+/// The part of a charge that an algorithm decides on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) op: Op,
     pub(crate) patience_us: u64,
 }
 
-/// Why a charge cannot be built.
+/// The reason why a charge cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChargeError {

@@ -8,7 +8,7 @@ use crate::algorithm::bucket::Ahead;
 use crate::algorithm::{Change, Effect, State};
 use crate::{Charge, Decision, Limit, Timestamp};
 
-/// What a store remembers of a key, with the limit it was counted under.
+/// The state of a key, with the limit it was counted under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counter {
     state: State,
@@ -26,12 +26,12 @@ impl Counter {
         Self { state, under: *under }
     }
 
-    /// What is remembered.
+    /// The state.
     pub const fn state(&self) -> &State {
         &self.state
     }
 
-    /// What is remembered, without the limit.
+    /// The state, without the limit.
     pub fn into_state(self) -> State {
         self.state
     }
@@ -62,7 +62,7 @@ impl Counter {
         changed
     }
 
-    /// What `charge` would be answered, and the edit that makes it so; the counter must be
+    /// The decision about `charge`, and the edit that carries it out; the counter must be
     /// settled for it.
     pub fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
         self.under.decide(&self.state, charge, now)

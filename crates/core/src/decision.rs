@@ -1,7 +1,7 @@
-//! What a caller is told.
+//! Verdicts, decisions and answers.
 //!
 //! A refusal is an answer, not an error. Waits and retries are rounded **up** to the
-//! microsecond: whoever comes back exactly then, alone on the key, passes.
+//! microsecond: a caller that comes back exactly then, alone on the key, passes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::Timestamp;
 
-/// Whether a charge passes. Ordered from best to worst, so that the worst of several is their
+/// The verdict on a charge. Ordered from best to worst, so that the worst of several is their
 /// maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
@@ -22,7 +22,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the charge is made, now or with a place in the future.
+    /// True when the charge is made, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         !matches!(self, Self::Deny(_))
     }
@@ -37,7 +37,7 @@ pub enum Retry {
     Never,
 }
 
-/// What the decision rests on.
+/// The counter a decision rests on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Basis {
     /// The key's own counter.
@@ -51,14 +51,14 @@ pub enum Basis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct Decision {
-    /// Whether it passes.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What could still be spent at once, after this charge if it was made. Rounded down. Of a
+    /// Permits that could still be spent at once, after this charge if it was made. Rounded down. Of a
     /// smooth limiter, the permits it has stored: more may pass, and be paid for by the next.
     pub remaining: u64,
-    /// How long until the full capacity is back, if nobody charges the key. Rounded up.
+    /// Time until the full capacity is back, if nobody charges the key. Rounded up.
     pub reset_after: Duration,
-    /// What the answer rests on.
+    /// The counter the answer rests on.
     pub basis: Basis,
 }
 
@@ -73,7 +73,7 @@ impl Decision {
         Self { verdict, remaining: 0, reset_after: Duration::ZERO, basis: Basis::Overflow }
     }
 
-    /// Whether the charge is made, now or with a place in the future.
+    /// True when the charge is made, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         self.verdict.passes()
     }
@@ -89,13 +89,13 @@ pub struct Answer {
     pub at: Timestamp,
     /// Which charge refuses, by its place in the request: the one with the longest retry.
     pub refused_by: Option<usize>,
-    /// What each charge says, in the order of the request. In a refused request, charges that
+    /// One decision for each charge, in the order of the request. In a refused request, charges that
     /// would have passed are shown as they stand, uncharged.
     pub decisions: SmallVec<[Decision; 4]>,
 }
 
 impl Answer {
-    /// Whether the request was charged, now or with a place in the future.
+    /// True when the request was charged, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         self.verdict.passes()
     }

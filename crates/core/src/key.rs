@@ -6,7 +6,7 @@ use std::fmt;
 ///
 /// NUL, braces, separators and invalid UTF-8 are all just bytes. A key built from several parts
 /// must be built injectively (length-prefixed), or two subjects share one counter; that is the
-/// business of whoever builds it. Two charges with equal keys but different algorithms count
+/// business of the code that builds it. Two charges with equal keys but different algorithms count
 /// apart.
 ///
 /// ```
@@ -79,7 +79,7 @@ impl fmt::Debug for Key<'_> {
     }
 }
 
-/// Why bytes cannot be a key.
+/// The reason why bytes cannot be a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -87,7 +87,7 @@ pub enum KeyError {
     Empty,
     /// There are more than [`Key::MAX_LEN`].
     TooLong {
-        /// How many there are.
+        /// The number of bytes.
         len: usize,
     },
 }

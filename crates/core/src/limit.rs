@@ -17,10 +17,10 @@ use crate::{Quota, QuotaError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
-/// What becomes of what was already used when a higher revision brings another quota.
+/// Treatment of recorded usage when a higher revision brings another quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnChange {
-    /// What was used stays used: 90 of 100 becomes 90 of 500.
+    /// Used permits stay used: 90 of 100 becomes 90 of 500.
     #[default]
     Keep,
     /// The used share stays: 90 of 100 becomes 450 of 500. A log of more than 256 entries is then
@@ -30,7 +30,7 @@ pub enum OnChange {
     Reset,
 }
 
-/// What answers for a new key when a bounded store has no room for it.
+/// The answer for a new key when a bounded store has no room for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFull {
     /// All such keys under equal limits share one counter.
@@ -134,12 +134,12 @@ impl Limit {
         Ok(Self { quota: scaled, plan, ..*self })
     }
 
-    /// What the quota means.
+    /// The algorithm that gives the quota its meaning.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// How much is allowed in how much time.
+    /// The count per period, and the burst.
     pub const fn quota(&self) -> Quota {
         self.quota
     }
@@ -149,12 +149,12 @@ impl Limit {
         self.revision
     }
 
-    /// What becomes of older state.
+    /// Treatment of recorded usage when the quota changes.
     pub const fn on_change(&self) -> OnChange {
         self.on_change
     }
 
-    /// What answers when a store is full.
+    /// The answer when a store is full.
     pub const fn on_full(&self) -> OnFull {
         self.on_full
     }
@@ -183,7 +183,7 @@ impl Limit {
         }
     }
 
-    /// What becomes of state that was counted under an older limit: an edit that left quota and
+    /// Treatment of state that was counted under an older limit: an edit that left quota and
     /// algorithm as they were resets nothing.
     pub fn change_from(&self, older: &Self) -> OnChange {
         if self.quota == older.quota && self.algorithm == older.algorithm {
@@ -193,7 +193,7 @@ impl Limit {
         }
     }
 
-    /// Whether state counted under `other` can be judged by this limit as it is: same revision,
+    /// True when state counted under `other` can be judged by this limit as it is: same revision,
     /// quota and algorithm.
     #[inline]
     pub fn counts_like(&self, other: &Self) -> bool {
@@ -229,7 +229,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Why an algorithm cannot represent a quota. [`LimitError::kind`] tells the cases apart.
+/// The reason why an algorithm cannot represent a quota. [`LimitError::kind`] tells the cases apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
     kind: LimitErrorKind,
@@ -241,13 +241,13 @@ impl LimitError {
         Self { kind, reason: reason.into() }
     }
 
-    /// What cannot be represented.
+    /// The kind of the failure.
     pub const fn kind(&self) -> LimitErrorKind {
         self.kind
     }
 }
 
-/// What an algorithm cannot represent.
+/// The part of a limit that an algorithm cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitErrorKind {

@@ -55,7 +55,7 @@ impl<'a> Request<'a> {
         self.charges
     }
 
-    /// What all its counters have in common, if anything.
+    /// The bytes that all its counters share, if any.
     pub const fn partition(&self) -> Option<&'a [u8]> {
         self.partition
     }
@@ -188,7 +188,7 @@ impl ChargeTarget {
     }
 }
 
-/// Whether several charges can be one request.
+/// Checks that several charges can be one request.
 fn check(charges: &[Charge<'_>]) -> Result<(), RequestError> {
     if charges.len() > Request::MAX_CHARGES {
         return Err(RequestError::TooMany { charges: charges.len() });
@@ -205,7 +205,7 @@ fn check(charges: &[Charge<'_>]) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// Whether two charges meet on one counter and disagree about its limit.
+/// True when two charges meet on one counter under different limits.
 fn conflict(a: &Charge<'_>, b: &Charge<'_>) -> bool {
     a.key() == b.key()
         && a.limit() != b.limit()
@@ -213,7 +213,7 @@ fn conflict(a: &Charge<'_>, b: &Charge<'_>) -> bool {
 }
 
 impl Counter {
-    /// What `charge` would be told if it may not charge.
+    /// The decision about `charge` if nothing is charged.
     fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         let mut terms = charge.terms();
         terms.op = terms.op.peeked();
@@ -228,7 +228,7 @@ struct RequestVerdict {
     by: Option<usize>,
     /// The best verdict within the group of which any one suffices.
     any_of: Verdict,
-    /// Whether there is such a group.
+    /// True when there is such a group.
     has_group: bool,
 }
 
@@ -250,7 +250,7 @@ impl RequestVerdict {
         }
     }
 
-    /// Whether this charge is made in a request that passes: of a group, those that pass as
+    /// True when this charge is made in a request that passes: of a group, those that pass as
     /// well as its best does.
     fn charges(&self, charge: &Charge<'_>, decision: &Decision) -> bool {
         match charge.need() {
@@ -260,18 +260,18 @@ impl RequestVerdict {
     }
 }
 
-/// Why charges cannot be one request.
+/// The reason why charges cannot be one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestError {
     /// More than [`Request::MAX_CHARGES`].
     TooMany {
-        /// How many.
+        /// The number of charges.
         charges: usize,
     },
     /// More than one charge has patience.
     SeveralWait {
-        /// How many.
+        /// The number of charges.
         charges: usize,
     },
     /// Two charges meet on one counter under different limits.

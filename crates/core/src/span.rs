@@ -34,7 +34,7 @@ impl Span {
     }
 }
 
-/// How long permits take: `micros` microseconds for every `permits` permits, in lowest terms.
+/// The time that permits take: `micros` microseconds for every `permits` permits, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     micros: NonZeroU64,
@@ -62,7 +62,7 @@ impl Rate {
         self.micros
     }
 
-    /// How long `cost` permits take, exactly; saturates at the end of time.
+    /// The exact time that `cost` permits take; saturates at the end of time.
     #[inline]
     pub fn span(&self, cost: u64) -> Span {
         if cost == 1 {
@@ -75,7 +75,7 @@ impl Rate {
         self.span_of_units(product)
     }
 
-    /// How many whole permits fit into `span`, rounded down: a fraction of a permit cannot be
+    /// The whole permits that fit into `span`, rounded down: a fraction of a permit cannot be
     /// spent.
     #[inline]
     pub fn permits(&self, span: Span) -> u64 {

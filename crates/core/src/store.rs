@@ -1,4 +1,4 @@
-//! The seam to where counters are kept.
+//! The interface of stores that keep counters.
 
 use std::fmt;
 use std::slice;
@@ -10,12 +10,11 @@ use crate::{Answer, Key, Request};
 ///
 /// A store owns its clock. Every store must pass the suite of the `testing` feature.
 pub trait Store: Send + Sync {
-    /// Whether it can fail to answer, and answering takes a trip. Whoever asks a store that does
-    /// neither need not remember its answers. One that says `false` answers when it is first polled.
+    /// True for a store that can fail to answer and takes a round trip. Callers of a local store skip
+    /// the deny cache and the outage hints. A local store answers when it is first polled.
     const REMOTE: bool = true;
 
-    /// The same of this very store: one that may be either, such as an enum of stores, says here
-    /// which it is.
+    /// [`Store::REMOTE`] of this value, for a type that may be either, such as an enum of stores.
     fn is_remote(&self) -> bool {
         Self::REMOTE
     }
@@ -42,13 +41,13 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<Answer, StoreError>> + Send {
         async {
             let mut answers = self.charge(slice::from_ref(request)).await?;
-            // A store that answers nobody broke its promise; whether it charged is anyone's guess.
+            // A store that returns no answer broke its contract; it may have charged.
             answers.pop().ok_or(StoreError::new(StoreErrorKind::Timeout))
         }
     }
 
-    /// Says what [`Store::decide`] would, of a store that answers without a future: one in this
-    /// process. False, and nothing was charged, of all others.
+    /// Decides as [`Store::decide`] does, without a future, if the store is in this process. All
+    /// others return false and charge nothing.
     fn decide_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
         let _ = (request, answer);
         false
@@ -117,7 +116,7 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// Why a store did not answer. [`StoreError::kind`] tells what to do about it.
+/// The reason why a store did not answer. [`StoreError::kind`] tells what to do about it.
 ///
 /// It can be cloned, as one failure may be the answer to many callers.
 #[derive(Clone, Debug)]
@@ -126,7 +125,7 @@ pub struct StoreError {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What a caller can do about it.
+/// The kind of failure, by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
@@ -134,7 +133,7 @@ pub enum StoreErrorKind {
     Timeout,
     /// The backend refused or is gone. Nothing was charged.
     Unavailable,
-    /// The stored bytes are not ours.
+    /// Tollgate did not write the stored bytes.
     Corrupt,
 }
 
@@ -154,7 +153,7 @@ impl StoreError {
         Self { kind: StoreErrorKind::Timeout, ..self }
     }
 
-    /// What a caller can do about it.
+    /// The kind of failure, by what a caller can do about it.
     pub const fn kind(&self) -> StoreErrorKind {
         self.kind
     }
@@ -167,7 +166,7 @@ impl fmt::Display for StoreError {
                 "the store did not answer in time; the charge may have happened"
             }
             StoreErrorKind::Unavailable => "the store is unavailable; nothing was charged",
-            StoreErrorKind::Corrupt => "the store holds bytes that are not ours",
+            StoreErrorKind::Corrupt => "the store holds bytes that Tollgate did not write",
         })
     }
 }

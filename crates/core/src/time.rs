@@ -80,7 +80,7 @@ impl fmt::Display for Timestamp {
 
 /// Tells the time. Only a store holds one.
 pub trait Clock: Send + Sync {
-    /// Whether two reads, in whatever order threads make them, never go backwards.
+    /// True when two reads, in whatever order threads make them, never go backwards.
     ///
     /// A store may then read the clock before it takes its lock and settle the race by taking
     /// the later of two readings; otherwise it must read inside the lock, or a thread that was

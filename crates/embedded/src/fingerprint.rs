@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use tollgate_core::Charge;
 
-/// What stands for a key in the table. Never zero, so that zero can mean an empty slot.
+/// The fingerprint of a key in the table. Never zero, so that zero can mean an empty slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) high: u64,

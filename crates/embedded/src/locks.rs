@@ -1,10 +1,10 @@
 //! Locks in this process: a map of records behind one mutex.
 //!
-//! Every step is [`LockRecord`]'s; here are the map, its bound, the releases remembered, and the notifiers.
+//! Every step is [`LockRecord`]'s; here are the map, its bound, the release records and the notifiers.
 //! Fences are counted for all locks together, so that a lock that is free need not be remembered for
-//! its own. A notifier is rung after the mutex is let go.
+//! its own. A notifier is called after the mutex is released.
 //!
-//! One mutex, not shards: a step is some hundred nanoseconds, and whoever wants a lock is about to do
+//! One mutex, not shards: a step is some hundred nanoseconds, and a caller that wants a lock is about to do
 //! something slower under it.
 
 use std::collections::hash_map::Entry;
@@ -39,7 +39,7 @@ pub(crate) struct Locks(Arc<Mutex<LockTable>>);
 struct LockTable {
     records: HashMap<LockName, LockRecord>,
     fence: Option<Fence>,
-    /// What releases were answered, and until which millisecond that is remembered.
+    /// The answer to each release, and the millisecond until which it is kept.
     release_records: HashMap<HoldId, (ReleaseOutcome, u64)>,
     /// Those in the order in which they were made.
     release_order: VecDeque<HoldId>,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for NotifierHandle {
     }
 }
 
-/// Listens for the releases of a lock until it is dropped.
+/// Keeps a notifier subscribed to the releases of a lock until it is dropped.
 #[derive(Debug)]
 pub struct ReleaseSubscription {
     locks: Weak<Mutex<LockTable>>,
@@ -111,10 +111,10 @@ impl LockTable {
         Ok(self.records.entry(name.clone()).or_insert_with(|| LockRecord::after(last)))
     }
 
-    /// Whom to ring for a lock that became free.
+    /// The notifiers of a lock that became free.
     fn notifiers(&self, name: &LockName) -> Vec<NotifierHandle> {
         let notifiers = self.notifiers.get(name).into_iter().flatten();
-        notifiers.map(|(_, ring)| ring.clone()).collect()
+        notifiers.map(|(_, notifier)| notifier.clone()).collect()
     }
 
     fn describe(&self, name: &LockName, held: &HeldLock, now: Timestamp) -> LockHolder {

@@ -87,7 +87,7 @@ impl Overflow {
         }
     }
 
-    /// Whether a charge on a key without a counter concerns a permit that may be held here.
+    /// True when a charge on a key without a counter is about a permit that may be held here.
     pub(crate) fn may_hold(&self, charge: &Charge<'_>) -> bool {
         matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
             && self.counters.contains_key(charge.limit())

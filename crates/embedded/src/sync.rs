@@ -2,7 +2,7 @@
 //!
 //! A shard is locked for some tens of nanoseconds, millions of times a second. The standard
 //! mutex spends some 14 ns on its own two atomic exchanges; a flag that is released by a plain
-//! store spends 9. Whoever finds it taken pauses, longer each time, so that a
+//! store spends 9. A thread that finds it taken pauses, longer each time, so that a
 //! holder gets several turns while the shard's cache lines are still with it; and in the end
 //! yields its processor, as the holder may have lost its own.
 //!
@@ -38,7 +38,7 @@ const FIRST_PAUSE: u32 = 32;
 /// The longest pause, one or two microseconds.
 const LONGEST_PAUSE: u32 = 128;
 
-/// How often to pause before yielding the processor.
+/// Pauses before yielding the processor.
 const PAUSES: u32 = 16;
 
 /// A value that one thread at a time may touch. The flag comes first, to share a cache line with

@@ -41,7 +41,7 @@ pub(crate) struct Table {
 #[repr(align(32))]
 struct AlignedSlot(Slot);
 
-/// Whether there is a free place below the greatest load.
+/// The room for more keys below the greatest load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// There is.
@@ -104,7 +104,7 @@ impl Table {
         self.soonest = self.soonest.min(moment);
     }
 
-    /// Whether `more` keys fit besides those that are here.
+    /// The room for `more` keys besides those that are here.
     pub(crate) fn room(&self, more: usize) -> Room {
         let wanted = self.len.saturating_add(more);
         if wanted > self.max_len {
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// Whether growing costs so little that looking for idle keys first is not worth it.
+    /// True when growing costs less than looking for idle keys first.
     pub(crate) const fn is_small(&self) -> bool {
         self.len < self.max_len / 8
     }
@@ -261,7 +261,7 @@ impl Table {
     }
 }
 
-/// How many keys so many slots may hold: 85 %, always leaving one empty to end a search.
+/// The most keys in so many slots: 85 %, always leaving one empty to end a search.
 const fn max_load(slots: usize) -> usize {
     slots.saturating_mul(85) / 100
 }

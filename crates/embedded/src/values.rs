@@ -8,7 +8,7 @@ use tollgate_core::{Key, MAX_VALUE, StoreError, StoreErrorKind};
 
 use crate::mutex::lock;
 
-/// How many names may have a value: settings are written by people, not by requests.
+/// The most names with a value: settings are written by people, not by requests.
 const MAX_VALUES: usize = 10_000;
 
 /// The values of a store.

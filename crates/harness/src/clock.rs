@@ -4,7 +4,7 @@
 //! writes: change them together. The shipped scripts call `TIME` as always and need no argument
 //! that only tests use.
 //!
-//! What Redis 7.0 does with it, as the tests show:
+//! Redis 7.0 under such a clock, as the tests show:
 //!
 //! - The first command after [`ServerClock::set`] already lives at that time: in `TIME`, in scripts
 //!   too, in `PTTL`, and for the expiry of the keys it touches.
@@ -63,7 +63,7 @@ impl ServerClock {
         self.0.file.write_all_at(&micros.to_le_bytes(), 8)
     }
 
-    /// What was set last, or zero for the real time.
+    /// The time that was set last, or zero for the real time.
     pub fn micros(&self) -> io::Result<u64> {
         let mut bytes = [0; 8];
         self.0.file.read_exact_at(&mut bytes, 8)?;

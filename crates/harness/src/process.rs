@@ -23,7 +23,7 @@ static STARTER: LazyLock<SyncSender<SpawnRequest>> = LazyLock::new(|| {
     orders
 });
 
-/// Whether this machine's `setpriv` (util-linux) can set the parent-death signal. Setting it
+/// True when this machine's `setpriv` (util-linux) can set the parent-death signal. Setting it
 /// ourselves would take `unsafe`. Without it a child is orphaned when this process is killed.
 static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
     let probe = Command::new("setpriv")

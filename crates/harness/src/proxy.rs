@@ -18,11 +18,11 @@ use self::pump::{Pump, PumpEnd};
 use crate::lock;
 use crate::scratch::Port;
 
-/// How long a server may take to accept a connection.
+/// The longest time a server may take to accept a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a thread that waits for something else looks whether the connection is over.
+/// The interval at which a waiting thread checks that the connection is still open.
 const TICK: Duration = Duration::from_millis(50);
-/// How many ports are tried when one that was free is not.
+/// Ports to try when one that was free is taken.
 const PORTS: u32 = 10;
 
 /// One of the two ways through a proxy.
@@ -34,7 +34,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// What happens to the bytes of one direction. The other direction is not touched, unless the
+/// A fault on the bytes of one direction. The other direction is not touched, unless the
 /// connection ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
@@ -57,7 +57,7 @@ pub enum Fault {
     Corrupt,
 }
 
-/// What went one way since the proxy was started, over all connections.
+/// Traffic of one direction since the proxy was started, over all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes that came in and met the fault of their time.
@@ -127,7 +127,7 @@ impl FaultProxy {
     }
 
     /// Does `fault` to every byte that arrives from now on, on open connections and on new ones.
-    /// What is already delayed stays due when it was.
+    /// Bytes that are already delayed stay due when they were.
     pub fn set(&self, direction: Direction, fault: Fault) {
         let mut current = lock(&self.shared.direction_state(direction).fault);
         *current = (current.0.wrapping_add(1), fault);
@@ -164,7 +164,7 @@ impl FaultProxy {
         self.shared.accepted.load(SeqCst)
     }
 
-    /// What went in this direction.
+    /// The traffic of this direction.
     pub fn traffic(&self, direction: Direction) -> Traffic {
         let direction_state = self.shared.direction_state(direction);
         Traffic {
@@ -197,7 +197,7 @@ impl FaultProxy {
 impl Drop for FaultProxy {
     fn drop(&mut self) {
         let _ = self.refuse_new();
-        // Taken, so that whoever is still connecting to the server finds the proxy gone.
+        // Taken, so that a thread still connecting to the server finds the proxy gone.
         let open = lock(&self.shared.open).take();
         for connection in open.iter().flatten().filter_map(Weak::upgrade) {
             connection.close();

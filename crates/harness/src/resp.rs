@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a silent server is waited for: a test that hangs should fail instead.
+/// The longest wait for a silent server: a test that hangs should fail instead.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Nothing a test stores is longer; a corrupted length must not become an allocation.
 const MAX_LENGTH: usize = 64 << 20;
 /// Redis itself nests no deeper than the scripts of a test do.
 const MAX_DEPTH: usize = 32;
 
-/// What a server answered.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A simple string such as `OK`.
@@ -108,7 +108,7 @@ impl<S: Read + Write> Client<S> {
             "$" | "*" if rest == "-1" => Reply::Nil,
             "$" => Reply::Bulk(self.bulk(length(&line)?)?),
             "*" if depth < MAX_DEPTH => {
-                let items = (0..length(&line)?).map(|_| self.reply(depth.saturating_add(1)));
+                let items = (0..length(&line)?).map(|_| self.reply(depth + 1));
                 Reply::Array(items.collect::<io::Result<_>>()?)
             }
             _ => return Err(garbage(&line)),
@@ -128,7 +128,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn bulk(&mut self, length: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; length.saturating_add(2)];
+        let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes)?;
         bytes.truncate(length);
         Ok(bytes)

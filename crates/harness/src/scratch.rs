@@ -1,4 +1,4 @@
-//! What a server occupies alone while it lives: a directory and a port.
+//! A directory and a port that one server has to itself.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -71,8 +71,8 @@ impl Port {
             AtomicUsize::new(usize::try_from(spread).unwrap_or(0))
         });
         for _ in PORTS {
-            let step = NEXT.fetch_add(1, Ordering::Relaxed).checked_rem(PORTS.len());
-            let Some(number) = step.and_then(|step| PORTS.clone().nth(step)) else { continue };
+            let step = NEXT.fetch_add(1, Ordering::Relaxed) % PORTS.len();
+            let Some(number) = PORTS.clone().nth(step) else { continue };
             let Ok(port) = Self::claim(number) else { continue };
             if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
                 return Ok(port);

@@ -24,7 +24,7 @@ use crate::{Client, Reply, lock, process};
 /// is for machines that are busy with something else.
 const TRIES: u32 = 3_000;
 const PAUSE: Duration = Duration::from_millis(10);
-/// How many ports are tried when somebody outside the harness is faster.
+/// Ports to try when a program outside the harness is faster.
 const PORTS: u32 = 10;
 /// The harness's own user, so that `command` works whatever a test does to passwords.
 const USER: &str = "tollgate-harness";
@@ -48,7 +48,7 @@ pub struct RedisServer {
     dir: TempDir,
 }
 
-/// How a [`RedisServer`] is to be started.
+/// Settings of a [`RedisServer`] before it starts.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder starts nothing until `start`"]
 pub struct RedisServerBuilder {
@@ -169,7 +169,7 @@ impl RedisServerBuilder {
 }
 
 impl RedisServer {
-    /// What a server may be given before it starts.
+    /// Settings for a server that is yet to start.
     pub fn builder() -> RedisServerBuilder {
         RedisServerBuilder::default()
     }
@@ -210,7 +210,7 @@ impl RedisServer {
         lock(&self.child).id()
     }
 
-    /// What the server has written to its log so far.
+    /// The log of the server so far.
     pub fn log(&self) -> String {
         std::fs::read(self.dir.file("log"))
             .map_or_else(|error| error.to_string(), |log| String::from_utf8_lossy(&log).into())
@@ -311,7 +311,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Why a server did not start, in words for whoever reads the failed test.
+/// The reason why a server did not start, for the reader of the failed test.
 pub struct StartError(String);
 
 impl Display for StartError {

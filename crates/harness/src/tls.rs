@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 
 use crate::scratch::{Port, TempDir};
 
-/// How a server is reached over TLS, beside its plain port.
+/// The TLS port of a server, beside its unencrypted one.
 ///
 /// Its certificate is for `127.0.0.1` and `localhost`, signed by an authority made for this server
 /// alone, whose key is forgotten. It asks clients for no certificate.

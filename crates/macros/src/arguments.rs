@@ -1,4 +1,4 @@
-//! What stands between the parentheses of `#[limit(…)]`.
+//! The arguments of `#[limit(…)]`.
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
@@ -22,7 +22,7 @@ pub(crate) struct LimitArguments {
     pub(crate) name: Option<LitStr>,
 }
 
-/// What an attribute counts by.
+/// The limits of an attribute: its own, or those of a rule.
 pub(crate) enum LimitSource {
     Limits(Vec<CheckedLimit>),
     Rule { rule: LitStr, domain: Option<LitStr> },

@@ -1,4 +1,4 @@
-//! What counters are told apart by: the request's attributes, and values of the function.
+//! The keys of counters: the request's attributes, and values of the function.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -56,7 +56,7 @@ fn one(expr: Expr) -> syn::Result<By> {
     Ok(By::Attribute(name))
 }
 
-/// Whether a request can have an attribute of this name.
+/// Checks that a request can have an attribute of this name.
 fn check(name: &str) -> Result<(), String> {
     if name.is_empty() {
         return Err("the name is empty: write `attribute(\"user\")`".to_owned());
@@ -76,7 +76,7 @@ fn check(name: &str) -> Result<(), String> {
     }
 }
 
-/// What is wrong with a text as a value.
+/// The message for a text as a value.
 fn constant(text: &str) -> String {
     let meant = if text == "ip" { "ip".to_owned() } else { format!("attribute({text:?})") };
     format!("a text is one counter for everybody: write `by = {meant}` for the request's")
@@ -104,7 +104,7 @@ impl By {
         }
     }
 
-    /// What tells it from others of one attribute.
+    /// Its text, to find duplicates.
     pub(crate) fn written(&self) -> String {
         match self {
             Self::Ip(_) => "ip".to_owned(),
@@ -114,7 +114,7 @@ impl By {
     }
 }
 
-/// Whether an argument of the function has this name.
+/// True when an argument of the function has this name.
 fn binds(signature: &Signature, name: &str) -> bool {
     fn has(tokens: TokenStream, name: &str) -> bool {
         tokens.into_iter().any(|token| match token {

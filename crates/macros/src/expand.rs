@@ -90,7 +90,7 @@ fn enter(limits: &FunctionLimits, function: &ItemFn, root: &TokenStream) -> Toke
     }
 }
 
-/// What a refused call returns. All of it is written where the return type is, for the compiler to
+/// The return of a refused call. It has the span of the return type, for the compiler to
 /// complain there.
 fn refuse(limits: &FunctionLimits, function: &ItemFn) -> TokenStream {
     let span = match &function.sig.output {

@@ -37,7 +37,7 @@ pub(crate) fn limit(arguments: TokenStream, item: &TokenStream) -> TokenStream {
 /// was written first, the limits are asked before the lock is waited for.
 fn after_the_lock(arguments: &TokenStream, mut function: ItemFn) -> TokenStream {
     let at = function.attrs.iter().position(lock::is_lock);
-    let at = at.map_or(0, |at| at.saturating_add(1));
+    let at = at.map_or(0, |at| at + 1);
     function.attrs.insert(at, syn::parse_quote!(#[::tollgate::limit(#arguments)]));
     // What stands before the lock would be expanded before it as well.
     let (locks, others) = function.attrs.into_iter().partition::<Vec<_>, _>(lock::is_lock);
@@ -79,7 +79,7 @@ fn all(
 }
 
 impl FunctionLimits {
-    /// What a function has one of.
+    /// The one value that a function has, whichever attribute gives it.
     pub(crate) fn only<T>(&self, of: impl Fn(&LimitArguments) -> Option<&T>) -> Option<&T> {
         self.attributes.iter().find_map(of)
     }
@@ -102,7 +102,7 @@ impl FunctionLimits {
             LimitSource::Limits(limits) => limits.len(),
             LimitSource::Rule { .. } => 1,
         });
-        let limits = limits.fold(0, usize::saturating_add);
+        let limits: usize = limits.sum();
         if limits > Request::MAX_CHARGES {
             let message = format!("{limits} limits are more than {}", Request::MAX_CHARGES);
             return Err(Error::new(Span::call_site(), message));
@@ -153,7 +153,7 @@ fn is_limit(attribute: &Attribute) -> bool {
     is_ours(attribute, "limit")
 }
 
-/// Whether this is our attribute of that name, as far as can be seen.
+/// True when this is our attribute of that name, as far as a macro can see.
 pub(crate) fn is_ours(attribute: &Attribute, name: &str) -> bool {
     let path = attribute.path();
     let mut names = path.segments.iter().map(|segment| &segment.ident);

@@ -14,6 +14,7 @@
 //! The code is written against `tollgate::__private`: change them together.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::arithmetic_side_effects, reason = "counts arguments and letters of source code")]
 
 mod arguments;
 mod by;

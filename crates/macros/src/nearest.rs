@@ -9,18 +9,16 @@ pub(crate) fn nearest<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance <= most).then_some(word)
 }
 
-/// How many letters have to be added, dropped or changed to make one word of the other.
+/// The edit distance: letters to add, drop or change to make one word of the other.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at.saturating_add(1));
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
         for (column, with) in other.iter().enumerate() {
-            let changed = diagonal.saturating_add(usize::from(letter != *with));
-            let next = column.saturating_add(1);
-            diagonal = row[next];
-            let added = row[column].min(row[next]).saturating_add(1);
-            row[next] = changed.min(added);
+            let changed = diagonal + usize::from(letter != *with);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(row[column].min(diagonal) + 1);
         }
     }
     row.last().copied().unwrap_or_default()

@@ -71,7 +71,7 @@ pub(crate) fn refuse_twins(limits: &[CheckedLimit]) -> syn::Result<()> {
 pub(crate) fn algorithm(name: &str) -> Result<Algorithm, String> {
     let concurrency = Algorithm::from(Concurrency).name();
     if name == concurrency {
-        return Err("concurrency is said by the limit: write `\"10 concurrent\"`".to_owned());
+        return Err("name concurrency in the limit itself: write `\"10 concurrent\"`".to_owned());
     }
     let known = Algorithm::usual();
     if let Some(found) = known.iter().find(|algorithm| algorithm.name() == name) {
@@ -80,8 +80,8 @@ pub(crate) fn algorithm(name: &str) -> Result<Algorithm, String> {
     let names = known.iter().map(Algorithm::name).filter(|name| *name != concurrency);
     let names: Vec<&str> = names.collect();
     Err(match nearest(name, &names) {
-        Some(meant) => format!("`{name}` is no algorithm: did you mean `{meant}`?"),
-        None => format!("`{name}` is no algorithm: write one of {}", names.join(", ")),
+        Some(meant) => format!("`{name}` is not an algorithm: did you mean `{meant}`?"),
+        None => format!("`{name}` is not an algorithm: write one of {}", names.join(", ")),
     })
 }
 

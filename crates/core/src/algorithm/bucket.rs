@@ -47,9 +47,9 @@ pub const FURTHEST_US: u64 = 12 * MAX_AHEAD_US;
 pub struct BucketPlan {
     /// The largest cost that can ever pass at once.
     pub capacity: u64,
-    /// How long permits take.
+    /// The time that permits take.
     pub rate: Rate,
-    /// How long the whole capacity takes.
+    /// The time that the whole capacity takes.
     pub full: Span,
 }
 
@@ -58,11 +58,11 @@ pub struct BucketPlan {
 pub struct Bucket {
     /// The arrival time, counted from the epoch.
     pub arrival: Span,
-    /// Whether the arrival time is legitimately more than a full burst ahead.
+    /// The reason why the arrival time may lie more than a full burst ahead.
     pub ahead: Ahead,
 }
 
-/// Why an arrival time lies more than a full burst ahead, and since which write.
+/// The reason why an arrival time lies more than a full burst ahead, and since which write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
     /// It does not; if it seems to, the clock stepped back.
@@ -197,14 +197,6 @@ impl BucketPlan {
     }
 }
 
-impl Bucket {
-    #[inline]
-    pub(super) fn idle_at(&self) -> Option<Timestamp> {
-        let rounding = u64::from(self.arrival.part > 0);
-        self.arrival.whole.checked_add(rounding).map(Timestamp::from_micros)
-    }
-}
-
 impl Ahead {
     pub(super) const fn at(self, now: Timestamp) -> Self {
         match self {
@@ -306,7 +298,7 @@ impl BucketPlan {
     }
 }
 
-/// What a charge is still worth: its cost less what has drained since; while grants in the
+/// The worth of a charge now: its cost less what has drained since; while grants in the
 /// future are taken, only the last of them can be given back.
 fn credit(
     plan: &BucketPlan,
@@ -331,75 +323,47 @@ fn credit(
     plan.bucket(left, ahead, now)
 }
 
-macro_rules! bucket_step {
-    ($name:ident) => {
-        impl Step for $name {
-            type Plan = BucketPlan;
-            type State = Bucket;
-            type Edit = Bucket;
+/// The steps in which the kinds of bucket differ; unless overridden, those of a meter.
+pub(super) trait BucketKind {
+    const TAKE: Take = take;
+    const CREDIT: Credit = credit;
+    const CONVERT: Convert = BucketPlan::convert;
 
-            fn plan(&self, quota: &Quota) -> Result<BucketPlan, LimitError> {
-                Ok(BucketPlan::new(quota, quota.burst().get()))
-            }
-
-            #[inline]
-            fn settle(plan: &BucketPlan, state: &mut Bucket, now: Timestamp) -> bool {
-                plan.settle(state, now)
-            }
-
-            #[inline]
-            fn decide(
-                plan: &BucketPlan,
-                state: Option<&Bucket>,
-                terms: Terms,
-                now: Timestamp,
-            ) -> (Decision, Option<Bucket>) {
-                METER_STEPS.decide(plan, state, terms, now)
-            }
-
-            #[inline]
-            fn apply(_: &BucketPlan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
-                Some(edit)
-            }
-
-            fn convert(
-                state: Bucket,
-                from: &BucketPlan,
-                to: &BucketPlan,
-                change: Change,
-                now: Timestamp,
-            ) -> Option<Bucket> {
-                BucketPlan::convert(state, from, to, change, now)
-            }
-
-            #[inline]
-            fn idle_at(_: &BucketPlan, state: &Bucket) -> Option<Timestamp> {
-                state.idle_at()
-            }
-        }
-    };
-}
-
-bucket_step!(TokenBucket);
-bucket_step!(LeakyMeter);
-
-/// What a kind of bucket does its own way.
-pub(super) struct BucketSteps {
-    pub(super) take: Take,
-    pub(super) credit: Credit,
+    /// The largest cost that can ever pass at once.
+    fn capacity(quota: &Quota) -> u64 {
+        quota.burst().get()
+    }
 }
 
 /// Charges a cost, with a patience in microseconds, at a moment.
-type Take = fn(&BucketPlan, Option<&Bucket>, u64, u64, Timestamp) -> (Decision, Option<Bucket>);
+pub(super) type Take =
+    fn(&BucketPlan, Option<&Bucket>, u64, u64, Timestamp) -> (Decision, Option<Bucket>);
 
 /// Gives back a cost that was charged at one moment, at another.
-type Credit = fn(&BucketPlan, &Bucket, u64, Timestamp, Timestamp) -> Option<Bucket>;
+pub(super) type Credit = fn(&BucketPlan, &Bucket, u64, Timestamp, Timestamp) -> Option<Bucket>;
 
-const METER_STEPS: BucketSteps = BucketSteps { take, credit };
+/// Carries a bucket over from one plan to another.
+pub(super) type Convert = fn(Bucket, &BucketPlan, &BucketPlan, Change, Timestamp) -> Option<Bucket>;
 
-impl BucketSteps {
-    pub(super) fn decide(
-        &self,
+impl BucketKind for TokenBucket {}
+impl BucketKind for LeakyMeter {}
+
+impl<K: BucketKind> Step for K {
+    type Plan = BucketPlan;
+    type State = Bucket;
+    type Edit = Bucket;
+
+    fn plan(&self, quota: &Quota) -> Result<BucketPlan, LimitError> {
+        Ok(BucketPlan::new(quota, K::capacity(quota)))
+    }
+
+    #[inline]
+    fn settle(plan: &BucketPlan, state: &mut Bucket, now: Timestamp) -> bool {
+        plan.settle(state, now)
+    }
+
+    #[inline]
+    fn decide(
         plan: &BucketPlan,
         state: Option<&Bucket>,
         terms: Terms,
@@ -408,14 +372,14 @@ impl BucketSteps {
         let backlog = plan.backlog(state, now);
         match terms.op {
             Op::Take(0) | Op::Peek(0) => (plan.look(Verdict::Allow, backlog), None),
-            Op::Take(cost) => (self.take)(plan, state, cost, terms.patience_us, now),
+            Op::Take(cost) => (K::TAKE)(plan, state, cost, terms.patience_us, now),
             Op::Peek(cost) => {
-                let (judged, _) = (self.take)(plan, state, cost, terms.patience_us, now);
+                let (judged, _) = (K::TAKE)(plan, state, cost, terms.patience_us, now);
                 (plan.look(judged.verdict, backlog), None)
             }
             Op::Debit { cost, at } => plan.debit(state, cost, at, now),
             Op::Credit { cost, at } => {
-                let edit = state.and_then(|state| (self.credit)(plan, state, cost, at, now));
+                let edit = state.and_then(|state| (K::CREDIT)(plan, state, cost, at, now));
                 let left = plan.backlog(edit.as_ref().or(state), now);
                 (plan.look(Verdict::Allow, left), edit)
             }
@@ -423,5 +387,26 @@ impl BucketSteps {
                 (plan.look(Verdict::Deny(Retry::Never), backlog), None)
             }
         }
+    }
+
+    #[inline]
+    fn apply(_: &BucketPlan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
+        Some(edit)
+    }
+
+    fn convert(
+        state: Bucket,
+        from: &BucketPlan,
+        to: &BucketPlan,
+        change: Change,
+        now: Timestamp,
+    ) -> Option<Bucket> {
+        (K::CONVERT)(state, from, to, change, now)
+    }
+
+    #[inline]
+    fn idle_at(_: &BucketPlan, state: &Bucket) -> Option<Timestamp> {
+        let rounding = u64::from(state.arrival.part > 0);
+        state.arrival.whole.checked_add(rounding).map(Timestamp::from_micros)
     }
 }

@@ -26,13 +26,13 @@ impl Concurrency {
 /// The numbers of a concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencyPlan {
-    /// How many may hold at once.
+    /// The most holders at once.
     pub capacity: u64,
     /// The longest lease, also for a charge that an older revision allowed more.
     pub longest_us: u64,
 }
 
-/// Who holds, in the order in which their leases end.
+/// The held permits, in the order in which their leases end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     /// When this was written: the clock has stepped back if it is earlier now.
@@ -50,11 +50,11 @@ pub struct HeldPermit {
 }
 
 impl Holders {
-    /// What a store kept: permits in the order in which their leases end.
+    /// Restores stored permits, in the order in which their leases end.
     ///
-    /// Whoever finds them in another order, or one holder twice, has been handed what nobody here
-    /// wrote, and need not look: a permit then counts until those after it have ended, at the
-    /// latest until the last has, and of one holder's permits the first is his.
+    /// A store need not check the order, nor that each holder comes once. In stored bytes that
+    /// Tollgate did not write, a permit counts until those after it have ended, at the latest until
+    /// the last has, and a holder has the first of its permits.
     pub const fn restored(written_at: Timestamp, held: Vec<HeldPermit>) -> Self {
         Self { written_at, held }
     }
@@ -75,7 +75,7 @@ impl Holders {
     }
 }
 
-/// How many have ended by this moment. Plain bisection, as in Lua: so both find the same place even
+/// The number of leases that have ended by this moment. Bisection, as in Lua: so both find the same place even
 /// where the order is not ours.
 fn ended(held: &[HeldPermit], by: Timestamp) -> usize {
     let (mut low, mut high) = (0, held.len());

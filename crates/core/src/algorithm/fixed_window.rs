@@ -1,11 +1,11 @@
 //! Fixed window: a count and when it began.
 //!
-//! Bound: at most the count in each window, and so at most twice the count in any stretch of
+//! Bound: at most the count in each window, and so at most twice the count in any interval of
 //! one period: all of it just before a boundary and all of it just after. That double burst is
 //! what a fixed window is; a sliding log or a bucket does not have it.
 //!
 //! A clock that steps back may add one count a step: what an ended window held is forgotten, and
-//! the step makes room for a stretch that sees three windows.
+//! the step makes room for an interval that sees three windows.
 //!
 //! A refused charge is not counted and opens no window. Debits may push the count above the
 //! limit; the window's end forgives them with the rest.
@@ -40,9 +40,9 @@ pub enum Anchor {
 /// The numbers of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindowPlan {
-    /// What each window holds.
+    /// The most permits of a window.
     pub capacity: u64,
-    /// How long a window lasts.
+    /// The length of a window.
     pub window_us: u64,
     /// Where windows begin.
     pub anchor: Anchor,
@@ -53,7 +53,7 @@ pub struct FixedWindowPlan {
 pub struct Window {
     /// When it began.
     pub start: Timestamp,
-    /// What was charged in it.
+    /// Permits charged in it.
     pub used: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The state is the next free departure, kept as in `bucket.rs`. A charge departs then (or now,
 //! when the line is empty) and occupies the time its cost takes. The burst is the number of
-//! places in the line behind whoever is departing: with a burst of Q, at most Q wait.
+//! places in the queue behind the departing charge: with a burst of Q, at most Q wait.
 //!
 //! Bound: departures i and i + n lie at least n / rate apart, rounded down to the microsecond;
 //! never more than Q wait.
@@ -15,11 +15,10 @@
 
 use std::time::Duration;
 
-use super::bucket::{Ahead, Bucket, BucketPlan, BucketSteps};
-use super::{Change, MAX_AHEAD_US, Step};
-use crate::charge::Terms;
+use super::bucket::{Ahead, Bucket, BucketKind, BucketPlan, Convert, Credit, Take};
+use super::{Change, MAX_AHEAD_US};
 use crate::decision::{Decision, Retry, Verdict};
-use crate::limit::{LimitError, OnChange};
+use crate::limit::OnChange;
 use crate::span::Span;
 use crate::{Quota, Timestamp};
 
@@ -29,54 +28,32 @@ use crate::{Quota, Timestamp};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeakyQueue;
 
-const QUEUE_STEPS: BucketSteps = BucketSteps { take: line_up, credit: step_out };
+impl BucketKind for LeakyQueue {
+    const TAKE: Take = line_up;
+    const CREDIT: Credit = step_out;
+    const CONVERT: Convert = keep_departures;
 
-impl Step for LeakyQueue {
-    type Plan = BucketPlan;
-    type State = Bucket;
-    type Edit = Bucket;
-
-    fn plan(&self, quota: &Quota) -> Result<BucketPlan, LimitError> {
-        // The one departing takes a place as well.
-        Ok(BucketPlan::new(quota, quota.burst().get().saturating_add(1)))
+    fn capacity(quota: &Quota) -> u64 {
+        // The departing charge takes a place as well.
+        quota.burst().get().saturating_add(1)
     }
+}
 
-    fn settle(plan: &BucketPlan, state: &mut Bucket, now: Timestamp) -> bool {
-        plan.settle(state, now)
+/// Keeps every granted departure, unless the edit resets.
+fn keep_departures(
+    state: Bucket,
+    from: &BucketPlan,
+    to: &BucketPlan,
+    change: Change,
+    now: Timestamp,
+) -> Option<Bucket> {
+    if change == Change::Revise(OnChange::Reset) {
+        return None;
     }
-
-    fn decide(
-        plan: &BucketPlan,
-        state: Option<&Bucket>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<Bucket>) {
-        QUEUE_STEPS.decide(plan, state, terms, now)
-    }
-
-    fn apply(_: &BucketPlan, _: Option<Bucket>, edit: Bucket) -> Option<Bucket> {
-        Some(edit)
-    }
-
-    fn convert(
-        state: Bucket,
-        from: &BucketPlan,
-        to: &BucketPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Bucket> {
-        if change == Change::Revise(OnChange::Reset) {
-            return None;
-        }
-        let kept = BucketPlan::adopt(state, from, to, now)?;
-        let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
-        let backlog = to.backlog(Some(&kept), now).min(most);
-        to.bucket(backlog, kept.ahead, now)
-    }
-
-    fn idle_at(_: &BucketPlan, state: &Bucket) -> Option<Timestamp> {
-        state.idle_at()
-    }
+    let kept = BucketPlan::adopt(state, from, to, now)?;
+    let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
+    let backlog = to.backlog(Some(&kept), now).min(most);
+    to.bucket(backlog, kept.ahead, now)
 }
 
 fn line_up(

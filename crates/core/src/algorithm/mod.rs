@@ -7,7 +7,7 @@
 //! file, and its oracle to `testing/oracle`. The compiler names whatever is still missing. Each
 //! member will also need its twin in Lua once states live in Redis.
 //!
-//! What all share:
+//! Rules that all of them follow:
 //!
 //! - *Absent means full* (cold, for a warming limiter). A state that is full again is dropped by
 //!   `Limit::settle`, so that dropping an idle key changes no later decision.
@@ -43,7 +43,7 @@ pub(crate) use table::{Effect, Plan, State};
 /// must not silence a key for longer than the longest period there is.
 pub(crate) const MAX_AHEAD_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 
-/// How recorded usage is carried over to another quota.
+/// The way recorded usage is carried over to another quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A higher revision: as its limit declares.
@@ -52,14 +52,14 @@ pub(crate) enum Change {
     Adopt,
 }
 
-/// What each algorithm provides. The states it is given are settled: live at `now`, and not
+/// The steps of an algorithm. The states it is given are settled: live at `now`, and not
 /// further ahead than they could be.
 pub(crate) trait Step {
     /// Numbers computed once from parameters and quota.
     type Plan;
-    /// What is remembered of a key.
+    /// The state of a key.
     type State;
-    /// How a state changes.
+    /// A change of a state.
     type Edit;
 
     /// Computes the numbers, or says why the quota cannot be represented.
@@ -68,7 +68,7 @@ pub(crate) trait Step {
     /// Repairs what a clock that stepped back left ahead; true when something changed.
     fn settle(plan: &Self::Plan, state: &mut Self::State, now: Timestamp) -> bool;
 
-    /// What would happen, and the edit that makes it so.
+    /// The decision, and the edit that carries it out.
     fn decide(
         plan: &Self::Plan,
         state: Option<&Self::State>,

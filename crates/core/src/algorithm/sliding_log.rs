@@ -44,9 +44,9 @@ pub const MAX_SCALED: usize = 256;
 /// The numbers of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLogPlan {
-    /// What any window holds.
+    /// The most permits of any window.
     pub capacity: u64,
-    /// How long an entry counts.
+    /// The time for which an entry counts.
     pub window_us: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Log {
     entries: VecDeque<LogEntry>,
 }
 
-/// What was charged at one instant.
+/// The charges of one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// When.
@@ -67,10 +67,10 @@ pub struct LogEntry {
     pub total: u64,
 }
 
-/// What a decision needs to know of a log.
+/// The part of a log that a decision needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogView {
-    /// What is charged within the window.
+    /// Permits charged within the window.
     pub used: u64,
     /// When the newest live entry was charged.
     pub newest: Option<Timestamp>,
@@ -125,7 +125,7 @@ impl Log {
         Self { base: self.base, entries }
     }
 
-    /// What was charged before the entries that are kept.
+    /// Permits charged before the entries that are kept.
     pub const fn base(&self) -> u64 {
         self.base
     }
@@ -146,7 +146,7 @@ impl Log {
         })
     }
 
-    /// What a decision about `cost` needs to know.
+    /// The part of the log that a decision about `cost` needs.
     pub fn view(&self, plan: &SlidingLogPlan, cost: u64, now: Timestamp) -> LogView {
         let first = self.first_live(plan.window_us, now);
         let base = self.total_before(first);
@@ -246,11 +246,11 @@ impl Log {
 pub struct LogEdit {
     /// The moment of the decision.
     pub now: Timestamp,
-    /// What then happens.
+    /// The change after that.
     pub action: LogAction,
 }
 
-/// What happens to a log.
+/// A change of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogAction {
     /// A charge joins at the end.

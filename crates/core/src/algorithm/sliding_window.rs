@@ -25,11 +25,11 @@ use crate::{Quota, Timestamp};
 pub struct SlidingWindow {
     /// Into how many panes the period is cut, 1 to [`SlidingWindow::MAX_PANES`].
     pub panes: u8,
-    /// How the oldest pane counts.
+    /// The weight of the oldest pane.
     pub estimate: Estimate,
 }
 
-/// How the oldest pane counts, of which the window covers only a part.
+/// The weight of the oldest pane, of which the window covers only a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Estimate {
     /// In full: never more than the count in any window.
@@ -66,13 +66,13 @@ const MAX_PRODUCT: u128 = 1 << 53;
 /// The numbers of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowPlan {
-    /// What a window holds.
+    /// The most permits of a window.
     pub capacity: u64,
-    /// How long a pane lasts.
+    /// The length of a pane.
     pub pane_us: u64,
     /// Panes per window.
     pub panes: u8,
-    /// How the oldest pane counts.
+    /// The weight of the oldest pane.
     pub estimate: Estimate,
 }
 
@@ -81,7 +81,7 @@ pub struct SlidingWindowPlan {
 pub struct Panes {
     /// The number of the newest pane, counted from the epoch.
     pub newest: u64,
-    /// What was charged in it and in the panes before it: n + 1 counts, each at most
+    /// Charges in it and in the panes before it: n + 1 counts, each at most
     /// [`MAX_USED`].
     pub counts: Box<[u64]>,
 }
@@ -91,9 +91,9 @@ pub struct Panes {
 pub struct PanesEdit {
     /// The pane of the decision.
     pub pane: u64,
-    /// What joins it.
+    /// Permits that join it.
     pub add: u64,
-    /// What comes off the oldest live panes.
+    /// Permits that come off the oldest live panes.
     pub credit: u64,
 }
 
@@ -106,12 +106,12 @@ impl SlidingWindowPlan {
         self.pane_us.saturating_mul(u64::from(self.panes))
     }
 
-    /// How far into its pane a moment lies.
+    /// Microseconds from the start of its pane to a moment.
     fn offset(&self, at: Timestamp) -> u64 {
         at.as_micros().checked_rem(self.pane_us).unwrap_or(0)
     }
 
-    /// What the oldest pane counts for, times the length of a pane.
+    /// The weight of the oldest pane, times the length of a pane.
     fn weight(&self, count: u64, into: u64) -> u128 {
         let covered = match self.estimate {
             Estimate::Conservative => self.pane_us,
@@ -120,7 +120,7 @@ impl SlidingWindowPlan {
         u128::from(count).saturating_mul(u128::from(covered))
     }
 
-    /// What is left, rounded down.
+    /// Permits left, rounded down.
     fn remaining(&self, view: &PaneView<'_>) -> u64 {
         let pane = u128::from(self.pane_us);
         let all = u128::from(self.capacity).saturating_mul(pane);
@@ -178,7 +178,7 @@ impl<'a> PaneView<'a> {
         })
     }
 
-    /// How long until a pane of this age counts for nothing.
+    /// Time until a pane of this age counts for nothing.
     fn leaves_after(&self, plan: &SlidingWindowPlan, age: u64) -> u64 {
         let panes = u64::from(plan.panes).saturating_add(1).saturating_sub(age);
         panes.saturating_mul(plan.pane_us).saturating_sub(self.into)
@@ -202,7 +202,7 @@ impl<'a> PaneView<'a> {
         Verdict::Deny(Retry::After(Duration::from_micros(self.retry(plan, room))))
     }
 
-    /// How long until the estimate is down to `room`: panes leave one after the other, the
+    /// Time until the estimate is down to `room`: panes leave one after the other, the
     /// oldest at once at its end (conservative) or steadily until then (weighted).
     fn retry(&self, plan: &SlidingWindowPlan, room: u64) -> u64 {
         let mut newer: u64 = self.live(plan).fold(0, |sum, (_, count)| sum.saturating_add(count));

@@ -9,7 +9,7 @@
 //! - *Warming up*: stored permits cost **more** than fresh ones, up to the cold factor, because
 //!   an idle service is cold. An absent state is cold.
 //!
-//! Who pays, see [`Payment`]: by default the *next* caller waits for what this one took, so
+//! Payment, see [`Payment`]: by default the *next* caller waits for what this one took, so
 //! that a large charge after idling passes at once and leaves debt. Guava leaves that debt
 //! unbounded; here one charge takes at most `max_debt` permits.
 //!
@@ -53,7 +53,7 @@ pub struct Smooth {
     max_debt: u64,
 }
 
-/// Who waits for the time a charge is worth.
+/// The caller that waits for the time a charge is worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Payment {
     /// The next caller: this one passes as soon as the last one's debt is over.
@@ -64,7 +64,7 @@ pub enum Payment {
 }
 
 impl Smooth {
-    /// How many bursts one charge may take in advance unless [`Smooth::with_max_debt`] says.
+    /// Bursts that one charge may take in advance, unless set by [`Smooth::with_max_debt`].
     pub const DEFAULT_DEBT_BURSTS: u64 = 10;
 
     /// Stored permits are free; the quota's burst is their maximum.
@@ -80,13 +80,13 @@ impl Smooth {
         Self { warm_up_us: Some(warm_up_us), ..Self::bursty() }
     }
 
-    /// How many stable intervals a permit takes when cold, 1 to 100; 3 unless said.
+    /// Stable intervals that a permit takes when cold, 1 to 100; 3 by default.
     pub const fn with_cold_factor(mut self, factor: u8) -> Self {
         self.cold_factor = factor;
         self
     }
 
-    /// Who waits for the time a charge is worth.
+    /// The caller that waits for the time a charge is worth.
     pub const fn with_payment(mut self, payment: Payment) -> Self {
         self.payment = payment;
         self
@@ -98,17 +98,17 @@ impl Smooth {
         self
     }
 
-    /// How long it warms up; `None` if it is bursty.
+    /// The warm-up period; `None` if it is bursty.
     pub fn warm_up(&self) -> Option<Duration> {
         self.warm_up_us.map(Duration::from_micros)
     }
 
-    /// How many stable intervals a permit takes when cold.
+    /// Stable intervals that a permit takes when cold.
     pub const fn cold_factor(&self) -> u8 {
         self.cold_factor
     }
 
-    /// Who waits for the time a charge is worth.
+    /// The caller that waits for the time a charge is worth.
     pub const fn payment(&self) -> Payment {
         self.payment
     }
@@ -131,13 +131,13 @@ pub struct SmoothPlan {
     pub max_permits: f64,
     /// Stored permits above this cost more than the stable interval, `T`.
     pub threshold: f64,
-    /// How much more each further stored permit costs.
+    /// The extra price of each further stored permit.
     pub slope: f64,
     /// Idle time that stores one permit.
     pub cooldown: f64,
-    /// Whether stored permits cost anything.
+    /// True when stored permits cost something.
     pub warming: bool,
-    /// Who waits.
+    /// The caller that waits.
     pub payment: Payment,
     /// The most permits one charge may take in advance.
     pub max_debt: u64,
@@ -177,7 +177,7 @@ impl SmoothPlan {
         SmoothState { stored, free_at: now, written_at: now }
     }
 
-    /// What `k` of `x` stored permits cost: the area under the price curve.
+    /// The price of `k` of `x` stored permits: the area under the price curve.
     fn stored_price(&self, x: f64, k: f64) -> u64 {
         if !self.warming {
             return 0;
@@ -198,7 +198,7 @@ impl SmoothPlan {
         self.stable + above_threshold * self.slope
     }
 
-    /// What `cost` permits are worth now, and what is stored afterwards.
+    /// The price of `cost` permits now, and the permits stored afterwards.
     fn price(&self, synced: &SmoothState, cost: u64) -> (u64, f64) {
         let n = cost as f64;
         let from_storage = n.min(synced.stored);
@@ -256,7 +256,7 @@ impl SmoothPlan {
         (Verdict::Deny(retry), None)
     }
 
-    /// How long until the caller's own wait fits its patience, or `None` if idling never makes
+    /// Time until the caller's own wait fits its patience, or `None` if idling never makes
     /// it: stored permits of a warming limiter only get dearer, those of a bursty one run out
     /// at the maximum.
     fn retry_own(

@@ -24,7 +24,7 @@ macro_rules! algorithms {
         $(#[$doc:meta])+
         $name:ident = $text:literal, code $code:literal, plan $plan:ty, state $state:ty, edit $edit:ty;
     )+) => {
-        /// What a quota means. A closed set: each member needs an oracle and a twin.
+        /// The algorithm that gives a quota its meaning. A closed set: each member needs an oracle and a twin.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Algorithm {
             $($(#[$doc])+ $name($name),)+
@@ -61,7 +61,7 @@ macro_rules! algorithms {
             $($(#[$doc])+ $name($plan),)+
         }
 
-        /// What is remembered of a key.
+        /// The state of a key.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub enum State {
             /// Nothing: full, or cold for a warming limiter.
@@ -101,7 +101,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// What `charge` would be answered at `now`, and the edit that makes it so.
+            /// The decision about `charge` at `now`, and the edit that carries it out.
             ///
             /// The state must be settled at `now`. The charge's own limit is not consulted:
             /// a charge of an older revision is judged by the newer limit it finds.

@@ -1,10 +1,10 @@
-//! Fences: what a resource can tell holders apart by.
+//! Fences: numbers by which a resource tells holders apart.
 
 use std::fmt;
 
 use crate::Timestamp;
 
-/// A number that rises with every grant of a lock: whoever was granted it later has the larger one.
+/// A number that rises with every grant of a lock: the later grant has the larger fence.
 ///
 /// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from a
 /// holder that was stopped for longer than its lease and does not know it yet.

@@ -59,18 +59,18 @@ impl Default for Lease {
     }
 }
 
-/// Why a span cannot be a lease.
+/// The reason why a span cannot be a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseError {
     /// It is below [`Lease::MIN`].
     TooShort {
-        /// How long it is.
+        /// The span asked for.
         span: Duration,
     },
     /// It is above [`Lease::MAX`].
     TooLong {
-        /// How long it is.
+        /// The span asked for.
         span: Duration,
     },
 }

@@ -1,4 +1,4 @@
-//! What a lock is called.
+//! Names of locks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl fmt::Display for LockName {
     }
 }
 
-/// Why a text cannot be the name of a lock.
+/// The reason why a text cannot be the name of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockNameError {
@@ -63,7 +63,7 @@ pub enum LockNameError {
     Empty,
     /// There is more than [`LockName::MAX_LEN`].
     TooLong {
-        /// How many bytes there are.
+        /// The number of bytes.
         len: usize,
     },
 }

@@ -1,9 +1,9 @@
-//! Who holds a lock, and each time it was granted.
+//! Owners of locks, and the ids of their holds.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Who holds a lock. Clones are the same owner: a lock is re-entrant for all of them, whatever task
+/// The owner of a lock. Clones are the same owner: a lock is re-entrant for all of them, whatever task
 /// or thread they are on.
 ///
 /// Its text is a UUID, a colon and a number, as Redisson's owners are, so that Redisson reads it as
@@ -70,7 +70,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Why a text cannot be an owner.
+/// The reason why a text cannot be an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerError {
     len: usize,

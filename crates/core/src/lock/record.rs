@@ -1,4 +1,4 @@
-//! What is kept of one lock, and the steps on it.
+//! The record of one lock, and the steps on it.
 //!
 //! A lock is free, or held by one owner until a moment. Its holds are the ids of the acquisitions
 //! that were granted and not yet released: a re-entrant lock may have several, all of one owner and
@@ -7,15 +7,15 @@
 //! Leases count in whole milliseconds, and a lease that ends in this very millisecond has not ended
 //! yet: so it is in Redis, and both stores shall say the same.
 //!
-//! Not here: that a release is answered alike when it is sent twice. For that a store keeps a latch
-//! for each release, and asks it before it asks this.
+//! Not here: answering a repeated release alike. For that a store keeps a *release record* for each
+//! release, and looks at it before it calls a step.
 
 use std::time::Duration;
 
 use super::{Acquire, Fence, HoldId, Owner, Release, Renew};
 use crate::Timestamp;
 
-/// How often an owner may hold one lock at a time: recursion deeper than this is a mistake, and each
+/// The most holds of one lock by one owner: recursion deeper than this is a mistake, and each
 /// hold is remembered by its id.
 pub const MAX_DEPTH: usize = 256;
 
@@ -33,7 +33,7 @@ pub enum LockKind {
     Simple,
 }
 
-/// What is kept of one lock.
+/// The record of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockRecord {
     held: Option<HeldLock>,
@@ -43,54 +43,54 @@ pub struct LockRecord {
     barred_ms: u64,
 }
 
-/// Who holds a lock.
+/// A lock that is held: its owner, lease and fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// Who.
+    /// The owner.
     pub owner: Owner,
-    /// In which kind of lock.
+    /// The kind of the lock.
     pub kind: LockKind,
-    /// Each time it was granted and not yet released, in order.
+    /// The holds that were granted and not yet released, in order.
     pub holds: Vec<HoldId>,
-    /// Under which fence; the same for all of them.
+    /// The fence, the same for all holds.
     pub fence: Fence,
-    /// Since when.
+    /// The moment of the first grant.
     pub since: Timestamp,
     /// The millisecond after which it is free.
     pub expires_ms: u64,
-    /// For how long it stays closed if it is not released.
+    /// The time for which it stays closed if the holder vanishes.
     pub delay: Duration,
-    /// What the holder says of itself.
+    /// The label that the holder gave itself.
     pub label: Box<str>,
 }
 
-/// What an acquisition comes to.
+/// The outcome of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireOutcome {
     /// It is held.
     Granted {
-        /// What the resource is to be shown.
+        /// The fence to show to the resource.
         fence: Fence,
-        /// How often the owner holds it now.
+        /// Holds of the owner, this one included.
         depth: u32,
         /// Replicas that are known to have it too.
         copies: u32,
     },
     /// Somebody else has it.
     Busy {
-        /// When it is free at the latest, unless it is renewed; `None` if it has no end.
+        /// Time until it is free, unless it is renewed; `None` if it has no end.
         left: Option<Duration>,
     },
     /// This very hold has been released already, so it is not granted any more.
     Over,
     /// The owner holds it [`MAX_DEPTH`] times.
     TooDeep,
-    /// What is kept under the name is a lock of the other kind, or none at all.
+    /// The name holds a lock of the other kind, or something that is no lock.
     Foreign,
 }
 
-/// What a renewal comes to.
+/// The outcome of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewOutcome {
     /// It is held for another lease at least.
@@ -99,7 +99,7 @@ pub enum RenewOutcome {
     Lost,
 }
 
-/// What a release comes to.
+/// The outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseOutcome {
     /// It was held, and is free now.
@@ -129,12 +129,12 @@ impl LockRecord {
         self.fence = self.fence.max(fence);
     }
 
-    /// Who holds it at `now`.
+    /// The holder at `now`.
     pub fn holder(&self, now: Timestamp) -> Option<&HeldLock> {
         self.held.as_ref().filter(|held| millis(now) <= held.expires_ms)
     }
 
-    /// Whether an absent record would answer the same, but for its fence.
+    /// True when an absent record would answer the same, but for its fence.
     pub fn is_idle(&self, now: Timestamp) -> bool {
         let closed = self.held.as_ref().map_or(0, |held| self.barred_until(held));
         millis(now) > closed.max(self.barred_ms)
@@ -155,7 +155,7 @@ impl LockRecord {
         }
     }
 
-    /// Takes the lock, or once more, for its owner.
+    /// Acquires or re-enters the lock for its owner, or returns the reason it could not.
     ///
     /// Sent again under the same id it changes nothing but the lease, which never becomes shorter.
     pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> AcquireOutcome {
@@ -199,7 +199,7 @@ impl LockRecord {
         AcquireOutcome::Granted { fence: held.fence, depth: depth(held), copies: 0 }
     }
 
-    /// Lengthens the lease of whoever holds it under this fence.
+    /// Lengthens the lease of the holder with this fence.
     pub fn renew(&mut self, ask: &Renew<'_>, now: Timestamp) -> RenewOutcome {
         self.settle(now);
         match &mut self.held {
@@ -235,7 +235,7 @@ impl LockRecord {
         ReleaseOutcome::StillHeld
     }
 
-    /// Frees the lock, whoever holds it; who that was.
+    /// Frees the lock, and returns its holder.
     pub fn force_release(&mut self, now: Timestamp) -> Option<HeldLock> {
         self.settle(now);
         self.barred_ms = 0;

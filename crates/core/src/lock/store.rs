@@ -1,4 +1,4 @@
-//! The seam to where locks are kept.
+//! The interface of stores that keep locks.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use super::{
 };
 use crate::StoreError;
 
-/// The longest that a holder may say of itself.
+/// The longest label of a holder, in bytes.
 pub const MAX_LABEL: usize = 128;
 
-/// A wish to hold a lock.
+/// A request to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquire<'a> {
-    /// Which lock.
+    /// The lock.
     pub name: &'a LockName,
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: LockKind,
-    /// Who wants it.
+    /// The owner that wants it.
     pub owner: &'a Owner,
     /// The id of this acquisition: the same when it is sent again, and never otherwise.
     pub hold: HoldId,
-    /// For how long.
+    /// The lease, unless renewed.
     pub lease: Lease,
     /// For how long nobody shall have it after the holder vanished. Others of Tollgate keep to it;
     /// Redisson does not.
     pub delay: Duration,
-    /// What the holder says of itself, for whoever lists locks; cut at [`MAX_LABEL`] bytes.
+    /// A label for the list of locks; cut at [`MAX_LABEL`] bytes.
     pub label: &'a str,
-    /// How far it must have spread before it counts.
+    /// The replicas that must have it before it counts.
     pub durability: Durability,
 }
 
-/// How far a grant must have spread before it counts.
+/// The replicas that must have a grant before it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// The store has it. A failover may forget it.
@@ -46,24 +46,24 @@ pub enum Durability {
     Required(Replicas),
 }
 
-/// Which replicas are waited for.
+/// The replicas to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// How many there should be. What is connected just now is no measure: it may be a minority.
+    /// The number of replicas there should be. Those connected now are no measure: they may be a minority.
     pub count: NonZeroU32,
-    /// How long they are waited for.
+    /// The time to wait for them.
     pub patience: Duration,
 }
 
 impl Replicas {
-    /// How many of them are a majority.
+    /// The size of a majority.
     pub const fn majority(&self) -> u32 {
         (self.count.get() / 2).saturating_add(1)
     }
 }
 
 impl Durability {
-    /// Which replicas are waited for, if any.
+    /// The replicas to wait for, if any.
     pub const fn replicas(&self) -> Option<Replicas> {
         match self {
             Self::Primary => None,
@@ -72,81 +72,81 @@ impl Durability {
     }
 }
 
-/// A wish to hold a lock for longer.
+/// A request to renew a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Renew<'a> {
-    /// Which lock.
+    /// The lock.
     pub name: &'a LockName,
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: LockKind,
-    /// Who holds it.
+    /// The owner that holds it.
     pub owner: &'a Owner,
-    /// Under which fence.
+    /// The fence of the grant.
     pub fence: Fence,
-    /// For how long from now.
+    /// The lease from now on.
     pub lease: Lease,
 }
 
-/// The end of one hold of a lock.
+/// A request to release one hold of a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Release<'a> {
-    /// Which lock.
+    /// The lock.
     pub name: &'a LockName,
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: LockKind,
-    /// Who held it.
+    /// The owner that held it.
     pub owner: &'a Owner,
-    /// Which hold ends.
+    /// The hold that ends.
     pub hold: HoldId,
-    /// For how long the others of the same owner shall last at least.
+    /// The least lease of the same owner's other holds.
     pub lease: Lease,
-    /// Whether an acquisition or release of this hold may still be under way.
+    /// Tells if an acquisition or release of this hold may still be in flight.
     pub attempt: Attempt,
 }
 
-/// Whether something of a hold may still be under way.
+/// Tells if another message about a hold may still be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// Everything that was sent was answered, so the store need not remember the release.
     Sole,
-    /// Something was sent and not answered. The store remembers the release, answers it alike when
-    /// it comes again, and does not grant this hold any more.
+    /// Something was sent and not answered. The store keeps a release record: it answers this release
+    /// alike when it comes again, and does not grant this hold any more.
     Again,
 }
 
-/// Who holds a lock, as far as the store knows.
+/// The holder of a lock, as far as the store knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     /// The lock.
     pub name: LockName,
-    /// Of which kind it is.
+    /// Its kind.
     pub kind: LockKind,
     /// Who: of a foreign holder the text that is stored, of which some may have been replaced.
     pub owner: String,
-    /// How often.
+    /// The number of holds.
     pub depth: u32,
-    /// When it ends unless it is renewed; `None` if it has no end.
+    /// Time until the lease ends, unless it is renewed; `None` if it has no end.
     pub left: Option<Duration>,
-    /// Under which fence; `None` if the holder is not one of Tollgate's.
+    /// The fence; `None` if the holder is not one of Tollgate's.
     pub fence: Option<Fence>,
-    /// For how long already; `None` if the holder is not one of Tollgate's.
+    /// Time since the grant; `None` if the holder is not one of Tollgate's.
     pub age: Option<Duration>,
-    /// What the holder says of itself.
+    /// The label that the holder gave itself.
     pub label: String,
-    /// How many processes wait for it.
+    /// Processes that wait for it.
     pub waiting: u64,
 }
 
 /// A part of the list of all locks that are held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Who holds which.
+    /// The holders.
     pub holders: Vec<LockHolder>,
-    /// What to ask for next; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<u64>,
 }
 
-/// Is told that a lock may be free. Must return soon: it is called by whoever releases, or by the
+/// Receives the news that a lock may be free. Must return soon: the releasing task calls it, or the
 /// thread of the store.
 pub trait ReleaseNotifier: Send + Sync {
     /// The lock may be free: it was released, or releases may have been missed.
@@ -157,10 +157,10 @@ pub trait ReleaseNotifier: Send + Sync {
 ///
 /// Every store must pass `testing::locks`.
 pub trait LockStore: Send + Sync + 'static {
-    /// While it lives, the bell it was made with is rung.
+    /// Keeps a notifier subscribed until it is dropped.
     type Subscription: Send + Sync + 'static;
 
-    /// Takes a lock, or once more, or says why not.
+    /// Acquires or re-enters a lock, or returns the reason it could not.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ pub trait LockStore: Send + Sync + 'static {
         ask: &Release<'_>,
     ) -> impl Future<Output = Result<ReleaseOutcome, StoreError>> + Send;
 
-    /// Frees a lock, whoever holds it; who that was.
+    /// Frees a lock, and returns its holder.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ pub trait LockStore: Send + Sync + 'static {
         name: &LockName,
     ) -> impl Future<Output = Result<Option<LockHolder>, StoreError>> + Send;
 
-    /// Who holds a lock.
+    /// The holder of a lock.
     ///
     /// # Errors
     ///
@@ -219,9 +219,9 @@ pub trait LockStore: Send + Sync + 'static {
     /// When the store could not answer.
     fn list(&self, cursor: u64) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// Has the bell rung for every release of a lock from the moment this returns on, until the ear
-    /// is dropped. Releases may be missed while there is no connection; the bell is rung for all
-    /// that when it is back.
+    /// Calls the notifier for every release of a lock, from the moment this returns until the
+    /// subscription is dropped. Releases may be missed while there is no connection; when it is back,
+    /// the notifier is called once for all of them.
     ///
     /// # Errors
     ///

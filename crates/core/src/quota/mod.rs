@@ -1,4 +1,4 @@
-//! How much is allowed in how much time: `100 per 1m burst 20`.
+//! Quotas: a count per period and a burst, such as `100 per 1m burst 20`.
 //!
 //! A [`Quota`] that exists is valid: every bound is checked where it is built, and the reason
 //! for a refusal names the value and the way to say it instead. What a quota *means* (a window,
@@ -111,7 +111,7 @@ impl Quota {
         self.burst
     }
 
-    /// Whether the burst differs from the count, and so has to be written.
+    /// True when the burst differs from the count, and so has to be written.
     pub fn has_own_burst(&self) -> bool {
         self.burst != self.count
     }
@@ -159,7 +159,7 @@ impl fmt::Display for Period {
     }
 }
 
-/// Why a quota cannot be built.
+/// The reason why a quota cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaError {

@@ -128,20 +128,20 @@ impl Fraction {
     }
 }
 
-/// Why a text is not a quota. [`ParseQuotaError::kind`] tells the cases apart.
+/// The reason why a text is not a quota. [`ParseQuotaError::kind`] tells the cases apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseQuotaError {
     kind: ParseQuotaErrorKind,
 }
 
 impl ParseQuotaError {
-    /// What is wrong.
+    /// The kind of the failure.
     pub const fn kind(&self) -> &ParseQuotaErrorKind {
         &self.kind
     }
 }
 
-/// What is wrong with the text of a quota.
+/// The mistake in the text of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseQuotaErrorKind {

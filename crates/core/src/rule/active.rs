@@ -21,7 +21,7 @@ pub struct ActiveRule {
     pub(super) conditions: Vec<Condition>,
     /// As declared, and then what else the domain is partitioned by.
     pub(super) by: Vec<KeyPart>,
-    /// How long a value of `by` may be to enter a key as it is.
+    /// The longest value of `by` that enters a key unhashed.
     pub(super) verbatim: usize,
     /// Positions in the domain of the rules that it replaces, in order.
     pub(super) replaces: Vec<usize>,
@@ -45,12 +45,12 @@ impl ActiveRule {
         self.index
     }
 
-    /// Whether it refuses.
+    /// Its mode: enforced, shadow or off.
     pub const fn mode(&self) -> Mode {
         self.declaration.mode
     }
 
-    /// What answers while the store does not.
+    /// The answer while the store is unreachable.
     pub const fn on_outage(&self) -> OnOutage {
         self.declaration.on_outage
     }
@@ -80,7 +80,7 @@ impl ActiveRule {
         &self.declaration
     }
 
-    /// What an ask of this own cost, with this value of the cost's attribute, costs here.
+    /// The cost here of an ask with this own cost and this value of the cost's attribute.
     pub(super) fn cost(&self, own: Cost, value: Option<&[u8]>) -> Cost {
         let from = &self.declaration.cost;
         let cost = match (self.cost, value) {
@@ -94,12 +94,12 @@ impl ActiveRule {
         cost.min(from.max.unwrap_or(Cost::MAX))
     }
 
-    /// How many counters an ask is charged on here.
+    /// The number of counters that the rule charges.
     pub(super) fn dues(&self) -> usize {
-        self.limits.len().saturating_add(usize::from(self.ban.is_some()))
+        self.limits.len() + usize::from(self.ban.is_some())
     }
 
-    /// What an ask must have besides the declared conditions: who lacks an attribute of `by` is
+    /// Conditions besides the declared ones: an ask that lacks an attribute of `by` is
     /// skipped, unless the rule says otherwise.
     pub(super) fn implied(&self) -> Vec<Condition> {
         let own = self.by.iter().take(self.declaration.by.len());
@@ -125,13 +125,13 @@ fn number(digits: &[u8]) -> Option<Cost> {
     Some(text.parse().unwrap_or(Cost::MAX))
 }
 
-/// What a limit at work is for.
+/// The purpose of a limit at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKind {
     /// To be spent by what passes.
     Limit,
-    /// One permit for as long as a ban lasts: to be asked (at cost 1), and spent only by whoever
-    /// bans.
+    /// One permit for as long as a ban lasts: to be asked (at cost 1), and spent only by the
+    /// request that bans.
     Ban,
     /// One permit per refusal: to be spent by what is refused. Who spends the last one bans.
     Refusals,
@@ -156,7 +156,7 @@ impl ActiveLimit {
         &self.name
     }
 
-    /// What is allowed. Its revision is the version of the set.
+    /// The limit. Its revision is the version of the set.
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
@@ -166,7 +166,7 @@ impl ActiveLimit {
         &self.text
     }
 
-    /// What was charged under this revision or a later one is counted as it was charged. Before it,
+    /// Charges under this revision or a later one count as they were made. Before it,
     /// an edit may have scaled or reset the counter: see [`RuleSet::following`](super::RuleSet::following).
     pub const fn since(&self) -> Revision {
         self.since
@@ -178,7 +178,7 @@ impl ActiveLimit {
         self.guard.as_ref()
     }
 
-    /// What it is for.
+    /// Its purpose.
     pub const fn kind(&self) -> LimitKind {
         self.kind
     }
@@ -227,7 +227,7 @@ pub(super) struct Condition {
     pub(super) test: ValueTest,
 }
 
-/// What a condition asks of the value.
+/// The test of a condition on a value.
 #[derive(Clone, Debug)]
 pub(super) enum ValueTest {
     /// One of the texts, which are in order, or one that begins with one of the prefixes.
@@ -251,6 +251,6 @@ pub(super) enum KeyPart {
     Path,
     /// The template that the path matched.
     Template,
-    /// What the template captured by this name.
+    /// The capture of this name.
     Capture(Box<str>),
 }

@@ -1,12 +1,12 @@
-//! What a door knows about a request.
+//! The attributes of a request, as its caller knows them.
 //!
 //! An ask holds attributes by name: `path`, `host`, `method` and `ip` are put into their one
 //! spelling when they are said, so that rules, keys and lists all see the same; `header.<name>`
 //! ignores the case of the name; everything else is taken byte for byte. Nothing is copied that
 //! is in its one spelling already.
 //!
-//! Which attributes to trust (a verified user, the address behind which proxies) is for the door
-//! to know: see `SECURITY.md`.
+//! The caller decides which attributes to trust (a verified user, the address behind which proxies):
+//! see `SECURITY.md`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -97,7 +97,7 @@ impl<'a> Ask<'a> {
     pub const MAX_NAME: usize = 128;
 
     /// The longest value of an attribute. Long ones become a hash in a key; megabytes are an
-    /// attack that a door should have refused.
+    /// attack that the listener should have refused.
     pub const MAX_VALUE: usize = 1 << 20;
 
     /// An ask of cost 1 in this domain, with no attributes.
@@ -184,7 +184,7 @@ impl<'a> Ask<'a> {
         self.domain
     }
 
-    /// What the request costs where a rule does not say.
+    /// The cost of the request where a rule sets none.
     pub const fn own_cost(&self) -> Cost {
         self.cost
     }
@@ -277,7 +277,7 @@ pub(super) fn method(value: &[u8]) -> Option<Cow<'_, [u8]>> {
 /// The longest method: three times the longest that is registered.
 const MAX_METHOD: usize = 64;
 
-/// Why an attribute cannot be part of an ask. A door answers 400.
+/// The reason why an attribute cannot be part of an ask. A server answers 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AskError {
@@ -293,7 +293,7 @@ pub enum AskError {
     Captured,
     /// The path has no canonical form.
     Path(PathError),
-    /// The host is none.
+    /// The host is malformed.
     Host(HostError),
     /// The method is no token.
     Method,

@@ -1,4 +1,4 @@
-//! What a domain can see of an ask: the attributes that some rule looks at, by slot.
+//! The attributes of an ask that some rule of a domain uses, by their ids.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::domain::ActiveDomain;
 use super::template::PathSegments;
 use crate::Cost;
 
-/// What a domain can see of an ask.
+/// The attributes of an ask that a domain uses.
 pub(super) struct AskView<'v> {
     values: SmallVec<[(AttributeId, Attribute<'v>); 8]>,
     /// Empty where there is no path. Not in an `Option`: it is too large to be moved into one for

@@ -1,4 +1,4 @@
-//! How much of everything a set may declare.
+//! Upper bounds of a set of rules.
 //!
 //! A set is written by people or by programs that people wrote; these bounds keep a mistake from
 //! becoming an outage. What clients send is bounded in `ask.rs` and `path.rs`, and what one

@@ -1,4 +1,4 @@
-//! What rules say about an ask: who blocks it, or what it is charged on.
+//! The judgement of rules about an ask: a block, or the counters it is charged on.
 //!
 //! Plain values, made by `judge.rs` and read by the limiter.
 
@@ -9,7 +9,7 @@ use super::declaration::Subject;
 use super::key::Buffer;
 use crate::{Cost, Key};
 
-/// What a set of rules says about an ask.
+/// The judgement of a set of rules about an ask.
 #[derive(Clone, Debug)]
 #[must_use]
 #[expect(
@@ -28,12 +28,12 @@ pub enum Judgement<'s> {
     /// More enforced charges than one request may have. No rule is left out silently: the ask
     /// cannot be decided, and the set has to be mended.
     TooMany {
-        /// How many there would be.
+        /// The number of charges.
         charges: usize,
     },
 }
 
-/// Who refuses an ask whatever is counted.
+/// A refusal that does not depend on any counter.
 #[derive(Clone, Copy, Debug)]
 pub enum BlockedBy<'s> {
     /// An entry of the domain's list.
@@ -75,7 +75,7 @@ impl<'s> Charges<'s> {
         }
     }
 
-    /// What is to be charged: for each rule that applies its limits and, if it has one, its ban.
+    /// The enforced charges: for each rule that applies its limits and, if it has one, its ban.
     /// The most specific rule comes first, whatever the order of their declaration.
     pub fn enforced(&self) -> &[Due<'s>] {
         self.dues.get(..self.enforced).unwrap_or_default()
@@ -86,7 +86,7 @@ impl<'s> Charges<'s> {
         self.dues.get(self.enforced..).unwrap_or_default()
     }
 
-    /// Whether there is nothing to charge.
+    /// True when there is nothing to charge.
     pub fn is_empty(&self) -> bool {
         self.dues.is_empty()
     }
@@ -109,18 +109,18 @@ impl<'s> Charges<'s> {
         due.refusals.map(|range| self.key_at(range))
     }
 
-    /// What all keys have in common, for [`Request::within`](crate::Request::within), if the
+    /// The bytes that all keys share, for [`Request::within`](crate::Request::within), if the
     /// domain declares a partition.
     pub fn partition(&self) -> Option<&[u8]> {
         self.partition.and_then(|range| self.bytes.get(range.range()))
     }
 
-    /// Who in shadow mode would have refused before anything is counted.
+    /// The shadow rule that would have refused before anything is counted.
     pub const fn shadow_block(&self) -> Option<BlockedBy<'s>> {
         self.shadow_block
     }
 
-    /// How many dues of shadow rules are left out because one request cannot hold them.
+    /// The number of shadow charges left out because one request cannot hold them.
     pub const fn shadow_left_out(&self) -> usize {
         self.shadow_left_out
     }
@@ -139,7 +139,7 @@ pub struct Due<'s> {
     pub rule: &'s ActiveRule,
     /// Its limit, or its ban: see [`ActiveLimit::kind`].
     pub limit: &'s ActiveLimit,
-    /// What the ask costs there; 1 for a ban.
+    /// The cost of the ask there; 1 for a ban.
     pub cost: Cost,
     pub(super) key: ByteRange,
     pub(super) refusals: Option<ByteRange>,
@@ -153,7 +153,7 @@ pub(super) struct ByteRange {
 }
 
 impl ByteRange {
-    /// What was written since the buffer had `start` bytes.
+    /// The bytes written since the buffer had `start` bytes.
     pub(super) fn since(start: usize, bytes: &Buffer) -> Self {
         let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         Self { start: place(start), end: place(bytes.len()) }

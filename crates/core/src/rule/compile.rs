@@ -51,7 +51,7 @@ pub(super) fn domain(
     for (at, rule) in declared.rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place };
         let mut active = compiler.rule(rule, &partition, place, report);
-        active.index = first.saturating_add(at);
+        active.index = first + at;
         rules.push(active);
     }
     let names = link(&mut rules);
@@ -320,7 +320,7 @@ pub(super) fn limit_name(limitation: &Limitation) -> String {
     limitation.name.clone().unwrap_or_else(|| limitation.quota.period_text())
 }
 
-/// What kind of rule it is: as declared, else by what it matches and counts.
+/// The scenario of a rule: as declared, else by what it matches and counts.
 pub(super) fn scenario(rule: &Rule) -> Scenario {
     let matches = |name: &str| rule.matches.iter().any(|(matched, _)| matched == name);
     let by = |name: &str| rule.by.iter().any(|attribute| attribute == name);

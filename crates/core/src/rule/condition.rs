@@ -1,6 +1,6 @@
 //! From a declared condition to one at work.
 //!
-//! What a condition compares with is put into the spelling that asks have: hosts and methods
+//! The values of a condition are put into the spelling that asks have: hosts and methods
 //! as `ask.rs` spells them, paths as templates, `ip` as networks.
 
 use super::active::{AttributeId, Condition, ValueTest};
@@ -35,7 +35,7 @@ pub(super) fn condition(
     Condition { slot, test }
 }
 
-/// What is wrong with a value, and what to write instead.
+/// A mistake in a value, and what to write instead.
 type Problem = (String, Option<String>);
 
 fn collect<T>(
@@ -87,13 +87,13 @@ fn network(value: &Value) -> Result<Network, Problem> {
         Value::Network(network) => match Network::new(network.address, network.prefix) {
             Ok(clean) if clean == *network => Ok(clean),
             Ok(clean) => Err((
-                format!("{}/{} has bits behind its prefix", network.address, network.prefix),
+                format!("{}/{} has bits set after its prefix", network.address, network.prefix),
                 Some(format!("write {clean}")),
             )),
             Err(error) => Err((format!("{}/{}: {error}", network.address, network.prefix), hint())),
         },
         Value::Text(text) => text.parse().map_err(|error| (format!("`{text}`: {error}"), hint())),
-        Value::Prefix(prefix) => Err((format!("`{prefix}*` is no network"), hint())),
+        Value::Prefix(prefix) => Err((format!("`{prefix}*` is not a network"), hint())),
     }
 }
 
@@ -122,7 +122,7 @@ fn spell(name: &str, text: &str) -> Result<Box<[u8]>, Problem> {
         },
         "method" => match method(text.as_bytes()) {
             Some(method) => Ok((*method).into()),
-            None => Err((format!("`{text}` is no method"), None)),
+            None => Err((format!("`{text}` is not a method"), None)),
         },
         _ => Ok(text.as_bytes().into()),
     }

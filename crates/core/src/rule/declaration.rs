@@ -22,21 +22,21 @@ pub struct Declaration {
 /// The rules of one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// What asks call it.
+    /// The name that asks use.
     pub name: String,
-    /// Attributes whose values put all keys of a request into one lane of a Redis Cluster. Every
+    /// Attributes whose values put all keys of a request into one slot of a Redis Cluster. Every
     /// counter of the domain is told apart by them, besides its rule's `by`; asks that lack one
     /// share counters of their own.
     pub partition: Vec<String>,
-    /// How many leading bits of an IPv6 address are one client: 64, the least a client gets.
+    /// Leading bits of an IPv6 address that are one client: 64, the least a client gets.
     pub ipv6_prefix: u8,
-    /// Whether `/Login` is `/login`.
+    /// The treatment of case in paths.
     pub path_case: PathCase,
     /// All that match are charged, all or none.
     pub rules: Vec<Rule>,
-    /// Who is never limited.
+    /// Subjects that are never limited.
     pub exempt: Vec<Subject>,
-    /// Who never passes. Stronger than `exempt`.
+    /// Subjects that never pass. Stronger than `exempt`.
     pub block: Vec<Subject>,
 }
 
@@ -50,28 +50,28 @@ pub struct Rule {
     /// Attributes whose values tell counters apart; none means one counter for all. `path` is the
     /// template that matched, if the rule has one, and `path.id` what it captured as `{id}`.
     pub by: Vec<String>,
-    /// What is allowed. All must pass.
+    /// The limits. All must pass.
     pub limits: Vec<Limitation>,
     /// Refuses whatever matches; then there are no limits.
     pub block: bool,
-    /// What kind of rule it is, for the algorithm of limits that name none.
+    /// The scenario, which chooses the algorithm of limits that name none.
     pub scenario: Option<Scenario>,
-    /// Whether it refuses.
+    /// Enforced, shadow or off.
     pub mode: Mode,
-    /// What answers while the store does not.
+    /// The answer while the store is unreachable.
     pub on_outage: OnOutage,
-    /// What becomes of what was used when a limit is edited.
+    /// Treatment of recorded usage when a limit is edited.
     pub on_change: OnChange,
-    /// What answers for new keys when the store is full.
+    /// The answer for new keys when the store is full.
     pub on_full: OnFull,
-    /// What happens to an ask that lacks an attribute of `by`.
+    /// Treatment of an ask that lacks an attribute of `by`.
     pub on_missing: OnMissing,
     /// Rules that are not charged where this one matches and applies. The only way in which a
     /// rule more lets something more through. One in shadow mode replaces nobody.
     pub replaces: Vec<String>,
     /// A ban after repeated refusals.
     pub ban: Option<Ban>,
-    /// What a request costs.
+    /// The cost of a request.
     pub cost: CostFrom,
     /// A limiter in this process in front of the store, at so many thousandths of the limit.
     pub local_guard: Option<u32>,
@@ -82,9 +82,9 @@ pub struct Rule {
 pub struct Limitation {
     /// Its name within the rule; unless said, its period.
     pub name: Option<String>,
-    /// How much in how much time. Of concurrency: how many at once, each for how long at most.
+    /// The count per period. Of concurrency: the holders at once, and the longest lease.
     pub quota: Quota,
-    /// What the quota means; unless said, by scenario.
+    /// The algorithm; by scenario if `None`.
     pub algorithm: Option<Algorithm>,
 }
 
@@ -116,7 +116,7 @@ pub enum Value {
 pub struct Network {
     /// Its first address; the bits behind the prefix are zero.
     pub address: IpAddr,
-    /// How many leading bits count.
+    /// The number of leading bits that count.
     pub prefix: u8,
 }
 
@@ -125,7 +125,7 @@ pub struct Network {
 pub enum Subject {
     /// Everyone at these addresses.
     Network(Network),
-    /// Whoever has this value of this attribute.
+    /// Every ask with this value of this attribute.
     Attribute {
         /// The attribute.
         name: String,
@@ -134,7 +134,7 @@ pub enum Subject {
     },
 }
 
-/// Whether the case of letters in a path matters.
+/// The treatment of case in paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PathCase {
     /// `/Login` is `/login`: nobody gets around a rule by capitals. What a path captures is
@@ -145,8 +145,8 @@ pub enum PathCase {
     Sensitive,
 }
 
-/// What kind of rule it is. The table of row 19 in words: what guards capacity lets bursts
-/// through, what guards something precious counts exactly.
+/// The kind of a rule, which chooses its default algorithm: a rule that guards capacity lets bursts
+/// through, a rule that guards something precious counts exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scenario {
     /// Everything together: token bucket.
@@ -186,7 +186,7 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// Whether a rule refuses.
+/// The effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// It does.
@@ -198,7 +198,7 @@ pub enum Mode {
     Off,
 }
 
-/// What answers for a rule while the store does not.
+/// The answer of a rule while the store is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnOutage {
     /// This process, with its share of the limit.
@@ -210,7 +210,7 @@ pub enum OnOutage {
     Refuse,
 }
 
-/// What happens to an ask that lacks an attribute of a rule's `by`.
+/// Treatment of an ask that lacks an attribute of a rule's `by`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnMissing {
     /// The rule does not apply to it.
@@ -225,20 +225,20 @@ pub enum OnMissing {
 /// A temporary ban: after so many refusals within a time, nothing passes for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ban {
-    /// How many refusals.
+    /// The number of refusals.
     pub after: u64,
-    /// Within how long.
+    /// The time within which they count.
     pub within: Duration,
-    /// For how long.
+    /// The length of the ban.
     pub lasts: Duration,
 }
 
-/// What a request costs under a rule.
+/// The cost of a request under a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostFrom {
     /// The attribute that says so; unless said, the ask does.
     pub attribute: Option<String>,
-    /// What is taken when that attribute is missing or no number.
+    /// The cost when that attribute is missing or no number.
     pub default: u64,
     /// The most that is believed; `None` for any.
     pub max: Option<u64>,

@@ -73,7 +73,7 @@ impl AttributeIds {
             "ip" => AttributeId::IP,
             _ => {
                 let slot = AttributeId(self.next);
-                self.next = self.next.saturating_add(1);
+                self.next += 1;
                 slot
             }
         };
@@ -95,7 +95,7 @@ impl AttributeIds {
         }
     }
 
-    /// What is looked at, in alphabetical order.
+    /// The attributes in use, in alphabetical order.
     pub(super) fn wanted(&self) -> Vec<String> {
         let mut wanted: Vec<String> = self.by_name.keys().map(|name| name.to_string()).collect();
         wanted.sort_unstable();

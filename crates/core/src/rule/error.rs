@@ -1,4 +1,4 @@
-//! What is wrong with a declaration, and where.
+//! Errors in a declaration, with their places.
 //!
 //! A [`Place`] counts as the declaration does, so that a format can turn it into a line and a
 //! column of what it read. The words are those of `check.rs`.
@@ -49,7 +49,7 @@ impl fmt::Display for Place {
         let mut part = |f: &mut fmt::Formatter<'_>, what: &str, index: Option<usize>| {
             let Some(index) = index else { return Ok(()) };
             let comma = std::mem::replace(&mut comma, ", ");
-            write!(f, "{comma}{what} {}", index.saturating_add(1))
+            write!(f, "{comma}{what} {}", index + 1)
         };
         part(f, "domain", self.domain)?;
         part(f, "rule", self.rule)?;
@@ -84,17 +84,17 @@ impl RuleError {
         self
     }
 
-    /// Where.
+    /// The place of the error.
     pub const fn place(&self) -> Place {
         self.place
     }
 
-    /// What is wrong, with the value that is: a clause without a full stop.
+    /// The message, with the wrong value: a clause without a full stop.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to write instead, where that can be said.
+    /// The text to write instead, where there is one.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -118,7 +118,7 @@ impl fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// What is found to be wrong, until there is too much of it.
+/// Errors found so far, up to [`RuleError::MAX`].
 #[derive(Debug, Default)]
 pub(super) struct ErrorReport {
     errors: Vec<RuleError>,
@@ -131,12 +131,12 @@ impl ErrorReport {
         }
     }
 
-    /// Whether nothing more would be told.
+    /// True when no more errors are taken.
     pub(super) const fn is_full(&self) -> bool {
         self.errors.len() >= RuleError::MAX
     }
 
-    /// What was checked, if nothing is wrong with it.
+    /// The checked value if there are no errors.
     pub(super) fn finish<T>(self, checked: T) -> Result<T, Vec<RuleError>> {
         if self.errors.is_empty() { Ok(checked) } else { Err(self.errors) }
     }

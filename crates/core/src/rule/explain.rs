@@ -1,4 +1,4 @@
-//! Why each rule of a domain applies to an ask or does not, for whoever asks for an explanation.
+//! Explains why each rule of a domain applies to an ask or does not.
 //!
 //! Looks at every rule, without the index, and builds no keys: for people, not for requests.
 //! Says what `matching.rs` and `judge.rs` do; change them together.
@@ -16,11 +16,11 @@ use super::matching::{ApplicableRule, Match, replacers};
 pub struct RuleExplanation<'s> {
     /// The rule.
     pub rule: &'s ActiveRule,
-    /// What becomes of it.
+    /// Its outcome.
     pub outcome: RuleOutcome<'s>,
 }
 
-/// What becomes of a rule for an ask.
+/// The outcome of a rule for an ask.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleOutcome<'s> {
     /// It is switched off.

@@ -1,7 +1,7 @@
 //! Hosts: one spelling for every way to write one in a request.
 //!
 //! The port and a final dot go, capitals become small. Which host a request is for when it
-//! names two, is for a door to refuse; [`super::Ask`] refuses a second `host` as well.
+//! names two, is for the listener to refuse; [`super::Ask`] refuses a second `host` as well.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -64,7 +64,7 @@ fn check_port(text: &str) -> Result<(), HostError> {
     if is_port { Ok(()) } else { Err(HostError::Malformed) }
 }
 
-/// Why a text is no host. A door answers 400.
+/// The reason why a text is not a host. A server answers 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HostError {

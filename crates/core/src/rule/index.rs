@@ -4,12 +4,12 @@
 //! rules, under every value that this condition accepts: texts in tables, prefixes in a table for
 //! each length, networks likewise, templates in a [`Trie`]. Looking up the values of an ask
 //! yields *candidates*: all rules that match are among them, but not every one of them matches.
-//! Whoever asks verifies them fully, so a mistake here could only miss a rule: the tests compare
+//! The caller verifies them fully, so a mistake here could only miss a rule: the tests compare
 //! with looking at every rule.
 //!
 //! That an attribute of `by` must be there, or the rule is skipped, is a condition as well.
 //!
-//! What a lookup costs depends on how many lengths of prefixes there are and on how many rules
+//! The cost of a lookup depends on how many lengths of prefixes there are and on how many rules
 //! share their rarest condition, not on how many rules there are.
 
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use super::trie::Trie;
 /// Sets of conditions by what they accept; each set has a number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
-    /// What has no condition that a value could be looked up for.
+    /// Sets without a condition that a value could be looked up for.
     always: Vec<u32>,
     /// By slot.
     texts: Vec<TextIndex>,
@@ -111,7 +111,7 @@ impl Index {
     fn texts(&mut self, slot: AttributeId) -> &mut TextIndex {
         let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
         if self.texts.len() <= at {
-            self.texts.resize_with(at.saturating_add(1), TextIndex::default);
+            self.texts.resize_with(at + 1, TextIndex::default);
         }
         &mut self.texts[at]
     }
@@ -166,12 +166,12 @@ impl NetworkIndex {
 fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Postings<K>)>, len: L) -> &mut Postings<K> {
     let at = tables.iter().position(|(known, _)| *known == len).unwrap_or_else(|| {
         tables.push((len, Table::default()));
-        tables.len().saturating_sub(1)
+        tables.len() - 1
     });
     &mut tables[at].1
 }
 
-/// How many conditions accept what.
+/// The number of conditions that accept each value.
 #[derive(Default)]
 struct Selectivity {
     accepting: Table<AcceptedValue, u64>,
@@ -191,17 +191,17 @@ impl Selectivity {
     fn count(&mut self, condition: &Condition) {
         for_each_accepted(condition, |accepted, _| {
             let count = self.accepting.entry(accepted).or_default();
-            *count = count.saturating_add(1);
+            *count += 1;
         });
     }
 
-    /// How many candidates an ask gets that meets the condition, at worst; those that many asks
+    /// The most candidates of an ask that meets the condition; those that many asks
     /// meet weigh more. `None` for what cannot be looked up.
     fn rarity(&self, condition: &Condition) -> Option<u64> {
         let mut worst = None;
         for_each_accepted(condition, |accepted, weight| {
             let count = self.accepting.get(&accepted).copied().unwrap_or(0);
-            worst = worst.max(Some(count.saturating_mul(weight)));
+            worst = worst.max(Some(count * weight));
         });
         worst
     }

@@ -14,7 +14,7 @@ use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
 use super::matching::{ApplicableRule, ApplicableRules, Match, find_applicable, replacers};
 use crate::Request;
 
-/// What the rules of a domain say about an ask. Said where the caller wants it, as charges are too
+/// Judges an ask by the rules of a domain. Writes the judgement in place, as charges are too
 /// large to be moved about for every ask.
 pub(super) fn judge<'s>(
     domain: &'s ActiveDomain,
@@ -47,7 +47,7 @@ pub(super) fn judge<'s>(
                 *judgement = Judgement::Blocked(block);
                 return;
             }
-            None if !shadow => enforced = enforced.saturating_add(found.rule.dues()),
+            None if !shadow => enforced += found.rule.dues(),
             None => {}
         }
     }
@@ -100,10 +100,8 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
     pub(super) fn charge(&mut self, found: &Match<'s>) {
         let rule = found.rule;
         let shadow = self.charges.dues.len().saturating_sub(self.charges.enforced);
-        if rule.mode() == Mode::Shadow && shadow.saturating_add(rule.dues()) > Request::MAX_CHARGES
-        {
-            let left_out = &mut self.charges.shadow_left_out;
-            *left_out = left_out.saturating_add(rule.dues());
+        if rule.mode() == Mode::Shadow && shadow + rule.dues() > Request::MAX_CHARGES {
+            self.charges.shadow_left_out += rule.dues();
             return;
         }
         let value = rule.cost.and_then(|slot| self.view.text(slot));

@@ -81,7 +81,7 @@ pub(super) fn head(letter: u8, domain: &str, rule: &str, limit: &str) -> Box<[u8
 }
 
 /// The name of a function's domain: its path, or a hash of one that is too long for a name. No path
-/// has a `#`. Whoever writes functions looks for no collisions, so the hash has no secret.
+/// has a `#`. Authors of functions look for no collisions, so the hash has no secret.
 pub(super) fn path_name(path: &str) -> String {
     if path.len() <= MAX_NAME {
         return path.to_owned();
@@ -91,7 +91,7 @@ pub(super) fn path_name(path: &str) -> String {
     format!("#{:032x}", hasher.finish128().as_u128())
 }
 
-/// Writes tokens: how long a value may be, and the secret for those that are longer.
+/// Writes tokens, with the longest unhashed value and the secret for longer ones.
 #[derive(Clone, Copy)]
 pub(super) struct TokenWriter<'k> {
     pub(super) verbatim: usize,

@@ -1,6 +1,6 @@
 //! Keys of other kinds than rules', written by the same tokens (`key.rs`).
 //!
-//! Whoever names counters by values of clients has the same two duties: no two lists of values may
+//! All code that names counters by values of clients has the same two duties: no two lists of values may
 //! make one key, and no value may make a key too long. So there is one codec for all.
 
 use std::ops::Range;

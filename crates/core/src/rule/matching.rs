@@ -57,11 +57,11 @@ impl<'s> Match<'s> {
         };
         // Those of the rule itself come first, and of these the ones that a function gives.
         let (given, own) = (view.given.len(), self.rule.by().len());
-        let at = self.rule.by.get(given..own)?.iter().position(lacks)?.saturating_add(given);
+        let at = self.rule.by.get(given..own)?.iter().position(lacks)? + given;
         self.rule.by().get(at).map(String::as_str)
     }
 
-    /// Whether anything of the rule happens to an ask that lacks this attribute of `by`.
+    /// True when the rule applies to an ask that lacks this attribute of `by`.
     pub(super) fn applies(&self, missing: Option<&str>) -> bool {
         missing.is_none() || self.rule.on_missing() != OnMissing::Skip
     }
@@ -148,14 +148,14 @@ impl Match<'_> {
         self.rule.rank
     }
 
-    /// Who of these replaces this one.
+    /// The rule among these that replaces this one.
     pub(super) fn replaced_by<'s>(&self, replacers: &[&'s ActiveRule]) -> Option<&'s ActiveRule> {
         let replaces = |other: &&&ActiveRule| other.replaces.binary_search(&self.position).is_ok();
         replacers.iter().find(replaces).copied()
     }
 }
 
-/// Who of these replaces anyone. Whether somebody replaces them in turn does not matter: no
+/// The rules among these that replace any. A rule that is itself replaced still counts: no
 /// chain of replacements, so no order.
 pub(super) fn replacers<'s>(applied: &[ApplicableRule<'s>]) -> SmallVec<[&'s ActiveRule; 4]> {
     let rules = applied.iter().map(|(found, _)| found.rule);

@@ -1,8 +1,8 @@
 //! Rules: which counters a request is charged on.
 //!
-//! A [`declaration`] is what people write, as plain data. A [`RuleSet`] is what is made of it
-//! once it is found to be right. An [`Ask`] is what is known of a request; judging it says who
-//! blocks it, or on which counters it is charged, under which keys. Nothing is counted here.
+//! A [`declaration`] is a set of rules as data. A [`RuleSet`] is a declaration that was checked and
+//! compiled. An [`Ask`] holds the attributes of a request. Judging an ask returns who blocks it, or the
+//! counters it is charged on, with their keys. Nothing is counted here.
 //!
 //! | File | Holds |
 //! |---|---|
@@ -10,11 +10,16 @@
 //! | `check`, `compile`, `condition`, `error` | what is wrong with it, or the rules at work |
 //! | `active`, `domain`, `set` | rules at work |
 //! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
-//! | `view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
-//! | `writer` | the same keys for what is not a rule |
+//! | `ask_view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
+//! | `key_writer` | the same keys for what is not a rule |
 //! | `index`, `trie`, `hash` | which rules may match, without looking at all |
 //! | `explain` | the same in words |
 //! | `named` | one rule, by its name |
+
+#![allow(
+    clippy::arithmetic_side_effects,
+    reason = "counts and places of rules and paths, whose bounds are checked; costs are not added here"
+)]
 
 mod active;
 mod ask;

@@ -1,6 +1,6 @@
 //! One rule by its name, for callers that know which one it is: a function that says so.
 //!
-//! What the rule matches is not asked. Lists, mode, `on-missing` and `block` are as in `judge.rs`.
+//! The conditions of the rule are not asked. Lists, mode, `on-missing` and `block` are as in `judge.rs`.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::judge::ChargeWriter;
 use super::key::KeySecret;
 use super::matching::Match;
 
-/// What the rule says about an ask.
+/// The judgement of one rule about an ask.
 pub(super) fn judge<'s>(
     domain: &'s ActiveDomain,
     ask: &Ask<'_>,
@@ -72,7 +72,7 @@ fn address(text: &[u8]) -> Option<Attribute<'static>> {
     Some(Attribute::Address(address.to_canonical()))
 }
 
-/// Why a rule that was named cannot judge.
+/// The reason why a rule that was named cannot judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamedRuleError {
@@ -82,12 +82,12 @@ pub enum NamedRuleError {
     Rule,
     /// The rule counts by another number of values.
     Values {
-        /// How many.
+        /// The number of values of `by`.
         expected: usize,
-        /// How many were given.
+        /// The number of values given.
         given: usize,
     },
-    /// The rule counts by `ip`, and the value is no address.
+    /// The rule counts by `ip`, and the value is not an address.
     Address,
 }
 
@@ -99,7 +99,9 @@ impl fmt::Display for NamedRuleError {
             Self::Values { expected, given } => {
                 write!(f, "the rule counts by {expected} values, and {given} are given")
             }
-            Self::Address => f.write_str("the rule counts by `ip`, and the value is no address"),
+            Self::Address => {
+                f.write_str("the rule counts by `ip`, and the value is not an address")
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ impl Network {
         Ok(Self { address: masked(address, prefix), prefix })
     }
 
-    /// Whether the address lies in this network. Mapped IPv4 addresses are IPv4 addresses.
+    /// True when the address lies in this network. Mapped IPv4 addresses are IPv4 addresses.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.prefix) == self.address
@@ -88,13 +88,13 @@ impl fmt::Display for Network {
     }
 }
 
-/// Why a text is no network.
+/// The reason why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// What stands before the slash is no address.
+    /// The part before the slash is no address.
     Address,
-    /// What stands behind the slash is no number of leading bits.
+    /// The part behind the slash is not a number of leading bits.
     Prefix,
     /// Bits behind the prefix are set.
     HostBits,
@@ -105,7 +105,7 @@ impl fmt::Display for NetworkError {
         f.write_str(match self {
             Self::Address => "not an address",
             Self::Prefix => "the prefix is not a number up to 32, or 128 for IPv6",
-            Self::HostBits => "bits behind the prefix are set",
+            Self::HostBits => "bits after the prefix are set",
         })
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
     })
 }
 
-/// Whether nothing in the path could need rewriting; false only means that it has to be read.
+/// True when nothing in the path can need rewriting; false only means that it must be read.
 fn is_canonical(path: &[u8]) -> bool {
     let mut after_slash = false;
     path.iter().all(|byte| {
@@ -142,7 +142,7 @@ fn rewrite_segment(raw: &str, out: &mut String) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Whether an escaped `%` begins what the next decoder would take for an escape.
+/// True when an escaped `%` begins what the next decoder would take for an escape.
 fn is_encoded_twice(segment: &str) -> bool {
     segment.match_indices("%25").any(|(at, escape)| {
         let mut rest = segment.bytes().skip(at).skip(escape.len());
@@ -161,7 +161,7 @@ const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Whether the byte may stand in a path unescaped (RFC 3986, `pchar`).
+/// True when the byte may stand in a path unescaped (RFC 3986, `pchar`).
 const fn stands_as_it_is(byte: u8) -> bool {
     is_unreserved(byte)
         || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',')
@@ -180,7 +180,7 @@ pub(super) fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
-/// Why a path has no canonical form. A door answers 400.
+/// The reason why a path has no canonical form. A server answers 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PathError {
@@ -204,7 +204,7 @@ pub enum PathError {
     Control,
     /// `%` without two hexadecimal digits.
     MalformedEscape,
-    /// `%25` before two hexadecimal digits: whoever decodes again reads another path.
+    /// `%25` before two hexadecimal digits: a second decoder would read another path.
     EncodedTwice,
     /// The escapes are not UTF-8, or spell a character longer than needed.
     NotUtf8,

@@ -1,7 +1,7 @@
 //! A set of rules at work: one version of what is limited, and how.
 //!
-//! A set never changes; an edit makes another one. Whoever judges a request by one set judges it
-//! by exactly one version.
+//! A set never changes; an edit makes another one. A request that is judged by one set is judged by
+//! exactly one version.
 
 use super::active::{ActiveLimit, ActiveRule};
 use super::ask::Ask;
@@ -96,7 +96,7 @@ impl RuleSet {
             }
             let place = Place { domain: Some(at), ..Place::default() };
             let active = compile::domain(domain, place, first, origin, &mut report);
-            first = first.saturating_add(domain.rules.len());
+            first += domain.rules.len();
             by_name.insert(domain.name.as_str().into(), at);
             let wants = active.slots.wanted();
             domains.push((active, wants));
@@ -134,7 +134,7 @@ impl RuleSet {
         self.declaration.version
     }
 
-    /// What it was made from.
+    /// The declaration it was made from.
     pub const fn declaration(&self) -> &Declaration {
         &self.declaration
     }
@@ -150,7 +150,7 @@ impl RuleSet {
         for (domain, _) in &self.domains {
             match domain.rules.get(left) {
                 Some(rule) => return Some(rule),
-                None => left = left.saturating_sub(domain.rules.len()),
+                None => left -= domain.rules.len(),
             }
         }
         None
@@ -163,7 +163,7 @@ impl RuleSet {
         limits.into_iter().find(|limit| key.starts_with(&limit.head))
     }
 
-    /// What the rules of the ask's domain say about it.
+    /// Judges an ask by the rules of its domain.
     ///
     /// The domain's `block` list comes first, then `exempt`, then its rules, whose order does not
     /// matter. Allocates nothing for up to 8 charges with up to 512 bytes of keys.
@@ -173,8 +173,8 @@ impl RuleSet {
         judgement
     }
 
-    /// The same, said where the caller keeps it: a judgement has room for many charges, and is better
-    /// not moved for every ask. What was there before is forgotten.
+    /// Judges in place: a judgement has room for many charges, and is better not moved for every ask.
+    /// Overwrites the earlier judgement.
     pub fn judge_into<'s>(
         &'s self,
         ask: &Ask<'_>,
@@ -187,7 +187,7 @@ impl RuleSet {
         }
     }
 
-    /// What one rule says about an ask, for callers that know its name: whether it matches is not
+    /// Judges an ask by one rule, for callers that know its name: its conditions are not
     /// asked, and other rules have no say. The domain's lists have.
     ///
     /// `values` are those of the rule's `by`, in its order, and go before what the ask has by
@@ -207,7 +207,7 @@ impl RuleSet {
         named::judge(domain, ask, rule, values, secret)
     }
 
-    /// Whether there are rules for this domain.
+    /// True when there are rules for this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domain(domain).is_some()
     }
@@ -219,12 +219,12 @@ impl RuleSet {
     }
 
     /// The attributes that a rule or list of the domain looks at, in alphabetical order: all
-    /// that a door has to find out. Of captured ones, `path`.
+    /// that a caller has to provide. Of captured ones, `path`.
     pub fn wants(&self, domain: &str) -> &[String] {
         self.domain(domain).map_or(&[], |(_, wants)| wants.as_slice())
     }
 
-    /// Why each rule of the ask's domain applies or does not, in the order of declaration; none
+    /// The reason why each rule of the ask's domain applies or does not, in the order of declaration; none
     /// for an unknown domain. Lists are not considered: [`RuleSet::judge`] tells those.
     pub fn explain<'s>(&'s self, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
         let domain = self.domain(ask.domain());
@@ -277,7 +277,7 @@ mod tests {
         RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap()
     }
 
-    /// What a judgement costs is shown by what it looks at; a clock would show the machine.
+    /// The cost of a judgement is shown by the candidates it looks at; a clock would show the machine.
     #[test]
     fn an_ask_looks_at_no_more_of_ten_thousand_rules_than_of_a_hundred() {
         let asked = Ask::new("shop")

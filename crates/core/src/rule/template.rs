@@ -61,7 +61,7 @@ impl PathSegments {
                     if at > start {
                         self.segments.push((start, at));
                     }
-                    start = at.saturating_add(1);
+                    start = at + 1;
                 }
                 b';' | b'%' => return false,
                 _ => {}
@@ -95,7 +95,7 @@ impl PathSegments {
         }
     }
 
-    /// How many segments there are.
+    /// The number of segments.
     pub(super) fn len(&self) -> usize {
         self.segments.len()
     }
@@ -151,7 +151,7 @@ impl Template {
         for segment in inner.split('/').filter(|_| !inner.is_empty()) {
             if let Some(TemplateSegment::Rest(_)) = pieces.last() {
                 let hint = "only the last segment may be `{*rest}`";
-                return Err(TemplateError::new("goes on behind `{*…}`", Some(hint)));
+                return Err(TemplateError::new("continues after `{*…}`", Some(hint)));
             }
             let piece = TemplateSegment::parse(segment, case)?;
             if piece.name().is_some_and(|name| pieces.iter().any(|p| p.name() == Some(name))) {
@@ -176,7 +176,7 @@ impl Template {
         &self.pieces
     }
 
-    /// Whether this is one of its paths.
+    /// True when the path matches.
     pub(super) fn matches(&self, route: &PathSegments) -> bool {
         let mut at = 0_usize;
         for piece in &self.pieces {
@@ -186,12 +186,12 @@ impl Template {
                 (TemplateSegment::Capture(_), Some(_)) => {}
                 _ => return false,
             }
-            at = at.saturating_add(1);
+            at += 1;
         }
         at == route.len()
     }
 
-    /// Whether it captures something by this name.
+    /// True when it captures something by this name.
     pub(super) fn captures(&self, name: &str) -> bool {
         self.pieces.iter().any(|piece| piece.name() == Some(name))
     }
@@ -277,7 +277,7 @@ impl TemplateSegment {
     }
 }
 
-/// What is wrong with a template, as the end of a sentence, and what to do about it.
+/// A mistake in a template, as the end of a sentence, and the way to mend it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TemplateError {
     pub(super) message: &'static str,

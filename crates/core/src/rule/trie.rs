@@ -94,7 +94,7 @@ impl Trie {
         }
     }
 
-    /// Whether there are no templates.
+    /// True when there are no templates.
     pub(super) fn is_empty(&self) -> bool {
         let Some(root) = self.nodes.first() else { return true };
         self.nodes.len() == 1 && root.ends.is_empty() && root.rests.is_empty()
@@ -112,12 +112,11 @@ impl Trie {
                 node.ends.iter().copied().for_each(&mut each);
                 continue;
             };
-            let deeper = depth.saturating_add(1);
             if let Some(child) = node.capture {
-                open.push((child, deeper));
+                open.push((child, depth + 1));
             }
             if let Some(child) = node.literals.get(segment) {
-                open.push((*child, deeper));
+                open.push((*child, depth + 1));
             }
         }
     }

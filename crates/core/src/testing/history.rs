@@ -141,7 +141,7 @@ impl AlgorithmKind {
     }
 }
 
-/// Whether a history's clock may step back.
+/// The clock of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockMode {
     /// Never.
@@ -150,7 +150,7 @@ pub enum ClockMode {
     Unsteady,
 }
 
-/// Whether a history's limit changes under way.
+/// Edits of a history's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edits {
     /// Never.
@@ -164,9 +164,9 @@ pub enum Edits {
 pub struct Turn {
     /// The limit it names.
     pub limit: Limit,
-    /// What is asked.
+    /// The operation.
     pub op: Op,
-    /// How long the caller would wait.
+    /// The caller's patience.
     pub patience: Duration,
     /// When.
     pub now: Timestamp,

@@ -1,4 +1,4 @@
-//! What every store of locks must do, whatever it is made of.
+//! The suite that every store of locks must pass.
 //!
 //! A store crate implements [`LockStoreUnderTest`] over its store and calls [`all`]. The heart is [`replay`]:
 //! random histories of a few owners on a few locks, executed by the store and by a map of
@@ -28,7 +28,7 @@ pub trait LockStoreUnderTest {
     /// Frees a lock; its owner and how often it was held.
     fn force_release(&self, name: &LockName) -> Option<(String, u32)>;
 
-    /// Who holds a lock and how often.
+    /// The holder of a lock, and the number of its holds.
     fn holder(&self, name: &LockName) -> Option<(String, u32)>;
 
     /// Sets the store's clock.
@@ -268,7 +268,7 @@ pub fn kinds_do_not_mix(subject: &impl LockStoreUnderTest) {
 #[derive(Debug, Default)]
 pub struct LockModel {
     records: HashMap<LockName, LockRecord>,
-    /// What each release was answered, and until which millisecond that is remembered.
+    /// The answer to each release, and the millisecond until which it is kept.
     release_records: HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>,
 }
 

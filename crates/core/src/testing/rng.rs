@@ -30,7 +30,7 @@ impl Rng {
         low + self.below((high - low).saturating_add(1))
     }
 
-    /// Whether an event of `times` in `out_of` happens.
+    /// True with a chance of `times` in `out_of`.
     pub fn chance(&mut self, times: u64, out_of: u64) -> bool {
         self.below(out_of) < times
     }

@@ -1,4 +1,4 @@
-//! What every store must do, whatever it is made of.
+//! The suite that every store must pass.
 //!
 //! A store crate implements [`StoreUnderTest`] over its store and calls [`all`]. The heart is
 //! [`replay`]: random histories of every algorithm, in requests of several charges and batches
@@ -264,7 +264,7 @@ pub fn the_order_of_charges_does_not_matter(subject: &impl StoreUnderTest, seed:
     }
 }
 
-/// What a request is refused, it is refused with one more charge as well. E26
+/// A request that is refused is also refused with one more charge. E26
 pub fn another_charge_never_turns_a_refusal_into_a_pass(subject: &impl StoreUnderTest, seed: u64) {
     let mut rng = Rng::new(seed);
     let (a, b) = (bucket(10, HOUR), bucket(5, HOUR));

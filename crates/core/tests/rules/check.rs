@@ -65,10 +65,7 @@ fn every_mistake_of_a_rule_has_its_message() {
             rule("a").with(|rule| rule.block = true),
             "limits: a rule that blocks has no limits (drop it, or drop `block`)",
         ),
-        (
-            block().by(&["ip"]),
-            "by: a rule that blocks counts nothing, by whatever (drop it, or drop `block`)",
-        ),
+        (block().by(&["ip"]), "by: a rule that blocks counts nothing (drop it, or drop `block`)"),
         (
             block().with(|rule| rule.ban = Some(ban(1, 1, 1))),
             "ban: a rule that blocks cannot ban (drop it, or drop `block`)",
@@ -84,9 +81,9 @@ fn every_mistake_of_a_rule_has_its_message() {
         ),
         (
             rule("a").on("a b", &["x"]),
-            "match, item 1: `a b` is no attribute's name (letters, digits, `-`, `_` and `.`)",
+            "match, item 1: `a b` is not an attribute name (letters, digits, `-`, `_` and `.`)",
         ),
-        (rule("a").on("header.a b", &["x"]), "match, item 1: `header.a b` is no header's name"),
+        (rule("a").on("header.a b", &["x"]), "match, item 1: `header.a b` is not a header name"),
         (
             rule("a").on("path.id", &["x"]),
             "match, item 1: `path.id` is captured by `path` itself (write the value into the path, in place of the capture)",
@@ -115,7 +112,7 @@ fn every_mistake_of_a_rule_has_its_message() {
         ),
         (
             rule("a").on("path", &["/{*x}/y"]),
-            "match, item 1, value 1: the path `/{*x}/y` goes on behind `{*…}` (only the last segment may be `{*rest}`)",
+            "match, item 1, value 1: the path `/{*x}/y` continues after `{*…}` (only the last segment may be `{*rest}`)",
         ),
         (
             rule("a").on("path", &["/{x}/{x}"]),
@@ -139,17 +136,17 @@ fn every_mistake_of_a_rule_has_its_message() {
         ),
         (
             rule("a").on("ip", &["10.0.0.1/8"]),
-            "match, item 1, value 1: `10.0.0.1/8`: bits behind the prefix are set (write an address or a network such as 10.0.0.0/8)",
+            "match, item 1, value 1: `10.0.0.1/8`: bits after the prefix are set (write an address or a network such as 10.0.0.0/8)",
         ),
         (
             rule("a").on("ip", &["10.*"]),
-            "match, item 1, value 1: `10.*` is no network (write an address or a network such as 10.0.0.0/8)",
+            "match, item 1, value 1: `10.*` is not a network (write an address or a network such as 10.0.0.0/8)",
         ),
         (
             rule("a").on("host", &["a..b"]),
             "match, item 1, value 1: `a..b`: the host is not a name or an address in brackets",
         ),
-        (rule("a").on("method", &["G T"]), "match, item 1, value 1: `G T` is no method"),
+        (rule("a").on("method", &["G T"]), "match, item 1, value 1: `G T` is not a method"),
         (rule("a").by(&["ip", "ip"]), "by, item 2: `ip` is here twice"),
         (
             rule("a").by(&["path.id"]),
@@ -174,15 +171,12 @@ fn every_mistake_of_a_rule_has_its_message() {
         ),
         (
             rule("a").with(|rule| rule.cost.default = 2),
-            "cost: a default of 2 says nothing without an attribute (name the attribute with the cost)",
+            "cost: a default of 2 has no effect without an attribute (name the attribute with the cost)",
         ),
-        (
-            rule("a").with(|rule| rule.cost.max = Some(0)),
-            "cost: the most that is believed, 0, is below 1",
-        ),
+        (rule("a").with(|rule| rule.cost.max = Some(0)), "cost: `max` is 0, below the default 1"),
         (
             rule("a").with(|rule| rule.cost.attribute = Some("ip".to_owned())),
-            "cost: `ip` is no number",
+            "cost: `ip` is not a number",
         ),
         (
             rule("a").with(|rule| rule.local_guard = Some(999)),
@@ -225,8 +219,10 @@ fn mistakes_of_a_domain_have_their_messages() {
 
     assert_eq!(edit(|_| ()), "");
     assert_eq!(edit(|d| d.name.clear()), "domain 1, domain: the name is empty\n");
-    assert!(edit(|d| d.ipv6_prefix = 0).starts_with("domain 1, ipv6-prefix: 0 is no number"));
-    assert!(edit(|d| d.ipv6_prefix = 129).starts_with("domain 1, ipv6-prefix: 129 is no number"));
+    assert!(edit(|d| d.ipv6_prefix = 0).starts_with("domain 1, ipv6-prefix: 0 is not a number"));
+    assert!(
+        edit(|d| d.ipv6_prefix = 129).starts_with("domain 1, ipv6-prefix: 129 is not a number")
+    );
     assert!(edit(|d| d.partition = vec!["path".into()]).starts_with("domain 1, partition, item 1"));
     assert!(edit(|d| d.exempt = vec![subject("path.x", "1")]).contains("exempt, item 1: `path.x`"));
     assert!(edit(|d| d.block = vec![subject("path", "x")]).contains("block, item 1, value 1"));

@@ -22,7 +22,7 @@ const MAX_LINE: usize = 1 << 20;
 /// Later than any test waits, and still a moment that can be expressed.
 const MAX_DELAY: Duration = Duration::from_secs(86_400);
 
-/// How a direction ended.
+/// The end of a direction.
 pub(super) enum PumpEnd {
     /// The sender has no more to say; the other direction may go on.
     Eof,
@@ -92,7 +92,7 @@ impl<'a> Pump<'a> {
             self.counted = (number, 0);
         }
         let before = self.counted.1;
-        self.counted.1 = before.saturating_add(bytes.len());
+        self.counted.1 = before + bytes.len();
         match fault {
             Fault::Pass => self.put(Duration::ZERO, bytes.to_vec()),
             Fault::Latency(delay) => self.put(delay, bytes.to_vec()),
@@ -107,7 +107,7 @@ impl<'a> Pump<'a> {
                 let mut delay = Duration::ZERO;
                 for piece in bytes.chunks(size.max(1)) {
                     self.put(delay, piece.to_vec());
-                    delay = delay.saturating_add(SLICE_PAUSE);
+                    delay += SLICE_PAUSE;
                 }
             }
             Fault::Corrupt => self.put(Duration::ZERO, bytes.iter().map(|byte| !byte).collect()),
@@ -116,9 +116,9 @@ impl<'a> Pump<'a> {
     }
 
     fn put(&mut self, delay: Duration, bytes: Vec<u8>) {
-        let due = now().checked_add(delay.min(MAX_DELAY)).unwrap_or_else(now);
+        let due = now() + delay.min(MAX_DELAY);
         if !bytes.is_empty() {
-            self.in_line = self.in_line.saturating_add(bytes.len());
+            self.in_line += bytes.len();
             self.line.push_back((due, bytes));
         }
     }
@@ -140,8 +140,8 @@ impl<'a> Pump<'a> {
 
     fn deliver_next(&mut self) -> io::Result<()> {
         let Some((_, bytes)) = self.line.pop_front() else { return Ok(()) };
-        self.in_line = self.in_line.saturating_sub(bytes.len());
-        // Counted first: whoever has the bytes must find them counted.
+        self.in_line -= bytes.len();
+        // Counted first: a reader that has the bytes must find them counted.
         self.direction_state.delivered.fetch_add(bytes.len(), SeqCst);
         self.direction_state.pieces.fetch_add(1, SeqCst);
         let (mut to, mut rest) = (self.to, bytes.as_slice());

@@ -1,4 +1,4 @@
-//! What stands between the parentheses of `#[lock(…)]`.
+//! The arguments of `#[lock(…)]`.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) struct LockArguments {
     pub(super) error: Option<Expr>,
 }
 
-/// How long to wait.
+/// The longest wait for the lock.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {
     Forever,
@@ -156,7 +156,7 @@ fn span(text: &LitStr) -> syn::Result<Duration> {
     } else {
         format!("1 per {written}").parse::<Quota>().ok()
     };
-    let wrong = || format!("`{written}` is no time: write `500ms`, `5s`, `2m` or `1h`");
+    let wrong = || format!("`{written}` is not a duration: write `500ms`, `5s`, `2m` or `1h`");
     quota.map(|quota| quota.period()).ok_or_else(|| Error::new(text.span(), wrong()))
 }
 

@@ -121,7 +121,7 @@ fn enter(arguments: &LockArguments, root: &TokenStream) -> TokenStream {
     }
 }
 
-/// What a call without its lock returns. All of it is written where the return type is, for the
+/// The return of a call without its lock. It has the span of the return type, for the
 /// compiler to complain there.
 fn refuse(arguments: &LockArguments, function: &ItemFn) -> TokenStream {
     match &arguments.error {

@@ -36,7 +36,7 @@ pub(crate) fn lock(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     }
 }
 
-/// Whether this is the attribute of this module, as far as can be seen.
+/// True when this is the attribute of this module, as far as a macro can see.
 pub(crate) fn is_lock(attribute: &Attribute) -> bool {
     is_ours(attribute, "lock")
 }

@@ -61,7 +61,7 @@ fn check(pieces: &[NamePart]) -> Result<(), String> {
         NamePart::Text(text) => text.len(),
         NamePart::Value(_) => 0,
     });
-    let length = lengths.fold(0, usize::saturating_add);
+    let length: usize = lengths.sum();
     if pieces.is_empty() {
         return Err("a lock needs a name: write `#[lock(\"order:{id}\")]`".to_owned());
     }
@@ -111,7 +111,7 @@ fn root(expr: &Expr) -> Option<String> {
     }
 }
 
-/// What the arguments of a function bind.
+/// The names that the arguments of a function bind.
 fn names(signature: &Signature) -> Vec<String> {
     fn find(tokens: TokenStream, names: &mut Vec<String>) {
         for token in tokens {

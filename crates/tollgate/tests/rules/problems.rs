@@ -60,7 +60,7 @@ fn every_problem_has_its_place_and_a_way_out() {
         ),
         (
             "limits: [5 per 1m], match: {ip: 10.0.0.1/8}",
-            "4:43: `10.0.0.1/8`: bits behind the prefix are set; write `10.0.0.0/8`",
+            "4:43: `10.0.0.1/8`: bits after the prefix are set; write `10.0.0.0/8`",
         ),
         (
             "limits: [5 per 1m], match: {header: {x-plan: gold}}",

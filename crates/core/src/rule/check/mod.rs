@@ -1,8 +1,8 @@
-//! What is wrong with a declaration, as far as that can be seen without reading templates and
+//! Errors in a declaration that can be seen without reading templates and
 //! networks: bounds, names, references, and fields that contradict each other.
 //!
 //! Every message says what is wrong and with which value; a hint says what to write instead.
-//! What has a grammar of its own is read, and complained about, by `compile.rs`.
+//! Values with a grammar of their own are read and reported by `compile.rs`.
 
 mod names;
 mod replaces;
@@ -23,7 +23,7 @@ pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
     }
     let domains = &declaration.domains;
     at_most(domains.len(), bounds::MAX_DOMAINS, "domains", place.field("domains"), report);
-    let rules = domains.iter().map(|domain| domain.rules.len()).fold(0, usize::saturating_add);
+    let rules = domains.iter().map(|domain| domain.rules.len()).sum();
     at_most(rules, bounds::MAX_RULES, "rules", place.field("rules"), report);
     let mut seen = Table::default();
     for (at, domain) in domains.iter().enumerate() {
@@ -39,7 +39,7 @@ pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
 fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     names::check(&domain.name, bounds::MAX_NAME, place.field("domain"), report);
     if !(1..=128).contains(&domain.ipv6_prefix) {
-        let message = format!("{} is no number of leading bits", domain.ipv6_prefix);
+        let message = format!("{} is not a number of leading bits", domain.ipv6_prefix);
         let error = RuleError::new(place.field("ipv6-prefix"), message);
         report.add(error.with_hint("64 is what one client gets; at most 128"));
     }
@@ -89,7 +89,7 @@ fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
         if !always(rule) || replaced.contains_key(rule.name.as_str()) {
             continue;
         }
-        sum = sum.saturating_add(rule.limits.len()).saturating_add(usize::from(rule.ban.is_some()));
+        sum += rule.limits.len() + usize::from(rule.ban.is_some());
         if sum > Request::MAX_CHARGES {
             let message = format!("with this rule, {sum} limits apply to every request");
             let error = RuleError::new(Place { rule: Some(at), ..place }.field("limits"), message);

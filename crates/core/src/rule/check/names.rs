@@ -52,10 +52,10 @@ pub(super) fn check_attribute(name: &str, place: Place, report: &mut ErrorReport
         let message = format!("`{}` has {} bytes", shown(name), name.len());
         (message, Some(format!("an attribute's name has at most {}", Ask::MAX_NAME)))
     } else if is_header && !plain.bytes().all(is_token) {
-        (format!("`{}` is no header's name", shown(name)), None)
+        (format!("`{}` is not a header name", shown(name)), None)
     } else if !is_header && !plain.bytes().all(fits) {
         let hint = "letters, digits, `-`, `_` and `.`".to_owned();
-        (format!("`{}` is no attribute's name", shown(name)), Some(hint))
+        (format!("`{}` is not an attribute name", shown(name)), Some(hint))
     } else if let Some(meant) = meant_attribute(name) {
         (format!("`{name}` is not an attribute"), Some(format!("did you mean `{meant}`?")))
     } else {
@@ -108,26 +108,26 @@ pub(super) fn nearest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> O
         .map(|(_, other)| other)
 }
 
-/// How many letters have to be put in, taken out or changed.
+/// The edit distance: letters to insert, remove or change.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = i;
-        let mut left = i.saturating_add(1);
+        let mut left = i + 1;
         if let Some(first) = row.first_mut() {
             *first = left;
         }
         for (to, cell) in b.chars().zip(row.iter_mut().skip(1)) {
-            let changed = diagonal.saturating_add(usize::from(from != to));
+            let changed = diagonal + usize::from(from != to);
             diagonal = *cell;
-            left = changed.min(left.saturating_add(1)).min(cell.saturating_add(1));
+            left = changed.min(left + 1).min(*cell + 1);
             *cell = left;
         }
     }
     row.last().copied().unwrap_or(0)
 }
 
-/// Whether it makes what follows be shown in another order: a name could pass for another one.
+/// True when it makes the following text be shown in another order: a name could pass for another one.
 const fn turns_text(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

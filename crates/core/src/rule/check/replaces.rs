@@ -41,7 +41,7 @@ pub(super) fn check(
     circles(rules, by_name, place, report);
 }
 
-/// How far a rule has been followed.
+/// The state of a rule in the search for circles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VisitState {
     Not,
@@ -66,7 +66,7 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
                 *state = VisitState::Done;
                 continue;
             };
-            way.push((at, usize::saturating_add(next, 1)));
+            way.push((at, next + 1));
             let Some(&target) = by_name.get(name.as_str()).filter(|target| **target != at) else {
                 continue;
             };

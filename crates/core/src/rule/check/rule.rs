@@ -95,7 +95,7 @@ fn check_block(rule: &Rule, place: Place, report: &mut ErrorReport) {
         refuse("limits", "a rule that blocks has no limits");
     }
     if !rule.by.is_empty() {
-        refuse("by", "a rule that blocks counts nothing, by whatever");
+        refuse("by", "a rule that blocks counts nothing");
     }
     if rule.ban.is_some() {
         refuse("ban", "a rule that blocks cannot ban");
@@ -107,7 +107,7 @@ fn check_block(rule: &Rule, place: Place, report: &mut ErrorReport) {
         refuse("cost", "a rule that blocks costs nothing");
     }
     if rule.on_missing != OnMissing::default() {
-        refuse("on-missing", "a rule that blocks misses nothing");
+        refuse("on-missing", "a rule that blocks needs no attribute");
     }
 }
 
@@ -116,10 +116,10 @@ fn check_cost(rule: &Rule, place: Place, report: &mut ErrorReport) {
     if let Some(name) = &cost.attribute {
         names::check_attribute(name, place, report);
         if name == "path" || name == "ip" || name.starts_with("path.") {
-            report.add(RuleError::new(place, format!("`{name}` is no number")));
+            report.add(RuleError::new(place, format!("`{name}` is not a number")));
         }
     } else if cost.default != 1 {
-        let message = format!("a default of {} says nothing without an attribute", cost.default);
+        let message = format!("a default of {} has no effect without an attribute", cost.default);
         report.add(RuleError::new(place, message).with_hint("name the attribute with the cost"));
     }
     if cost.default == 0 {
@@ -127,7 +127,7 @@ fn check_cost(rule: &Rule, place: Place, report: &mut ErrorReport) {
         report.add(error.with_hint("use at least 1"));
     }
     if let Some(max) = cost.max.filter(|max| *max < cost.default) {
-        let message = format!("the most that is believed, {max}, is below {}", cost.default);
+        let message = format!("`max` is {max}, below the default {}", cost.default);
         report.add(RuleError::new(place, message));
     }
 }

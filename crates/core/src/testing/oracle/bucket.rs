@@ -20,11 +20,11 @@ pub struct BucketOracle {
 
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// What could be spent; negative while somebody waits or debt is left.
+    /// Permits that could be spent; negative while somebody waits or debt is left.
     permits: Ratio,
     /// When that was true.
     seen: u64,
-    /// Why it is negative, and as of which write.
+    /// The reason why it is negative, and as of which write.
     owed: Option<Debt>,
 }
 
@@ -32,7 +32,7 @@ struct Level {
 struct Debt {
     since: u64,
     permits: Ratio,
-    /// Whether a granted moment lies in the future, rather than plain debt.
+    /// True when a granted moment lies in the future, false for mere debt.
     waiting: bool,
 }
 

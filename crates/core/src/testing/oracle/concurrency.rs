@@ -3,7 +3,7 @@
 use super::{ExpectedDecision, LimitChange, misfit, retry};
 use crate::{Holder, Limit, Op, Retry, Verdict};
 
-/// Who holds until when.
+/// The holders, each with the end of its lease.
 #[derive(Clone, Debug)]
 pub struct ConcurrencyOracle {
     count: u64,

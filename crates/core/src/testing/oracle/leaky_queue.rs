@@ -27,7 +27,7 @@ impl LeakyQueueOracle {
         let quota = limit.quota();
         let interval = Ratio::new(super::us(quota.period()).into(), quota.count().get().into());
         Self {
-            // Whoever is departing takes a place beside those who wait.
+            // The departing charge takes a place beside those that wait.
             places: quota.burst().get() + 1,
             interval,
             permits: quota.rate().denominator().get(),

@@ -28,7 +28,7 @@ impl Ledger {
         &self.under
     }
 
-    /// What `op` under `limit` must be told at `now`; made so unless refused.
+    /// The decision that `op` under `limit` must get at `now`; carried out unless refused.
     pub fn charge(
         &mut self,
         limit: &Limit,

@@ -1,4 +1,4 @@
-//! What each algorithm promises, computed slowly and exactly.
+//! The promise of each algorithm, computed slowly and exactly.
 //!
 //! One oracle per algorithm, written from its specification and not from its code: a bucket is
 //! a level here and not an arrival time, a window is a list of charges and not a row of counts.
@@ -47,12 +47,12 @@ pub enum LimitChange {
     Adopt,
 }
 
-/// What the specification says a charge must be told.
+/// The decision that the specification demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedDecision {
     /// The verdict, with its exact delay.
     pub verdict: Verdict,
-    /// What is left, rounded down.
+    /// Permits left, rounded down.
     pub remaining: u64,
     /// LimitChange long until the full capacity is back, rounded up.
     pub reset_after: Duration,
@@ -82,7 +82,7 @@ impl ExpectedDecision {
         }
     }
 
-    /// Whether `decision` is what must be told.
+    /// True when `decision` is the one demanded.
     pub fn agrees(&self, decision: &Decision) -> bool {
         if self.slack == Slack::None {
             return self.verdict == decision.verdict
@@ -165,12 +165,12 @@ impl Oracle {
         each!(self, inner => inner.observe(now.as_micros()));
     }
 
-    /// Whether nothing is remembered. Only meaningful after [`Oracle::observe`].
+    /// True when there is no state. Only meaningful after [`Oracle::observe`].
     pub fn is_absent(&self) -> bool {
         each!(self, inner => inner.is_absent())
     }
 
-    /// What `op` must be told at `now`; made so unless refused.
+    /// The decision that `op` must get at `now`; carried out unless refused.
     pub fn charge(&mut self, op: Op, patience: Duration, now: Timestamp) -> ExpectedDecision {
         self.observe(now);
         self.charge_observed(op, patience, now)
@@ -215,7 +215,7 @@ fn share(used: u64, from: u64, to: u64) -> u64 {
     u64::try_from(scaled.min(2 * u128::from(crate::Quota::MAX_COUNT))).expect("capped")
 }
 
-/// What an operation that does not fit the algorithm is told: nothing can be built that asks.
+/// Panics on an operation that does not fit the algorithm; no such charge can be built.
 fn misfit(op: Op) -> ! {
     panic!("{op:?} cannot be charged to this algorithm")
 }
