@@ -9,7 +9,7 @@
 //! Changing anything here moves every counter: it needs another version.
 
 use smallvec::SmallVec;
-use tollgate_core::{Key, Limit};
+use tollgate_core::{Key, Limit, shard_of};
 
 /// What every name begins with; `docs/keys.md` and the ACL lines say it too.
 const PREFIX: &[u8; 4] = b"tg:{";
@@ -44,7 +44,7 @@ pub(crate) struct NamePrefix {
 impl NamePrefix {
     /// Of the counter of `key` under `limit`, within `partition`.
     pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
-        let [a, b, c] = shard_tag(partition.unwrap_or(key.as_bytes()));
+        let [a, b, c] = shard_tag(partition, key);
         let [t, g, colon, brace] = *PREFIX;
         let version = b'0'.saturating_add(VERSION);
         let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
@@ -85,13 +85,12 @@ const VALUE: u8 = b'v';
 
 /// The name of a value.
 pub(crate) fn value_name(key: Key<'_>) -> Name {
-    let key = key.as_bytes();
-    let [a, b, c] = shard_tag(key);
+    let [a, b, c] = shard_tag(None, key);
     let [t, g, colon, brace] = *PREFIX;
     let version = b'0'.saturating_add(VERSION);
     let head = [t, g, colon, brace, a, b, c, b'}', b':', version, b':', VALUE, b':'];
     let mut out = Name::from_slice(&head);
-    out.extend_from_slice(key);
+    out.extend_from_slice(key.as_bytes());
     out
 }
 
@@ -113,17 +112,10 @@ pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     (plain && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
 }
 
-/// The tag of what a partition, or a key without one, is called: FNV-1a, then two rounds of
-/// mixing, as its high bits alone hardly depend on short keys. It needs no secret: whoever aims at
-/// one tag gains nothing by it.
-fn shard_tag(bytes: &[u8]) -> [u8; 3] {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    let tag = usize::try_from(mixed >> 58).unwrap_or(0);
-    SHARD_TAGS.get(tag).map_or(*b"000", |tag| **tag)
+/// The tag of a partition's counters, or of a key without a partition.
+fn shard_tag(partition: Option<&[u8]>, key: Key<'_>) -> [u8; 3] {
+    let shard = partition.map_or_else(|| key.shard(), shard_of);
+    SHARD_TAGS.get(usize::from(shard)).map_or(*b"000", |tag| **tag)
 }
 
 #[cfg(test)]
@@ -184,8 +176,24 @@ mod tests {
         assert_eq!(many.len(), 64, "keys without one use every tag");
     }
 
+    /// A once-marker has to lie in the shard of the counter that it guards.
     #[test]
-    fn lanes_spread_evenly_over_the_slots_of_a_cluster() {
+    fn a_key_that_names_its_shard_lies_beside_another() {
+        let limit = AlgorithmKind::TokenBucket.limit(&mut Rng::new(2));
+        let tag = |name: &[u8]| name[4..7].to_vec();
+        for i in 0..1_000_u32 {
+            let guarded = format!("k{i}");
+            let shard = Key::new(&guarded).unwrap().shard();
+
+            let marker = [Key::PLACED, shard, b'd', 1, 2, 3];
+
+            let beside = tag(&named(None, guarded.as_bytes(), &limit));
+            assert_eq!(tag(&named(None, &marker, &limit)), beside);
+        }
+    }
+
+    #[test]
+    fn shard_tags_spread_evenly_over_the_slots_of_a_cluster() {
         for (i, tag) in SHARD_TAGS.iter().enumerate() {
             assert_eq!(usize::from(slot(&tag[..]) / 256), i, "{tag:?}");
         }
