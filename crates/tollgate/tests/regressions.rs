@@ -13,6 +13,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use std::time::Duration;
 use tollgate::Ask;
 use tollgate::rules::declaration::*;
+use tollgate::*;
 use tollgate::{Limit, OnChange};
 
 fn log(name: &str, quota: &str) -> Rule {

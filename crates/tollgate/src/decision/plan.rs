@@ -30,7 +30,7 @@ pub(crate) struct Plan<'p> {
     pub(crate) uncharged: Reason,
     pub(crate) blocked_by: Option<Box<Blocked>>,
     /// Charged if the request passes. Their answers reach observers only.
-    pub(crate) shadow: Vec<Plan<'p>>,
+    pub(crate) shadow: Vec<Self>,
 }
 
 /// The purpose of a plan.
@@ -154,10 +154,10 @@ impl RuleSource {
         let Origin::Rule { set, rule, .. } = origin else { return None };
         let rules = match (set, self) {
             (Set::Limiter, Self::Rules(rules) | Self::WithFunction(rules, _))
-            | (Set::Function, Self::WithFunction(_, rules)) => rules,
-            _ => return None,
+            | (Set::Function, Self::WithFunction(_, rules)) => Some(rules),
+            _ => None,
         };
-        rules.rule(usize::try_from(rule).ok()?)
+        rules?.rule(usize::try_from(rule).ok()?)
     }
 }
 

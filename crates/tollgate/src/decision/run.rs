@@ -429,7 +429,7 @@ impl<S: Store> Runner<S> {
     ) -> Result<Option<Answer>, StoreError> {
         let parts = || owed.iter().flat_map(|debt| debt.parts.iter().map(move |part| (debt, part)));
         let mut buffers: Vec<keys::OnceKey> = vec![keys::OnceKey::default(); parts().count()];
-        let mut requests: Vec<(SmallVec<[Charge<'_>; 2]>, Option<&[u8]>)> = Vec::new();
+        let mut requests: Vec<PartitionedCharges<'_>> = Vec::new();
         for ((debt, part), buffer) in parts().zip(&mut buffers) {
             let at = self.fallback.store_time(part.last).unwrap_or(Timestamp::MAX);
             let once = buffer.write(keys::DEBT, part.name, &debt.counter.key);
@@ -542,6 +542,9 @@ fn refused_for_good(charges: usize) -> Answer {
     decisions.resize(charges, Decision::overflow(verdict));
     Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(0), decisions }
 }
+
+/// The charges of a request, and its partition.
+type PartitionedCharges<'a> = (SmallVec<[Charge<'a>; 2]>, Option<&'a [u8]>);
 
 /// How many debts are settled with one call: well below what a store sends at once.
 const SETTLED_AT_ONCE: usize = 64;
