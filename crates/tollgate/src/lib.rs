@@ -212,7 +212,7 @@ mod readme {
 /// The programs of `docs/macro.md`.
 #[cfg(all(doctest, feature = "axum", feature = "macros"))]
 #[doc = include_str!("../../../docs/macro.md")]
-struct Attribute;
+struct MacroPage;
 
 /// The programs of `docs/http.md`, compiled with the doctests.
 #[cfg(all(doctest, feature = "axum"))]

@@ -60,14 +60,14 @@ fn exit_statuses_are_in_the_help_and_are_so() {
     {
         assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
     }
-    assert!(docs("locks.md").contains("\n| 2 | the command line makes no sense"));
+    assert!(docs("locks.md").contains("\n| 2 | the command line is invalid"));
 }
 
 #[test]
 fn the_manual_names_what_there_is() {
     let manual = help(&["man"]);
     let name = manual.split(".SH NAME\n").nth(1).unwrap().lines().next().unwrap();
-    for what in ["imits", "locks", "HTTP", "gRPC", "Redis protocol"] {
+    for what in ["limit", "lock", "HTTP", "gRPC", "Redis protocol"] {
         assert!(name.contains(what), "{what}: {name}");
     }
 }
