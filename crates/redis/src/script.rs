@@ -12,8 +12,8 @@ pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 /// those that the batch has need of.
 pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/prelude.lua"),
-    include_str!("../lua/plain.lua"),
-    include_str!("../lua/windows.lua"),
+    include_str!("../lua/begin.lua"),
+    include_str!("../lua/takes.lua"),
     include_str!("../lua/steps.lua"),
     "local function make(code)\nif code == 0 then\n",
     include_str!("../lua/fixed_window.lua"),
@@ -29,6 +29,7 @@ pub(crate) const SCRIPT: &str = concat!(
     "else\n",
     include_str!("../lua/concurrency.lua"),
     "end\nend\n",
+    include_str!("../lua/general.lua"),
     include_str!("../lua/batch.lua"),
 );
 

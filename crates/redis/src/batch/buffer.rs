@@ -32,10 +32,10 @@ pub(crate) struct BatchBuffer {
     ends: Vec<u32>,
     /// Whether each request has one charge.
     pub(super) one_charge_each: bool,
-    /// Whether all may be decided by `lua/plain.lua`.
+    /// Every charge takes from a bucket, without patience.
     pub(super) bucket_takes: bool,
-    /// Whether all may be decided by `lua/windows.lua`.
-    pub(super) window_takes: bool,
+    /// Every charge is one that `lua/takes.lua` decides.
+    pub(super) takes: bool,
 }
 
 /// A limit, and which of `kinds` it counts like, from 1 on.
@@ -115,7 +115,7 @@ impl Default for BatchBuffer {
             ends: Vec::new(),
             one_charge_each: true,
             bucket_takes: true,
-            window_takes: true,
+            takes: true,
         }
     }
 }
@@ -133,7 +133,7 @@ impl BatchBuffer {
         self.term_numbers.clear();
         self.items.clear();
         self.ends.clear();
-        (self.one_charge_each, self.bucket_takes, self.window_takes) = (true, true, true);
+        (self.one_charge_each, self.bucket_takes, self.takes) = (true, true, true);
     }
 
     /// How many requests there are.
@@ -167,14 +167,14 @@ impl BatchBuffer {
     /// Adds a charge to the request that comes next.
     pub(super) fn add(&mut self, charge_ref: ChargeRef<'_>) {
         let key = if charge_ref.is_log() {
-            (self.bucket_takes, self.window_takes) = (false, false);
+            (self.bucket_takes, self.takes) = (false, false);
             self.logs.number(charge_ref.label)
         } else {
             self.strings.number(charge_ref.label)
         };
         let (limit, term) = self.term(&charge_ref);
         if charge_ref.need != Need::Must {
-            (self.bucket_takes, self.window_takes) = (false, false);
+            (self.bucket_takes, self.takes) = (false, false);
         }
         self.items.push(PackedCharge { key, term, limit, need: charge_ref.need });
     }
@@ -215,7 +215,7 @@ impl BatchBuffer {
         if term == next {
             self.terms.push(terms);
             self.bucket_takes &= charge_ref.takes_from(layout::takes_from_bucket);
-            self.window_takes &= charge_ref.takes_from(layout::takes_from_window);
+            self.takes &= charge_ref.takes_from(layout::takes_from_bucket_or_window);
         }
         (limit, term)
     }

@@ -1,6 +1,6 @@
 //! The arguments of the script: what `lua/batch.lua` says it reads.
 
-use tollgate_core::{Limit, Need, Op};
+use tollgate_core::Need;
 
 use super::Conversion;
 use super::buffer::{BatchBuffer, PackedCharge};
@@ -20,14 +20,8 @@ const RUNS: u8 = 0;
 /// Before a request of several charges that comes several times: above any number of charges.
 const REPEATED: u8 = 127;
 
-/// Before what a batch of equal takes from buckets is about.
-const UNIFORM_TAKES: u8 = 1;
-
-/// The first byte of a batch of takes from buckets.
-const BUCKET_TAKES: u8 = 2;
-
-/// The first byte of a batch of takes from fixed windows.
-const WINDOW_TAKES: u8 = 3;
+/// The first byte of a batch that `lua/takes.lua` can decide alone.
+const TAKES: u8 = 1;
 
 /// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
 const MAX_AT_ONCE: usize = 1024;
@@ -93,8 +87,7 @@ pub(super) fn write(
             continue;
         }
         let end = request.saturating_add(count_alike(buffer, request));
-        // What is left to `lua/windows.lua` has one form for all.
-        if buffer.items(request).len() > 1 || buffer.window_takes {
+        if buffer.items(request).len() > 1 {
             write_requests(buffer, request..end, &mut program);
         } else {
             write_runs(buffer, request..end, &mut program);
@@ -102,17 +95,8 @@ pub(super) fn write(
         request = end;
     }
     let mut header = Vec::with_capacity(512);
-    let alone = buffer.len() > 0 && conversions.is_empty();
-    let bucket_takes = buffer.bucket_takes && alone;
-    match uniform_take(buffer) {
-        Some((limit, cost)) if bucket_takes => {
-            header.push(UNIFORM_TAKES);
-            layout::pack_uniform_takes(limit, cost, buffer.strings.len(), &mut header);
-        }
-        _ if bucket_takes => header.push(BUCKET_TAKES),
-        _ if buffer.window_takes && alone => header.push(WINDOW_TAKES),
-        _ => header.push(0),
-    }
+    let takes = buffer.takes && conversions.is_empty();
+    header.push(if takes { TAKES } else { 0 });
     let tags = write_header(buffer, &mut header);
     let mut args = vec![header, program];
     for conversion in conversions {
@@ -138,7 +122,7 @@ fn one_run(buffer: &BatchBuffer) -> Option<Run> {
 /// How many requests from this one on are equal, if they are not answers as runs and share no log.
 fn count_equal(buffer: &BatchBuffer, first: usize) -> usize {
     let runs = buffer.one_charge_each || buffer.items(first).len() < 2;
-    if (runs && !buffer.window_takes) || buffer.shares_a_log(first) {
+    if runs || buffer.shares_a_log(first) {
         return 1;
     }
     let equal = |request: &usize| buffer.items(*request) == buffer.items(first);
@@ -151,7 +135,7 @@ fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
     let charges = buffer.items(first).len();
     let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
     let left = buffer.len().saturating_sub(first);
-    if buffer.one_charge_each && !buffer.window_takes {
+    if buffer.one_charge_each {
         return left.min(most).max(1);
     }
     let dumps = buffer.shares_a_log(first);
@@ -159,24 +143,9 @@ fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
         let (items, next) = (buffer.items(*request), buffer.items(request.saturating_add(1)));
         let differ = *request == first || dumps || items != next;
         items.len() == charges
-            && ((charges == 1 && !buffer.window_takes)
-                || (buffer.shares_a_log(*request) == dumps && differ))
+            && (charges == 1 || (buffer.shares_a_log(*request) == dumps && differ))
     };
     (first..buffer.len()).take(most).take_while(alike).count().max(1)
-}
-
-/// What requests are about that take the same from each of their keys, once, of those that take from
-/// buckets only.
-fn uniform_take(buffer: &BatchBuffer) -> Option<(&Limit, u64)> {
-    let ([kind], [terms]) = (buffer.kinds.as_slice(), buffer.terms.as_slice()) else { return None };
-    let limit = buffer.of_kind(*kind)?;
-    let Op::Take(cost) = terms.op else { return None };
-    let keys = buffer.strings.len();
-    let equal = buffer.one_charge_each
-        && keys == buffer.len()
-        && keys <= MAX_AT_ONCE
-        && layout::is_whole(limit);
-    equal.then_some((limit, cost))
 }
 
 /// Requests of one charge each. Equal ones that follow each other are one run, and so are those

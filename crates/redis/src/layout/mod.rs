@@ -69,7 +69,7 @@ pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether takes of this cost can be decided by `lua/plain.lua`.
+/// Returns whether takes of this cost from this limit need only a bucket's arrival time.
 pub(crate) fn takes_from_bucket(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
         Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => cost > 0 && cost <= plan.capacity,
@@ -77,41 +77,17 @@ pub(crate) fn takes_from_bucket(limit: &Limit, cost: u64) -> bool {
     }
 }
 
-/// Whether takes of this cost can be decided by `lua/windows.lua`.
-pub(crate) fn takes_from_window(limit: &Limit, cost: u64) -> bool {
+/// Returns whether `lua/takes.lua` decides takes of this cost from this limit.
+pub(crate) fn takes_from_bucket_or_window(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
         Plan::FixedWindow(plan) => cost > 0 && cost <= plan.capacity,
-        _ => false,
+        _ => takes_from_bucket(limit, cost),
     }
 }
 
 /// The arrival time of a bucket that holds nothing else, if these bytes are that.
 pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
     bucket::read_arrival(plan, bytes)
-}
-
-/// Whether a permit takes whole microseconds.
-pub(crate) fn is_whole(limit: &Limit) -> bool {
-    match limit.plan() {
-        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => plan.rate.denominator().get() == 1,
-        _ => false,
-    }
-}
-
-/// Writes what a batch of equal takes under such a limit needs to know.
-pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
-    let (Plan::TokenBucket(plan) | Plan::LeakyMeter(plan)) = limit.plan() else { return };
-    let mut tag = Vec::new();
-    write_tag(limit, &mut tag);
-    out.extend_from_slice(&u16::try_from(keys).unwrap_or(u16::MAX).to_le_bytes());
-    let value = format!("<c{}I16", tag.len());
-    let piece = format!("I8c{}", tag.len().saturating_add(8));
-    for part in [tag.as_slice(), value.as_bytes(), piece.as_bytes()] {
-        out.push(u8::try_from(part.len()).unwrap_or(u8::MAX));
-        out.extend_from_slice(part);
-    }
-    double(plan.full.whole, out);
-    double(plan.rate.span(cost).whole, out);
 }
 
 /// Whoever holds nothing.
