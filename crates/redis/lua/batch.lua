@@ -3,7 +3,9 @@
 -- KEYS     the counters: strings first, then logs
 -- ARGV[1]  not_after: microseconds of server time from which nothing is to be charged; 0 if unknown
 -- ARGV[2]  the batch's id; empty if it is never sent again
--- ARGV[3]  `<I1` 1 if every charge is one for takes.lua, else 0; `I2I2I2` numbers of string keys, limits and
+-- ARGV[3]  `<I1` 1 if every charge is one for takes.lua, 2 if they are uniform and what uniform_takes.lua
+--          needs for them (`I2` number of keys, `I1` length and bytes of tag, format of a value, format
+--          of one among others, `dd` full burst, span of the cost), else 0; `I2I2I2` numbers of string keys, limits and
 --          terms; the limits (`I1I1` code and length of tag, tag, plan); the terms (`I2I1` limit and
 --          operation, `dddddd` cost, its span, patience, moment, lease, and 16 bytes of holder); an
 --          operation above 15 is judged by the limit that its counter was found under, which is not
@@ -21,10 +23,11 @@
 -- the first three of four parts that follow. One outcome for each request (p passes, d is refused, u
 -- undecided: a key was counted under another limit); what is seen of logs, in order: a view of three `I8`
 -- for each charge, or where several share one, `I4` length and a dump or, if 2147483648 was added to the
--- length, an excerpt; the lengths of what follows, `I4` each, 4294967295 for nothing; and what each key held
--- before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest moment, and
+-- length, an excerpt; the lengths of what follows, `I4` each, 4294967295 for nothing, or one
+-- that all have; and what each key held before: a string, or for a log of another limit `I1` length of tag, tag and `I8` its newest moment, and
 -- nothing for one that is under the limit of its charge; an empty string if the counter from which a
--- charge borrows its limit is gone.
+-- charge borrows its limit is gone. After uniform takes all have one length, and what was absent is told as
+-- a bucket that has been full since the epoch.
 --
 -- Nothing is written before all is decided, and then only by commands that cannot fail. The
 -- exception is a conversion, which replaces what was read by what it means under another limit.

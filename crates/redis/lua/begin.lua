@@ -14,7 +14,7 @@ end
 local not_after = tonumber(ARGV[1])
 if not_after > 0 and now > not_after then return { 'late' } end
 
-local packed, program = ARGV[3], ARGV[4]
+local packed, program, header = ARGV[3], ARGV[4], 2
 
 -- The reply. It is kept if the batch may be sent again, which happens before not_after.
 local function answer(outcomes, poisoned, views, lengths, values)

@@ -6,7 +6,7 @@
 -- limit, further ahead than a full burst, or foreign, goes the general way (general.lua), to the same
 -- result.
 
-local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed, 2)
+local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed, header)
 local limits, terms = {}, {}
 
 -- Reads limits and terms. `step_of` is needed for algorithms other than those of this file.
@@ -200,7 +200,7 @@ local function put_taken(key)
   put(key, pack(limit.format, limit.tag, a, b), limit.px, prior[key])
 end
 
-if byte(packed) == 1 then
+if byte(packed) > 0 then
   parse()
   local outcomes = decide()
   if outcomes then

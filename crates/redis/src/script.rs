@@ -13,6 +13,7 @@ pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/prelude.lua"),
     include_str!("../lua/begin.lua"),
+    include_str!("../lua/uniform_takes.lua"),
     include_str!("../lua/takes.lua"),
     include_str!("../lua/steps.lua"),
     "local function make(code)\nif code == 0 then\n",

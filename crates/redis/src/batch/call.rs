@@ -1,6 +1,6 @@
 //! The arguments of the script: what `lua/batch.lua` says it reads.
 
-use tollgate_core::Need;
+use tollgate_core::{Limit, Need, Op};
 
 use super::Conversion;
 use super::buffer::{BatchBuffer, PackedCharge};
@@ -22,6 +22,9 @@ const REPEATED: u8 = 127;
 
 /// The first byte of a batch that `lua/takes.lua` can decide alone.
 const TAKES: u8 = 1;
+
+/// The first byte of a batch that `lua/uniform_takes.lua` tries first.
+const UNIFORM_TAKES: u8 = 2;
 
 /// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
 const MAX_AT_ONCE: usize = 1024;
@@ -96,7 +99,13 @@ pub(super) fn write(
     }
     let mut header = Vec::with_capacity(512);
     let takes = buffer.takes && conversions.is_empty();
-    header.push(if takes { TAKES } else { 0 });
+    match uniform_take(buffer).filter(|_| takes) {
+        Some((limit, cost)) => {
+            header.push(UNIFORM_TAKES);
+            layout::pack_uniform_takes(limit, cost, buffer.strings.len(), &mut header);
+        }
+        None => header.push(if takes { TAKES } else { 0 }),
+    }
     let tags = write_header(buffer, &mut header);
     let mut args = vec![header, program];
     for conversion in conversions {
@@ -146,6 +155,16 @@ fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
             && (charges == 1 || (buffer.shares_a_log(*request) == dumps && differ))
     };
     (first..buffer.len()).take(most).take_while(alike).count().max(1)
+}
+
+/// The limit and the cost of a batch that takes the same from each of its buckets, once.
+fn uniform_take(buffer: &BatchBuffer) -> Option<(&Limit, u64)> {
+    let ([kind], [terms]) = (buffer.kinds.as_slice(), buffer.terms.as_slice()) else { return None };
+    let limit = buffer.of_kind(*kind)?;
+    let Op::Take(cost) = terms.op else { return None };
+    let keys = buffer.strings.len();
+    let uniform = buffer.bucket_takes && buffer.one_charge_each && keys == buffer.len();
+    (uniform && keys <= MAX_AT_ONCE && layout::is_whole(limit)).then_some((limit, cost))
 }
 
 /// Requests of one charge each. Equal ones that follow each other are one run, and so are those

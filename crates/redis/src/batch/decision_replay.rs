@@ -15,17 +15,20 @@ const EXCERPT: u32 = 1 << 31;
 pub(super) struct PriorValues<'r>(Vec<Option<&'r [u8]>>);
 
 impl<'r> PriorValues<'r> {
+    /// One length stands for all, if there are more keys.
     pub(super) fn read(
         lengths: &[u8],
         mut values: &'r [u8],
         keys: usize,
     ) -> Result<Self, MalformedReply> {
         let (lengths, []) = lengths.as_chunks::<4>() else { return Err(MalformedReply) };
-        if lengths.len() != keys {
-            return Err(MalformedReply);
-        }
+        let times = match lengths {
+            [_] => keys,
+            _ if lengths.len() == keys => 1,
+            _ => return Err(MalformedReply),
+        };
         let mut prior = Vec::with_capacity(keys);
-        for length in lengths {
+        for length in lengths.iter().flat_map(|length| std::iter::repeat_n(length, times)) {
             let length = u32::from_le_bytes(*length);
             if length == u32::MAX {
                 prior.push(None);

@@ -90,6 +90,30 @@ pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
     bucket::read_arrival(plan, bytes)
 }
 
+/// Returns whether the permits of a bucket take whole microseconds.
+pub(crate) fn is_whole(limit: &Limit) -> bool {
+    match limit.plan() {
+        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => plan.rate.denominator().get() == 1,
+        _ => false,
+    }
+}
+
+/// Writes what `lua/uniform_takes.lua` needs to know.
+pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
+    let (Plan::TokenBucket(plan) | Plan::LeakyMeter(plan)) = limit.plan() else { return };
+    let mut tag = Vec::new();
+    write_tag(limit, &mut tag);
+    out.extend_from_slice(&u16::try_from(keys).unwrap_or(u16::MAX).to_le_bytes());
+    let value = format!("<c{}I16", tag.len());
+    let piece = format!("I8c{}", tag.len().saturating_add(8));
+    for part in [tag.as_slice(), value.as_bytes(), piece.as_bytes()] {
+        out.push(u8::try_from(part.len()).unwrap_or(u8::MAX));
+        out.extend_from_slice(part);
+    }
+    double(plan.full.whole, out);
+    double(plan.rate.span(cost).whole, out);
+}
+
 /// Whoever holds nothing.
 const NOBODY: Holder = Holder(0);
 
