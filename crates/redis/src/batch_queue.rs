@@ -10,12 +10,13 @@
 //! and not at once: callers that ask again at once would leave no processor time for the others.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::clock::Instant;
+use crate::sync::lock;
 
 /// How many empty batches are kept for their memory.
 const SPARES: usize = 8;
@@ -86,7 +87,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
 
     /// Has one caller put itself into the last batch.
     pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut B) -> T) -> Result<T, QueueRejection> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.closed {
             return Err(QueueRejection::Closed);
         }
@@ -111,7 +112,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
     pub(crate) async fn next_batch(&self, now: impl Fn() -> Instant) -> Option<B> {
         loop {
             {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 if state.closed {
                     return None;
                 }
@@ -137,7 +138,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
         // The last of a batch is its youngest.
         let is_over =
             |batch: &mut B| batch.deadlines().is_some_and(|(_, last)| left(last, now) < least);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let batch = state.full.pop_front_if(is_over)?;
         state.waiting = state.waiting.saturating_sub(batch.callers());
         Some(batch)
@@ -154,7 +155,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
     /// Takes back a batch for its memory.
     pub(crate) fn recycle(&self, mut batch: B) {
         batch.clear();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.spares.len() < SPARES {
             state.spares.push(batch);
         }
@@ -162,17 +163,12 @@ impl<B: QueuedBatch> BatchQueue<B> {
 
     /// Lets nobody in any more, and drops those who wait.
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.closed = true;
         let dropped = (std::mem::take(&mut state.full), std::mem::take(&mut state.open));
         drop(state);
         drop(dropped);
         self.arrival.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
-        // Nothing panics while it is held; if something did, the line is whole all the same.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

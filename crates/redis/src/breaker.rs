@@ -4,11 +4,12 @@
 //! failures in a row that span some time, or when a probe goes unanswered, and only a probe that
 //! succeeds closes it: the callers it turns away must not be the ones who find out.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Instant;
 use crate::config::BreakerSettings;
+use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -60,12 +61,12 @@ impl Breaker {
     ///
     /// This does not close an open breaker: the answer may be to a call from before it stalled.
     pub(crate) fn succeed(&self) {
-        *self.lock() = None;
+        *lock(&self.streak) = None;
     }
 
     /// A call got no answer, or one that says that Redis is busy with something else.
     pub(crate) fn fail(&self, now: Instant) -> Failure {
-        let mut streak = self.lock();
+        let mut streak = lock(&self.streak);
         let Some(current) = &mut *streak else {
             let first = Streak { since: now, failures: 1 };
             *streak = Some(first);
@@ -85,13 +86,13 @@ impl Breaker {
 
     /// A probe went unanswered. Returns whether this opened the breaker.
     pub(crate) fn trip(&self) -> bool {
-        let _streak = self.lock();
+        let _streak = lock(&self.streak);
         self.open()
     }
 
     /// A probe was answered in time. Returns whether this closed the breaker.
     pub(crate) fn close(&self) -> bool {
-        let mut streak = self.lock();
+        let mut streak = lock(&self.streak);
         let was_open = self.open.swap(false, Relaxed);
         // While it is closed, calls alone say when their row of failures ends: a server may answer
         // every PING and no script.
@@ -113,11 +114,6 @@ impl Breaker {
             self.opens.fetch_add(1, Relaxed);
         }
         opened
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Streak>> {
-        // Nothing panics while it is held; if something did, the value is whole all the same.
-        self.streak.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

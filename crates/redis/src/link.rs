@@ -39,7 +39,7 @@ mod tests;
 mod write_queue;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
@@ -57,6 +57,7 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
+use crate::sync::lock;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
 
@@ -428,22 +429,22 @@ impl LinkState {
 /// The place of one connection, empty while there is none.
 #[derive(Debug, Default)]
 struct ConnectionSlot {
-    connection: RwLock<Option<Connection>>,
+    connection: Mutex<Option<Connection>>,
     suspicion: Notify,
 }
 
 impl ConnectionSlot {
     fn connection(&self) -> Option<Connection> {
-        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.connection).clone()
     }
 
     fn publish(&self, connection: Option<Connection>) {
-        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
+        *lock(&self.connection) = connection;
     }
 
     /// Offers the connection to nobody any more.
     fn retract(&self, connection: &Connection) {
-        let mut offered = self.connection.write().unwrap_or_else(PoisonError::into_inner);
+        let mut offered = lock(&self.connection);
         if offered.as_ref().is_some_and(|offered| offered.is(connection)) {
             *offered = None;
         }

@@ -7,7 +7,7 @@
 //! else's handle of the same list.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use tollgate_core::{StoreError, StoreErrorKind};
@@ -15,9 +15,7 @@ use tollgate_core::{StoreError, StoreErrorKind};
 use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::error::Cause;
-
-#[derive(Debug, Default)]
-struct SharedWaitList(Mutex<WaitList>);
+use crate::sync::lock;
 
 #[derive(Debug, Default)]
 struct WaitList {
@@ -57,13 +55,6 @@ enum WaiterState {
     PartlyCharged,
 }
 
-impl SharedWaitList {
-    fn lock(&self) -> MutexGuard<'_, WaitList> {
-        // Nothing panics while it is held; if something did, the list is whole all the same.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl WaitList {
     /// Says how it state with those who wait and of whom this holds; whom to wake.
     fn settle(
@@ -90,7 +81,7 @@ fn wake(wakers: Vec<Waker>) {
 /// A caller's place. Dropping it before its time is giving up.
 #[derive(Debug)]
 pub(crate) struct WaiterHandle {
-    list: Arc<SharedWaitList>,
+    list: Arc<Mutex<WaitList>>,
     waiter: usize,
     taken: bool,
 }
@@ -102,7 +93,7 @@ impl WaiterHandle {
         context: &Context<'_>,
         take: impl FnOnce(&mut [PendingAnswer]) -> T,
     ) -> Poll<Result<T, StoreError>> {
-        let mut list = self.list.lock();
+        let mut list = lock(&self.list);
         let WaitList { waiters, answers, error, .. } = &mut *list;
         let Some(waiter) = waiters.get_mut(self.waiter) else {
             return Poll::Ready(Err(StoreError::new(StoreErrorKind::Timeout)));
@@ -138,7 +129,7 @@ impl Drop for WaiterHandle {
         if self.taken {
             return;
         }
-        let mut list = self.list.lock();
+        let mut list = lock(&self.list);
         let waker = match list.waiters.get_mut(self.waiter) {
             Some(waiter) if waiter.state == WaiterState::Waiting => {
                 waiter.state = WaiterState::GaveUp;
@@ -156,12 +147,12 @@ impl Drop for WaiterHandle {
 
 /// Seats callers, and tells them. Should it be dropped before all are answers, they are answers that.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Arc<SharedWaitList>);
+pub(crate) struct Waiters(Arc<Mutex<WaitList>>);
 
 impl Waiters {
     /// Seats a caller with so many requests.
     pub(crate) fn add(&self, requests: usize, waker: Waker) -> WaiterHandle {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         let (waiter, first) = (list.waiters.len(), list.requests);
         list.requests = first.saturating_add(requests);
         let (waker, state) = (Some(waker), WaiterState::Waiting);
@@ -177,7 +168,7 @@ impl Waiters {
         deadlines: &[Instant],
         earliest: Instant,
     ) -> Option<Vec<bool>> {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         let late =
             |waiter: usize| deadlines.get(waiter).is_some_and(|deadline| *deadline < earliest);
         if list.given_up == 0 && !(0..deadlines.len()).any(late) {
@@ -195,13 +186,13 @@ impl Waiters {
 
     /// Turns everybody away, uncharged.
     pub(crate) fn reject_all(&self) {
-        let wakers = self.0.lock().settle(|_, _| Some(WaiterState::Expired));
+        let wakers = lock(&self.0).settle(|_, _| Some(WaiterState::Expired));
         wake(wakers);
     }
 
     /// Tells those of whose requests none is open.
     pub(crate) fn deliver(&self, answers: &mut Vec<PendingAnswer>) {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         if !answers.iter().any(PendingAnswer::is_undecided) {
             list.answers = mem::take(answers);
             let wakers = list.settle(|_, _| Some(WaiterState::Answered));
@@ -226,7 +217,7 @@ impl Waiters {
 
     /// Tells all who still wait that there will be no answer, given what is answers by now.
     pub(crate) fn fail(&self, error: StoreError, answers: &[PendingAnswer]) {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         list.error = Some(error);
         let wakers = list.settle(|waiter, _| {
             let own = answers.get(waiter.first..waiter.first.saturating_add(waiter.requests));
@@ -240,7 +231,7 @@ impl Waiters {
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        let wakers = self.0.lock().settle(|_, _| Some(WaiterState::Failed));
+        let wakers = lock(&self.0).settle(|_, _| Some(WaiterState::Failed));
         wake(wakers);
     }
 }

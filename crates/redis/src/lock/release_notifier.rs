@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -20,6 +20,7 @@ use tollgate_core::lock::{Bell, LockName};
 use super::names;
 use crate::error::Cause;
 use crate::link::{Link, SubscriberConnection};
+use crate::sync::lock;
 use crate::{RedisStore, clock, random};
 
 /// Channels subscribed with one command.
@@ -80,7 +81,7 @@ pub struct ReleaseSubscription {
 impl Drop for ReleaseSubscription {
     fn drop(&mut self) {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return };
-        let mut channels = subscriptions.lock();
+        let mut channels = lock(&subscriptions.channels);
         let Some(channel) = channels.get_mut(&self.channel) else { return };
         channel.listeners.retain(|listener| listener.number != self.number);
         if channel.listeners.is_empty() {
@@ -92,14 +93,8 @@ impl Drop for ReleaseSubscription {
 }
 
 impl Subscriptions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Channel>> {
-        // Every edit is whole before anything could panic.
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Rings the notifier of a channel, outside the lock.
     fn ring(&self, channel: &[u8]) {
-        let listeners = self.lock().get(channel).map(|channel| channel.listeners.clone());
+        let listeners = lock(&self.channels).get(channel).map(|channel| channel.listeners.clone());
         for Listener { name, bell, .. } in listeners.into_iter().flatten() {
             bell.ring(&name);
         }
@@ -107,14 +102,14 @@ impl Subscriptions {
 
     /// Says that these are subscribed.
     fn set_live<'a>(&self, channels: impl Iterator<Item = &'a Vec<u8>>) {
-        let all = self.lock();
+        let all = lock(&self.channels);
         for channel in channels.filter_map(|name| all.get(name)) {
             channel.live.send_replace(true);
         }
     }
 
     fn set_dead(&self) {
-        for channel in self.lock().values() {
+        for channel in lock(&self.channels).values() {
             channel.live.send_replace(false);
         }
     }
@@ -141,7 +136,7 @@ impl RedisStore {
     ) -> Result<ReleaseSubscription, StoreError> {
         let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
         let (subscription, mut live) = {
-            let mut channels = subscriptions.lock();
+            let mut channels = lock(&subscriptions.channels);
             let place = channels.entry(channel.clone()).or_insert_with(|| Channel {
                 listeners: Vec::new(),
                 next: 0,
@@ -184,7 +179,7 @@ async fn keep(
     loop {
         let wanted: Vec<Vec<u8>> = {
             let Some(subscriptions) = subscriptions.upgrade() else { return };
-            subscriptions.lock().keys().cloned().collect()
+            lock(&subscriptions.channels).keys().cloned().collect()
         };
         if wanted.is_empty() && changes.recv().await.is_none() {
             return;
@@ -235,7 +230,7 @@ impl Session {
     /// Serves until the connection ends.
     async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Served {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return Served::None };
-        let all = subscriptions.lock().keys().cloned().collect();
+        let all = lock(&subscriptions.channels).keys().cloned().collect();
         drop(subscriptions);
         if self.look_at(all).await.is_err() {
             return Served::None;
@@ -270,7 +265,7 @@ impl Session {
         channels.dedup();
         let (wanted, unwanted): (Vec<_>, Vec<_>) = {
             let subscriptions = self.subscriptions.upgrade().ok_or(SessionOver)?;
-            let listened = subscriptions.lock();
+            let listened = lock(&subscriptions.channels);
             channels.into_iter().partition(|channel| listened.contains_key(channel))
         };
         let gone: Vec<&[u8]> = unwanted

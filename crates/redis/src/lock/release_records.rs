@@ -4,12 +4,13 @@
 //! something that ends by itself: here they are gathered for a moment. Should the store be dropped
 //! meanwhile, they end with their time to live.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::link::{Link, command};
+use crate::sync::lock;
 
 /// ReleaseRecords removed with one command: some twenty microseconds of Redis's time.
 const AT_ONCE: usize = 64;
@@ -36,7 +37,7 @@ enum FlushRecords {
 
 impl ReleaseRecords {
     fn add(&self, record: String) -> FlushRecords {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spent = lock(&self.spent);
         spent.push(record);
         match spent.len() {
             1 => FlushRecords::Soon,
@@ -46,7 +47,7 @@ impl ReleaseRecords {
     }
 
     fn all(&self) -> Vec<String> {
-        std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.spent))
     }
 
     /// Has it removed, with others. What is returned is to be run on the thread of the store.
