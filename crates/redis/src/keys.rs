@@ -29,7 +29,8 @@ pub(crate) const SHARD_TAGS: [&[u8; 3]; 64] = [
 ];
 
 /// The longest name: prefix, tag, version, algorithm, key.
-pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
+#[cfg(test)]
+pub(crate) const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 
 /// A name. Those of keys up to some forty bytes need no memory of their own.
 pub(crate) type Name = SmallVec<[u8; 56]>;
@@ -95,9 +96,9 @@ pub(crate) fn value_name(key: Key<'_>) -> Name {
     out
 }
 
-/// The number of the algorithm and the key that a name stands for; `None` if it is not a name of
-/// this version.
-pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
+/// Returns the number of the algorithm and the key of a name, or `None` for a name of another version.
+#[cfg(test)]
+pub(crate) fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     let rest = name.strip_prefix(&PREFIX[..])?;
     let (tag, rest) = rest.split_at_checked(3)?;
     if !SHARD_TAGS.iter().any(|known| *known == tag) {

@@ -13,7 +13,7 @@ mod clock;
 mod config;
 mod driver;
 mod error;
-pub mod keys;
+mod keys;
 mod layout;
 mod link;
 mod lock;
