@@ -144,8 +144,9 @@ impl Driver {
         let queue = Arc::new(BatchQueue::new(MAX_CHARGES, config.max_waiting, config.deadline));
         let counts = Arc::new(StoreCounters::default());
         let (started, starting) = oneshot::channel();
-        let cannot =
-            |error: io::Error| ConnectError::settings("no thread for the store").with_source(error);
+        let cannot = |error: io::Error| {
+            ConnectError::settings("the thread of the store cannot be started").with_source(error)
+        };
         let shared = DriverShared {
             queue: Arc::clone(&queue),
             counts: Arc::clone(&counts),
@@ -162,7 +163,7 @@ impl Driver {
         let thread = thread::Builder::new().name("tollgate-redis".to_owned());
         thread.spawn(life).map_err(cannot)?;
         let (link, runtime) = starting.await.unwrap_or_else(|_| {
-            Err(ConnectError::settings("the thread of the store ended before it was connected"))
+            Err(ConnectError::settings("the thread of the store ended before it connected"))
         })?;
         Ok((Self { queue, hasher: RandomState::default(), counts, runtime }, link))
     }
@@ -179,7 +180,7 @@ impl Driver {
         self.runtime.spawn(work).await.ok()
     }
 
-    /// Starts a future on the store's thread, and with it ends.
+    /// Starts a future on the store's thread; it ends with the thread.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }

@@ -1,24 +1,23 @@
-//! Names of counters in Redis: `tg:{tag}:1:algorithm:key`.
+//! Names of counters in Redis: `tg:{shard tag}:1:algorithm:key`.
 //!
-//! The *tag* is one of 64 short words in braces, so that Redis Cluster keeps all keys of a tag on
-//! one node. It follows from the request's partition, or else from the key itself, by a hash that
-//! never changes. FlushRecords come the version of the layout and the number of the algorithm, as counters
-//! of one key under different algorithms are different counters. The key is the rest, byte for
-//! byte: nothing in it can be taken for something else, so two keys never share a name.
+//! The *shard tag* is one of 64 short words in braces, so that Redis Cluster keeps all keys of one tag
+//! on one node. It is a fixed hash of the request's partition, or else of the key. Then come the
+//! version of the layout and the number of the algorithm, because counters of one key under different
+//! algorithms are different counters. The key is the rest, byte for byte: two keys never share a name.
 //!
 //! Changing anything here moves every counter: it needs another version.
 
 use smallvec::SmallVec;
 use tollgate_core::{Key, Limit};
 
-/// What every name begins with; `docs/keys.md` and the ACL lines say it too.
+/// The beginning of every name; `docs/keys.md` and the ACL lines repeat it.
 const PREFIX: &[u8; 4] = b"tg:{";
 
 /// The version of the layout of names and of what they hold.
 pub(crate) const VERSION: u8 = 1;
 
-/// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: tag i
-/// lies in the middle of the i-th of 64 equal ranges.
+/// The shard tags. They spread evenly over the slots of a cluster: tag i lies in the middle of the i-th
+/// of 64 equal ranges.
 pub(crate) const SHARD_TAGS: [&[u8; 3]; 64] = [
     b"53t", b"j3j", b"if5", b"kec", b"574", b"74b", b"akm", b"6bk", b"96a", b"frw", b"0ip", b"oin",
     b"d1i", b"38o", b"0m0", b"2nf", b"he6", b"box", b"40w", b"c9q", b"hav", b"7ah", b"447", b"67a",
@@ -32,10 +31,10 @@ pub(crate) const SHARD_TAGS: [&[u8; 3]; 64] = [
 #[cfg(test)]
 pub(crate) const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 
-/// A name. Those of keys up to some forty bytes need no memory of their own.
+/// A name. Keys of up to some forty bytes need no allocation.
 pub(crate) type Name = SmallVec<[u8; 56]>;
 
-/// What comes before the key in the name of a counter.
+/// The part of a counter's name before the key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamePrefix {
     bytes: [u8; 16],
@@ -74,14 +73,14 @@ pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Nam
     name
 }
 
-/// What comes before the key in the name of a counter under `limit`, and the key.
+/// Splits the name of a counter under `limit` into prefix and key.
 pub(crate) fn split<'n>(name: &'n [u8], limit: &Limit) -> (&'n [u8], &'n [u8]) {
     let digits = if limit.code() < 10 { 1 } else { 2 };
     let length = PREFIX.len().saturating_add(8).saturating_add(digits);
     name.split_at_checked(length).unwrap_or((name, &[]))
 }
 
-/// What the names of values have in place of an algorithm's number.
+/// Stands in the names of values where counters have the number of their algorithm.
 const VALUE: u8 = b'v';
 
 /// The name of a value.
@@ -114,9 +113,9 @@ pub(crate) fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     (plain && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
 }
 
-/// The tag of what a partition, or a key without one, is called: FNV-1a, then two rounds of
-/// mixing, as its high bits alone hardly depend on short keys. It needs no secret: whoever aims at
-/// one tag gains nothing by it.
+/// Returns the shard tag of a partition, or of a key without one: FNV-1a, then two rounds of mixing, as
+/// its high bits alone hardly depend on short keys. It needs no secret: nothing is gained by aiming at
+/// one tag.
 fn shard_tag(bytes: &[u8]) -> [u8; 3] {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -62,7 +62,7 @@ pub struct Stats {
     pub poisoned: u64,
     /// Requests that the script and this crate decided differently: always zero, or there is a bug.
     pub twin_mismatches: u64,
-    /// LinkCounters carried over to another edit of their rule.
+    /// Counters converted to another edit of their rule.
     pub converted: u64,
     /// Open connections.
     pub connected: usize,

@@ -1,4 +1,4 @@
-//! Each step in Lua beside its original, turn by turn, on a real server.
+//! Compares each algorithm in Lua with core, turn by turn, on a real server.
 //!
 //! A case is one turn on one state: settle, decide, and apply if it passes. Rust goes first, since
 //! a history hears its answers; then many cases at once are handed to the steps. Who passes, how
@@ -105,7 +105,7 @@ struct Case {
     prior: Vec<u8>,
 }
 
-/// What became of it.
+/// The result of a case.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     /// `None` when refused.
@@ -133,7 +133,7 @@ impl Outcome {
 }
 
 impl Case {
-    /// What core says, and the counter as it is then; `None` for poison.
+    /// Returns core's result and the counter then; `None` for a malformed state.
     fn run(&self) -> Option<(Outcome, Decision, State)> {
         let Turn { limit, op, patience, now } = self.turn;
         let mut counter = Counter::new(decode(limit.plan(), &self.prior)?, &limit);

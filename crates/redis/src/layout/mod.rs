@@ -1,4 +1,4 @@
-//! What is stored: a tag that tells the limit, then the state, both in bytes.
+//! The stored form of counters: a tag that identifies the limit, then the state, both in bytes.
 //!
 //! Lua reads and writes states and compares tags; it never looks into one. Rust reads and writes
 //! both: states to answer callers, tags when a counter was counted under another limit. So a state
@@ -27,7 +27,7 @@ pub(crate) use tag::{read_tag, write_tag};
 /// so far.
 pub(crate) const MAX_EXACT: u64 = 1 << 53;
 
-/// The state that these bytes hold under this limit, if they hold one.
+/// Reads a state under this limit.
 pub(crate) fn decode(limit: &Limit, bytes: &[u8]) -> Option<State> {
     match limit.plan() {
         Plan::FixedWindow(_) => fixed_window::decode(bytes).map(State::FixedWindow),
@@ -55,7 +55,7 @@ pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the numbers that the step in Lua computes with.
+/// Writes the numbers that the algorithm's Lua computes with.
 pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
     match plan {
         Plan::FixedWindow(plan) => fixed_window::pack_plan(plan, out),
@@ -85,7 +85,7 @@ pub(crate) fn takes_from_bucket_or_window(limit: &Limit, cost: u64) -> bool {
     }
 }
 
-/// The arrival time of a bucket that holds nothing else, if these bytes are that.
+/// Reads the arrival time of a bucket whose state is nothing else.
 pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
     bucket::read_arrival(plan, bytes)
 }
@@ -114,7 +114,7 @@ pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mu
     double(plan.rate.span(cost).whole, out);
 }
 
-/// Whoever holds nothing.
+/// No holder.
 const NOBODY: Holder = Holder(0);
 
 /// Writes the terms of a charge: the operation, and every number that an operation may have. What

@@ -66,10 +66,10 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Whether Redis answers a `PING`.
+    /// Sends a `PING`.
     ///
-    /// Any answer is a sign of life, even that this user may not use `PING`; except one that
-    /// says that Redis is not to be had now.
+    /// Any reply is a sign of life, even that this user may not use `PING`; except that Redis is
+    /// busy or loading.
     pub(super) async fn ping(&self) -> Result<PingReply, ConnectionClosed> {
         match self.request(resp::command(&[b"PING"])).await? {
             Value::Status(pong) if pong == b"PONG" => Ok(PingReply::Alive),
@@ -82,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// The server's time in microseconds, or why it is not told.
+    /// Asks for the server's time in microseconds. The inner error is Redis's refusal.
     pub(super) async fn time(&self) -> Result<Result<u64, Cause>, ConnectionClosed> {
         let answer = self.request(resp::command(&[b"TIME"])).await?;
         let number = |value: &Value| match value {
@@ -101,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection soon, and with it everything that waits on it.
+    /// Has the connection closed soon, and with it everything that waits on it.
     pub(super) fn close(&self) {
         self.close.notify_one();
     }
@@ -110,13 +110,13 @@ impl Connection {
         self.close.notified().await;
     }
 
-    /// Whether both are the same connection.
+    /// Returns whether both are the same connection.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.queue, &other.queue)
     }
 }
 
-/// The connection ended, or what came over it was not Redis's protocol.
+/// The connection ended, or received something other than Redis's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionClosed;
 

@@ -129,7 +129,7 @@ async fn a_wrong_password_is_a_clear_error() {
 
     let error = refused(config.clone()).await;
     assert_eq!(error.kind(), ConnectErrorKind::Authentication);
-    let expected = format!("redis at {address} wants a password, and none is configured");
+    let expected = format!("redis at {address} requires a password, and none is configured");
     assert_eq!(error.to_string(), expected);
 
     let open = RedisServer::start().unwrap();
