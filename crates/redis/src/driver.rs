@@ -12,7 +12,6 @@
 //! Not here: connections, deadlines, failures (`link.rs`); what a batch is (`batch/`).
 
 use std::io;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -20,11 +19,12 @@ use std::thread;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate_core::{Charge, Request, StoreError};
+use tollgate_core::{Request, StoreError};
 
 use crate::batch::{Batch, BatchBuffer, BatchCounts, HashedName, PendingAnswer};
 use crate::batch_queue::{BatchQueue, QueueRejection, QueuedBatch};
@@ -193,22 +193,11 @@ impl Driver {
         waker: Waker,
     ) -> Result<WaiterHandle, StoreError> {
         // Everything that needs no lock comes first.
-        let name = |request: &Request<'_>, charge: &Charge<'_>| {
-            HashedName::new(request.partition(), charge, &self.hasher)
-        };
-        let (one, mut many);
-        let names = if let [request] = requests
-            && let [charge] = request.charges()
-        {
-            one = name(request, charge);
-            slice::from_ref(&one)
-        } else {
-            many = Vec::with_capacity(requests.len());
-            for request in requests {
-                many.extend(request.charges().iter().map(|charge| name(request, charge)));
-            }
-            many.as_slice()
-        };
+        let names: SmallVec<[HashedName; 4]> = requests
+            .iter()
+            .flat_map(|request| request.charges().iter().map(move |charge| (request, charge)))
+            .map(|(request, charge)| HashedName::new(request.partition(), charge, &self.hasher))
+            .collect();
         let join = |pending: &mut PendingBatch| {
             let mut names = names.iter();
             requests.iter().for_each(|request| pending.buffer.push(request, &mut names));

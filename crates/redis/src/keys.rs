@@ -44,19 +44,13 @@ pub(crate) struct NamePrefix {
 impl NamePrefix {
     /// Of the counter of `key` under `limit`, within `partition`.
     pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
-        let [a, b, c] = shard_tag(partition.unwrap_or(key.as_bytes()));
-        let [t, g, colon, brace] = *PREFIX;
-        let version = b'0'.saturating_add(VERSION);
+        let mut bytes = [0; 16];
+        bytes[..START].copy_from_slice(&start(partition.unwrap_or(key.as_bytes())));
         let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
-        let start = [t, g, colon, brace, a, b, c, b'}', b':', version, b':'];
-        let [s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10] = start;
-        let (end, length) = if tens > 0 {
-            ([b'0'.saturating_add(tens), ones, b':', 0, 0], 14)
-        } else {
-            ([ones, b':', 0, 0, 0], 13)
-        };
-        let [e0, e1, e2, e3, e4] = end;
-        let bytes = [s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, e0, e1, e2, e3, e4];
+        let end: &[u8] =
+            if tens > 0 { &[b'0'.saturating_add(tens), ones, b':'] } else { &[ones, b':'] };
+        let length = START.saturating_add(end.len());
+        bytes[START..length].copy_from_slice(end);
         Self { bytes, length }
     }
 
@@ -76,7 +70,7 @@ pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Nam
 /// Splits the name of a counter under `limit` into prefix and key.
 pub(crate) fn split<'n>(name: &'n [u8], limit: &Limit) -> (&'n [u8], &'n [u8]) {
     let digits = if limit.code() < 10 { 1 } else { 2 };
-    let length = PREFIX.len().saturating_add(8).saturating_add(digits);
+    let length = START.saturating_add(1).saturating_add(digits);
     name.split_at_checked(length).unwrap_or((name, &[]))
 }
 
@@ -85,14 +79,20 @@ const VALUE: u8 = b'v';
 
 /// The name of a value.
 pub(crate) fn value_name(key: Key<'_>) -> Name {
-    let key = key.as_bytes();
-    let [a, b, c] = shard_tag(key);
+    let mut name = Name::from_slice(&start(key.as_bytes()));
+    name.extend_from_slice(&[VALUE, b':']);
+    name.extend_from_slice(key.as_bytes());
+    name
+}
+
+/// The length of [`start`].
+const START: usize = 11;
+
+/// The start of a name: prefix, shard tag and version.
+fn start(partition: &[u8]) -> [u8; START] {
     let [t, g, colon, brace] = *PREFIX;
-    let version = b'0'.saturating_add(VERSION);
-    let head = [t, g, colon, brace, a, b, c, b'}', b':', version, b':', VALUE, b':'];
-    let mut out = Name::from_slice(&head);
-    out.extend_from_slice(key);
-    out
+    let [a, b, c] = shard_tag(partition);
+    [t, g, colon, brace, a, b, c, b'}', b':', b'0'.saturating_add(VERSION), b':']
 }
 
 /// Returns the number of the algorithm and the key of a name, or `None` for a name of another version.

@@ -50,7 +50,8 @@ use tollgate_core::StoreError;
 
 use self::command::{EvalForm, Preamble};
 use self::dial::Dialer;
-use self::script_outcome::{Refusal, ScriptOutcome};
+use self::resp::ErrorReply;
+use self::script_outcome::ScriptOutcome;
 use self::server_time::ServerTime;
 use crate::breaker::{Breaker, Failure};
 use crate::checks::Warning;
@@ -58,6 +59,7 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
+use crate::store::Stats;
 use crate::sync::lock;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
@@ -166,12 +168,11 @@ impl Link {
         self.shared.warnings.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns counters and health.
-    pub(crate) fn health(&self) -> Health {
+    /// Returns the counters and the health of the connections.
+    pub(crate) fn health(&self) -> Stats {
         let LinkState { slots, breaker, counters, .. } = &*self.shared;
-        Health {
+        Stats {
             connected: slots.iter().filter(|slot| slot.connection().is_some()).count(),
-            connections: slots.len(),
             breaker_open: breaker.is_open(),
             breaker_opens: breaker.opens(),
             reconnects: counters.reconnects.load(Relaxed),
@@ -181,32 +182,9 @@ impl Link {
             retried: counters.retried.load(Relaxed),
             dropped_late: counters.dropped_late.load(Relaxed),
             rejected: counters.rejected.load(Relaxed),
+            ..Stats::default()
         }
     }
-}
-
-/// Counters and health of a link. Counts run since it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Health {
-    /// Open connections, and how many there should be.
-    pub(crate) connected: usize,
-    pub(crate) connections: usize,
-    pub(crate) breaker_open: bool,
-    pub(crate) breaker_opens: u64,
-    /// Connections made after the first of each.
-    pub(crate) reconnects: u64,
-    /// Calls that were sent and not answered by their deadline.
-    pub(crate) timeouts: u64,
-    /// Calls whose connection ended before the reply, whether or not they were sent again.
-    pub(crate) lost: u64,
-    /// Calls that had to send the script's text.
-    pub(crate) noscript: u64,
-    /// Calls sent again after their connection was lost.
-    pub(crate) retried: u64,
-    /// Calls that the script dropped because they came too late.
-    pub(crate) dropped_late: u64,
-    /// Calls refused because too many were in flight.
-    pub(crate) rejected: u64,
 }
 
 /// State shared by the link, its calls and its reconnectors.
@@ -311,21 +289,14 @@ impl LinkState {
         }
     }
 
-    const fn script(&self, script: ScriptId) -> &Script {
-        let [acquire, acquire_simple, renew, release, release_simple, inspect, force, list, fenced] =
-            &self.locks;
+    fn script(&self, script: ScriptId) -> &Script {
         match script {
             ScriptId::Batch => &self.script,
             ScriptId::Values => &self.values,
-            ScriptId::Lock(Step::Acquire) => acquire,
-            ScriptId::Lock(Step::AcquireSimple) => acquire_simple,
-            ScriptId::Lock(Step::Renew) => renew,
-            ScriptId::Lock(Step::Release) => release,
-            ScriptId::Lock(Step::ReleaseSimple) => release_simple,
-            ScriptId::Lock(Step::Inspect) => inspect,
-            ScriptId::Lock(Step::Force) => force,
-            ScriptId::Lock(Step::List) => list,
-            ScriptId::Lock(Step::SetFenced) => fenced,
+            // The scripts are in the order of `Step::ALL`, which has every step.
+            ScriptId::Lock(step) => {
+                &self.locks[Step::ALL.iter().position(|known| *known == step).unwrap_or(0)]
+            }
         }
     }
 
@@ -338,7 +309,7 @@ impl LinkState {
     }
 
     /// Handles an error reply.
-    fn refused(&self, slot: &ConnectionSlot, refusal: &Refusal) {
+    fn refused(&self, slot: &ConnectionSlot, refusal: &ErrorReply) {
         if refusal.is_indisposed() {
             self.failed(slot);
         } else {

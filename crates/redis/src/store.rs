@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use smallvec::SmallVec;
@@ -110,23 +110,15 @@ impl RedisStore {
     /// Returns counters and health.
     pub fn stats(&self) -> Stats {
         let (health, counts) = (self.link.health(), self.driver.counters());
-        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             runs: count(&counts.runs),
             requests: count(&counts.requests),
             poisoned: count(&counts.poisoned),
             twin_mismatches: count(&counts.mismatches),
             converted: count(&counts.converted),
-            connected: health.connected,
-            reconnects: health.reconnects,
-            breaker_open: health.breaker_open,
-            breaker_opens: health.breaker_opens,
-            timeouts: health.timeouts,
-            lost: health.lost,
-            retried: health.retried,
-            noscript: health.noscript,
-            dropped_late: health.dropped_late,
             rejected: health.rejected.saturating_add(count(&counts.turned_away)),
+            ..health
         }
     }
 
@@ -189,7 +181,7 @@ impl Store for RedisStore {
         if request.charges().is_empty() {
             return Ok(passes());
         }
-        let first = |told: &mut [PendingAnswer]| told.first_mut().map(mem::take);
+        let first = |answers: &mut [PendingAnswer]| answers.first_mut().map(mem::take);
         let told = self.submit(slice::from_ref(request), first).await?;
         told.and_then(|told| told.answer(request)).ok_or_else(unsaid)
     }
@@ -261,8 +253,8 @@ impl RedisStore {
     }
 }
 
-fn all(told: &mut [PendingAnswer]) -> Vec<PendingAnswer> {
-    told.iter_mut().map(mem::take).collect()
+fn all(answers: &mut [PendingAnswer]) -> Vec<PendingAnswer> {
+    answers.iter_mut().map(mem::take).collect()
 }
 
 fn answers(requests: &[Request<'_>], told: Vec<PendingAnswer>) -> Result<Vec<Answer>, StoreError> {

@@ -76,12 +76,7 @@ pub(super) fn write(
     conversions: &[Conversion],
 ) -> (Vec<Vec<u8>>, Vec<Box<[u8]>>) {
     let mut program = Vec::with_capacity(buffer.len().saturating_mul(8).saturating_add(16));
-    let run = one_run(buffer);
-    if let Some(run) = run {
-        program.extend_from_slice(&[RUNS, 1, 0]);
-        run.write(&mut program);
-    }
-    let mut request = if run.is_some() { buffer.len() } else { 0 };
+    let mut request = 0_usize;
     while request < buffer.len() {
         let times = count_equal(buffer, request);
         if times > 1 {
@@ -112,20 +107,6 @@ pub(super) fn write(
         convert(buffer, conversion, &mut args);
     }
     (args, tags)
-}
-
-/// Returns the single run of a batch of equal takes: from one key, or once from each of several.
-fn one_run(buffer: &BatchBuffer) -> Option<Run> {
-    let requests = u16::try_from(buffer.len()).ok().filter(|n| usize::from(*n) <= MAX_AT_ONCE)?;
-    if !buffer.bucket_takes || !buffer.one_charge_each || buffer.terms.len() != 1 {
-        return None;
-    }
-    let (keys, times) = match buffer.strings.len() {
-        1 => (1, requests),
-        keys if keys == buffer.len() => (requests, 1),
-        _ => return None,
-    };
-    Some(Run { first: 1, term: 1, keys, times })
 }
 
 /// Returns how many requests from this one on are equal, unless they are written as runs or share a

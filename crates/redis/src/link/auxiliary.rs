@@ -14,7 +14,6 @@ use super::command::Script;
 use super::connection::Connection;
 use super::dial::{Dialer, NewConnection};
 use super::resp::{self, Value};
-use super::script_outcome::Refusal;
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
 
@@ -100,7 +99,7 @@ impl AuxiliaryConnection {
     /// that nothing was done.
     pub async fn command(&self, words: &[&[u8]]) -> Result<RedisValue, StoreError> {
         match self.value(words).await? {
-            Value::Error(error) => Err(Refusal::new(error).into_error()),
+            Value::Error(error) => Err(error.into_error()),
             value => Ok(redis_value(value)),
         }
     }
@@ -123,7 +122,7 @@ impl AuxiliaryConnection {
             let words: Vec<&[u8]> = head.iter().chain(keys).chain(args).copied().collect();
             match self.value(&words).await? {
                 Value::Error(error) if error.code == "NOSCRIPT" => {}
-                Value::Error(error) => return Err(Refusal::new(error).into_error()),
+                Value::Error(error) => return Err(error.into_error()),
                 value => return Ok(redis_value(value)),
             }
         }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::resp::{self, Value};
-use super::script_outcome::Refusal;
+use super::resp::{self, ErrorReply, Value};
 use super::write_queue::{TimedReply, WriteQueue};
 use crate::clock::Instant;
 use crate::error::Cause;
@@ -68,16 +67,12 @@ impl Connection {
 
     /// Sends a `PING`.
     ///
-    /// Any reply is a sign of life, even that this user may not use `PING`; except that Redis is
-    /// busy or loading.
+    /// That this user may not use `PING` is a sign of life too. Any other error is a refusal.
     pub(super) async fn ping(&self) -> Result<PingReply, ConnectionClosed> {
         match self.request(resp::command(&[b"PING"])).await? {
             Value::Status(pong) if pong == b"PONG" => Ok(PingReply::Alive),
-            Value::Error(error) => {
-                let refusal = Refusal::new(error);
-                let alive = refusal.code() == "NOPERM";
-                Ok(if alive { PingReply::Alive } else { PingReply::Refused(refusal) })
-            }
+            Value::Error(error) if error.code == "NOPERM" => Ok(PingReply::Alive),
+            Value::Error(error) => Ok(PingReply::Refused(error)),
             _ => Err(ConnectionClosed),
         }
     }
@@ -90,7 +85,7 @@ impl Connection {
             _ => None,
         };
         match answer {
-            Value::Error(error) => Ok(Err(Refusal::new(error).into_cause())),
+            Value::Error(error) => Ok(Err(error.into_cause())),
             Value::Array(parts) => {
                 let [seconds, micros] = parts.as_slice() else { return Err(ConnectionClosed) };
                 let (seconds, micros) =
@@ -123,5 +118,5 @@ pub(crate) struct ConnectionClosed;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PingReply {
     Alive,
-    Refused(Refusal),
+    Refused(ErrorReply),
 }

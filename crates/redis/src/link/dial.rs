@@ -17,8 +17,7 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, ConnectionClosed, PingReply};
 use super::connection_task::{ConnectionTask, OnMessage};
-use super::resp::{self, Value};
-use super::script_outcome::Refusal;
+use super::resp::{self, ErrorReply, Value};
 use super::write_queue::{Socket, WriteQueue};
 use crate::config::{Address, Config, Secret};
 use crate::error::{ConnectError, ConnectErrorKind};
@@ -216,7 +215,7 @@ impl Dialer {
     fn expect_ok(&self, value: Value) -> Result<(), ConnectError> {
         match value {
             Value::Status(status) if status == b"OK" => Ok(()),
-            Value::Error(error) => Err(self.refused(&Refusal::new(error))),
+            Value::Error(error) => Err(self.refused(&error)),
             _ => Err(ConnectError::unreachable(format!(
                 "the server at {} does not speak the Redis protocol",
                 self.config.address
@@ -224,11 +223,11 @@ impl Dialer {
         }
     }
 
-    fn refused(&self, refusal: &Refusal) -> ConnectError {
+    fn refused(&self, refusal: &ErrorReply) -> ConnectError {
         let Config { address, user, db, .. } = &self.config;
         let user = user.as_deref().unwrap_or("default");
         let cause = refusal.clone().into_cause();
-        let error = match refusal.code() {
+        let error = match refusal.code.as_str() {
             "WRONGPASS" => ConnectError::new(
                 ConnectErrorKind::Authentication,
                 format!("redis at {address} does not accept the password of user {user:?}"),
@@ -238,11 +237,11 @@ impl Dialer {
                 format!("redis at {address} requires a password, and none is configured"),
             ),
             // Only AUTH and SELECT are answered like this, and both by what was configured.
-            "ERR" if refusal.detail().contains("AUTH") => ConnectError::new(
+            "ERR" if refusal.detail.contains("AUTH") => ConnectError::new(
                 ConnectErrorKind::Authentication,
                 format!("redis at {address} has no password for user {user:?}"),
             ),
-            "ERR" if refusal.detail().contains("DB index") => {
+            "ERR" if refusal.detail.contains("DB index") => {
                 ConnectError::settings(format!("redis at {address} has no database {db}"))
             }
             "NOPERM" => ConnectError::new(

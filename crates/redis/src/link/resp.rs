@@ -24,13 +24,13 @@ pub(crate) enum Value {
     Number(i64),
     Status(Vec<u8>),
     String(Vec<u8>),
-    Error(Error),
+    Error(ErrorReply),
     Array(Vec<Self>),
 }
 
 /// An error reply: its first word, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Error {
+pub(crate) struct ErrorReply {
     pub(crate) code: String,
     pub(crate) detail: String,
 }
@@ -173,7 +173,7 @@ impl<'b> ReplyLine<'b> {
     fn kind(&self) -> Result<Framing, ProtocolError> {
         Ok(match self.mark {
             b'+' => Framing::Flat(Value::Status(self.text.to_vec())),
-            b'-' => Framing::Flat(Value::Error(Error::read(self.text))),
+            b'-' => Framing::Flat(Value::Error(ErrorReply::read(self.text))),
             b':' => Framing::Flat(Value::Number(self.number()?)),
             _ => match (self.mark, self.number()?) {
                 (_, -1) => Framing::Flat(Value::Nil),
@@ -193,7 +193,7 @@ fn within(length: i64, most: usize) -> Result<usize, ProtocolError> {
     usize::try_from(length).ok().filter(|length| *length <= most).ok_or(ProtocolError)
 }
 
-impl Error {
+impl ErrorReply {
     fn read(line: &[u8]) -> Self {
         let line = String::from_utf8_lossy(line);
         let (code, detail) = line.split_once(' ').unwrap_or((&line, ""));
@@ -201,7 +201,7 @@ impl Error {
     }
 }
 
-impl std::fmt::Display for Error {
+impl std::fmt::Display for ErrorReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.code, self.detail)
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_value_is_read_whole_or_not_at_all() {
-        let error = Error { code: "ERR".to_owned(), detail: "no such".to_owned() };
+        let error = ErrorReply { code: "ERR".to_owned(), detail: "no such".to_owned() };
         for (bytes, value) in [
             (&b"+PONG\r\n"[..], Value::Status(b"PONG".into())),
             (b"-ERR no such\r\n", Value::Error(error)),

@@ -3,7 +3,7 @@
 use tollgate_core::StoreError;
 
 use super::command::ScriptId;
-use super::resp::{Error, Value};
+use super::resp::{ErrorReply, Value};
 use crate::error::Cause;
 
 /// The reply of a script: the server's time, or 0 if the script did not read it, then strings or nil. A
@@ -23,7 +23,7 @@ pub(super) enum ScriptOutcome {
     /// Redis does not know the script by its SHA.
     NoScript,
     /// Redis, or the script, refused.
-    Refusal(Refusal),
+    Refusal(ErrorReply),
     /// Well-formed, but not a reply of this script. Nothing that follows on this connection can be
     /// trusted.
     Unexpected,
@@ -65,7 +65,7 @@ impl ScriptOutcome {
         let items = match value {
             Value::Array(items) => items,
             Value::Error(error) if error.code == "NOSCRIPT" => return Self::NoScript,
-            Value::Error(error) => return Self::Refusal(Refusal::new(error)),
+            Value::Error(error) => return Self::Refusal(error),
             _ => return Self::Unexpected,
         };
         let mut items = items.into_iter();
@@ -91,26 +91,7 @@ impl ScriptOutcome {
     }
 }
 
-/// An error reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    code: String,
-    detail: String,
-}
-
-impl Refusal {
-    pub(super) fn new(error: Error) -> Self {
-        Self { code: error.code, detail: error.detail }
-    }
-
-    pub(super) fn detail(&self) -> &str {
-        &self.detail
-    }
-
-    pub(super) fn code(&self) -> &str {
-        &self.code
-    }
-
+impl ErrorReply {
     /// Returns whether Redis answers everything like this until it has finished something else.
     pub(super) fn is_indisposed(&self) -> bool {
         matches!(&*self.code, "BUSY" | "LOADING" | "MASTERDOWN")

@@ -251,6 +251,6 @@ impl LockStore for RedisStore {
         name: &LockName,
         bell: Arc<dyn Bell>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        self.hear(name, bell).await
+        self.subscribe(name, bell).await
     }
 }

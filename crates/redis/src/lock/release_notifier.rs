@@ -93,7 +93,7 @@ impl Drop for ReleaseSubscription {
 }
 
 impl Subscriptions {
-    fn ring(&self, channel: &[u8]) {
+    fn notify(&self, channel: &[u8]) {
         let listeners = lock(&self.channels).get(channel).map(|channel| channel.listeners.clone());
         for Listener { name, bell, .. } in listeners.into_iter().flatten() {
             bell.ring(&name);
@@ -129,7 +129,7 @@ impl RedisStore {
     }
 
     /// Adds a listener, and returns once its channel is subscribed.
-    pub(super) async fn hear(
+    pub(super) async fn subscribe(
         &self,
         name: &LockName,
         bell: Arc<dyn Bell>,
@@ -183,20 +183,20 @@ async fn keep(
         if wanted.is_empty() && changes.recv().await.is_none() {
             return;
         }
-        let rung = subscriptions.clone();
-        let hear = move |channel: &[u8], _: &[u8]| {
-            if let Some(subscriptions) = rung.upgrade() {
-                subscriptions.ring(channel);
+        let notified = subscriptions.clone();
+        let on_message = move |channel: &[u8], _: &[u8]| {
+            if let Some(subscriptions) = notified.upgrade() {
+                subscriptions.notify(channel);
             }
         };
-        if let Ok(subscriber) = link.subscribe(Box::new(hear)).await {
+        if let Ok(subscriber) = link.subscribe(Box::new(on_message)).await {
             let mut session = Session {
                 subscriber,
                 subscriptions: subscriptions.clone(),
                 subscribed: HashSet::new(),
             };
             // After a useful connection the pauses start over.
-            if session.serve(&mut changes).await == Served::Some {
+            if session.serve(&mut changes).await {
                 pause = FIRST_PAUSE;
             }
             let Some(subscriptions) = subscriptions.upgrade() else { return };
@@ -211,13 +211,6 @@ async fn keep(
 /// The connection failed, or nobody needs it any more.
 struct SessionOver;
 
-/// The use of a connection before it ended.
-#[derive(PartialEq, Eq)]
-enum Served {
-    None,
-    Some,
-}
-
 /// One connection and its channels.
 struct Session {
     subscriber: SubscriberConnection,
@@ -226,17 +219,17 @@ struct Session {
 }
 
 impl Session {
-    /// Serves until the connection ends.
-    async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Served {
-        let Some(subscriptions) = self.subscriptions.upgrade() else { return Served::None };
+    /// Serves until the connection ends. Returns whether it was of use.
+    async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> bool {
+        let Some(subscriptions) = self.subscriptions.upgrade() else { return false };
         let all = lock(&subscriptions.channels).keys().cloned().collect();
         drop(subscriptions);
         if self.look_at(all).await.is_err() {
-            return Served::None;
+            return false;
         }
         // Nobody heard what was published while there was no connection.
         if let Some(subscriptions) = self.subscriptions.upgrade() {
-            self.subscribed.iter().for_each(|channel| subscriptions.ring(channel));
+            self.subscribed.iter().for_each(|channel| subscriptions.notify(channel));
         }
         let mut changed = Vec::new();
         loop {
@@ -248,7 +241,7 @@ impl Session {
                 () = sleep(HEARTBEAT) => self.beat().await,
             };
             if done.is_err() {
-                return Served::Some;
+                return true;
             }
         }
     }
