@@ -244,7 +244,7 @@ mod tests {
         }
 
         assert_eq!(batch(&queue, now), Some(vec![caller(255), caller(256)]), "511 charges at most");
-        assert_eq!(batch(&queue, now), Some(vec![caller(1)]), "what is there departs");
+        assert_eq!(batch(&queue, now), Some(vec![caller(1)]), "the open batch is sent");
         assert_eq!(batch(&queue, now), None);
     }
 

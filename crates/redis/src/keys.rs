@@ -109,8 +109,8 @@ pub(crate) fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     let code: u8 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     let (_, key) = key.split_first()?;
     // One way to write a number: no sign, no zeros before it.
-    let plain = code.to_string().as_bytes() == digits;
-    (plain && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
+    let canonical = code.to_string().as_bytes() == digits;
+    (canonical && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
 }
 
 /// Returns the shard tag of a partition, or of a key without one: FNV-1a, then two rounds of mixing, as

@@ -205,10 +205,11 @@ fn listen(
     name: &LockName,
 ) -> (tollgate_redis::ReleaseSubscription, Receiver<LockName>) {
     let (tell, told) = channel();
-    let ear = subject.runtime.block_on(subject.store.listen(name, Arc::new(Told(tell)))).unwrap();
-    // The bell rings once when the connection is made; whoever listens asks again anyway.
+    let subscription =
+        subject.runtime.block_on(subject.store.listen(name, Arc::new(Told(tell)))).unwrap();
+    // The listener is notified once when the connection is made; whoever listens asks again anyway.
     while told.recv_timeout(Duration::from_millis(50)).is_ok() {}
-    (ear, told)
+    (subscription, told)
 }
 
 const SOON: Duration = Duration::from_secs(30);
@@ -412,7 +413,7 @@ fn holders_are_listed_with_what_they_say_of_themselves() {
 fn the_number_of_listening_processes_is_told() {
     let subject = Redis::start();
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
-    let (ear, told) = listen(&subject, &name);
+    let (subscription, told) = listen(&subject, &name);
     let (second, _) = listen(&subject, &name);
     granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 1)));
     let waiting =
@@ -423,7 +424,7 @@ fn the_number_of_listening_processes_is_told() {
     assert_eq!(told.recv_timeout(SOON).unwrap(), name, "a forced release wakes as well");
 
     granted(subject.acquire(&plain(&name, Kind::Reentrant, &me, 2)));
-    drop((ear, second));
+    drop((subscription, second));
     subject.runtime.block_on(until("nobody listens", || waiting_now(&subject.server) == 0));
 }
 
@@ -466,7 +467,7 @@ fn a_channel_that_may_not_be_heard_silences_no_other() {
             refused = subject.store.listen(&forbidden, Arc::<Told>::clone(&bell)) => {
                 panic!("answered before the one that is heard: {refused:?}")
             }
-            ear = subject.store.listen(&name, Arc::<Told>::clone(&bell)) => ear.unwrap(),
+            subscription = subject.store.listen(&name, Arc::<Told>::clone(&bell)) => subscription.unwrap(),
         }
     });
 

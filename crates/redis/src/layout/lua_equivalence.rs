@@ -263,7 +263,7 @@ fn any_state(plan: &Plan, rng: &mut Rng, now: u64) -> State {
             let written_at = near(rng, 1 << 40);
             State::Concurrency(Holders::restored(written_at, held))
         }
-        other => unreachable!("{other:?} has its twin elsewhere"),
+        other => unreachable!("{other:?} is compared elsewhere"),
     }
 }
 

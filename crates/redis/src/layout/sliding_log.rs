@@ -1,4 +1,4 @@
-//! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and crosses the wire as a view
+//! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and is sent as a view
 //! of what one decision needs, as a excerpt of what several do, or, if it is short, as a dump.
 
 use tollgate_core::Timestamp;

@@ -7,7 +7,7 @@
 /// The most bytes of one value: the limit of Redis itself for a string.
 pub(super) const MAX_BYTES: usize = 512 << 20;
 
-/// The most values in an array. A step on a lock returns a few, the check of permissions some thirty; a
+/// The most values in an array. A lock step returns a few, the check of permissions some thirty; a
 /// `SCAN` of five hundred places may find several keys in each.
 const MAX_VALUES: usize = 1 << 14;
 

@@ -36,7 +36,7 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 /// for each other's replies, and many share one write.
 const MAX_DIRECT: usize = 4;
 
-/// Commands written with one call to the system: those that are asked at the same time are few.
+/// Commands written with one system call: few are sent at the same time.
 const AT_ONCE: usize = 64;
 
 /// The other end of a pair of file descriptors for one socket, on which others than the task write.

@@ -94,7 +94,7 @@ fn call<'a>(
     Call { script: ScriptId::Lock(step), keys, args: args.into_iter().map(Into::into).collect() }
 }
 
-fn letter(kind: Kind) -> String {
+fn kind_code(kind: Kind) -> String {
     match kind {
         Kind::Reentrant => "r".to_owned(),
         Kind::Simple => "s".to_owned(),
@@ -202,7 +202,7 @@ impl LockStore for RedisStore {
             let keys = keys.flat_map(|(ask, sidecar)| [ask.name.as_str(), sidecar]);
             let args = part.iter().flat_map(|ask| {
                 let (fence, lease) = (ask.fence.to_string(), ask.lease.millis().to_string());
-                [letter(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
+                [kind_code(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
             });
             let reply = self.step(call(Step::Renew, keys, args)).await?;
             renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::malformed)?);

@@ -50,12 +50,12 @@ pub(super) fn acquired(reply: &Reply) -> Option<Acquired> {
 }
 
 pub(super) fn renewed(reply: &Reply, asked: usize) -> Option<Vec<Renewed>> {
-    let letter = |letter| match letter {
+    let outcome = |byte| match byte {
         b'h' => Some(Renewed::Held),
         b'l' => Some(Renewed::Lost),
         _ => None,
     };
-    let renewed: Option<Vec<_>> = text(reply, 0)?.bytes().map(letter).collect();
+    let renewed: Option<Vec<_>> = text(reply, 0)?.bytes().map(outcome).collect();
     renewed.filter(|renewed| renewed.len() == asked)
 }
 
