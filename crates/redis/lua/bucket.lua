@@ -2,7 +2,7 @@
 --
 -- A state is { w, p, ahead, since }: the arrival time in whole microseconds and a part over the
 -- rate's denominator; 0, or why it is further ahead than a full burst (1 debt, 2 waiting) and the
--- moment that was written. The queue (leaky_queue.lua) shares all but `take`, `credit` and `run`.
+-- moment that was written. The queue (leaky_queue.lua) shares all but `take` and `credit`.
 
 -- a - b of two spans, or zero.
 local function sub(den, aw, ap, bw, bp)
@@ -29,12 +29,6 @@ local function ceil(w, p)
 end
 
 local bucket = {}
-
-function bucket.plan(packed, at)
-  local capacity, den, w, p
-  capacity, den, w, p, at = unpack_('<dddd', packed, at)
-  return { capacity = capacity, den = den, w = w, p = p }, at
-end
 
 function bucket.decode(plan, s, at)
   local length = #s - at + 1
@@ -153,38 +147,6 @@ local function decide_by(take, credit)
 end
 
 bucket.decide = decide_by(take, credit)
-
--- So many equal takes without patience, one after the other, straight from what is stored to what
--- is to be stored: the way nearly every charge goes. Returns how many pass (as all cost the same,
--- those are the first), the new value, when that is idle, and whether the old one was; nothing if it
--- is not that simple: the counter is under another limit, further ahead than a full burst, or
--- foreign, or could never pay.
-function bucket.run(limit, value, t, now, times)
-  local plan = limit.plan
-  local den, full_w, full_p = plan.den, plan.w, plan.p
-  local w, p, stale = 0, 0, false
-  if value then
-    if #value ~= limit.length then return nil end
-    local tag
-    tag, w, p = unpack_(limit.format, value)
-    w = w - now
-    if tag ~= limit.tag or w >= full_w or p >= den then return nil end
-    -- Idle is as good as absent.
-    stale = w < 0 or (w == 0 and p == 0)
-    if stale then w, p = 0, 0 end
-  end
-  if t.cost > plan.capacity then return nil end
-  local tw, tp, passed = t.w, t.p, 0
-  while passed < times do
-    local next_w, next_p = w + tw, p + tp
-    if next_p >= den then next_w, next_p = next_w + 1, next_p - den end
-    if next_w > full_w or (next_w == full_w and next_p > full_p) then break end
-    w, p, passed = next_w, next_p, passed + 1
-  end
-  if passed == 0 then return 0 end
-  w = w + now
-  return passed, pack(limit.format, limit.tag, w, p), p > 0 and w + 1 or w, stale
-end
 
 steps[3] = bucket
 steps[4] = bucket

@@ -15,12 +15,6 @@ local function add_to(window, cost, start)
 end
 
 steps[0] = {
-  plan = function(packed, at)
-    local capacity, window, epoch
-    capacity, window, epoch, at = unpack_('<ddd', packed, at)
-    return { capacity = capacity, window = window, epoch = epoch }, at
-  end,
-
   decode = function(_, s, at)
     if #s - at + 1 ~= 16 then return nil end
     local start, used = unpack_('<I8I8', s, at)
@@ -64,25 +58,5 @@ steps[0] = {
       return 0, true, { window[1], window[2] - cost }
     end
     return false, false
-  end,
-
-  -- As `bucket.run`. A window that begins in the future is another's to move.
-  run = function(limit, value, t, now, times)
-    local plan, cost, stale = limit.plan, t.cost, false
-    local start, used
-    if cost > plan.capacity then return nil end
-    if value then
-      if #value ~= limit.length then return nil end
-      local tag
-      tag, start, used = unpack_(limit.format, value)
-      if tag ~= limit.tag or start > now or used == 0 or used > MAX_USED then return nil end
-      stale = start + plan.window <= now
-    end
-    if stale or not value then start, used = begin(plan, now), 0 end
-    -- Exact: what is divided, and so every quotient times the cost, is below 2^53.
-    local passed = floor((plan.capacity - used) / cost)
-    if passed <= 0 then return 0 end
-    if passed > times then passed = times end
-    return passed, pack(limit.format, limit.tag, start, used + passed * cost), start + plan.window, stale
   end,
 }

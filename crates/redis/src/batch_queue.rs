@@ -1,37 +1,38 @@
-//! Where callers wait for a flight: in batches, each of which becomes one batch.
+//! The queue of callers that wait for a batch to be sent to Redis.
 //!
-//! Callers fill the last batch, the driver takes another, so neither touches more than a pointer of
-//! what the other works on.
+//! Callers fill the open batch at its end; the driver takes another. So neither touches more than a
+//! pointer of what the other works on.
 //!
-//! The first batch departs first, until it has waited for too long. FlushRecords more come than Redis can
-//! serve, and the latest departs first: those list are answered with time to spare, where in
-//! order everybody would be sent with the little that is left of its time, and be charged without
-//! being told. Those who waited in vain are turned away uncharged shortly before their deadline,
-//! and not at once: callers that ask again at once would leave no processor time for the others.
+//! The oldest batch is sent first, until it has waited for too long. Then callers arrive faster than
+//! Redis can serve them, and the newest batch is sent first: its callers are answered with time to
+//! spare. In order, every request would be sent with little time left, and be charged without an
+//! answer. Callers that waited in vain are rejected uncharged shortly before their deadline, not at
+//! once: callers that retry at once would leave no processor time for the others.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::clock::Instant;
+use crate::sync::lock;
 
-/// How many empty batches are kept for their memory.
+/// Empty batches kept for their memory.
 const SPARES: usize = 8;
 
-/// What callers fill, and what departs as a whole.
+/// A batch that callers fill, and that is sent as a whole.
 pub(crate) trait QueuedBatch: Default {
-    /// How full it is.
+    /// Number of charges, the measure of a full batch.
     fn charges(&self) -> usize;
 
-    /// How many callers are in it.
+    /// Number of callers.
     fn callers(&self) -> usize;
 
-    /// Until when the one who came first waits, and the one who came last.
+    /// Deadlines of the first and the last caller.
     fn deadlines(&self) -> Option<(Instant, Instant)>;
 
-    /// Empties it, but keeps its memory.
+    /// Empties the batch and keeps its memory.
     fn clear(&mut self);
 }
 
@@ -39,15 +40,15 @@ pub(crate) trait QueuedBatch: Default {
 pub(crate) struct BatchQueue<B> {
     state: Mutex<QueueState<B>>,
     arrival: Notify,
-    /// Charges that make a batch full.
+    /// Charges in a full batch.
     batch_charges: usize,
-    /// The most that wait at a time.
+    /// The most callers that wait at a time.
     most: usize,
-    /// How long a caller waits in all.
+    /// The whole time a caller waits.
     patience: Duration,
 }
 
-/// Why somebody was not let in.
+/// The reason a caller could not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueRejection {
     Full,
@@ -60,7 +61,7 @@ struct QueueState<B> {
     open: B,
     waiting: usize,
     spares: Vec<B>,
-    /// Whether the driver sleeps and must be woken.
+    /// The driver waits for `arrival`.
     asleep: bool,
     closed: bool,
 }
@@ -78,15 +79,15 @@ impl<B: QueuedBatch> BatchQueue<B> {
         Self { state: Mutex::new(state), arrival: Notify::new(), batch_charges, most, patience }
     }
 
-    /// With less than this left of its time nobody departs: it would most likely be charged and
-    /// told that it may have been.
+    /// Returns the least time a caller must have left to be sent. With less, it would most likely
+    /// be charged and time out.
     pub(crate) fn min_time_left(&self) -> Duration {
         self.patience.checked_div(4).unwrap_or_default()
     }
 
-    /// Has one caller put itself into the last batch.
+    /// Lets one caller join the open batch.
     pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut B) -> T) -> Result<T, QueueRejection> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.closed {
             return Err(QueueRejection::Closed);
         }
@@ -107,11 +108,11 @@ impl<B: QueuedBatch> BatchQueue<B> {
         Ok(entered)
     }
 
-    /// The next batch, once there is one; nothing after the queue was closed.
+    /// Waits for the next batch. Returns `None` after the queue was closed.
     pub(crate) async fn next_batch(&self, now: impl Fn() -> Instant) -> Option<B> {
         loop {
             {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 if state.closed {
                     return None;
                 }
@@ -131,19 +132,20 @@ impl<B: QueuedBatch> BatchQueue<B> {
         }
     }
 
-    /// A batch whose time has run out. The open one departs before that happens to it.
+    /// Takes a full batch whose callers have too little time left. The open batch is sent before
+    /// that happens.
     pub(crate) fn expired(&self, now: Instant) -> Option<B> {
         let least = self.min_time_left();
-        // The last of a batch is its youngest.
+        // The last caller of a batch is its youngest.
         let is_over =
             |batch: &mut B| batch.deadlines().is_some_and(|(_, last)| left(last, now) < least);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let batch = state.full.pop_front_if(is_over)?;
         state.waiting = state.waiting.saturating_sub(batch.callers());
         Some(batch)
     }
 
-    /// Whether the first has waited for so long that nobody should who comes now.
+    /// Returns whether the oldest batch has waited so long that the newest goes first.
     fn is_overloaded(&self, state: &QueueState<B>, now: Instant) -> bool {
         let first = state.full.front().and_then(QueuedBatch::deadlines);
         first.is_some_and(|(first, _)| {
@@ -151,28 +153,23 @@ impl<B: QueuedBatch> BatchQueue<B> {
         })
     }
 
-    /// Takes back a batch for its memory.
+    /// Keeps a batch for its memory.
     pub(crate) fn recycle(&self, mut batch: B) {
         batch.clear();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.spares.len() < SPARES {
             state.spares.push(batch);
         }
     }
 
-    /// Lets nobody in any more, and drops those who wait.
+    /// Rejects all further callers and drops those that wait.
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.closed = true;
         let dropped = (std::mem::take(&mut state.full), std::mem::take(&mut state.open));
         drop(state);
         drop(dropped);
         self.arrival.notify_one();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState<B>> {
-        // Nothing panics while it is held; if something did, the line is whole all the same.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,7 +227,7 @@ mod tests {
         queue.join(|batch| batch.push(caller))
     }
 
-    /// What departs at `now`, if something does.
+    /// The batch that is sent at `now`, if any.
     fn batch(queue: &BatchQueue<Callers>, now: Instant) -> Option<Vec<Caller>> {
         match pin!(queue.next_batch(|| now)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(batch) => batch,
@@ -247,7 +244,7 @@ mod tests {
         }
 
         assert_eq!(batch(&queue, now), Some(vec![caller(255), caller(256)]), "511 charges at most");
-        assert_eq!(batch(&queue, now), Some(vec![caller(1)]), "what is there departs");
+        assert_eq!(batch(&queue, now), Some(vec![caller(1)]), "the open batch is sent");
         assert_eq!(batch(&queue, now), None);
     }
 

@@ -1,14 +1,15 @@
-//! Whether Redis is worth asking.
+//! The breaker: decides whether Redis is worth asking.
 //!
-//! A pure state machine: it is told what happened and when, and reads no clock. It opens after
-//! failures in a row that span some time, or when a probe goes unanswered, and only a probe that
-//! succeeds closes it: the callers it turns away must not be the ones who find out.
+//! A pure state machine: it is told what happened and when, and reads no clock. It opens after failures
+//! in a row that span some time, or when a probe is not answered. Only a successful probe closes it:
+//! the callers it rejects must not be the ones who find out.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Instant;
 use crate::config::BreakerSettings;
+use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -26,14 +27,14 @@ struct Streak {
     failures: u32,
 }
 
-/// What a failure did.
+/// The effect of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It is the first in a row: worth a probe, which may know sooner than the calls do.
+    /// The first in a row: worth a probe, which may know sooner than the calls do.
     First,
-    /// It is one more in a row, or the breaker is open already.
+    /// One more in a row, or the breaker is open already.
     Another,
-    /// It opened the breaker.
+    /// The breaker opened.
     Opened,
 }
 
@@ -51,21 +52,21 @@ impl Breaker {
         self.open.load(Relaxed)
     }
 
-    /// How often it has opened so far.
+    /// Returns how often it has opened.
     pub(crate) fn opens(&self) -> u64 {
         self.opens.load(Relaxed)
     }
 
-    /// Redis answered a call.
+    /// Records a call that Redis answered.
     ///
-    /// This does not close an open breaker: the answer may be to a call from before it stalled.
+    /// This does not close an open breaker: the call may be older than the stall.
     pub(crate) fn succeed(&self) {
-        *self.lock() = None;
+        *lock(&self.streak) = None;
     }
 
-    /// A call got no answer, or one that says that Redis is busy with something else.
+    /// Records a call without an answer, or with one that says that Redis is busy.
     pub(crate) fn fail(&self, now: Instant) -> Failure {
-        let mut streak = self.lock();
+        let mut streak = lock(&self.streak);
         let Some(current) = &mut *streak else {
             let first = Streak { since: now, failures: 1 };
             *streak = Some(first);
@@ -83,15 +84,15 @@ impl Breaker {
         }
     }
 
-    /// A probe went unanswered. Returns whether this opened the breaker.
+    /// Records an unanswered probe. Returns whether this opened the breaker.
     pub(crate) fn trip(&self) -> bool {
-        let _streak = self.lock();
+        let _streak = lock(&self.streak);
         self.open()
     }
 
-    /// A probe was answered in time. Returns whether this closed the breaker.
+    /// Records a probe that was answered in time. Returns whether this closed the breaker.
     pub(crate) fn close(&self) -> bool {
-        let mut streak = self.lock();
+        let mut streak = lock(&self.streak);
         let was_open = self.open.swap(false, Relaxed);
         // While it is closed, calls alone say when their row of failures ends: a server may answer
         // every PING and no script.
@@ -106,18 +107,13 @@ impl Breaker {
             && now.saturating_duration_since(streak.since) >= self.settings.span
     }
 
-    /// With the streak locked. Returns whether it was closed until now.
+    /// Opens it, with the streak locked. Returns whether it was closed.
     fn open(&self) -> bool {
         let opened = !self.open.swap(true, Relaxed);
         if opened {
             self.opens.fetch_add(1, Relaxed);
         }
         opened
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Streak>> {
-        // Nothing panics while it is held; if something did, the value is whole all the same.
-        self.streak.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What is looked at once, when the first connection is made: things that work today and hurt
-//! later. None of it is on a caller's path.
+//! Checks of the server at the first connection: things that work today and hurt later. No caller waits
+//! for them.
 
 mod permissions;
 mod version;
@@ -13,49 +13,48 @@ use crate::config::Config;
 use crate::error::{ConnectError, ConnectErrorKind};
 use crate::link::{Connection, ConnectionClosed, Value, command};
 
-/// Something about the server that works, but not as it should. Its `Display` says what, why it
+/// A finding about the server: it works, but not as it should. `Display` says what is wrong, why it
 /// matters and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// When its memory is full, the server throws away keys, and limits with them.
+    /// The server evicts keys when its memory is full, and the limits with them.
     Evicts {
         /// `maxmemory-policy`.
         policy: String,
         /// `maxmemory` in bytes.
         maxmemory: u64,
     },
-    /// By its number, the server runs scripts in an interpreter with known holes.
+    /// By its version, the server's Lua interpreter has known vulnerabilities.
     VulnerableLua {
-        /// What it calls itself, such as `redis 7.0.15`.
+        /// The server's name and version, such as `redis 7.0.15`.
         server: String,
     },
-    /// The user may not do all that the scripts do. Most calls will be refused.
+    /// The user lacks permissions that the scripts need. Most calls will be refused.
     MissingPermissions {
         /// Commands the user may not use, in lower case.
         commands: Vec<String>,
-        /// Whether the keys `tg:*` are out of bounds as well.
+        /// The keys `tg:*` are forbidden too.
         keys: bool,
-        /// The line that would give a user what is needed.
+        /// An ACL line with the missing permissions.
         acl: String,
     },
-    /// The user may not do all that locks need, of which [`Config::locks`] tells.
+    /// The user lacks permissions that locks need. Checked only with [`Config::locks`].
     MissingLockPermissions {
         /// Commands the user may not use, in lower case.
         commands: Vec<String>,
-        /// Whether the keys of locks, or those of their release records, are out of bounds as well.
+        /// The keys of locks or of their release records are forbidden too.
         keys: bool,
-        /// Whether the channels of locks are: releases are then heard by nobody, and who waits asks
-        /// by itself.
+        /// The channels of locks are forbidden: releases are not announced, and waiters poll.
         channels: bool,
-        /// The line that would give a user what is needed.
+        /// An ACL line with the missing permissions.
         acl: String,
     },
-    /// Something could not be looked at, which managed services are wont to forbid.
+    /// Something could not be checked. Managed services tend to forbid it.
     Unchecked {
-        /// What remains unknown.
+        /// The thing that remains unknown.
         what: &'static str,
-        /// What the server said.
+        /// The server's reply.
         answer: String,
     },
 }
@@ -86,7 +85,7 @@ impl fmt::Display for Warning {
                     let and = if commands.is_empty() { "" } else { " nor " };
                     write!(f, "{and}touch keys tg:*")?;
                 }
-                write!(f, ", without which no limit can be decided; this would do: {acl}")
+                write!(f, ", without which no limit can be decided; this ACL line is enough: {acl}")
             }
             Self::MissingLockPermissions { commands, keys, channels, acl } => {
                 let used = format!("use {}", commands.join(", "));
@@ -98,28 +97,32 @@ impl fmt::Display for Warning {
                 let lacks: Vec<&str> =
                     lacks.into_iter().filter_map(|(lacks, text)| lacks.then_some(text)).collect();
                 let lacks = lacks.join(" nor ");
-                write!(f, "the user may not {lacks}, which locks need; this would do: {acl}")
+                write!(
+                    f,
+                    "the user may not {lacks}, which locks need; this ACL line is enough: {acl}"
+                )
             }
             Self::Unchecked { what, answer } => write!(
                 f,
-                "{what} could not be checked, the server says {answer:?}; see to it yourself"
+                "{what} could not be checked: the server says {answer:?}; check it yourself"
             ),
         }
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 ///
 /// # Errors
 ///
-/// When the server is too old for the scripts, or falls silent.
+/// When the server is too old for the scripts, or stops answering.
 pub(crate) async fn run(
     connection: &Connection,
     config: &Config,
 ) -> Result<Vec<Warning>, ConnectError> {
     let address = &config.address;
-    let silent =
-        || ConnectError::unreachable(format!("redis at {address} fell silent while checked"));
+    let silent = || {
+        ConnectError::unreachable(format!("redis at {address} stopped answering during the checks"))
+    };
     match timeout(config.connect_timeout, look(connection, config)).await {
         Ok(Ok(result)) => result,
         Ok(Err(ConnectionClosed)) | Err(_) => Err(silent()),
@@ -161,7 +164,7 @@ fn unchecked(what: &'static str, answer: String) -> Warning {
     Warning::Unchecked { what, answer }
 }
 
-/// A section of `INFO`, or the error it was answered with.
+/// Returns a section of `INFO`, or the error reply.
 async fn info(
     connection: &Connection,
     section: &str,
@@ -173,7 +176,7 @@ async fn info(
     })
 }
 
-/// The value of a field of `INFO`.
+/// Returns the value of a field of `INFO`.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
@@ -216,7 +219,7 @@ mod tests {
             keys,
             acl: "ACL".to_owned(),
         };
-        let end = ", without which no limit can be decided; this would do: ACL";
+        let end = ", without which no limit can be decided; this ACL line is enough: ACL";
 
         assert_eq!(
             missing(&["get", "set"], true).to_string(),

@@ -1,7 +1,7 @@
-//! The only place of this crate that reads a clock, and it is the monotonic one.
+//! The only module of this crate that reads a clock: the monotonic one.
 //!
-//! Deadlines, the breaker and the age of what was last heard are measured with it. Decisions are
-//! not: their time is the server's, read in the script.
+//! Deadlines, the breaker and the age of readings use it. Decisions do not: their time is the server's,
+//! read in the script.
 
 pub(crate) use tokio::time::Instant;
 

@@ -1,4 +1,4 @@
-//! How Redis is reached, and how patient a caller is.
+//! Settings: the address of Redis, deadlines and bounds.
 
 mod url;
 
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use crate::error::ConnectError;
 
-/// More connections than this cannot be meant: one carries some hundred thousand calls a second.
+/// One connection carries some hundred thousand calls a second; more than this many cannot be meant.
 const MAX_CONNECTIONS: usize = 64;
 /// A call holds a batch in memory; this many are gigabytes.
 const MAX_IN_FLIGHT: usize = 1 << 16;
-/// Each waits with its requests in memory; this many are some hundred megabytes.
+/// Each waiting call holds its requests in memory; this many are some hundred megabytes.
 const MAX_WAITING: usize = 1 << 20;
-/// Shorter ones are below the resolution of the timer.
+/// Shorter deadlines are below the resolution of the timer.
 const MIN_DEADLINE: Duration = Duration::from_millis(1);
-/// Nobody waits longer for a decision, and what Redis keeps for a retry lives twice as long.
+/// Nobody waits longer for a decision, and the reply that Redis keeps for a retry lives twice as long.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How Redis is reached, and how patient a caller is. Only the URL has no default.
+/// Settings of a store. Only the URL has no default.
 ///
 /// Its `Debug` shows no password.
 ///
@@ -53,19 +53,19 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reaches Redis at this address:
+    /// Makes settings for the Redis at this URL:
     ///
     /// - `redis://[user][:password]@host[:port][/db]`,
     /// - `rediss://…`, the same over TLS (feature `tls`),
     /// - `unix:///path` or `redis+unix:///path`, with `?db=`, `?user=` and `?pass=`.
     ///
-    /// The name of the user and the password are percent-encoded. `valkey://` and `valkeys://` are
-    /// accepted as well.
+    /// User name and password are percent-encoded. `valkey://` and `valkeys://` are accepted as
+    /// well.
     ///
     /// # Errors
     ///
-    /// When the URL is none of these. The message names the part that is wrong and never repeats
-    /// the URL, which may hold a password.
+    /// When the URL is none of these. The message names the wrong part and never repeats the URL,
+    /// which may hold a password.
     pub fn new(url: &str) -> Result<Self, ConnectError> {
         let parts = url::parse(url)?;
         Ok(Self {
@@ -85,25 +85,26 @@ impl Config {
         })
     }
 
-    /// The ACL user to log in as, in place of one in the URL. Without one, Redis's `default`.
+    /// Sets the ACL user, in place of one in the URL. Without one, Redis's `default`.
     pub fn user(mut self, name: impl Into<String>) -> Self {
         self.user = Some(name.into());
         self
     }
 
-    /// The password, in place of one in the URL: a URL tends to end up in logs and process lists.
+    /// Sets the password, in place of one in the URL: a URL tends to end up in logs and process
+    /// lists.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(Secret(password.into()));
         self
     }
 
-    /// The number of the database, 0 unless the URL says otherwise.
+    /// Sets the number of the database, 0 unless the URL says otherwise.
     pub const fn db(mut self, number: u32) -> Self {
         self.db = number;
         self
     }
 
-    /// Trusts the authorities of this PEM file, and only those, instead of the system's.
+    /// Trusts the authorities of this PEM file only, instead of the system's.
     pub fn tls_ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls.ca = Some(path.into());
         self
@@ -120,75 +121,75 @@ impl Config {
         self
     }
 
-    /// How long one decision may take before its caller is answered without Redis; 20 ms unless
-    /// set, brought into 1 ms to 60 s.
+    /// Sets how long a decision may take before its caller is answered without Redis. 20 ms by
+    /// default, clamped to 1 ms to 60 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline.clamp(MIN_DEADLINE, MAX_DEADLINE);
         self
     }
 
-    /// How long one attempt to connect and log in may take; 1 s unless set, brought into 1 ms to
+    /// Sets how long one attempt to connect and log in may take. 1 s by default, clamped to 1 ms to
     /// 60 s. Callers never wait for it: without a connection they are answered at once.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout.clamp(MIN_DEADLINE, MAX_DEADLINE);
         self
     }
 
-    /// How many connections to keep open; 1 unless set, brought into 1 to 64. One is enough unless
-    /// encryption or the kernel, rather than Redis, is what a single connection waits for.
+    /// Sets the number of connections. 1 by default, clamped to 1 to 64. One is enough unless
+    /// encryption or the kernel, rather than Redis, is the bottleneck of a single connection.
     pub fn connections(mut self, count: usize) -> Self {
         self.connections = count.clamp(1, MAX_CONNECTIONS);
         self
     }
 
-    /// How many calls of [`Store::charge`](tollgate_core::Store::charge) may wait for their turn;
-    /// 32 768 unless set, brought into 1 to 1 048 576. One more is refused at once, uncharged.
+    /// Sets how many calls of [`Store::charge`](tollgate_core::Store::charge) may wait to be sent.
+    /// 32 768 by default, clamped to 1 to 1 048 576. One more is refused at once, uncharged.
     pub fn max_waiting(mut self, calls: usize) -> Self {
         self.max_waiting = calls.clamp(1, MAX_WAITING);
         self
     }
 
-    /// How many runs of the script may be under way at a time; 128 unless set, brought into 1 to
-    /// 65 536. The store keeps to three a connection, if that is less.
+    /// Sets how many runs of scripts may be in flight. 128 by default, clamped to 1 to 65 536.
+    /// Batches use at most three for each connection.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = calls.clamp(1, MAX_IN_FLIGHT);
         self
     }
 
-    /// Says that locks of these names are used, so that the check at the start also looks at the
-    /// rights they need: a name, or the pattern of an ACL, in which `*` is any text, such as
+    /// Declares that locks of these names are used, so that the checks at the start include the
+    /// permissions they need: a name, or an ACL pattern in which `*` is any text, such as
     /// `order:*`. Locks work without this.
     pub fn locks(mut self, names: impl Into<String>) -> Self {
         self.locks = Some(names.into());
         self
     }
 
-    /// When to stop asking a Redis that does not answer, and how often to look after it.
+    /// Sets when the breaker opens, and how often Redis is probed then.
     pub fn breaker(mut self, settings: BreakerSettings) -> Self {
         self.breaker = settings;
         self
     }
 
-    /// What to do with a call whose connection was lost; [`RetryPolicy::Never`] unless set.
+    /// Sets what happens to a call whose connection was lost; [`RetryPolicy::Never`] by default.
     pub const fn retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
         self
     }
 }
 
-/// What to do with a call whose connection was lost after it may have been written.
+/// The handling of a call whose connection was lost after it may have been written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryPolicy {
-    /// ReplySender the caller that it may have happened.
+    /// Fail with `Timeout`: the call may have been executed.
     #[default]
     Never,
-    /// Send it once more, if a connection is back before the deadline. The script recognises a call
-    /// it has executed and repeats its answer, so nothing is charged twice; this costs Redis one
-    /// more key per batch.
+    /// Send the call once more, if a connection is back before the deadline. The script recognises
+    /// a call it has executed and repeats its reply, so nothing is charged twice. This costs Redis
+    /// one more key per batch.
     Once,
 }
 
-/// When to stop asking a Redis that does not answer, and how often to look after it.
+/// Settings of the breaker, which stops calls while Redis does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct BreakerSettings {
@@ -198,21 +199,21 @@ pub struct BreakerSettings {
 }
 
 impl BreakerSettings {
-    /// How many calls in a row must fail; 3 unless set, 1 at least.
+    /// Sets how many calls in a row must fail. 3 by default, at least 1.
     pub fn failures(mut self, count: u32) -> Self {
         self.failures = count.max(1);
         self
     }
 
-    /// How much time must lie between the first and the last of these failures; 50 ms unless set. A
+    /// Sets the least time between the first and the last of these failures. 50 ms by default. A
     /// hiccup that fails a hundred calls at once is shorter than that.
     pub const fn span(mut self, span: Duration) -> Self {
         self.span = span;
         self
     }
 
-    /// The pause between two probes is drawn evenly from this range; 50 to 200 ms unless set, both
-    /// brought into 1 ms to 60 s. Being drawn, the probes of a fleet do not arrive together.
+    /// Sets the range from which the pause between two probes is drawn. 50 to 200 ms by default,
+    /// both clamped to 1 ms to 60 s. Random pauses keep the probes of a fleet apart.
     pub fn probe(mut self, shortest: Duration, longest: Duration) -> Self {
         let shortest = shortest.clamp(MIN_DEADLINE, MAX_DEADLINE);
         self.probe = shortest..=longest.clamp(shortest, MAX_DEADLINE);
@@ -230,7 +231,7 @@ impl Default for BreakerSettings {
     }
 }
 
-/// Where Redis listens.
+/// The address of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp { host: String, port: u16 },

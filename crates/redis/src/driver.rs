@@ -1,17 +1,17 @@
-//! From many callers to few runs of the script.
+//! The driver: turns the requests of many callers into few runs of the script.
 //!
-//! A caller puts its requests into a queue and waits. As soon as a *flight* is free, whatever has
-//! queued by then becomes one batch: nobody waits for company, and company comes by itself while
-//! others are under way. What one caller asks is never torn apart, so it is decided in order.
+//! A caller puts its requests into a queue and waits. As soon as fewer batches than
+//! [`BATCHES_PER_CONNECTION`] are in flight, whatever has queued becomes the next batch. Nobody waits
+//! for company: under load it comes by itself while others are in flight. The requests of one caller
+//! are never split, so they are decided in order.
 //!
-//! All of this, and the link, runs on a thread of its own. So a caller is answered by its deadline
-//! whatever becomes of the runtime that the store was made on, and however busy its own is; and a
-//! busy process is not taken for a Redis that does not answer.
+//! The driver and the link run on a thread of their own. So a caller is answered by its deadline
+//! whatever happens to the runtime that made the store and however busy its own is; and a busy process
+//! is not taken for a Redis that does not answer.
 //!
 //! Not here: connections, deadlines, failures (`link.rs`); what a batch is (`batch/`).
 
 use std::io;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -19,11 +19,12 @@ use std::thread;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate_core::{Charge, Request, StoreError};
+use tollgate_core::{Request, StoreError};
 
 use crate::batch::{Batch, BatchBuffer, BatchCounts, HashedName, PendingAnswer};
 use crate::batch_queue::{BatchQueue, QueueRejection, QueuedBatch};
@@ -34,12 +35,12 @@ use crate::link::Link;
 use crate::script::SCRIPT;
 use crate::waiters::{WaiterHandle, Waiters};
 
-/// Those who fly together, and what they ask.
+/// A batch that is filled, and its callers.
 #[derive(Debug, Default)]
 struct PendingBatch {
     buffer: BatchBuffer,
     waiters: Waiters,
-    /// Of each caller.
+    /// Deadlines in the order of the callers.
     deadlines: Vec<Instant>,
 }
 
@@ -64,9 +65,9 @@ impl QueuedBatch for PendingBatch {
 }
 
 impl PendingBatch {
-    /// Leaves behind who gave up, and who can no longer be answered in time: with so little time left
-    /// it would most likely be charged and told that it may have been. Returns until when the others
-    /// wait, if there are any, and the place of each request unless all are there.
+    /// Drops callers that gave up and rejects those that can no longer be answered in time: they
+    /// would most likely be charged and time out. Returns the earliest deadline of the others, if
+    /// any, and the place of each request unless all are left.
     fn drop_late_waiters(
         &mut self,
         now: Instant,
@@ -87,13 +88,13 @@ impl PendingBatch {
     }
 }
 
-/// Charges in one run of the script: about a millisecond of Redis's time when every key is another.
+/// Charges in one batch: about a millisecond of Redis's time when all keys differ.
 pub(crate) const MAX_CHARGES: usize = 256;
 
-/// Runs under way at a time on a connection: while Redis works on one, the next is on its way.
+/// Batches in flight on one connection: while Redis works on one, the next is on its way.
 const BATCHES_PER_CONNECTION: usize = 3;
 
-/// How many runs are under way at most.
+/// Returns the most batches in flight.
 pub(crate) fn max_batches_in_flight(config: &Config) -> usize {
     BATCHES_PER_CONNECTION.saturating_mul(config.connections).min(config.max_in_flight)
 }
@@ -113,7 +114,7 @@ impl Drop for Driver {
     }
 }
 
-/// Lets go of those who wait, should the thread end before its queue does.
+/// Closes the queue when the thread ends, so that nobody waits for it.
 struct CloseOnDrop(Arc<BatchQueue<PendingBatch>>);
 
 impl Drop for CloseOnDrop {
@@ -122,7 +123,7 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// What was counted since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub(crate) struct StoreCounters {
     pub(crate) runs: AtomicU64,
@@ -138,13 +139,14 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// Those of [`Link::connect`], and when there can be no thread.
+    /// As [`Link::connect`], and when the thread cannot be started.
     pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
         let queue = Arc::new(BatchQueue::new(MAX_CHARGES, config.max_waiting, config.deadline));
         let counts = Arc::new(StoreCounters::default());
         let (started, starting) = oneshot::channel();
-        let cannot =
-            |error: io::Error| ConnectError::settings("no thread for the store").with_source(error);
+        let cannot = |error: io::Error| {
+            ConnectError::settings("the thread of the store cannot be started").with_source(error)
+        };
         let shared = DriverShared {
             queue: Arc::clone(&queue),
             counts: Arc::clone(&counts),
@@ -161,7 +163,7 @@ impl Driver {
         let thread = thread::Builder::new().name("tollgate-redis".to_owned());
         thread.spawn(life).map_err(cannot)?;
         let (link, runtime) = starting.await.unwrap_or_else(|_| {
-            Err(ConnectError::settings("the thread of the store ended before it was connected"))
+            Err(ConnectError::settings("the thread of the store ended before it connected"))
         })?;
         Ok((Self { queue, hasher: RandomState::default(), counts, runtime }, link))
     }
@@ -170,7 +172,7 @@ impl Driver {
         &self.counts
     }
 
-    /// Runs something on the store's thread; `None` if that has ended.
+    /// Runs a future on the store's thread. Returns `None` if the thread has ended.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -178,35 +180,24 @@ impl Driver {
         self.runtime.spawn(work).await.ok()
     }
 
-    /// Starts something on the store's thread, which ends with it.
+    /// Starts a future on the store's thread; it ends with the thread.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    /// Puts what one caller asks into the queue.
+    /// Adds one caller's requests to the queue.
     pub(crate) fn submit(
         &self,
         requests: &[Request<'_>],
         deadline: Instant,
         waker: Waker,
     ) -> Result<WaiterHandle, StoreError> {
-        // All that can be done before the others are kept waiting.
-        let name = |request: &Request<'_>, charge: &Charge<'_>| {
-            HashedName::new(request.partition(), charge, &self.hasher)
-        };
-        let (one, mut many);
-        let names = if let [request] = requests
-            && let [charge] = request.charges()
-        {
-            one = name(request, charge);
-            slice::from_ref(&one)
-        } else {
-            many = Vec::with_capacity(requests.len());
-            for request in requests {
-                many.extend(request.charges().iter().map(|charge| name(request, charge)));
-            }
-            many.as_slice()
-        };
+        // Everything that needs no lock comes first.
+        let names: SmallVec<[HashedName; 4]> = requests
+            .iter()
+            .flat_map(|request| request.charges().iter().map(move |charge| (request, charge)))
+            .map(|(request, charge)| HashedName::new(request.partition(), charge, &self.hasher))
+            .collect();
         let join = |pending: &mut PendingBatch| {
             let mut names = names.iter();
             requests.iter().for_each(|request| pending.buffer.push(request, &mut names));
@@ -223,14 +214,14 @@ impl Driver {
     }
 }
 
-/// What the thread works with.
+/// State shared by the tasks of the thread.
 struct DriverShared {
     queue: Arc<BatchQueue<PendingBatch>>,
     counts: Arc<StoreCounters>,
     max_in_flight: usize,
 }
 
-/// What the thread does, until the queue is closed.
+/// Runs the thread until the queue is closed.
 async fn run_thread(
     config: Config,
     shared: DriverShared,
@@ -249,7 +240,7 @@ async fn run_thread(
                 dispatch_batches(link, shared).await;
             }
         }
-        // Whoever does not wait for it any more need not know.
+        // A caller that stopped waiting need not know.
         Err(error) => drop(started.send(Err(error))),
     }
 }
@@ -259,14 +250,15 @@ async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
     let shared = Arc::new(shared);
     let mut pause = shared.queue.min_time_left();
     loop {
-        // Those whose time runs out while no flight is free are told in time all the same.
+        // Callers whose time runs out while every slot is taken are rejected in time all the
+        // same.
         match timeout(pause, Arc::clone(&permits).acquire_owned()).await {
             Ok(Ok(permit)) => {
                 let Some(pending) = shared.queue.next_batch(clock::now).await else { return };
                 tokio::spawn(run_batch(Arc::clone(&link), pending, permit, Arc::clone(&shared)));
             }
             Ok(Err(_)) => return,
-            // Between two loads of them, replies are looked at.
+            // Replies are handled between two batches of them.
             Err(_) => yield_now().await,
         }
         let more = reject_expired(&shared.queue);
@@ -274,7 +266,7 @@ async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
     }
 }
 
-/// Tells a load of those whose time has run out in the queue; whether there was one.
+/// Rejects one batch of callers whose time ran out in the queue. Returns whether there was one.
 fn reject_expired(queue: &BatchQueue<PendingBatch>) -> bool {
     let Some(pending) = queue.expired(clock::now()) else { return false };
     pending.waiters.reject_all();
@@ -282,8 +274,8 @@ fn reject_expired(queue: &BatchQueue<PendingBatch>) -> bool {
     true
 }
 
-/// Runs a batch until every request is decided, and tells each caller as soon as all of its own
-/// are.
+/// Runs an in-flight batch until every request is decided, and delivers each caller's answers as soon
+/// as all of its own are.
 async fn run_batch(
     link: Arc<Link>,
     mut pending: PendingBatch,
@@ -312,10 +304,10 @@ async fn run_batch(
             }
         };
         let found = batch.answer(&reply, &mut answers);
-        // Whoever is told finds it counted.
+        // Counted before delivery, so that a caller that is answered finds it counted.
         counts.add(found.unwrap_or_default());
         if found.is_err() {
-            // It was executed, whatever it says.
+            // The batch was executed, whatever the reply says.
             waiters.fail(Cause::MalformedReply.timeout(), &answers);
             break;
         }

@@ -1,13 +1,14 @@
-//! Why Redis could not be used, or did not answer. Never with a secret in it.
+//! Errors: failed connections, and the causes of failed calls. None contains a secret.
 
 use std::error::Error;
 use std::fmt;
 
 use tollgate_core::{StoreError, StoreErrorKind};
 
-/// Why no link to Redis could be made. [`ConnectError::kind`] tells what to do about it.
+/// The error of [`RedisStore::connect`](crate::RedisStore::connect). [`ConnectError::kind`] says what
+/// to do about it.
 ///
-/// A server that cannot be reached is not among the reasons: the link then comes up without a
+/// A server that cannot be reached is not among the reasons there: the store starts without a
 /// connection and keeps trying, so that a node restarted during an outage serves what it can.
 #[derive(Debug)]
 pub struct ConnectError {
@@ -16,15 +17,15 @@ pub struct ConnectError {
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// What somebody has to change.
+/// The thing that someone has to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectErrorKind {
     /// The settings contradict themselves or this build: a URL, a certificate file.
     Settings,
-    /// The server does not accept the user name and password, or wants some.
+    /// The server does not accept the user name and password, or requires some.
     Authentication,
-    /// The server is not one that the scripts run on.
+    /// The scripts do not run on this server.
     Unsupported,
     /// The server cannot be reached or does not answer; waiting may help.
     Unreachable,
@@ -47,12 +48,12 @@ impl ConnectError {
         Self { source: Some(source.into()), ..self }
     }
 
-    /// What somebody has to change.
+    /// Returns the thing that someone has to change.
     pub const fn kind(&self) -> ConnectErrorKind {
         self.kind
     }
 
-    /// Whether trying again cannot help until a person changed something.
+    /// Returns whether a retry cannot help until someone changed something.
     pub(crate) fn is_permanent(&self) -> bool {
         self.kind != ConnectErrorKind::Unreachable
     }
@@ -73,7 +74,7 @@ impl Error for ConnectError {
     }
 }
 
-/// What stood between a call and its answer: the source of a [`StoreError`].
+/// The cause of a failed call, the source of its [`StoreError`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     NotConnected,
@@ -90,17 +91,17 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// The error for a call that is certain not to have been executed.
+    /// The error of a call that was certainly not executed.
     pub(crate) fn unavailable(self) -> StoreError {
         StoreError::new(StoreErrorKind::Unavailable).with_source(self)
     }
 
-    /// The error for a call that may have been executed.
+    /// The error of a call that may have been executed.
     pub(crate) fn timeout(self) -> StoreError {
         StoreError::new(StoreErrorKind::Timeout).with_source(self)
     }
 
-    /// The error for a call that met somebody else's bytes.
+    /// The error of a call that met somebody else's data.
     pub(crate) fn corrupt(self) -> StoreError {
         StoreError::new(StoreErrorKind::Corrupt).with_source(self)
     }
@@ -110,15 +111,17 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotConnected => f.write_str("no connection to redis"),
-            Self::BreakerOpen => f.write_str("redis does not answer; waiting for a PING to pass"),
-            Self::TooManyInFlight => f.write_str("too many calls wait for redis already"),
-            Self::DeadlinePassed => f.write_str("the deadline had passed before the call"),
+            Self::BreakerOpen => {
+                f.write_str("redis does not answer; the breaker is open until it answers a PING")
+            }
+            Self::TooManyInFlight => f.write_str("too many calls are waiting for redis"),
+            Self::DeadlinePassed => f.write_str("the deadline passed before the call was sent"),
             Self::NoReply => f.write_str("redis did not reply before the deadline"),
             Self::Lost => f.write_str("the connection to redis ended before the reply"),
             Self::Late => f.write_str("the call reached redis too late and was dropped there"),
             Self::Stopped => f.write_str("the thread of the store has ended"),
-            Self::NoLock => f.write_str("what is kept under the name is no lock"),
-            Self::MalformedReply => f.write_str("the reply of the script makes no sense"),
+            Self::NoLock => f.write_str("the key holds no lock"),
+            Self::MalformedReply => f.write_str("the reply of the script is malformed"),
             Self::Answer { code, detail } => write!(f, "redis answered {code} {detail}"),
         }
     }

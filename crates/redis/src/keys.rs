@@ -1,24 +1,23 @@
-//! Names of counters in Redis: `tg:{tag}:1:algorithm:key`.
+//! Names of counters in Redis: `tg:{shard tag}:1:algorithm:key`.
 //!
-//! The *tag* is one of 64 short words in braces, so that Redis Cluster keeps all keys of a tag on
-//! one node. It follows from the request's partition, or else from the key itself, by a hash that
-//! never changes. FlushRecords come the version of the layout and the number of the algorithm, as counters
-//! of one key under different algorithms are different counters. The key is the rest, byte for
-//! byte: nothing in it can be taken for something else, so two keys never share a name.
+//! The *shard tag* is one of 64 short words in braces, so that Redis Cluster keeps all keys of one tag
+//! on one node. It is a fixed hash of the request's partition, or else of the key. Then come the
+//! version of the layout and the number of the algorithm, because counters of one key under different
+//! algorithms are different counters. The key is the rest, byte for byte: two keys never share a name.
 //!
 //! Changing anything here moves every counter: it needs another version.
 
 use smallvec::SmallVec;
 use tollgate_core::{Key, Limit, shard_of};
 
-/// What every name begins with; `docs/keys.md` and the ACL lines say it too.
+/// The beginning of every name; `docs/keys.md` and the ACL lines repeat it.
 const PREFIX: &[u8; 4] = b"tg:{";
 
 /// The version of the layout of names and of what they hold.
 pub(crate) const VERSION: u8 = 1;
 
-/// The words of the lanes, chosen so that they spread evenly over the slots of a cluster: tag i
-/// lies in the middle of the i-th of 64 equal ranges.
+/// The shard tags. They spread evenly over the slots of a cluster: tag i lies in the middle of the i-th
+/// of 64 equal ranges.
 pub(crate) const SHARD_TAGS: [&[u8; 3]; 64] = [
     b"53t", b"j3j", b"if5", b"kec", b"574", b"74b", b"akm", b"6bk", b"96a", b"frw", b"0ip", b"oin",
     b"d1i", b"38o", b"0m0", b"2nf", b"he6", b"box", b"40w", b"c9q", b"hav", b"7ah", b"447", b"67a",
@@ -29,12 +28,13 @@ pub(crate) const SHARD_TAGS: [&[u8; 3]; 64] = [
 ];
 
 /// The longest name: prefix, tag, version, algorithm, key.
-pub const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
+#[cfg(test)]
+pub(crate) const MAX_NAME: usize = PREFIX.len() + 3 + "}:1:255:".len() + Key::MAX_LEN;
 
-/// A name. Those of keys up to some forty bytes need no memory of their own.
+/// A name. Keys of up to some forty bytes need no allocation.
 pub(crate) type Name = SmallVec<[u8; 56]>;
 
-/// What comes before the key in the name of a counter.
+/// The part of a counter's name before the key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamePrefix {
     bytes: [u8; 16],
@@ -44,19 +44,13 @@ pub(crate) struct NamePrefix {
 impl NamePrefix {
     /// Of the counter of `key` under `limit`, within `partition`.
     pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
-        let [a, b, c] = shard_tag(partition, key);
-        let [t, g, colon, brace] = *PREFIX;
-        let version = b'0'.saturating_add(VERSION);
+        let mut bytes = [0; 16];
+        bytes[..START].copy_from_slice(&start(partition, key));
         let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
-        let start = [t, g, colon, brace, a, b, c, b'}', b':', version, b':'];
-        let [s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10] = start;
-        let (end, length) = if tens > 0 {
-            ([b'0'.saturating_add(tens), ones, b':', 0, 0], 14)
-        } else {
-            ([ones, b':', 0, 0, 0], 13)
-        };
-        let [e0, e1, e2, e3, e4] = end;
-        let bytes = [s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, e0, e1, e2, e3, e4];
+        let end: &[u8] =
+            if tens > 0 { &[b'0'.saturating_add(tens), ones, b':'] } else { &[ones, b':'] };
+        let length = START.saturating_add(end.len());
+        bytes[START..length].copy_from_slice(end);
         Self { bytes, length }
     }
 
@@ -73,30 +67,37 @@ pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Nam
     name
 }
 
-/// What comes before the key in the name of a counter under `limit`, and the key.
+/// Splits the name of a counter under `limit` into prefix and key.
 pub(crate) fn split<'n>(name: &'n [u8], limit: &Limit) -> (&'n [u8], &'n [u8]) {
     let digits = if limit.code() < 10 { 1 } else { 2 };
-    let length = PREFIX.len().saturating_add(8).saturating_add(digits);
+    let length = START.saturating_add(1).saturating_add(digits);
     name.split_at_checked(length).unwrap_or((name, &[]))
 }
 
-/// What the names of values have in place of an algorithm's number.
+/// Stands in the names of values where counters have the number of their algorithm.
 const VALUE: u8 = b'v';
 
 /// The name of a value.
 pub(crate) fn value_name(key: Key<'_>) -> Name {
-    let [a, b, c] = shard_tag(None, key);
-    let [t, g, colon, brace] = *PREFIX;
-    let version = b'0'.saturating_add(VERSION);
-    let head = [t, g, colon, brace, a, b, c, b'}', b':', version, b':', VALUE, b':'];
-    let mut out = Name::from_slice(&head);
-    out.extend_from_slice(key.as_bytes());
-    out
+    let mut name = Name::from_slice(&start(None, key));
+    name.extend_from_slice(&[VALUE, b':']);
+    name.extend_from_slice(key.as_bytes());
+    name
 }
 
-/// The number of the algorithm and the key that a name stands for; `None` if it is not a name of
-/// this version.
-pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
+/// The length of [`start`].
+const START: usize = 11;
+
+/// The start of a name: prefix, shard tag and version.
+fn start(partition: Option<&[u8]>, key: Key<'_>) -> [u8; START] {
+    let [t, g, colon, brace] = *PREFIX;
+    let [a, b, c] = shard_tag(partition, key);
+    [t, g, colon, brace, a, b, c, b'}', b':', b'0'.saturating_add(VERSION), b':']
+}
+
+/// Returns the number of the algorithm and the key of a name, or `None` for a name of another version.
+#[cfg(test)]
+pub(crate) fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     let rest = name.strip_prefix(&PREFIX[..])?;
     let (tag, rest) = rest.split_at_checked(3)?;
     if !SHARD_TAGS.iter().any(|known| *known == tag) {
@@ -108,8 +109,8 @@ pub fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     let code: u8 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     let (_, key) = key.split_first()?;
     // One way to write a number: no sign, no zeros before it.
-    let plain = code.to_string().as_bytes() == digits;
-    (plain && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
+    let canonical = code.to_string().as_bytes() == digits;
+    (canonical && (1..=Key::MAX_LEN).contains(&key.len())).then_some((code, key))
 }
 
 /// The tag of a partition's counters, or of a key without a partition.

@@ -1,7 +1,16 @@
 //! Tollgate's store in Redis.
 //!
-//! One script decides a batch of requests atomically; this crate batches, sends and answers.
-//! [`Config`] says how Redis is reached and how long a caller waits for it.
+//! [`RedisStore`] is the store: it keeps counters ([`Store`](tollgate_core::Store)) and locks
+//! ([`LockStore`](tollgate_core::lock::LockStore)) in one Redis server. [`Config`] says where Redis
+//! is and how long a caller waits for it.
+//!
+//! | To find | Look in |
+//! |---|---|
+//! | the queue of callers, and the batches in flight | `batch_queue.rs`, `driver.rs`, `waiters.rs` |
+//! | the batch sent to Redis, and its answers | `batch/`, `lua/batch.lua` |
+//! | connections, their write queues, reconnecting | `link/` |
+//! | locks | `lock/`, `lua/lock/` |
+//! | names and stored bytes | `keys.rs`, `layout/` |
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +22,7 @@ mod clock;
 mod config;
 mod driver;
 mod error;
-pub mod keys;
+mod keys;
 mod layout;
 mod link;
 mod lock;
@@ -22,6 +31,7 @@ mod random;
 mod replay;
 mod script;
 mod store;
+mod sync;
 mod waiters;
 #[cfg(test)]
 mod wake_count;
@@ -34,7 +44,7 @@ pub use crate::lock::{FencedWrite, ReleaseSubscription};
 pub use crate::store::{RedisStore, Stats};
 pub use tollgate_core as core;
 
-/// The program of the README, compiled with the doctests.
+/// Compiles the program of the README with the doctests.
 #[cfg(doctest)]
 mod readme {
     #[doc = include_str!("../README.md")]

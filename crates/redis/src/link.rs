@@ -1,27 +1,28 @@
-//! The connection to Redis: it runs one script, answers by the deadline, and knows whether what it
-//! could not answer may have happened.
+//! The link to one Redis server: runs scripts, returns by the deadline, and knows whether a call that
+//! failed may have been executed.
 //!
-//! Not here: what the script does, and how calls are batched. The script's side of the bargain:
+//! The link knows neither what the scripts do nor how calls are batched. It expects of a script:
 //!
-//! - `ARGV[1]` is the server's time in microseconds after which it must do nothing and return the
-//!   status `late` in an array of one; `0` means never. (`script.rs` says which steps on locks are sent
-//!   less than these two.)
-//! - `ARGV[2]` is an id under which it keeps its reply until then, and answers with that reply when
-//!   it meets the id again; the empty string means that it will not.
-//! - It returns an array: the server's time in microseconds as a decimal string, then strings or
-//!   nil. Steps on locks that are sent less may return the time alone, or 0 for none.
-//! - Once it has written, it does not fail.
+//! - `ARGV[1]` is the server's time in microseconds after which the script does nothing and returns
+//!   the status `late` in an array of one; `0` means never.
+//! - `ARGV[2]` is an id. The script keeps its reply under the id until that time, and returns the
+//!   kept reply when the id comes again. An empty id keeps nothing.
+//! - The reply is an array: the server's time in microseconds as a decimal string, then strings or
+//!   nil. A batch replies with one string instead.
+//! - Once a script has written, it does not fail.
 //!
-//! | Part | Does |
+//! Lock steps may get fewer of these arguments (`script.rs`), and may reply with the time alone, or 0.
+//!
+//! | Module | Contents |
 //! |---|---|
-//! | `dial` | opens a socket, logs in, waits for a sign of life |
-//! | `keeper` | one task per connection: connects, probes, connects again |
-//! | `connection`, `talk`, `queue` | an established connection, the task behind it, and what both share |
-//! | `resp` | Redis's protocol |
-//! | `command`, `answer` | what is sent, what comes back |
-//! | `server_time` | what time it is at the server |
-//! | `locks` | what only locks ask: copies, releases that are heard |
-//! | `aside` | connections beside the link, for what is no decision |
+//! | `dial` | opens a socket, logs in, waits for a `PING` to be answered |
+//! | `reconnector` | one task for each connection: connects, probes, connects again |
+//! | `connection`, `write_queue`, `connection_task` | an established connection, its write queue, its task |
+//! | `resp` | the Redis protocol |
+//! | `command`, `script_outcome` | a call as it is sent, and its reply |
+//! | `server_time` | the server's clock |
+//! | `lock_calls` | calls that only locks make: replicated grants, subscriptions |
+//! | `auxiliary` | connections beside the link |
 
 mod auxiliary;
 mod command;
@@ -39,7 +40,7 @@ mod tests;
 mod write_queue;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
@@ -49,7 +50,8 @@ use tollgate_core::StoreError;
 
 use self::command::{EvalForm, Preamble};
 use self::dial::Dialer;
-use self::script_outcome::{Refusal, ScriptOutcome};
+use self::resp::ErrorReply;
+use self::script_outcome::ScriptOutcome;
 use self::server_time::ServerTime;
 use crate::breaker::{Breaker, Failure};
 use crate::checks::Warning;
@@ -57,6 +59,8 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
+use crate::store::Stats;
+use crate::sync::lock;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
 
@@ -77,13 +81,13 @@ pub(crate) struct Link {
 impl Link {
     /// Connects, checks the server, and spawns a task per connection on the current runtime.
     ///
-    /// Returns after the first attempt, at the latest when the connect timeout has passed. A server
-    /// that cannot be reached is no error: the link keeps trying, and until it succeeds every call
-    /// is answered with `Unavailable`.
+    /// Returns after the first attempt, at the latest after the connect timeout. A server that
+    /// cannot be reached is not an error: the link keeps trying, and every call fails with
+    /// `Unavailable` until it succeeds.
     ///
     /// # Errors
     ///
-    /// When a person has to change something: settings, credentials, the version of the server.
+    /// When someone has to change something: settings, credentials, the version of the server.
     pub(crate) async fn connect(
         config: &Config,
         script: &'static str,
@@ -148,7 +152,7 @@ impl Link {
             return Err(Cause::DeadlinePassed.unavailable());
         }
         let mut progress = CallProgress::default();
-        // Nobody waits for a decision beyond the configured deadline, but for a lock.
+        // A decision waits no longer than the configured deadline, but a lock step may.
         let worth = left.max(shared.config.deadline).saturating_mul(2);
         match timeout_at(deadline, shared.attempt(call, worth, &mut progress)).await {
             Ok(result) => result,
@@ -159,17 +163,16 @@ impl Link {
         }
     }
 
-    /// What the checks of the server found; empty as long as there was no connection.
+    /// Returns the findings of the checks at the first connection; empty before it.
     pub(crate) fn warnings(&self) -> &[Warning] {
         self.shared.warnings.get().map_or(&[], Vec::as_slice)
     }
 
-    /// How the link is doing, counted since it was made.
-    pub(crate) fn health(&self) -> Health {
+    /// Returns the counters and the health of the connections.
+    pub(crate) fn health(&self) -> Stats {
         let LinkState { slots, breaker, counters, .. } = &*self.shared;
-        Health {
+        Stats {
             connected: slots.iter().filter(|slot| slot.connection().is_some()).count(),
-            connections: slots.len(),
             breaker_open: breaker.is_open(),
             breaker_opens: breaker.opens(),
             reconnects: counters.reconnects.load(Relaxed),
@@ -179,35 +182,12 @@ impl Link {
             retried: counters.retried.load(Relaxed),
             dropped_late: counters.dropped_late.load(Relaxed),
             rejected: counters.rejected.load(Relaxed),
+            ..Stats::default()
         }
     }
 }
 
-/// How a link is doing. The counts run since it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Health {
-    /// Connections that are up, of how many.
-    pub(crate) connected: usize,
-    pub(crate) connections: usize,
-    pub(crate) breaker_open: bool,
-    pub(crate) breaker_opens: u64,
-    /// Connections made beyond the first of each.
-    pub(crate) reconnects: u64,
-    /// Calls that were sent and not answered by their deadline.
-    pub(crate) timeouts: u64,
-    /// Calls whose connection ended before the reply, whether or not they were sent again.
-    pub(crate) lost: u64,
-    /// Calls that had to bring the script's text.
-    pub(crate) noscript: u64,
-    /// Calls sent once more after their connection was lost.
-    pub(crate) retried: u64,
-    /// Calls that the script dropped because they came too late.
-    pub(crate) dropped_late: u64,
-    /// Calls refused because too many were in flight.
-    pub(crate) rejected: u64,
-}
-
-/// What the link, its calls and its reconnectors share.
+/// State shared by the link, its calls and its reconnectors.
 #[derive(Debug)]
 struct LinkState {
     config: Config,
@@ -227,18 +207,19 @@ struct LinkState {
     counters: LinkCounters,
 }
 
-/// How far a call got, for when its time is up.
+/// The progress of a call, for when its time is up.
 #[derive(Debug, Default)]
 struct CallProgress {
-    /// Where it waits for an answer, if it does.
+    /// The connection that the call waits on.
     connection: Option<Arc<ConnectionSlot>>,
-    /// Whether it may have been executed, or may yet be.
+    /// The call may have been executed, or may yet be.
     uncertain: bool,
 }
 
 impl LinkState {
     /// Sends the call, and again where that is safe: by text when Redis does not know the script,
-    /// with the right time when ours was wrong, and after a loss if it has an id.
+    /// with a corrected time when ours was wrong, and after a lost connection if the call has an
+    /// id.
     async fn attempt(
         &self,
         call: Call<'_>,
@@ -246,7 +227,7 @@ impl LinkState {
         progress: &mut CallProgress,
     ) -> Result<Reply, StoreError> {
         let id = match (self.config.retry, call.script) {
-            // A step on a lock has ids of its own, and whoever asks sends it again.
+            // A lock step has ids of its own, and its caller sends it again.
             (RetryPolicy::Never, _) | (_, ScriptId::Lock(_)) => String::new(),
             (RetryPolicy::Once, _) => self.ids.next(),
         };
@@ -262,7 +243,7 @@ impl LinkState {
             let answer = connection.request(command).await;
             let answer = answer
                 .map_or(ScriptOutcome::Unexpected, |value| ScriptOutcome::to(call.script, value));
-            // What was sent first may have been executed, whatever becomes of the second.
+            // The first attempt may have been executed, whatever happens to the second.
             progress.uncertain = resent;
             match answer {
                 ScriptOutcome::Reply(reply) => {
@@ -280,7 +261,8 @@ impl LinkState {
                     if resent {
                         return Err(Cause::Late.timeout());
                     }
-                    // Answered in time, and yet late: the server's clock is not where we think.
+                    // Answered in time, and yet late: our reading of the server's
+                    // clock is wrong.
                     if retimed || !self.relearn(&connection).await {
                         return Err(Cause::Late.unavailable());
                     }
@@ -307,21 +289,14 @@ impl LinkState {
         }
     }
 
-    const fn script(&self, script: ScriptId) -> &Script {
-        let [acquire, acquire_simple, renew, release, release_simple, inspect, force, list, fenced] =
-            &self.locks;
+    fn script(&self, script: ScriptId) -> &Script {
         match script {
             ScriptId::Batch => &self.script,
             ScriptId::Values => &self.values,
-            ScriptId::Lock(Step::Acquire) => acquire,
-            ScriptId::Lock(Step::AcquireSimple) => acquire_simple,
-            ScriptId::Lock(Step::Renew) => renew,
-            ScriptId::Lock(Step::Release) => release,
-            ScriptId::Lock(Step::ReleaseSimple) => release_simple,
-            ScriptId::Lock(Step::Inspect) => inspect,
-            ScriptId::Lock(Step::Force) => force,
-            ScriptId::Lock(Step::List) => list,
-            ScriptId::Lock(Step::SetFenced) => fenced,
+            // The scripts are in the order of `Step::ALL`, which has every step.
+            ScriptId::Lock(step) => {
+                &self.locks[Step::ALL.iter().position(|known| *known == step).unwrap_or(0)]
+            }
         }
     }
 
@@ -333,8 +308,8 @@ impl LinkState {
         if progress.uncertain { Cause::NoReply.timeout() } else { Cause::NoReply.unavailable() }
     }
 
-    /// Redis would not, now or ever.
-    fn refused(&self, slot: &ConnectionSlot, refusal: &Refusal) {
+    /// Handles an error reply.
+    fn refused(&self, slot: &ConnectionSlot, refusal: &ErrorReply) {
         if refusal.is_indisposed() {
             self.failed(slot);
         } else {
@@ -342,28 +317,28 @@ impl LinkState {
         }
     }
 
-    /// The connection ended, or cannot be trusted any more.
+    /// Handles a connection that ended or cannot be trusted any more.
     fn lost(&self, slot: &ConnectionSlot, connection: &Connection) {
-        // Its keeper notices by itself, but the next caller may be faster.
+        // The reconnector notices by itself, but the next caller may be faster.
         slot.retract(connection);
         connection.close();
         self.counters.lost.fetch_add(1, Relaxed);
         self.failed(slot);
     }
 
-    /// Until when, by the server's clock, a call sent now is worth executing.
+    /// Returns the server's time after which a call sent now must not be executed.
     fn not_after(&self, worth: Duration) -> u64 {
         self.time.ahead(clock::now(), worth)
     }
 
-    /// Asks for the server's time. Returns whether it told.
+    /// Asks for the server's time. Returns whether it was told.
     async fn relearn(&self, connection: &Connection) -> bool {
         let Ok(Ok(micros)) = connection.time().await else { return false };
         self.time.learn(micros, clock::now());
         true
     }
 
-    /// A connection, in turn, if there is one.
+    /// Picks an open connection, in turn.
     fn pick(&self) -> Option<(Arc<ConnectionSlot>, Connection)> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let start = turn.checked_rem(self.slots.len()).unwrap_or(0);
@@ -371,7 +346,7 @@ impl LinkState {
         after.iter().chain(before).find_map(|slot| Some((Arc::clone(slot), slot.connection()?)))
     }
 
-    /// A connection, once there is one.
+    /// Waits for an open connection.
     async fn await_connection(&self) -> (Arc<ConnectionSlot>, Connection) {
         let mut arrivals = self.arrivals.subscribe();
         loop {
@@ -392,7 +367,7 @@ impl LinkState {
         self.arrivals.send_replace(());
     }
 
-    /// A call failed: counts it, and has its connection looked after.
+    /// Counts a failed call, and has its connection probed.
     fn failed(&self, slot: &ConnectionSlot) {
         match self.breaker.fail(clock::now()) {
             Failure::First => slot.suspect(),
@@ -414,7 +389,7 @@ impl LinkState {
     fn opened(&self) {
         tracing::warn!(
             address = %self.config.address,
-            "redis does not answer; nobody is made to wait for it until it does"
+            "redis does not answer; calls fail at once until it answers a PING"
         );
     }
 
@@ -428,28 +403,28 @@ impl LinkState {
 /// The place of one connection, empty while there is none.
 #[derive(Debug, Default)]
 struct ConnectionSlot {
-    connection: RwLock<Option<Connection>>,
+    connection: Mutex<Option<Connection>>,
     suspicion: Notify,
 }
 
 impl ConnectionSlot {
     fn connection(&self) -> Option<Connection> {
-        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.connection).clone()
     }
 
     fn publish(&self, connection: Option<Connection>) {
-        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = connection;
+        *lock(&self.connection) = connection;
     }
 
-    /// Offers the connection to nobody any more.
+    /// Empties the slot if it holds this connection.
     fn retract(&self, connection: &Connection) {
-        let mut offered = self.connection.write().unwrap_or_else(PoisonError::into_inner);
+        let mut offered = lock(&self.connection);
         if offered.as_ref().is_some_and(|offered| offered.is(connection)) {
             *offered = None;
         }
     }
 
-    /// Has the connection probed now rather than at the next heartbeat.
+    /// Has the connection probed now, not at the next heartbeat.
     fn suspect(&self) {
         self.suspicion.notify_one();
     }
@@ -459,7 +434,7 @@ impl ConnectionSlot {
     }
 }
 
-/// CallIds of calls, never the same twice, here or in another process.
+/// Unique ids of calls, across processes too.
 #[derive(Debug)]
 struct CallIds {
     process: String,

@@ -1,16 +1,16 @@
-//! Randomness for jitter and batch ids. Nothing here guards a secret.
+//! Random numbers for jitter and ids. None of them guards a secret.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Sixty-four bits that no other process draws: the standard library seeds each `RandomState`
-/// from the operating system and hashes with SipHash.
+/// Returns 64 bits that no other process draws: the standard library seeds each `RandomState` from the
+/// operating system and hashes with SipHash.
 pub(crate) fn bits() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// A duration of the range, evenly spread. An inverted range yields its start.
+/// Draws a duration evenly from the range. An inverted range yields its start.
 pub(crate) fn within(range: &RangeInclusive<Duration>) -> Duration {
     let width = range.end().saturating_sub(*range.start());
     let micros = crate::clock::micros(width).saturating_add(1);

@@ -85,8 +85,8 @@ impl Scripted {
 }
 
 impl Scripted {
-    /// Has the batch executed here and by the model, and compares every answer and what is stored then.
-    /// How many pass, and how many are refused.
+    /// Runs the batch here and on the model, and compares every answer and every stored value.
+    /// Returns how many pass and how many are refused.
     fn answers_as(
         &self,
         model: &mut StoreModel,
@@ -166,7 +166,7 @@ impl StoreUnderTest for Scripted {
     }
 }
 
-/// Whether this is what Redis has to hold of a counter, and for as long as it has to.
+/// Asserts that Redis holds this counter, and for as long as it must.
 fn is_stored(key: Key<'_>, counter: &Counter, now: Timestamp, ttl: &Raw, stored: Raw) {
     if matches!(counter.state(), State::Absent) {
         assert_eq!(*ttl, Raw::Integer(-2), "{key:?} is absent");
@@ -215,7 +215,7 @@ fn log_of(stored: Raw) -> (Vec<u8>, Log) {
     (all[0].clone(), layout::read_dump(&dump).unwrap())
 }
 
-/// How many batches are replayed by each of the four tests below: in all, more than 10^5 charges of
+/// The number of batches replayed by each of the four tests below: in all, more than 10^5 charges of
 /// every algorithm, and a hundred times that in `make soak`.
 fn steps() -> u64 {
     let times = std::env::var("TOLLGATE_SOAK").ok().and_then(|n| n.parse().ok()).unwrap_or(1);

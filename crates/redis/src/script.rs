@@ -5,15 +5,17 @@ use tollgate_core::lock::LockKind;
 /// Reads a value, or sets it if it is what the caller knows.
 pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 
-/// Reads, decides and writes a batch. The order matters: a file uses what those before it define.
+/// Reads, decides and writes a batch. The order of the files matters: a file uses what those before it
+/// define.
 ///
-/// Redis runs all of it anew each time, and making a function costs more the more it refers to. So most
-/// batches are done before any is made, and the algorithms are within one function, which makes only
-/// those that the batch has need of.
+/// Redis runs the whole script anew each time, and making a function costs more the more it refers to.
+/// So most batches end in `takes.lua` before the rest is made, and an algorithm's functions are made
+/// only for batches that need them.
 pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/prelude.lua"),
-    include_str!("../lua/plain.lua"),
-    include_str!("../lua/windows.lua"),
+    include_str!("../lua/begin.lua"),
+    include_str!("../lua/uniform_takes.lua"),
+    include_str!("../lua/takes.lua"),
     include_str!("../lua/steps.lua"),
     "local function make(code)\nif code == 0 then\n",
     include_str!("../lua/fixed_window.lua"),
@@ -29,11 +31,12 @@ pub(crate) const SCRIPT: &str = concat!(
     "else\n",
     include_str!("../lua/concurrency.lua"),
     "end\nend\n",
+    include_str!("../lua/general.lua"),
     include_str!("../lua/batch.lua"),
 );
 
-/// The steps on locks. Each is a script of its own, as each is sent alone. What is done all the time has
-/// one for each kind of lock: an argument less is a hundredth of what Redis does for it.
+/// The lock steps. Each is a script of its own, as each is sent alone. Frequent ones have one script
+/// for each kind of lock: an argument less saves a hundredth of Redis's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Acquire,
@@ -47,19 +50,19 @@ pub(crate) enum Step {
     SetFenced,
 }
 
-/// What the link puts before the arguments of a script.
+/// The arguments that the link puts before a script's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreambleFields {
-    /// Until when it is worth running, and an id.
+    /// The time after which the script must do nothing, and an id.
     Whole,
-    /// Until when it is worth running.
+    /// The time after which the script must do nothing.
     Time,
-    /// Nothing: it does no harm whenever it is run, and has ids of its own.
+    /// None: the script is harmless whenever it runs, and has ids of its own.
     None,
 }
 
 impl Step {
-    /// All of them, in the order of their numbers.
+    /// All steps, in the order of their numbers.
     pub(crate) const ALL: [Self; 9] = [
         Self::Acquire,
         Self::AcquireSimple,
@@ -94,7 +97,7 @@ impl Step {
         }
     }
 
-    /// Whether it may answer with a time alone.
+    /// Returns whether the reply may be a time alone.
     pub(crate) const fn is_terse(self) -> bool {
         !matches!(self.preamble(), PreambleFields::Whole)
     }

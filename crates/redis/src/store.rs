@@ -1,10 +1,10 @@
-//! The store: what callers see.
+//! The store, the crate's main type.
 
 use std::future::poll_fn;
 use std::mem;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use smallvec::SmallVec;
@@ -21,10 +21,11 @@ use crate::lock::LockContext;
 use crate::waiters::WaiterHandle;
 use crate::{Config, ConnectError, Warning, clock, keys};
 
-/// Keeps counters in Redis or Valkey: exact across every process that uses the same server.
+/// A store that keeps counters in Redis or Valkey, exact across every process that uses the same
+/// server.
 ///
-/// Each request is decided atomically there, by the server's clock. Requests of many tasks share
-/// round trips; see `docs/bounds.md` for what happens when Redis does not answer.
+/// Redis decides each request atomically, by its own clock. Requests of many tasks share round trips.
+/// `docs/bounds.md` says what happens when Redis does not answer.
 ///
 /// ```no_run
 /// use tollgate_redis::{Config, RedisStore};
@@ -49,87 +50,79 @@ pub struct RedisStore {
     config: Config,
 }
 
-/// What a store says of itself. The counts run since it was made.
+/// Counters and health of a store. Counts run since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Runs of the script.
     pub runs: u64,
-    /// Requests that were sent in them.
+    /// Requests sent in those runs.
     pub requests: u64,
-    /// Stored values that were not ours, each repaired.
+    /// Stored values that were not Tollgate's, each repaired.
     pub poisoned: u64,
-    /// Requests about which the script and this crate disagreed: always zero, or there is a bug.
+    /// Requests that the script and this crate decided differently: always zero, or there is a bug.
     pub twin_mismatches: u64,
-    /// LinkCounters carried over to another edit of their rule.
+    /// Counters converted to another edit of their rule.
     pub converted: u64,
-    /// Connections that are up.
+    /// Open connections.
     pub connected: usize,
-    /// Connections made beyond the first of each.
+    /// Connections made after the first of each.
     pub reconnects: u64,
-    /// Whether calls fail at once because Redis does not answer.
+    /// The breaker is open: calls fail at once because Redis does not answer.
     pub breaker_open: bool,
-    /// How often that began.
+    /// Number of times the breaker opened.
     pub breaker_opens: u64,
     /// Calls that were sent and not answered in time.
     pub timeouts: u64,
     /// Calls whose connection ended before the reply.
     pub lost: u64,
-    /// Calls sent once more after that.
+    /// Calls sent again after that, see [`RetryPolicy`](crate::RetryPolicy).
     pub retried: u64,
-    /// Calls that had to bring the script's text.
+    /// Calls that had to send the script's text.
     pub noscript: u64,
     /// Calls that reached Redis too late and were dropped there, uncharged.
     pub dropped_late: u64,
-    /// Calls refused because too many were under way.
+    /// Calls refused because too many were waiting or in flight.
     pub rejected: u64,
 }
 
 impl RedisStore {
-    /// Connects. A server that cannot be reached is no error: the store keeps trying, and says
-    /// [`StoreErrorKind::Unavailable`] until it succeeds.
+    /// Connects to Redis. A server that cannot be reached is not an error: the store keeps trying,
+    /// and every call fails with [`StoreErrorKind::Unavailable`] until it succeeds.
     ///
-    /// The store lives on a thread of its own, until it is dropped. It can be called from any
-    /// runtime, of tokio or not.
+    /// The store runs on a thread of its own until it is dropped. Call it from any runtime, of
+    /// tokio or not.
     ///
     /// # Errors
     ///
-    /// When a person has to change something: the URL, the credentials, the server's version.
+    /// When someone has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
         let (driver, link) = Driver::start(&config).await?;
         let locks = LockContext::new(&config, driver::max_batches_in_flight(&config));
         Ok(Self { link, driver, locks, config })
     }
 
-    /// What the checks of the server found; empty as long as there was no connection.
+    /// Returns the findings of the checks at the first connection; empty before it.
     pub fn warnings(&self) -> &[Warning] {
         self.link.warnings()
     }
 
-    /// What the store says of itself.
+    /// Returns counters and health.
     pub fn stats(&self) -> Stats {
         let (health, counts) = (self.link.health(), self.driver.counters());
-        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             runs: count(&counts.runs),
             requests: count(&counts.requests),
             poisoned: count(&counts.poisoned),
             twin_mismatches: count(&counts.mismatches),
             converted: count(&counts.converted),
-            connected: health.connected,
-            reconnects: health.reconnects,
-            breaker_open: health.breaker_open,
-            breaker_opens: health.breaker_opens,
-            timeouts: health.timeouts,
-            lost: health.lost,
-            retried: health.retried,
-            noscript: health.noscript,
-            dropped_late: health.dropped_late,
             rejected: health.rejected.saturating_add(count(&counts.turned_away)),
+            ..health
         }
     }
 
-    /// What is told of these requests, none of which is without charges, as far as it is taken.
+    /// Submits requests, each of which has charges, and passes their answers to `take`.
     async fn submit<T>(
         &self,
         requests: &[Request<'_>],
@@ -151,7 +144,7 @@ impl RedisStore {
         });
         let told = told.await;
         if handle.is_none() {
-            // Whoever asks again and again must not keep its thread from everything else.
+            // A caller that retries at once must not keep its thread from everything else.
             consume_budget().await;
         }
         told
@@ -188,7 +181,7 @@ impl Store for RedisStore {
         if request.charges().is_empty() {
             return Ok(passes());
         }
-        let first = |told: &mut [PendingAnswer]| told.first_mut().map(mem::take);
+        let first = |answers: &mut [PendingAnswer]| answers.first_mut().map(mem::take);
         let told = self.submit(slice::from_ref(request), first).await?;
         told.and_then(|told| told.answer(request)).ok_or_else(unsaid)
     }
@@ -229,8 +222,8 @@ impl RedisStore {
     }
 }
 
-/// How many of these fit into one run. Larger batches go in parts, one after the other, so that
-/// order holds.
+/// Returns how many of these requests fit into one batch. Larger calls go in parts, one after the
+/// other, to keep their order.
 fn fitting(requests: &[Request<'_>]) -> usize {
     let mut charges = 0_usize;
     let fits = |request: &&Request<'_>| {
@@ -260,8 +253,8 @@ impl RedisStore {
     }
 }
 
-fn all(told: &mut [PendingAnswer]) -> Vec<PendingAnswer> {
-    told.iter_mut().map(mem::take).collect()
+fn all(answers: &mut [PendingAnswer]) -> Vec<PendingAnswer> {
+    answers.iter_mut().map(mem::take).collect()
 }
 
 fn answers(requests: &[Request<'_>], told: Vec<PendingAnswer>) -> Result<Vec<Answer>, StoreError> {
@@ -272,7 +265,7 @@ fn answers(requests: &[Request<'_>], told: Vec<PendingAnswer>) -> Result<Vec<Ans
     Ok(answers)
 }
 
-/// A request without charges passes, and concerns no counter.
+/// The answer to a request without charges: it passes.
 fn passes() -> Answer {
     Answer {
         verdict: Verdict::Allow,
@@ -282,7 +275,7 @@ fn passes() -> Answer {
     }
 }
 
-/// The driver answers every request, or says why not.
+/// The error for a missing answer. The driver answers every request, or says why not.
 fn unsaid() -> StoreError {
     StoreError::new(StoreErrorKind::Timeout)
 }

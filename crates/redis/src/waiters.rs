@@ -1,13 +1,13 @@
-//! Those who wait for one batch, and what they are answers.
+//! The callers that wait for one batch, and the delivery of their answers.
 //!
-//! They share one piece of memory, which each locks twice: to take its waiter and to take its answer.
-//! The [`Waiters`] is the driver's side of it, a [`WaiterHandle`] a caller's.
+//! They share one list, which each caller locks twice: to join and to take its answer. [`Waiters`] is
+//! the driver's side, a [`WaiterHandle`] a caller's.
 //!
-//! A waker is never dropped under the lock: it may be the last that holds a task, and with it somebody
-//! else's handle of the same list.
+//! A waker is never dropped under the lock. It may be the last owner of a task, and with it of another
+//! caller's handle on the same list.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use tollgate_core::{StoreError, StoreErrorKind};
@@ -15,57 +15,48 @@ use tollgate_core::{StoreError, StoreErrorKind};
 use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::error::Cause;
-
-#[derive(Debug, Default)]
-struct SharedWaitList(Mutex<WaitList>);
+use crate::sync::lock;
 
 #[derive(Debug, Default)]
 struct WaitList {
     waiters: Vec<Waiter>,
-    /// Requests of all of them.
+    /// Number of requests of all waiters.
     requests: usize,
     /// Seats whose callers gave up.
     given_up: usize,
-    /// What was answers, by the place of each request; empty before.
+    /// Answers by the place of each request; empty until something is delivered.
     answers: Vec<PendingAnswer>,
-    /// Why those who failed did.
+    /// The reason for `Failed` and `PartlyCharged`.
     error: Option<StoreError>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     waker: Option<Waker>,
-    /// Its requests, by their places.
+    /// Its requests are the places `first..first + requests`.
     first: usize,
     requests: usize,
     state: WaiterState,
 }
 
-/// How it state with a caller.
+/// The state of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaiterState {
     Waiting,
-    /// Nobody listens any more.
+    /// The caller dropped its handle.
     GaveUp,
-    /// Its time had run out before it could depart.
+    /// The deadline was too near to send the requests.
     Expired,
-    /// Its answers are there.
+    /// The answers can be taken.
     Answered,
-    /// There is an error, and no answer.
+    /// The batch failed before any answer.
     Failed,
-    /// There is an error, and answers to some of its requests.
+    /// The batch failed after some of its requests were answered.
     PartlyCharged,
 }
 
-impl SharedWaitList {
-    fn lock(&self) -> MutexGuard<'_, WaitList> {
-        // Nothing panics while it is held; if something did, the list is whole all the same.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl WaitList {
-    /// Says how it state with those who wait and of whom this holds; whom to wake.
+    /// Sets the state of those waiting for whom `state` returns one. Returns the wakers to wake.
     fn settle(
         &mut self,
         mut state: impl FnMut(&Waiter, usize) -> Option<WaiterState>,
@@ -87,22 +78,22 @@ fn wake(wakers: Vec<Waker>) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// A caller's place. Dropping it before its time is giving up.
+/// A caller's side of a wait. Dropping it early gives up.
 #[derive(Debug)]
 pub(crate) struct WaiterHandle {
-    list: Arc<SharedWaitList>,
+    list: Arc<Mutex<WaitList>>,
     waiter: usize,
     taken: bool,
 }
 
 impl WaiterHandle {
-    /// What is answers of each request, once something is, as far as it is taken: only once.
+    /// Passes the answers to `take` once they are there. They can be taken once.
     pub(crate) fn poll<T>(
         &mut self,
         context: &Context<'_>,
         take: impl FnOnce(&mut [PendingAnswer]) -> T,
     ) -> Poll<Result<T, StoreError>> {
-        let mut list = self.list.lock();
+        let mut list = lock(&self.list);
         let WaitList { waiters, answers, error, .. } = &mut *list;
         let Some(waiter) = waiters.get_mut(self.waiter) else {
             return Poll::Ready(Err(StoreError::new(StoreErrorKind::Timeout)));
@@ -138,7 +129,7 @@ impl Drop for WaiterHandle {
         if self.taken {
             return;
         }
-        let mut list = self.list.lock();
+        let mut list = lock(&self.list);
         let waker = match list.waiters.get_mut(self.waiter) {
             Some(waiter) if waiter.state == WaiterState::Waiting => {
                 waiter.state = WaiterState::GaveUp;
@@ -154,14 +145,14 @@ impl Drop for WaiterHandle {
     }
 }
 
-/// Seats callers, and tells them. Should it be dropped before all are answers, they are answers that.
+/// The driver's side of the wait for one batch. Dropping it fails every caller that still waits.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Arc<SharedWaitList>);
+pub(crate) struct Waiters(Arc<Mutex<WaitList>>);
 
 impl Waiters {
-    /// Seats a caller with so many requests.
+    /// Adds a caller with this many requests.
     pub(crate) fn add(&self, requests: usize, waker: Waker) -> WaiterHandle {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         let (waiter, first) = (list.waiters.len(), list.requests);
         list.requests = first.saturating_add(requests);
         let (waker, state) = (Some(waker), WaiterState::Waiting);
@@ -170,14 +161,15 @@ impl Waiters {
         WaiterHandle { list: Arc::clone(&self.0), waiter, taken: false }
     }
 
-    /// Leaves behind who gave up, and turns away whose deadline, in the order of the waiters, is before
-    /// `earliest`. Returns for each request whether it live, unless all do.
+    /// Drops callers that gave up, and rejects those whose deadline, in the order of the waiters,
+    /// is before `earliest`. Returns for each request whether it is still live, or `None` if all
+    /// are.
     pub(crate) fn retain_live(
         &self,
         deadlines: &[Instant],
         earliest: Instant,
     ) -> Option<Vec<bool>> {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         let late =
             |waiter: usize| deadlines.get(waiter).is_some_and(|deadline| *deadline < earliest);
         if list.given_up == 0 && !(0..deadlines.len()).any(late) {
@@ -193,15 +185,15 @@ impl Waiters {
         Some(live)
     }
 
-    /// Turns everybody away, uncharged.
+    /// Rejects every caller, uncharged.
     pub(crate) fn reject_all(&self) {
-        let wakers = self.0.lock().settle(|_, _| Some(WaiterState::Expired));
+        let wakers = lock(&self.0).settle(|_, _| Some(WaiterState::Expired));
         wake(wakers);
     }
 
-    /// Tells those of whose requests none is open.
+    /// Delivers the answers of every caller that has no undecided request.
     pub(crate) fn deliver(&self, answers: &mut Vec<PendingAnswer>) {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         if !answers.iter().any(PendingAnswer::is_undecided) {
             list.answers = mem::take(answers);
             let wakers = list.settle(|_, _| Some(WaiterState::Answered));
@@ -224,9 +216,9 @@ impl Waiters {
         wake(wakers);
     }
 
-    /// Tells all who still wait that there will be no answer, given what is answers by now.
+    /// Fails every caller that still waits. `answers` tells which were partly charged.
     pub(crate) fn fail(&self, error: StoreError, answers: &[PendingAnswer]) {
-        let mut list = self.0.lock();
+        let mut list = lock(&self.0);
         list.error = Some(error);
         let wakers = list.settle(|waiter, _| {
             let own = answers.get(waiter.first..waiter.first.saturating_add(waiter.requests));
@@ -240,7 +232,7 @@ impl Waiters {
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        let wakers = self.0.lock().settle(|_, _| Some(WaiterState::Failed));
+        let wakers = lock(&self.0).settle(|_, _| Some(WaiterState::Failed));
         wake(wakers);
     }
 }
@@ -267,7 +259,7 @@ mod tests {
         places.iter().map(passed).collect()
     }
 
-    /// When each was decided, 0 for what is open; what kind of error; or nothing yet.
+    /// The time of each decision, 0 if undecided; the kind of error; or `None` while waiting.
     fn hear(handle: &mut WaiterHandle) -> Option<Result<Vec<u64>, StoreErrorKind>> {
         let when = |answers: &mut PendingAnswer| match mem::take(answers) {
             PendingAnswer::BucketTake(_, at) => at.as_micros(),

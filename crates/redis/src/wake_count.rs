@@ -1,4 +1,4 @@
-//! For tests: counts how often somebody is woken.
+//! Counts wake-ups, for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ impl Wake for WakeCount {
 }
 
 impl WakeCount {
-    /// How often it take since this was asked last.
+    /// Returns the number of wake-ups since the last call.
     pub(crate) fn take(&self) -> usize {
         self.0.swap(0, Ordering::Relaxed)
     }

@@ -205,11 +205,11 @@ fn listen(
     name: &LockName,
 ) -> (tollgate_redis::ReleaseSubscription, Receiver<LockName>) {
     let (tell, told) = channel();
-    let ear =
+    let subscription =
         subject.runtime.block_on(subject.store.subscribe(name, Arc::new(Told(tell)))).unwrap();
-    // The bell rings once when the connection is made; whoever listens asks again anyway.
+    // The listener is notified once when the connection is made; whoever listens asks again anyway.
     while told.recv_timeout(Duration::from_millis(50)).is_ok() {}
-    (ear, told)
+    (subscription, told)
 }
 
 const SOON: Duration = Duration::from_secs(30);
@@ -414,7 +414,7 @@ fn holders_are_listed_with_what_they_say_of_themselves() {
 fn the_number_of_listening_processes_is_told() {
     let subject = Redis::start();
     let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 9));
-    let (ear, told) = listen(&subject, &name);
+    let (subscription, told) = listen(&subject, &name);
     let (second, _) = listen(&subject, &name);
     granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 1)));
     let waiting =
@@ -425,7 +425,7 @@ fn the_number_of_listening_processes_is_told() {
     assert_eq!(told.recv_timeout(SOON).unwrap(), name, "a forced release wakes as well");
 
     granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 2)));
-    drop((ear, second));
+    drop((subscription, second));
     subject.runtime.block_on(until("nobody listens", || waiting_now(&subject.server) == 0));
 }
 
@@ -468,7 +468,7 @@ fn a_channel_that_may_not_be_heard_silences_no_other() {
             refused = subject.store.subscribe(&forbidden, Arc::<Told>::clone(&bell)) => {
                 panic!("answered before the one that is heard: {refused:?}")
             }
-            ear = subject.store.subscribe(&name, Arc::<Told>::clone(&bell)) => ear.unwrap(),
+            subscription = subject.store.subscribe(&name, Arc::<Told>::clone(&bell)) => subscription.unwrap(),
         }
     });
 

@@ -1,4 +1,4 @@
-//! What each caller is answers, from the reply of the script.
+//! Answers to callers, from the reply of the script.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,16 +15,15 @@ use super::{Batch, BatchCounts, Conversion, MalformedReply};
 use crate::layout::{self, Carry};
 use crate::link::Reply;
 
-/// What a caller is answers of one request, in as few words as will do: what follows from them it works
-/// out itself, on its own thread.
+/// The answer to one request, as small as possible. The caller works out the rest on its own thread.
 #[derive(Debug, Default)]
 pub(crate) enum PendingAnswer {
-    /// Nothing yet.
+    /// Not decided yet.
     #[default]
     Undecided,
-    /// What became of a taken take from a bucket, and when.
+    /// A take from a bucket without patience: its result and time.
     BucketTake(ImmediateTake, Timestamp),
-    /// All of it.
+    /// The whole answer.
     Complete(Box<Answer>),
 }
 
@@ -33,7 +32,7 @@ impl PendingAnswer {
         matches!(self, Self::Undecided)
     }
 
-    /// The answer to this request, if there is one.
+    /// Returns the answer to this request, if it was decided.
     pub(crate) fn answer(self, request: &Request<'_>) -> Option<Answer> {
         match (self, request.charges()) {
             (Self::Complete(answer), _) => Some(*answer),
@@ -55,8 +54,8 @@ fn bucket_answer(plan: &BucketPlan, taken: ImmediateTake, cost: u64, at: Timesta
 }
 
 impl Batch {
-    /// Answers what the script decided, at the place of each request; the rest stays in the batch, to
-    /// be sent again.
+    /// Stores the answers of decided requests at their places. The others stay in the batch, to be
+    /// sent again.
     pub(crate) fn answer(
         &mut self,
         reply: &Reply,
@@ -108,9 +107,9 @@ impl Batch {
         Ok(counts)
     }
 
-    /// The same for takes from buckets of one charge each, where nothing else is in play: they need no
-    /// counters of the core, only its arithmetic. Returns how often Lua and Rust disagreed; `None`, and
-    /// nothing answers that will not be answers again, if something else is in play.
+    /// The same for a batch of takes from buckets, one charge a request. It needs only the
+    /// arithmetic of core, no counters. Returns the number of disagreements between Lua and Rust,
+    /// or `None` if something else is in play: fall back, partial answers will be overwritten.
     fn answer_bucket_takes(
         &self,
         outcomes: &[u8],
@@ -123,7 +122,7 @@ impl Batch {
             return None;
         }
         let mut mismatches = 0_u64;
-        // Of each key, once it was looked at: the kind of its limit, and its arrival time.
+        // Of each key that was looked at: the kind of its limit, and its arrival time.
         let mut arrivals = vec![(0, Span::ZERO); buffer.strings.len()];
         let mut known = None;
         for (request, (item, outcome)) in buffer.items.iter().zip(outcomes).enumerate() {
@@ -141,7 +140,7 @@ impl Batch {
             let key = buffer.key(item);
             let (under, arrival) = arrivals.get_mut(usize::from(key).wrapping_sub(1))?;
             if *under == 0 {
-                // What is absent has been full since the epoch.
+                // An absent bucket has been full since the epoch.
                 if let Some(value) = prior.of(key) {
                     *arrival = layout::read_arrival(plan, value.strip_prefix(&**tag)?)?;
                 }
@@ -167,7 +166,7 @@ impl Batch {
         Some(mismatches)
     }
 
-    /// Keeps these requests alone, each made decidable.
+    /// Keeps only these requests, each made decidable.
     fn keep(&mut self, left: &[usize], replay: &DecisionReplay<'_>, counts: &mut BatchCounts) {
         self.conversions.clear();
         let places = left.iter().map(|request| self.place(*request)).collect();
@@ -179,9 +178,9 @@ impl Batch {
         self.places = places;
     }
 
-    /// Makes an undecided request decidable: under a newer limit that its counter is under, or by
-    /// converting the counter. Only the first request on a counter may convert it; `under` tells
-    /// the limit that it is under then, by its name.
+    /// Makes an undecided request decidable: under the newer limit of its counter, or by converting
+    /// the counter. Only the first request on a counter may convert it. `under` holds the limit
+    /// that each counter is under then, by the number of its name.
     fn prepare(
         &mut self,
         buffer: &BatchBuffer,
@@ -196,7 +195,8 @@ impl Batch {
             if let Entry::Vacant(unknown) = under.entry(key) {
                 let found = replay.prior.of(key);
                 let Some(found) = found.filter(|found| !found.is_empty()) else {
-                    // Of a log under the limit that judges this charge nothing is said: stay.
+                    // Nothing is said of a log under the limit that judges this
+                    // charge: keep that limit.
                     let stays = charge_ref.is_log() && found.is_none();
                     self.buffer.add(if stays { charge_ref } else { charge_ref.judged_by(None) });
                     continue;
@@ -210,8 +210,8 @@ impl Batch {
         self.buffer.end();
     }
 
-    /// Converts what was found for this charge, unless it is under a newer limit; the limit that
-    /// it is under then.
+    /// Converts the value found for this charge, unless it is under a newer limit. Returns the
+    /// limit that the counter is under then.
     fn adapt(
         &mut self,
         charge_ref: &ChargeRef<'_>,
@@ -226,7 +226,8 @@ impl Batch {
         let new = match read(&limit, found) {
             Some(counter) => {
                 let under = *counter.under();
-                // What is idle is absent, and absent counters come under any limit.
+                // An idle counter counts as absent, and an absent one comes under any
+                // limit.
                 let idle = under.idle_at(counter.state()).is_some_and(|idle| idle <= now);
                 if !idle && stays(&under, &limit) {
                     return under;
@@ -244,8 +245,8 @@ impl Batch {
         limit
     }
 
-    /// The same for a log, of which only its tag and its newest moment are known. Lua carries it
-    /// over, as it may be too long to be sent.
+    /// The same for a log, of which only the tag and the newest moment are known. Lua converts it,
+    /// as it may be too long to send.
     fn adapt_log(
         &mut self,
         charge_ref: &ChargeRef<'_>,
@@ -291,12 +292,12 @@ impl Batch {
     }
 }
 
-/// Whether a counter under one limit is judged by that, and not converted, for a charge of another.
+/// Returns whether a counter keeps its limit, instead of being converted, for a charge under another.
 fn stays(under: &Limit, limit: &Limit) -> bool {
     under.revision() > limit.revision() || under.counts_like(limit)
 }
 
-/// The answer, corrected to what was charged should Lua and Rust ever disagree.
+/// Corrects the answer to what was charged, should Lua and Rust ever disagree.
 fn as_charged(answer: Answer, passed: bool) -> Answer {
     if answer.passes() == passed {
         return answer;
@@ -309,14 +310,14 @@ fn as_charged(answer: Answer, passed: bool) -> Answer {
     Answer { verdict, refused_by: (!passed).then_some(0), ..answer }
 }
 
-/// A counter under another limit of the same algorithm.
+/// Reads a counter under another limit of the same algorithm.
 fn read(limit: &Limit, found: &[u8]) -> Option<Counter> {
     let (under, state) = layout::read_tag(found)?;
     let state = layout::decode(&under, state)?;
     (under.code() == limit.code()).then(|| Counter::new(state, &under))
 }
 
-/// The tag and the newest moment of a log that was found under another limit.
+/// Splits what is known of a log under another limit into its tag and its newest moment.
 fn split_log(found: &[u8]) -> (&[u8], Option<Timestamp>) {
     let (length, rest) =
         found.split_first().map_or((0, found), |(n, rest)| (usize::from(*n), rest));
@@ -325,7 +326,7 @@ fn split_log(found: &[u8]) -> (&[u8], Option<Timestamp>) {
     (tag, newest.map(Timestamp::from_micros))
 }
 
-/// What a counter means under this limit, as it is stored; nothing if it is absent then.
+/// Converts a counter to this limit, as it is stored; empty if it is absent then.
 fn converted(mut counter: Counter, limit: &Limit, now: Timestamp) -> Vec<u8> {
     counter.settle(limit, now);
     let mut out = Vec::new();

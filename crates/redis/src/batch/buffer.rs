@@ -1,8 +1,7 @@
-//! The requests of a batch, as data: what callers leave behind when they begin to wait.
+//! The batch buffer: the requests of a batch as data, written by the callers before they wait.
 //!
-//! Every name, limit and set of terms is there once; a charge is four numbers. So a request costs
-//! a few bytes in memory that is there already, and not an allocation that one thread makes and
-//! another frees.
+//! Every name, limit and set of terms is stored once; a charge is four numbers. So a request costs a
+//! few bytes in memory that exists already, not an allocation that one thread makes and another frees.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -21,31 +20,31 @@ pub(crate) struct BatchBuffer {
     pub(super) strings: NameTable,
     pub(super) logs: NameTable,
     limits: Vec<LimitEntry>,
-    /// The limits that differ from those before in what they count: those that are sent.
+    /// Numbers of the limits that are sent: one for each distinct tag.
     pub(super) kinds: Vec<u16>,
     limit_numbers: HashMap<Limit, u16, RandomState>,
     kind_numbers: HashMap<LimitByTag, u16, RandomState>,
     pub(super) terms: Vec<Terms>,
     term_numbers: HashMap<Terms, u16, RandomState>,
     pub(super) items: Vec<PackedCharge>,
-    /// Where the charges of each request end.
+    /// The end of each request's charges in `items`.
     ends: Vec<u32>,
-    /// Whether each request has one charge.
+    /// Every request has one charge.
     pub(super) one_charge_each: bool,
-    /// Whether all may be decided by `lua/plain.lua`.
+    /// Every charge takes from a bucket, without patience.
     pub(super) bucket_takes: bool,
-    /// Whether all may be decided by `lua/windows.lua`.
-    pub(super) window_takes: bool,
+    /// Every charge is one that `lua/takes.lua` decides.
+    pub(super) takes: bool,
 }
 
-/// A limit, and which of `kinds` it counts like, from 1 on.
+/// A limit, and the number, from 1 on, of its kind.
 #[derive(Clone, Copy, Debug)]
 struct LimitEntry {
     limit: Limit,
     kind: u16,
 }
 
-/// A limit, equal to whatever has the same tag.
+/// A limit that equals every limit with the same tag.
 #[derive(Clone, Copy, Debug)]
 struct LimitByTag(Limit);
 
@@ -63,7 +62,7 @@ impl Hash for LimitByTag {
     }
 }
 
-/// What distinguishes one charge's terms from another's.
+/// The terms of a charge: operation, patience, and the limit that judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Terms {
     /// The number of the limit that judges.
@@ -71,11 +70,11 @@ pub(super) struct Terms {
     pub(super) kind: u16,
     pub(super) op: Op,
     pub(super) patience_us: u64,
-    /// Judged by another limit than its own.
+    /// The limit that judges is not the charge's own.
     pub(super) borrowed: bool,
 }
 
-/// A charge: the numbers, from 1 on, of its name among its like, of its terms and of its own limit.
+/// A charge as numbers, each from 1 on: its name among strings or logs, its terms, its own limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedCharge {
     key: u16,
@@ -84,19 +83,19 @@ pub(super) struct PackedCharge {
     pub(super) need: Need,
 }
 
-/// A charge with what its numbers stand for.
+/// A charge reference: a charge with the values its numbers stand for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeRef<'c> {
     /// The counter's name in Redis.
     pub(super) label: NameParts<'c>,
-    /// The limit it names.
+    /// The charge's own limit.
     pub(super) limit: &'c Limit,
     /// The limit that judges it.
     pub(super) judge: &'c Limit,
     pub(super) op: Op,
     pub(super) patience_us: u64,
     pub(super) need: Need,
-    /// Whether a newer limit, that the counter was found under, judges instead.
+    /// A newer limit, which the counter was found under, judges.
     pub(super) borrowed: bool,
 }
 
@@ -115,13 +114,13 @@ impl Default for BatchBuffer {
             ends: Vec::new(),
             one_charge_each: true,
             bucket_takes: true,
-            window_takes: true,
+            takes: true,
         }
     }
 }
 
 impl BatchBuffer {
-    /// Forgets all, but keeps the memory.
+    /// Empties the buffer and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.strings.clear();
         self.logs.clear();
@@ -133,15 +132,15 @@ impl BatchBuffer {
         self.term_numbers.clear();
         self.items.clear();
         self.ends.clear();
-        (self.one_charge_each, self.bucket_takes, self.window_takes) = (true, true, true);
+        (self.one_charge_each, self.bucket_takes, self.takes) = (true, true, true);
     }
 
-    /// How many requests there are.
+    /// Returns the number of requests.
     pub(crate) const fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// How many charges, the measure of a batch.
+    /// Returns the number of charges, the measure of a batch.
     pub(crate) const fn charges(&self) -> usize {
         self.items.len()
     }
@@ -167,14 +166,14 @@ impl BatchBuffer {
     /// Adds a charge to the request that comes next.
     pub(super) fn add(&mut self, charge_ref: ChargeRef<'_>) {
         let key = if charge_ref.is_log() {
-            (self.bucket_takes, self.window_takes) = (false, false);
+            (self.bucket_takes, self.takes) = (false, false);
             self.logs.number(charge_ref.label)
         } else {
             self.strings.number(charge_ref.label)
         };
         let (limit, term) = self.term(&charge_ref);
         if charge_ref.need != Need::Must {
-            (self.bucket_takes, self.window_takes) = (false, false);
+            (self.bucket_takes, self.takes) = (false, false);
         }
         self.items.push(PackedCharge { key, term, limit, need: charge_ref.need });
     }
@@ -187,7 +186,8 @@ impl BatchBuffer {
         self.ends.push(end);
     }
 
-    /// The numbers of its own limit and of its terms: nearly always those of the charge before.
+    /// Returns the numbers of the charge's limit and terms, nearly always those of the charge
+    /// before.
     fn term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
         if let Some(last) = self.items.last()
             && let Some(terms) = self.terms.get(usize::from(last.term).wrapping_sub(1))
@@ -215,7 +215,7 @@ impl BatchBuffer {
         if term == next {
             self.terms.push(terms);
             self.bucket_takes &= charge_ref.takes_from(layout::takes_from_bucket);
-            self.window_takes &= charge_ref.takes_from(layout::takes_from_window);
+            self.takes &= charge_ref.takes_from(layout::takes_from_bucket_or_window);
         }
         (limit, term)
     }
@@ -235,13 +235,13 @@ impl BatchBuffer {
         number
     }
 
-    /// The limit that stands for those of a kind.
+    /// Returns the limit that stands for a kind.
     pub(super) fn of_kind(&self, number: u16) -> Option<&Limit> {
         let known = self.limits.get(usize::from(number).wrapping_sub(1))?;
         Some(&known.limit)
     }
 
-    /// The number of a charge's key: logs come after all strings.
+    /// Returns the number of a charge's key: logs come after all strings.
     pub(super) fn key(&self, item: &PackedCharge) -> u16 {
         if self.logs.len() > 0 && self.is_log(item) {
             let before = u16::try_from(self.strings.len()).unwrap_or(u16::MAX);
@@ -260,7 +260,7 @@ impl BatchBuffer {
         self.terms.get(usize::from(item.term).wrapping_sub(1))
     }
 
-    /// The charges of a request.
+    /// Returns the charges of a request.
     pub(super) fn items(&self, request: usize) -> &[PackedCharge] {
         let at = |end: &u32| usize::try_from(*end).unwrap_or(usize::MAX);
         let first = request.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, at);
@@ -289,7 +289,7 @@ impl BatchBuffer {
         })
     }
 
-    /// Leaves out some of the requests.
+    /// Keeps the requests for which `keep` holds.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut kept = Self::default();
         for request in (0..self.len()).filter(|request| keep(*request)) {
@@ -299,7 +299,8 @@ impl BatchBuffer {
         *self = kept;
     }
 
-    /// Whether two charges of a request meet on one log: a view of it is not enough then.
+    /// Returns whether two charges of a request meet on one log, so that a view of it is not
+    /// enough.
     pub(super) fn shares_a_log(&self, request: usize) -> bool {
         let items = self.items(request);
         self.logs.len() > 0
@@ -309,7 +310,7 @@ impl BatchBuffer {
             })
     }
 
-    /// The charges of a request as the core knows them. What was a charge once is one still.
+    /// Returns the charges of a request as core's type. Each was one before.
     pub(super) fn as_charges(&self, request: usize) -> SmallVec<[Charge<'_>; 4]> {
         self.charge_refs(request).filter_map(|charge_ref| charge_ref.charge()).collect()
     }
@@ -324,12 +325,13 @@ impl<'c> ChargeRef<'c> {
         is_log(self.limit)
     }
 
-    /// The same charge, judged by another limit than its own.
+    /// Returns the charge, judged by another limit.
     pub(super) fn judged_by(self, judge: Option<&'c Limit>) -> Self {
         Self { judge: judge.unwrap_or(self.limit), borrowed: judge.is_some(), ..self }
     }
 
-    /// Whether it is a take without more ado, at a cost that is this under its limit.
+    /// Returns whether this is a take without patience, under its own limit, of a cost accepted by
+    /// `is`.
     fn takes_from(&self, is: impl Fn(&Limit, u64) -> bool) -> bool {
         match self.op {
             Op::Take(cost) => self.patience_us == 0 && !self.borrowed && is(self.limit, cost),

@@ -1,4 +1,4 @@
-//! The arguments of the script: what `lua/batch.lua` says it reads.
+//! Writes the arguments of the script. `lua/batch.lua` documents them.
 
 use tollgate_core::{Limit, Need, Op};
 
@@ -8,35 +8,32 @@ use super::name_table::NameParts;
 use crate::layout;
 use crate::link::{Call, Keys, ScriptId};
 
-/// The bit of a term's number that puts the charge into the group of which any suffices.
+/// Marks a charge of the group of which any suffices, in the number of its terms.
 const ANY_OF: u16 = 1 << 15;
 
-/// The bit of the number of charges that says that some share a log.
+/// Marks requests in which charges share a log, in the number of charges.
 const SHARES_LOG: u8 = 1 << 7;
 
-/// Before runs of requests of one charge each.
+/// Introduces runs of requests of one charge each.
 const RUNS: u8 = 0;
 
-/// Before a request of several charges that comes several times: above any number of charges.
+/// Introduces a request of several charges that is repeated: above any number of charges.
 const REPEATED: u8 = 127;
 
-/// Before what a batch of equal takes from buckets is about.
-const UNIFORM_TAKES: u8 = 1;
+/// The first byte of a batch that `lua/takes.lua` can decide alone.
+const TAKES: u8 = 1;
 
-/// The first byte of a batch of takes from buckets.
-const BUCKET_TAKES: u8 = 2;
+/// The first byte of a batch that `lua/uniform_takes.lua` tries first.
+const UNIFORM_TAKES: u8 = 2;
 
-/// The first byte of a batch of takes from fixed windows.
-const WINDOW_TAKES: u8 = 3;
-
-/// The most charges that Lua unpacks at once, four numbers each: it has room for 8000.
+/// The most charges that Lua unpacks at once, four numbers each: its stack holds 8000.
 const MAX_AT_ONCE: usize = 1024;
 
-/// The bit of an operation that is judged by another limit than its own.
+/// Marks an operation that is judged by another limit than its own.
 const BORROWED: u8 = 1 << 4;
 
-/// Requests of one charge each on the same terms: on one key several times, or once on each of several
-/// keys that follow each other.
+/// Requests of one charge each on the same terms: several times on one key, or once on each of
+/// consecutive keys.
 #[derive(Clone, Copy)]
 struct Run {
     first: u16,
@@ -46,7 +43,7 @@ struct Run {
 }
 
 impl Run {
-    /// The run with one more request, if that continues it.
+    /// Extends the run by one request, if that continues it.
     fn with(self, key: u16, term: u16) -> Option<Self> {
         let next = self.first.checked_add(self.keys)?;
         if term != self.term {
@@ -67,24 +64,19 @@ impl Run {
     }
 }
 
-/// The call with these arguments, over all keys of the requests.
+/// Returns the call with these arguments, over all keys of the requests.
 pub(super) fn call(buffer: &BatchBuffer, args: Vec<Vec<u8>>) -> Call<'_> {
     let keys = Keys::Of(buffer.strings.strings(), buffer.logs.strings());
     Call { script: ScriptId::Batch, keys, args }
 }
 
-/// The arguments, and the tag of each kind of limit.
+/// Writes the arguments. Returns them and the tag of each kind of limit.
 pub(super) fn write(
     buffer: &BatchBuffer,
     conversions: &[Conversion],
 ) -> (Vec<Vec<u8>>, Vec<Box<[u8]>>) {
     let mut program = Vec::with_capacity(buffer.len().saturating_mul(8).saturating_add(16));
-    let run = one_run(buffer);
-    if let Some(run) = run {
-        program.extend_from_slice(&[RUNS, 1, 0]);
-        run.write(&mut program);
-    }
-    let mut request = if run.is_some() { buffer.len() } else { 0 };
+    let mut request = 0_usize;
     while request < buffer.len() {
         let times = count_equal(buffer, request);
         if times > 1 {
@@ -93,8 +85,7 @@ pub(super) fn write(
             continue;
         }
         let end = request.saturating_add(count_alike(buffer, request));
-        // What is left to `lua/windows.lua` has one form for all.
-        if buffer.items(request).len() > 1 || buffer.window_takes {
+        if buffer.items(request).len() > 1 {
             write_requests(buffer, request..end, &mut program);
         } else {
             write_runs(buffer, request..end, &mut program);
@@ -102,16 +93,13 @@ pub(super) fn write(
         request = end;
     }
     let mut header = Vec::with_capacity(512);
-    let alone = buffer.len() > 0 && conversions.is_empty();
-    let bucket_takes = buffer.bucket_takes && alone;
-    match uniform_take(buffer) {
-        Some((limit, cost)) if bucket_takes => {
+    let takes = buffer.takes && conversions.is_empty();
+    match uniform_take(buffer).filter(|_| takes) {
+        Some((limit, cost)) => {
             header.push(UNIFORM_TAKES);
             layout::pack_uniform_takes(limit, cost, buffer.strings.len(), &mut header);
         }
-        _ if bucket_takes => header.push(BUCKET_TAKES),
-        _ if buffer.window_takes && alone => header.push(WINDOW_TAKES),
-        _ => header.push(0),
+        None => header.push(if takes { TAKES } else { 0 }),
     }
     let tags = write_header(buffer, &mut header);
     let mut args = vec![header, program];
@@ -121,37 +109,24 @@ pub(super) fn write(
     (args, tags)
 }
 
-/// The one run that plain takes are which are all equal: from one key, or once from each of several.
-fn one_run(buffer: &BatchBuffer) -> Option<Run> {
-    let requests = u16::try_from(buffer.len()).ok().filter(|n| usize::from(*n) <= MAX_AT_ONCE)?;
-    if !buffer.bucket_takes || !buffer.one_charge_each || buffer.terms.len() != 1 {
-        return None;
-    }
-    let (keys, times) = match buffer.strings.len() {
-        1 => (1, requests),
-        keys if keys == buffer.len() => (requests, 1),
-        _ => return None,
-    };
-    Some(Run { first: 1, term: 1, keys, times })
-}
-
-/// How many requests from this one on are equal, if they are not answers as runs and share no log.
+/// Returns how many requests from this one on are equal, unless they are written as runs or share a
+/// log.
 fn count_equal(buffer: &BatchBuffer, first: usize) -> usize {
     let runs = buffer.one_charge_each || buffer.items(first).len() < 2;
-    if (runs && !buffer.window_takes) || buffer.shares_a_log(first) {
+    if runs || buffer.shares_a_log(first) {
         return 1;
     }
     let equal = |request: &usize| buffer.items(*request) == buffer.items(first);
     (first..buffer.len()).take(MAX_AT_ONCE).take_while(equal).count().max(1)
 }
 
-/// How many requests from this one on can be written together: each of one charge, or of as many, and no
-/// two of several that are equal.
+/// Returns how many requests from this one on can be written together: each of one charge, or of as
+/// many, and no two of several charges that are equal.
 fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
     let charges = buffer.items(first).len();
     let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
     let left = buffer.len().saturating_sub(first);
-    if buffer.one_charge_each && !buffer.window_takes {
+    if buffer.one_charge_each {
         return left.min(most).max(1);
     }
     let dumps = buffer.shares_a_log(first);
@@ -159,28 +134,23 @@ fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
         let (items, next) = (buffer.items(*request), buffer.items(request.saturating_add(1)));
         let differ = *request == first || dumps || items != next;
         items.len() == charges
-            && ((charges == 1 && !buffer.window_takes)
-                || (buffer.shares_a_log(*request) == dumps && differ))
+            && (charges == 1 || (buffer.shares_a_log(*request) == dumps && differ))
     };
     (first..buffer.len()).take(most).take_while(alike).count().max(1)
 }
 
-/// What requests are about that take the same from each of their keys, once, of those that take from
-/// buckets only.
+/// The limit and the cost of a batch that takes the same from each of its buckets, once.
 fn uniform_take(buffer: &BatchBuffer) -> Option<(&Limit, u64)> {
     let ([kind], [terms]) = (buffer.kinds.as_slice(), buffer.terms.as_slice()) else { return None };
     let limit = buffer.of_kind(*kind)?;
     let Op::Take(cost) = terms.op else { return None };
     let keys = buffer.strings.len();
-    let equal = buffer.one_charge_each
-        && keys == buffer.len()
-        && keys <= MAX_AT_ONCE
-        && layout::is_whole(limit);
-    equal.then_some((limit, cost))
+    let uniform = buffer.bucket_takes && buffer.one_charge_each && keys == buffer.len();
+    (uniform && keys <= MAX_AT_ONCE && layout::is_whole(limit)).then_some((limit, cost))
 }
 
-/// Requests of one charge each. Equal ones that follow each other are one run, and so are those
-/// that ask the same of keys that were not named before.
+/// Writes requests of one charge each. Equal consecutive ones are one run, and so are those that ask
+/// the same of keys not named before.
 fn write_runs(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &mut Vec<u8>) {
     let mut runs = 0_u16;
     let mut last: Option<Run> = None;
@@ -208,7 +178,7 @@ fn write_runs(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &
     }
 }
 
-/// Requests of as many charges each as the first.
+/// Writes requests of as many charges each as the first.
 fn write_requests(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &mut Vec<u8>) {
     let dumps = if buffer.shares_a_log(requests.start) { SHARES_LOG } else { 0 };
     let charges = buffer.items(requests.start).len();
@@ -218,7 +188,7 @@ fn write_requests(buffer: &BatchBuffer, requests: std::ops::Range<usize>, progra
     write_items(buffer, requests.flat_map(|request| buffer.items(request)), program);
 }
 
-/// One request of several charges, so many times.
+/// Writes one request of several charges, to be repeated.
 fn write_repeated(buffer: &BatchBuffer, request: usize, times: usize, program: &mut Vec<u8>) {
     let times = u16::try_from(times).unwrap_or(u16::MAX);
     program.push(REPEATED);
@@ -240,7 +210,7 @@ fn write_items<'c>(
     }
 }
 
-/// The numbers of a charge's key and of its terms.
+/// Returns the numbers of a charge's key and of its terms.
 fn numbers(buffer: &BatchBuffer, item: &PackedCharge) -> (u16, u16) {
     let group = if item.need == Need::AnyOf { ANY_OF } else { 0 };
     (buffer.key(item), item.term | group)

@@ -1,4 +1,4 @@
-//! The counters of a batch, as the core knows them: what Lua decided is decided there once more.
+//! The replay of a batch's decisions: core decides once more what Lua decided.
 
 use smallvec::SmallVec;
 use tollgate_core::state::Log;
@@ -8,10 +8,10 @@ use super::buffer::{BatchBuffer, ChargeRef};
 use super::{Batch, MalformedReply};
 use crate::layout;
 
-/// The bit of a length that tells a excerpt of a log from a dump.
+/// The bit of a length that marks an excerpt of a log; without it, it is a dump.
 const EXCERPT: u32 = 1 << 31;
 
-/// What each key held before, in the order of the call.
+/// The stored value of each key before the run, in the order of the call.
 pub(super) struct PriorValues<'r>(Vec<Option<&'r [u8]>>);
 
 impl<'r> PriorValues<'r> {
@@ -42,13 +42,13 @@ impl<'r> PriorValues<'r> {
         if values.is_empty() { Ok(Self(prior)) } else { Err(MalformedReply) }
     }
 
-    /// Of the key with this number.
+    /// Returns the value of the key with this number.
     pub(super) fn of(&self, number: u16) -> Option<&'r [u8]> {
         self.0.get(usize::from(number).checked_sub(1)?).copied().flatten()
     }
 }
 
-/// The counters of a batch, as its requests change them one after the other.
+/// The counters of a batch, changed by its requests one after the other.
 pub(super) struct DecisionReplay<'r> {
     pub(super) prior: PriorValues<'r>,
     counters: Vec<Counter>,
@@ -91,7 +91,7 @@ impl<'r> DecisionReplay<'r> {
         Ok(Self { prior, counters, views, now })
     }
 
-    /// Decides a request once more, as Lua did.
+    /// Decides a request as Lua did.
     pub(super) fn judge(&mut self, buffer: &BatchBuffer, request: usize) -> Option<Answer> {
         let items = buffer.items(request);
         if let [item] = items
@@ -125,7 +125,7 @@ impl<'r> DecisionReplay<'r> {
         Some(request.judge(&mut self.counters, &targets, self.now))
     }
 
-    /// Takes what was seen of a log for this charge as the log.
+    /// Uses the view of a log for this charge as the log.
     fn see(&mut self, number: usize, charge_ref: &ChargeRef<'_>) -> Option<()> {
         let Plan::SlidingLog(plan) = charge_ref.judge.plan() else { return None };
         let view = layout::read_view(&mut self.views)?;
@@ -136,8 +136,8 @@ impl<'r> DecisionReplay<'r> {
         self.put(number, charge_ref, Log::as_seen(plan, view, cost))
     }
 
-    /// Takes what was seen of a log for all charges of a request, of which this is the first on the
-    /// log, as the log; the core makes of it what the others see.
+    /// Uses the excerpt or dump of a log for all charges of a request, of which this is the first
+    /// on the log. Core derives what the others see.
     fn see_all(
         &mut self,
         number: usize,
@@ -153,7 +153,7 @@ impl<'r> DecisionReplay<'r> {
             return self.put(number, charge_ref, layout::read_dump(seen)?);
         }
         let (log, places) = layout::read_excerpt(seen)?;
-        // Only debits may find more entries than the count, and so have to know how many there are.
+        // Only debits may meet more entries than the count, and must know how many there are.
         let counts =
             buffer.charge_refs(request).any(|charge_ref| matches!(charge_ref.op, Op::Debit { .. }));
         self.put(number, charge_ref, if counts { log.padded(&places) } else { log })

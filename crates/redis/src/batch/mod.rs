@@ -1,13 +1,13 @@
-//! A batch: requests on their way through one run of the script.
+//! A batch of requests sent to Redis in one run of the script.
 //!
-//! [`BatchBuffer`] is the requests as data. [`Batch::call`] writes the script's arguments, [`Batch::answer`]
-//! reads its reply. Lua says who passed and what each counter held before; what each caller is answers
-//! follows from that by the core's own decisions, made once more over the same states at the same
-//! moment. The two can only disagree if a twin is wrong, and that is counted.
+//! [`BatchBuffer`] holds the requests as data. [`Batch::call`] writes the script's arguments,
+//! [`Batch::answer`] reads its reply. Lua says which requests pass and what each counter held before.
+//! Rust then decides the requests again by core's own functions, over the same states at the same
+//! moment: that yields the answers, and checks Lua. A disagreement is a bug, and is counted.
 //!
-//! What is not decided in one run (a counter that was counted under another limit) is decided in
-//! the next: [`Batch::answer`] leaves those requests in the batch, in order, with the conversions
-//! that make them decidable.
+//! A request on a counter that was counted under another limit stays undecided in one run and is
+//! decided in the next: [`Batch::answer`] leaves it in the batch, in order, with the conversion that
+//! makes it decidable.
 
 mod answer;
 mod buffer;
@@ -26,46 +26,47 @@ use crate::link::Call;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     buffer: BatchBuffer,
-    /// The place of each request among those that the batch began with; empty as long as all are there.
+    /// The place of each request among those that the batch began with; empty as long as all are
+    /// there.
     places: Vec<usize>,
     conversions: Vec<Conversion>,
     /// The tag of each kind of limit, as it was sent.
     tags: Vec<Box<[u8]>>,
 }
 
-/// What a counter means under another limit than it was counted under.
+/// A counter and its value under another limit.
 #[derive(Debug)]
 struct Conversion {
     name: Name,
     hash: u32,
-    /// What must still be there.
+    /// The value that must still be stored.
     expected: Vec<u8>,
-    /// What takes its place; empty if nothing does.
+    /// The value that replaces it; empty to delete.
     new: Vec<u8>,
 }
 
-/// What a run of the script says about itself.
+/// Counts of one run of the script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchCounts {
-    /// Stored values that were not ours, each repaired.
+    /// Stored values that were not Tollgate's, each repaired.
     pub(crate) poisoned: u64,
-    /// Requests about which Lua and Rust disagreed.
+    /// Requests that Lua and Rust decided differently.
     pub(crate) mismatches: u64,
-    /// LinkCounters carried over to another limit.
+    /// Counters converted to another limit.
     pub(crate) converted: u64,
 }
 
-/// Why a reply cannot be read.
+/// The reply cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedReply;
 
 impl Batch {
-    /// These requests; each has the place given for it, or its own if none are given.
+    /// Makes a batch of these requests. `places` gives the place of each, unless it is its own.
     pub(crate) fn new(buffer: BatchBuffer, places: Vec<usize>) -> Self {
         Self { buffer, places, ..Self::default() }
     }
 
-    /// Whether every request was answered.
+    /// Returns whether every request was answered.
     pub(crate) const fn is_done(&self) -> bool {
         self.buffer.len() == 0
     }
@@ -74,14 +75,14 @@ impl Batch {
         self.places.get(request).copied().unwrap_or(request)
     }
 
-    /// The arguments of the script's next run.
+    /// Writes the arguments of the next run.
     pub(crate) fn call(&mut self) -> Call<'_> {
         let (args, tags) = call::write(&self.buffer, &self.conversions);
         self.tags = tags;
         call::call(&self.buffer, args)
     }
 
-    /// The memory of the requests, for others.
+    /// Returns the buffer, for its memory.
     pub(crate) fn into_buffer(self) -> BatchBuffer {
         self.buffer
     }

@@ -1,6 +1,6 @@
-//! NameTable of counters in the order they came, each once.
+//! The counters' names of a batch, each once, in the order they came.
 //!
-//! They are kept as they will be sent, so that nothing is left to do when the batch departs.
+//! They are stored as they will be sent, so that nothing is left to do then.
 
 use std::hash::BuildHasher;
 
@@ -10,7 +10,7 @@ use tollgate_core::{Charge, Key};
 use crate::keys::{Name, NamePrefix};
 use crate::link::PackedStrings;
 
-/// What a caller computes of a charge's name before it meets the others.
+/// A name's prefix and hash, computed by the caller before it takes the queue's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashedName {
     head: NamePrefix,
@@ -20,8 +20,8 @@ pub(crate) struct HashedName {
 impl HashedName {
     pub(crate) fn new(partition: Option<&[u8]>, charge: &Charge<'_>, hasher: &RandomState) -> Self {
         let (key, limit) = (charge.key(), charge.limit());
-        // Keys that were chosen to collide do not, as nobody knows the hasher's secret. Few counters
-        // differ in what comes before the key alone.
+        // Keys chosen to collide do not, because the hasher has a secret. Few counters differ
+        // only in what comes before the key.
         let hash = hasher.hash_one(key.as_bytes());
         let hash = u32::try_from(hash >> 32).unwrap_or_default();
         Self { head: NamePrefix::new(partition, key, limit), hash }
@@ -32,7 +32,7 @@ impl HashedName {
     }
 }
 
-/// A name: what comes before its key, the key, and a hash.
+/// The parts of a name: prefix and key, and a hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameParts<'n> {
     pub(super) head: &'n [u8],
@@ -57,11 +57,11 @@ impl NameParts<'_> {
 pub(super) struct NameTable {
     strings: PackedStrings,
     hashes: Vec<u32>,
-    /// Numbers, where their hashes point or behind; 0 where there is none. Never more than half full.
+    /// Numbers at the slot of their hash or after it; 0 in a free slot. Never more than half full.
     slots: Vec<u16>,
 }
 
-/// Slots to begin with: room for a whole load without growing.
+/// Initial slots: room for a full batch.
 const FIRST_SLOTS: usize = 1024;
 
 impl NameTable {
@@ -82,7 +82,7 @@ impl NameTable {
         hash.copied().unwrap_or_default()
     }
 
-    /// Forgets all, but keeps the memory.
+    /// Empties the table and keeps its memory.
     pub(super) fn clear(&mut self) {
         if self.len() > 0 {
             self.slots.fill(0);
@@ -91,7 +91,7 @@ impl NameTable {
         self.hashes.clear();
     }
 
-    /// The number of a name, which is added unless it is there.
+    /// Returns the number of a name, and adds it if it is new.
     #[inline]
     pub(super) fn number(&mut self, label: NameParts<'_>) -> u16 {
         if self.len().saturating_mul(2) >= self.slots.len() {
@@ -111,12 +111,12 @@ impl NameTable {
         }
     }
 
-    /// The number of a name, if it is there.
+    /// Returns the number of a known name.
     pub(super) fn find(&self, label: NameParts<'_>) -> Option<u16> {
         self.seek(label).ok()
     }
 
-    /// The number of a name, or the slot for it.
+    /// Returns the number of a name, or the slot for it.
     fn seek(&self, label: NameParts<'_>) -> Result<u16, usize> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut slot = usize::try_from(label.hash).unwrap_or(0) & mask;

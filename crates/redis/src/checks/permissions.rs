@@ -1,10 +1,10 @@
-//! Whether the user may do what the scripts do: by doing it, to two keys of the check's own.
+//! The check of permissions: tries the commands of the scripts on two keys of its own.
 //!
-//! `ACL DRYRUN` would tell without doing, but is a right that such a user does not have.
+//! `ACL DRYRUN` would need no trial, but such a user may not run it.
 //!
-//! What locks need is looked at only where it was said that there are any. Their commands are tried on
-//! keys of the check's own as well; of the keys and channels of locks one is touched that nobody uses.
-//! `SUBSCRIBE` is not tried, as it would change what the connection is for.
+//! The permissions of locks are checked only where [`Config::locks`] says that locks are used. Their
+//! commands are tried on the check's own keys; of the keys and channels of locks, one that nobody uses
+//! is touched. `SUBSCRIBE` is not tried, as it would turn the connection into a subscriber.
 
 use super::Warning;
 use crate::config::Config;
@@ -47,11 +47,11 @@ const USED_BY_LOCKS: &[&str] = &[
     "publish $3 0",
     "pubsub numsub $3",
 ];
-/// What of the scripts for limits those for locks use too.
+/// Commands of the scripts for limits that those for locks use too.
 const SHARED: &[&str] = &["time", "set", "get", "mget", "pexpire", "unlink"];
-/// What locks use outside of scripts.
+/// Commands that locks use outside of scripts.
 const LOCK_LINK: &[&str] = &["subscribe", "unsubscribe", "wait"];
-/// What the link itself uses.
+/// Commands that the link itself uses.
 const LINK: &[&str] = &["ping", "eval", "evalsha", "info"];
 
 const SCRIPT: &str = include_str!("permissions.lua");
@@ -99,7 +99,7 @@ async fn look_for_locks(
 const CHANNEL: &str = "redisson_lock__channel";
 const RELEASE_RECORD: &str = "redisson_unlock_latch";
 
-/// Two keys that nobody else has.
+/// Returns two keys that nobody else has.
 fn own_keys(tag: u64) -> [String; 2] {
     [1, 2].map(|number| format!("tg:{{check}}:{tag:x}:{number}"))
 }
@@ -120,7 +120,7 @@ struct PermissionProbe {
 }
 
 impl PermissionProbe {
-    /// Takes what the script says.
+    /// Notes the reply of the script.
     fn note_all(&mut self, answer: &Value) {
         let Value::Array(failed) = answer else { return self.note("eval", answer) };
         for pair in failed.chunks_exact(2) {
@@ -137,11 +137,12 @@ impl PermissionProbe {
         }
     }
 
-    /// Redis words it differently in 6.2, 7.0 and since, and inside a script or not.
+    /// Notes an error. Redis words it differently in 6.2, 7.0 and since, and inside a script or
+    /// not.
     fn note_error(&mut self, command: &str, error: &str) {
         let says = |part| error.contains(part);
         if says("NOSCRIPT") {
-            // It may run scripts, which is all that was asked.
+            // The user may run scripts, which is all that was tried.
         } else if says("can't access at least one of the keys")
             || says("to access a key")
             || says("to access one of the keys")
@@ -159,7 +160,7 @@ impl PermissionProbe {
                 self.commands.push(command);
             }
         } else {
-            // A replica or a full memory refuses some of this to everybody.
+            // A replica or a full memory refuses some commands to everybody.
             self.other.get_or_insert_with(|| error.to_owned());
         }
     }
@@ -186,14 +187,14 @@ impl PermissionProbe {
     }
 }
 
-/// The line that creates a user who may do this and nothing else.
+/// Returns the ACL line of a user who may do this and nothing else.
 fn acl(config: &Config) -> String {
     let (keys, channels) = ("~tg:*", "");
     acl_line(config, keys, channels, LINK.iter().chain(USED).copied())
 }
 
-/// The line that creates a user who may have locks and nothing else. Scripts name the channel among
-/// their keys, as Redisson's do, so that it is in the same slot: it must be allowed as a key, too.
+/// Returns the ACL line of a user who may use locks and nothing else. Scripts name the channel among
+/// their keys, as Redisson's do, to keep it in the same slot: it must be allowed as a key, too.
 fn lock_acl(config: &Config) -> String {
     let names = config.locks.as_deref().unwrap_or("*");
     let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{RELEASE_RECORD}:* ~{CHANNEL}:*");
@@ -262,7 +263,7 @@ mod tests {
     fn every_command_of_the_locks_is_tried() {
         let steps = crate::script::Step::ALL.iter();
         let mut used: Vec<String> = steps.flat_map(|step| called(step.text())).collect();
-        // By which a script publishes it is told, and the link removes release records.
+        // `publish` is an argument of a script, and the link removes release records.
         used.extend(["publish", "unlink"].map(str::to_owned));
         used.sort();
         used.dedup();

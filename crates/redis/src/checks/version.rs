@@ -1,4 +1,4 @@
-//! ScriptId server it is, and what is known of that version.
+//! The server's product and version, and what is known of that version.
 
 use std::fmt;
 
@@ -30,8 +30,8 @@ pub(super) struct Server {
 enum Product {
     Redis,
     Valkey,
-    /// It speaks like Redis and gives Redis's version as the one it is compatible with. What holes its
-    /// own interpreter has is not for us to say.
+    /// A server that is compatible with Redis and gives the version it is compatible with. The
+    /// vulnerabilities of its own interpreter are not ours to judge.
     Other,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// Up to three numbers; what follows them, such as `-rc1`, is passed over.
+/// Parses up to three numbers; anything after them, such as `-rc1`, is ignored.
 fn parse(text: &str) -> Option<Version> {
     let mut version = [0; 3];
     let numbers = text.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());

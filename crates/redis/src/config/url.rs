@@ -35,11 +35,11 @@ pub(super) fn parse(text: &str) -> Result<Parts, ConnectError> {
             over_tcp(&url, |host, port| Address::Tls { host, port })
         }
         "rediss" | "valkeys" => Err(ConnectError::settings(
-            "the URL of redis asks for TLS, and this build lacks the feature `tls`",
+            "the URL of redis requires TLS, and this build lacks the feature `tls`",
         )),
         "unix" | "redis+unix" | "valkey+unix" => over_unix(&url),
         _ => Err(ConnectError::settings(
-            "the URL of redis begins with redis://, rediss:// or unix://, and this one does not",
+            "the URL of redis must begin with redis://, rediss:// or unix://",
         )),
     }
 }
@@ -79,7 +79,7 @@ fn over_unix(url: &Url) -> Result<Parts, ConnectError> {
             ("pass", value) => parts.password = Some(value.into_owned()),
             _ => {
                 return Err(ConnectError::settings(
-                    "the query of a unix URL of redis knows db, user and pass, and nothing else",
+                    "the query of a unix URL of redis may only have db, user and pass",
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! Each step in Lua beside its original, turn by turn, on a real server.
+//! Compares each algorithm in Lua with core, turn by turn, on a real server.
 //!
 //! A case is one turn on one state: settle, decide, and apply if it passes. Rust goes first, since
 //! a history hears its answers; then many cases at once are handed to the steps. Who passes, how
@@ -24,7 +24,7 @@ use tollgate_core::{
 };
 use tollgate_harness::{RedisServer, Reply};
 
-use super::{MAX_EXACT, concurrency, sliding_window as window_layout, smooth as smooth_layout};
+use super::{MAX_EXACT, concurrency};
 
 const STEPS: &str = concat!(
     include_str!("../../lua/prelude.lua"),
@@ -66,37 +66,18 @@ return answers
 
 fn pack_plan(plan: &Plan) -> Vec<u8> {
     let mut out = Vec::new();
-    match plan {
-        Plan::SlidingWindow(plan) => window_layout::pack_plan(plan, &mut out),
-        Plan::Smooth(plan) => smooth_layout::pack_plan(plan, &mut out),
-        Plan::Concurrency(plan) => concurrency::pack_plan(plan, &mut out),
-        other => unreachable!("{other:?} has its twin elsewhere"),
-    }
+    super::pack_plan(plan, &mut out);
     out
 }
 
 fn encode(state: &State) -> Vec<u8> {
     let mut out = Vec::new();
-    match state {
-        State::Absent => {}
-        State::SlidingWindow(state) => window_layout::encode(state, &mut out),
-        State::Smooth(state) => smooth_layout::encode(state, &mut out),
-        State::Concurrency(state) => concurrency::encode(state, &mut out),
-        other => unreachable!("{other:?} has its twin elsewhere"),
-    }
+    super::encode(state, &mut out);
     out
 }
 
-fn decode(plan: &Plan, bytes: &[u8]) -> Option<State> {
-    if bytes.is_empty() {
-        return Some(State::Absent);
-    }
-    match plan {
-        Plan::SlidingWindow(plan) => window_layout::decode(plan, bytes).map(State::SlidingWindow),
-        Plan::Smooth(plan) => smooth_layout::decode(plan, bytes).map(State::Smooth),
-        Plan::Concurrency(plan) => concurrency::decode(plan, bytes).map(State::Concurrency),
-        other => unreachable!("{other:?} has its twin elsewhere"),
-    }
+fn decode(limit: &Limit, bytes: &[u8]) -> Option<State> {
+    if bytes.is_empty() { Some(State::Absent) } else { super::decode(limit, bytes) }
 }
 
 /// One turn on one stored state.
@@ -106,7 +87,7 @@ struct Case {
     prior: Vec<u8>,
 }
 
-/// What became of it.
+/// The result of a case.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     /// `None` when refused.
@@ -134,10 +115,10 @@ impl Outcome {
 }
 
 impl Case {
-    /// What core says, and the counter as it is then; `None` for poison.
+    /// Returns core's result and the counter then; `None` for a malformed state.
     fn run(&self) -> Option<(Outcome, Decision, State)> {
         let Turn { limit, op, patience, now } = self.turn;
-        let mut counter = Counter::new(decode(limit.plan(), &self.prior)?, &limit);
+        let mut counter = Counter::new(decode(&limit, &self.prior)?, &limit);
         let key = Key::new("k").expect("a short key");
         // The limit of a charge says what may be asked; the counter's own decides.
         let asked = Limit::new(limit.algorithm(), longest(limit.quota())).unwrap_or(limit);
@@ -241,7 +222,7 @@ fn replay(kind: AlgorithmKind, histories: u64) -> Vec<Case> {
             }
             let case = Case { turn, prior };
             let (outcome, decision, state) = case.run().expect("what was encoded decodes");
-            assert_eq!(decode(turn.limit.plan(), &outcome.state), Some(state));
+            assert_eq!(decode(&turn.limit, &outcome.state), Some(state));
             history.hear(&decision);
             prior = outcome.state;
             cases.push(case);
@@ -283,7 +264,7 @@ fn any_state(plan: &Plan, rng: &mut Rng, now: u64) -> State {
             let written_at = near(rng, 1 << 40);
             State::Concurrency(Holders::restored(written_at, held))
         }
-        other => unreachable!("{other:?} has its twin elsewhere"),
+        other => unreachable!("{other:?} is compared elsewhere"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is stored: a tag that tells the limit, then the state, both in bytes.
+//! The stored form of counters: a tag that identifies the limit, then the state, both in bytes.
 //!
 //! Lua reads and writes states and compares tags; it never looks into one. Rust reads and writes
 //! both: states to answer callers, tags when a counter was counted under another limit. So a state
@@ -27,7 +27,7 @@ pub(crate) use tag::{read_tag, write_tag};
 /// so far.
 pub(crate) const MAX_EXACT: u64 = 1 << 53;
 
-/// The state that these bytes hold under this limit, if they hold one.
+/// Reads a state under this limit.
 pub(crate) fn decode(limit: &Limit, bytes: &[u8]) -> Option<State> {
     match limit.plan() {
         Plan::FixedWindow(_) => fixed_window::decode(bytes).map(State::FixedWindow),
@@ -55,7 +55,7 @@ pub(crate) fn encode(state: &State, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the numbers that the step in Lua computes with.
+/// Writes the numbers that the algorithm's Lua computes with.
 pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
     match plan {
         Plan::FixedWindow(plan) => fixed_window::pack_plan(plan, out),
@@ -69,7 +69,7 @@ pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether takes of this cost can be decided by `lua/plain.lua`.
+/// Returns whether takes of this cost from this limit need only a bucket's arrival time.
 pub(crate) fn takes_from_bucket(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
         Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => cost > 0 && cost <= plan.capacity,
@@ -77,20 +77,20 @@ pub(crate) fn takes_from_bucket(limit: &Limit, cost: u64) -> bool {
     }
 }
 
-/// Whether takes of this cost can be decided by `lua/windows.lua`.
-pub(crate) fn takes_from_window(limit: &Limit, cost: u64) -> bool {
+/// Returns whether `lua/takes.lua` decides takes of this cost from this limit.
+pub(crate) fn takes_from_bucket_or_window(limit: &Limit, cost: u64) -> bool {
     match limit.plan() {
         Plan::FixedWindow(plan) => cost > 0 && cost <= plan.capacity,
-        _ => false,
+        _ => takes_from_bucket(limit, cost),
     }
 }
 
-/// The arrival time of a bucket that holds nothing else, if these bytes are that.
+/// Reads the arrival time of a bucket whose state is nothing else.
 pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
     bucket::read_arrival(plan, bytes)
 }
 
-/// Whether a permit takes whole microseconds.
+/// Returns whether the permits of a bucket take whole microseconds.
 pub(crate) fn is_whole(limit: &Limit) -> bool {
     match limit.plan() {
         Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => plan.rate.denominator().get() == 1,
@@ -98,7 +98,7 @@ pub(crate) fn is_whole(limit: &Limit) -> bool {
     }
 }
 
-/// Writes what a batch of equal takes under such a limit needs to know.
+/// Writes what `lua/uniform_takes.lua` needs to know.
 pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
     let (Plan::TokenBucket(plan) | Plan::LeakyMeter(plan)) = limit.plan() else { return };
     let mut tag = Vec::new();
@@ -114,7 +114,7 @@ pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mu
     double(plan.rate.span(cost).whole, out);
 }
 
-/// Whoever holds nothing.
+/// No holder.
 const NOBODY: Holder = Holder(0);
 
 /// Writes the terms of a charge: the operation, and every number that an operation may have. What

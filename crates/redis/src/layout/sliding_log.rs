@@ -1,4 +1,4 @@
-//! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and crosses the wire as a view
+//! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and is sent as a view
 //! of what one decision needs, as a excerpt of what several do, or, if it is short, as a dump.
 
 use tollgate_core::Timestamp;
@@ -35,8 +35,8 @@ pub(crate) fn read_dump(mut bytes: &[u8]) -> Option<Log> {
     Log::from_entries(base, entries)
 }
 
-/// A log that was excerpted: some of its entries, and their places among all. The decisions for which
-/// Lua excerpted it see it as it is, but for the number of its entries.
+/// Reads an excerpt of a log: some of its entries, and their places among all. The decisions that Lua
+/// made it for see it as the whole log, but for the number of entries.
 pub(crate) fn read_excerpt(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
     let base = take_exact(&mut bytes)?;
     let (mut entries, mut places) = (Vec::new(), Vec::new());
@@ -48,7 +48,7 @@ pub(crate) fn read_excerpt(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
     Some((Log::from_entries(base, entries)?, places))
 }
 
-/// What becomes of a log that was counted under another limit: `log.convert` in Lua.
+/// The conversion of a log that was counted under another limit: `log.convert` in Lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carry {
     /// Nothing is left of it.

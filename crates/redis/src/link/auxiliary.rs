@@ -1,8 +1,8 @@
-//! A connection beside the link, for what is no decision: settings that are looked at now and then, and
-//! messages that say when.
+//! Connections beside the link: for settings that are read now and then, and for messages about
+//! changes.
 //!
-//! Unlike a link it does not come back by itself: whoever asks is told that it has ended, and dials again
-//! when it pleases. It lives on the runtime of its caller.
+//! Unlike a link, such a connection is not made again by itself: calls fail once it has closed, and the
+//! caller connects again. It lives on the caller's runtime.
 
 use std::time::Duration;
 
@@ -14,11 +14,10 @@ use super::command::Script;
 use super::connection::Connection;
 use super::dial::{Dialer, NewConnection};
 use super::resp::{self, Value};
-use super::script_outcome::Refusal;
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
 
-/// A connection of its own, for commands or for messages. It ends when this is dropped.
+/// A connection of its own, for commands or for the messages of a channel. It closes when dropped.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -38,26 +37,26 @@ pub struct AuxiliaryConnection {
     patience: Duration,
 }
 
-/// What Redis says. A status is a text; an error is a [`StoreError`] or, within a list, nothing.
+/// A reply of Redis. A status is a text. An error is a [`StoreError`], or `Nil` within a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisValue {
-    /// Nothing.
+    /// No value.
     Nil,
-    /// A number.
+    /// An integer.
     Number(i64),
-    /// Bytes.
+    /// A string or status, as bytes.
     Text(Vec<u8>),
-    /// Several of these.
+    /// An array.
     List(Vec<Self>),
 }
 
 impl AuxiliaryConnection {
-    /// Connects and logs in, for commands. What has more than `most` bytes is not taken, and ends the
-    /// connection; nothing is waited for longer than `patience`.
+    /// Connects and logs in, for commands. A reply of more than `most` bytes closes the connection.
+    /// A call waits for its reply for `patience`.
     ///
     /// # Errors
     ///
-    /// When there is no connection to be had.
+    /// When no connection can be made.
     pub async fn connect(
         config: &Config,
         most: usize,
@@ -68,12 +67,13 @@ impl AuxiliaryConnection {
         Ok(Self { connection, task, patience })
     }
 
-    /// The same, for the messages of one channel. `on_message` is told each, on the thread of the
-    /// connection, and must not keep it.
+    /// Connects, logs in and subscribes to a channel. `on_message` receives the content of each
+    /// message, on the thread of the connection, and must not block. A message of more than `most`
+    /// bytes closes the connection.
     ///
     /// # Errors
     ///
-    /// When there is no connection to be had, or this user may not on_message that channel.
+    /// When no connection can be made, or this user may not subscribe to the channel.
     pub async fn subscribe(
         config: &Config,
         most: usize,
@@ -91,15 +91,15 @@ impl AuxiliaryConnection {
         })
     }
 
-    /// What Redis says to a command.
+    /// Sends a command and returns the reply.
     ///
     /// # Errors
     ///
-    /// When it refuses, does not answer in time, or the connection ended. Only in the first case it is
-    /// certain that nothing was done.
+    /// When Redis refuses, does not reply in time, or the connection closes. Only a refusal means
+    /// that nothing was done.
     pub async fn command(&self, words: &[&[u8]]) -> Result<RedisValue, StoreError> {
         match self.value(words).await? {
-            Value::Error(error) => Err(Refusal::new(error).into_error()),
+            Value::Error(error) => Err(error.into_error()),
             value => Ok(redis_value(value)),
         }
     }
@@ -122,7 +122,7 @@ impl AuxiliaryConnection {
             let words: Vec<&[u8]> = head.iter().chain(keys).chain(args).copied().collect();
             match self.value(&words).await? {
                 Value::Error(error) if error.code == "NOSCRIPT" => {}
-                Value::Error(error) => return Err(Refusal::new(error).into_error()),
+                Value::Error(error) => return Err(error.into_error()),
                 value => return Ok(redis_value(value)),
             }
         }
@@ -136,12 +136,12 @@ impl AuxiliaryConnection {
         }
     }
 
-    /// Returns when the connection has ended.
+    /// Waits until the connection has closed.
     pub async fn closed(&mut self) {
         self.task.join_next().await;
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has closed.
     pub fn is_closed(&mut self) -> bool {
         self.task.try_join_next().is_some() || self.task.is_empty()
     }

@@ -1,10 +1,10 @@
-//! What is sent: a script with its keys and arguments, packed once into one command.
+//! A call as it is sent: a script with its keys and arguments, packed into one command.
 
 use super::resp::{self, MAX_FRAME, write_length, write_string};
 
 use crate::script::{PreambleFields, Step};
 
-/// A script and the name Redis knows it by.
+/// A script, and its SHA-1 by which Redis knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) text: &'static str,
@@ -18,15 +18,15 @@ impl Script {
     }
 }
 
-/// ScriptId script is run.
+/// Identifies a script.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ScriptId {
-    /// The one that decides a batch.
+    /// Decides a batch.
     #[default]
     Batch,
-    /// The one that keeps values.
+    /// Reads and sets values.
     Values,
-    /// One of those that keep locks.
+    /// A lock step.
     Lock(Step),
 }
 
@@ -39,7 +39,7 @@ impl ScriptId {
     }
 }
 
-/// One run of a script: `KEYS` and, after what the link puts before them, `ARGV`.
+/// One run of a script: `KEYS`, and the `ARGV` that follow the preamble.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call<'a> {
     pub(crate) script: ScriptId,
@@ -47,7 +47,7 @@ pub(crate) struct Call<'a> {
     pub(crate) args: Vec<Vec<u8>>,
 }
 
-/// The keys of a call: its own, or those of two lists, one after the other.
+/// The keys of a call: its own, or two lists, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keys<'a> {
     Own(PackedStrings),
@@ -87,11 +87,11 @@ impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
     }
 }
 
-/// Many short strings in one piece of memory, as they are sent.
+/// Many short strings in one allocation, framed as they are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PackedStrings {
     bytes: Vec<u8>,
-    /// Where each begins and ends.
+    /// Start and end of each string.
     spots: Vec<(usize, usize)>,
 }
 
@@ -118,27 +118,28 @@ impl PackedStrings {
         self.spots.iter().map(|(start, end)| self.bytes.get(*start..*end).unwrap_or(&[]))
     }
 
-    /// Forgets all, but keeps the memory.
+    /// Empties the list and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.spots.clear();
     }
 }
 
-/// What the link puts before a call's own arguments.
+/// The arguments that the link puts before a call's own.
 #[derive(Clone, Debug)]
 pub(super) struct Preamble {
     /// `ARGV[1]`: the server's time in microseconds after which the call must do nothing; zero for
     /// never, while that time is not known.
     pub(super) not_after: u64,
-    /// `ARGV[2]`: under which the script keeps its reply, or nothing when the call is sent only once.
+    /// `ARGV[2]`: the id under which the script keeps its reply; empty when the call is sent only
+    /// once.
     pub(super) id: String,
 }
 
-/// Later than any time that a script can count, for one that does not look whether it is known.
+/// Later than any time that a script can count, for scripts that do not treat 0 as never.
 const NEVER: u64 = 1 << 53;
 
-/// How the script is named in a command.
+/// The way a command names its script.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EvalForm {
     BySha,

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::resp::{self, Value};
-use super::script_outcome::Refusal;
+use super::resp::{self, ErrorReply, Value};
 use super::write_queue::{TimedReply, WriteQueue};
 use crate::clock::Instant;
 use crate::error::Cause;
@@ -66,23 +65,19 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Whether Redis answers a `PING`.
+    /// Sends a `PING`.
     ///
-    /// Any answer is a sign of life, even that this user may not use `PING`; except one that
-    /// says that Redis is not to be had now.
+    /// That this user may not use `PING` is a sign of life too. Any other error is a refusal.
     pub(super) async fn ping(&self) -> Result<PingReply, ConnectionClosed> {
         match self.request(resp::command(&[b"PING"])).await? {
             Value::Status(pong) if pong == b"PONG" => Ok(PingReply::Alive),
-            Value::Error(error) => {
-                let refusal = Refusal::new(error);
-                let alive = refusal.code() == "NOPERM";
-                Ok(if alive { PingReply::Alive } else { PingReply::Refused(refusal) })
-            }
+            Value::Error(error) if error.code == "NOPERM" => Ok(PingReply::Alive),
+            Value::Error(error) => Ok(PingReply::Refused(error)),
             _ => Err(ConnectionClosed),
         }
     }
 
-    /// The server's time in microseconds, or why it is not told.
+    /// Asks for the server's time in microseconds. The inner error is Redis's refusal.
     pub(super) async fn time(&self) -> Result<Result<u64, Cause>, ConnectionClosed> {
         let answer = self.request(resp::command(&[b"TIME"])).await?;
         let number = |value: &Value| match value {
@@ -90,7 +85,7 @@ impl Connection {
             _ => None,
         };
         match answer {
-            Value::Error(error) => Ok(Err(Refusal::new(error).into_cause())),
+            Value::Error(error) => Ok(Err(error.into_cause())),
             Value::Array(parts) => {
                 let [seconds, micros] = parts.as_slice() else { return Err(ConnectionClosed) };
                 let (seconds, micros) =
@@ -101,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection soon, and with it everything that waits on it.
+    /// Has the connection closed soon, and with it everything that waits on it.
     pub(super) fn close(&self) {
         self.close.notify_one();
     }
@@ -110,18 +105,18 @@ impl Connection {
         self.close.notified().await;
     }
 
-    /// Whether both are the same connection.
+    /// Returns whether both are the same connection.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.queue, &other.queue)
     }
 }
 
-/// The connection ended, or what came over it was not Redis's protocol.
+/// The connection ended, or received something other than Redis's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionClosed;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PingReply {
     Alive,
-    Refused(Refusal),
+    Refused(ErrorReply),
 }

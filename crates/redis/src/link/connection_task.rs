@@ -18,30 +18,30 @@ use super::resp::{self, Value};
 use super::write_queue::WriteQueue;
 use crate::clock;
 
-/// Who is told the channel and the content of each message. Called on the thread of the connection.
+/// Receives the channel and the content of each message, on the thread of the connection.
 pub(crate) type OnMessage = Box<dyn FnMut(&[u8], &[u8]) + Send>;
 
-/// Memory for answers to begin with, and when nothing is unread: a batch's answer fits.
+/// Size of the read buffer when nothing is unread: the reply to a batch fits.
 const ROOM: usize = 32 << 10;
 
 pub(super) struct ConnectionTask<S> {
     stream: S,
-    /// Who hears messages, on a connection for them.
+    /// Receives messages, on a subscriber connection.
     on_message: Option<OnMessage>,
-    /// What is to be written, and who waits for an answer.
+    /// Commands to write, and callers that wait for replies.
     queue: Arc<WriteQueue>,
-    /// When to look after those who wrote their question themselves, while there are any.
+    /// The next look at deadlines, while there are any.
     look: Option<Pin<Box<Sleep>>>,
-    /// Whether something was written that may still be held back.
+    /// Something written may not be flushed yet.
     unflushed: bool,
-    /// What was read, of which so much is unread; the rest is room for more.
+    /// The read buffer: the first `filled` bytes are unread.
     incoming: Vec<u8>,
     filled: usize,
-    /// The most bytes of one answer or message.
+    /// The most bytes of one reply or message.
     most: usize,
 }
 
-/// Why a talk is over does not matter to anybody.
+/// The connection is over. The reason matters to nobody.
 struct TaskOver;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
@@ -58,7 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
         }
     }
 
-    /// Ends at an answer or a message of more bytes than this.
+    /// Limits the bytes of one reply or message.
     pub(super) const fn at_most(mut self, most: usize) -> Self {
         self.most = most;
         self
@@ -79,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
         Ok(())
     }
 
-    /// Reads once, and hands out the answers that are whole then.
+    /// Reads once, and hands out the replies that are complete.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), TaskOver>> {
         if self.filled > self.most {
             return Poll::Ready(Err(TaskOver));
@@ -113,10 +113,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
                 continue;
             }
             let tell = self.queue.next().ok_or(TaskOver)?;
-            // Whoever has given up does not miss it.
+            // A caller that gave up does not miss it.
             let _ = tell.send(Some((answer, now)));
         }
-        // Nobody asked for what begins here.
+        // Nobody asked for the reply that begins here.
         if !unread.is_empty() && self.on_message.is_none() && self.queue.is_empty() {
             return Err(TaskOver);
         }
@@ -141,12 +141,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
                 Poll::Pending => break,
             }
         }
-        // After the answers, so that none is late because this was.
+        // After the replies, so that none is late because of this.
         self.look_after(context);
         Ok(())
     }
 
-    /// Tells those who wrote their question themselves when its time has passed.
+    /// Tells callers whose deadline has passed.
     fn look_after(&mut self, context: &mut Context<'_>) {
         if self.look.is_none() && !self.queue.has_deadlines() {
             return;
@@ -169,7 +169,7 @@ impl<S> Drop for ConnectionTask<S> {
     }
 }
 
-/// TaskOver which channel this came, and what it says, if it is a message.
+/// Returns the channel and the content, if this is a message.
 fn message(value: &Value) -> Option<(&[u8], &[u8])> {
     let Value::Array(parts) = value else { return None };
     match parts.as_slice() {

@@ -1,4 +1,4 @@
-//! From an address to a connection that has answered.
+//! Dials: from an address to a connection that has answered.
 //!
 //! TLS uses the provider this crate was built with, and every wait is bounded by the connect timeout.
 
@@ -17,24 +17,22 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, ConnectionClosed, PingReply};
 use super::connection_task::{ConnectionTask, OnMessage};
-use super::resp::{self, Value};
-use super::script_outcome::Refusal;
+use super::resp::{self, ErrorReply, Value};
 use super::write_queue::{Socket, WriteQueue};
 use crate::config::{Address, Config, Secret};
 use crate::error::{ConnectError, ConnectErrorKind};
 
-/// What is needed to connect, read and checked once.
+/// Everything needed to connect, read and checked once.
 #[derive(Debug)]
 pub(super) struct Dialer {
     config: Config,
-    /// The most bytes of an answer or a message that are kept.
+    /// The most bytes of one reply or message.
     most: usize,
     #[cfg(feature = "tls")]
     tls: Option<tls::Connector>,
 }
 
-/// A connection that has answered a `PING`, the task that drives it, and the server's time if it
-/// tells.
+/// A connection that has answered a `PING`, its task, and the server's time if it was told.
 pub(super) struct NewConnection {
     pub(super) connection: Connection,
     pub(super) task: JoinSet<()>,
@@ -59,18 +57,18 @@ impl Dialer {
         })
     }
 
-    /// Connections on which no answer and no message has more bytes.
+    /// Limits the bytes of one reply or message.
     pub(super) const fn at_most(mut self, most: usize) -> Self {
         self.most = most;
         self
     }
 
-    /// One attempt, over within the connect timeout.
+    /// Makes one attempt, within the connect timeout.
     pub(super) async fn dial(&self) -> Result<NewConnection, ConnectError> {
         self.dial_for(None).await
     }
 
-    /// The same, for a connection over which messages come.
+    /// The same, for a connection that receives messages.
     pub(super) async fn dial_subscriber(
         &self,
         on_message: OnMessage,
@@ -126,7 +124,7 @@ impl Dialer {
                         cannot(error)
                     }
                 })?;
-                // What is written must be encrypted by who reads.
+                // Only the task can encrypt, so only it writes.
                 Ok(self.connection(stream, None, on_message))
             }
             #[cfg(not(feature = "tls"))]
@@ -136,8 +134,8 @@ impl Dialer {
         }
     }
 
-    /// Tries each address of a name in turn, and gives each its share of the time, so that a
-    /// silent one does not use up all of it.
+    /// Tries each address of a name in turn, each for its share of the time, so that a silent one
+    /// does not use up all of it.
     async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
@@ -146,7 +144,8 @@ impl Dialer {
         for address in addresses {
             match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    // Nagle would hold back a batch until the one before it is acknowledged.
+                    // Nagle's algorithm would hold back a batch until the one
+                    // before it is acknowledged.
                     stream.set_nodelay(true)?;
                     return Ok(stream);
                 }
@@ -173,7 +172,7 @@ impl Dialer {
         (Connection::new(queue), Box::pin(task))
     }
 
-    /// Logs in, and waits for a sign of life: a stopped server accepts connections too.
+    /// Logs in and waits for a `PING` to be answered: a stopped server accepts connections too.
     async fn greet(
         &self,
         connection: Connection,
@@ -182,7 +181,7 @@ impl Dialer {
         let address = &self.config.address;
         let gone = |ConnectionClosed| {
             ConnectError::unreachable(format!(
-                "redis at {address} hung up, or something else is listening there"
+                "redis at {address} closed the connection, or something else is listening there"
             ))
         };
         if let Some(auth) = self.auth() {
@@ -195,7 +194,7 @@ impl Dialer {
         if let PingReply::Refused(refusal) = connection.ping().await.map_err(gone)? {
             return Err(self.refused(&refusal));
         }
-        // A server that does not tell its time is used without `not_after`; the checks complain.
+        // Without the server's time, calls go without `not_after`; the checks warn.
         let now = connection.time().await.map_err(gone)?.ok();
         Ok(NewConnection { connection, task, now })
     }
@@ -205,7 +204,7 @@ impl Dialer {
         if user.is_none() && password.is_none() {
             return None;
         }
-        // For a user without a password (`nopass`) any will do, but one must be given.
+        // A user without a password (`nopass`) accepts any, but one must be sent.
         let password = password.as_ref().map_or("", Secret::expose).as_bytes();
         Some(match user {
             Some(user) => resp::command(&[b"AUTH", user.as_bytes(), password]),
@@ -216,38 +215,38 @@ impl Dialer {
     fn expect_ok(&self, value: Value) -> Result<(), ConnectError> {
         match value {
             Value::Status(status) if status == b"OK" => Ok(()),
-            Value::Error(error) => Err(self.refused(&Refusal::new(error))),
+            Value::Error(error) => Err(self.refused(&error)),
             _ => Err(ConnectError::unreachable(format!(
-                "what listens at {} does not speak like redis",
+                "the server at {} does not speak the Redis protocol",
                 self.config.address
             ))),
         }
     }
 
-    fn refused(&self, refusal: &Refusal) -> ConnectError {
+    fn refused(&self, refusal: &ErrorReply) -> ConnectError {
         let Config { address, user, db, .. } = &self.config;
         let user = user.as_deref().unwrap_or("default");
         let cause = refusal.clone().into_cause();
-        let error = match refusal.code() {
+        let error = match refusal.code.as_str() {
             "WRONGPASS" => ConnectError::new(
                 ConnectErrorKind::Authentication,
                 format!("redis at {address} does not accept the password of user {user:?}"),
             ),
             "NOAUTH" => ConnectError::new(
                 ConnectErrorKind::Authentication,
-                format!("redis at {address} wants a password, and none is configured"),
+                format!("redis at {address} requires a password, and none is configured"),
             ),
             // Only AUTH and SELECT are answered like this, and both by what was configured.
-            "ERR" if refusal.detail().contains("AUTH") => ConnectError::new(
+            "ERR" if refusal.detail.contains("AUTH") => ConnectError::new(
                 ConnectErrorKind::Authentication,
                 format!("redis at {address} has no password for user {user:?}"),
             ),
-            "ERR" if refusal.detail().contains("DB index") => {
+            "ERR" if refusal.detail.contains("DB index") => {
                 ConnectError::settings(format!("redis at {address} has no database {db}"))
             }
             "NOPERM" => ConnectError::new(
                 ConnectErrorKind::Authentication,
-                format!("redis at {address} does not let user {user:?} select database {db}"),
+                format!("redis at {address} does not allow user {user:?} to select database {db}"),
             ),
             _ => ConnectError::unreachable(format!("redis at {address} is not ready")),
         };

@@ -1,8 +1,8 @@
-//! What only locks ask of a link: steps that their caller sends itself, grants that are copied, and
-//! releases that are heard.
+//! Calls that only locks make: steps that the caller writes itself, grants that wait for replicas, and
+//! subscriptions.
 //!
-//! Not here: a step of which anything is unusual, which is a call like others (`Link::run`), and which
-//! channels are subscribed and when (`lock/notifier.rs`).
+//! A step that needs more, such as the script's text, goes through `Link::run`.
+//! `lock/release_notifier.rs` decides which channels are subscribed and when.
 
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
@@ -20,8 +20,9 @@ use crate::clock::{self, Instant};
 use crate::error::{Cause, ConnectError};
 
 impl Link {
-    /// Runs the script without the help of the store's thread, which only tells the answer, or that there
-    /// was none by the deadline. `None` if it was not run, and must be by [`Link::run`].
+    /// Runs the script on the caller's thread: the caller writes the command, and the connection
+    /// task delivers the reply, or the end of the wait at the deadline. Returns `None` if the
+    /// script was not run and [`Link::run`] must run it.
     ///
     /// # Errors
     ///
@@ -67,8 +68,8 @@ impl Link {
         }
     }
 
-    /// Runs the script, and on the same connection waits until a majority of the replicas has what it
-    /// wrote; how many have. Sent once.
+    /// Runs the script, and waits on the same connection until a majority of the replicas has its
+    /// writes. Returns how many have. Sent once.
     ///
     /// # Errors
     ///
@@ -105,12 +106,12 @@ impl Link {
         }
     }
 
-    /// A connection of its own for messages. Whoever hears is told each, on the thread of the
-    /// connection, and must not keep it.
+    /// Opens a connection that receives messages. `on_message` gets each, on the thread of the
+    /// connection, and must not block.
     ///
     /// # Errors
     ///
-    /// When there is none to be had.
+    /// When no connection can be made.
     pub(crate) async fn subscribe(
         &self,
         on_message: OnMessage,
@@ -150,10 +151,10 @@ impl LinkState {
     }
 }
 
-/// A connection over which messages come. It ends when this is dropped.
+/// A connection that receives messages. It closes when dropped.
 ///
-/// Redis answers each channel of a command by itself, so every channel is a command of its own: they
-/// leave together, and each has one answer, as every question on a connection.
+/// Redis replies to each channel of a `SUBSCRIBE` by itself, so each channel is a command of its own.
+/// They leave together, and each has one reply, as every command has.
 #[derive(Debug)]
 pub(crate) struct SubscriberConnection {
     connection: Connection,
@@ -161,8 +162,7 @@ pub(crate) struct SubscriberConnection {
 }
 
 impl SubscriberConnection {
-    /// Subscribes these, and says of each whether it is. One may be refused, to a user that may not
-    /// use all channels.
+    /// Subscribes to these channels. Returns for each whether it succeeded: an ACL may forbid some.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl SubscriberConnection {
         Ok(answers.iter().map(|answer| matches!(answer, Value::Array(_))).collect())
     }
 
-    /// Unsubscribes these.
+    /// Unsubscribes from these channels.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl SubscriberConnection {
         self.connection.request_all(commands).await
     }
 
-    /// Waits for a sign of life. Any answer is one: that to a subscriber is another than usual.
+    /// Sends a `PING`. Any reply is a sign of life: a subscriber gets another one than usual.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl SubscriberConnection {
         self.connection.request(resp::command(&[b"PING"])).await.map(drop)
     }
 
-    /// Returns when the connection has ended.
+    /// Waits until the connection has closed.
     pub(crate) async fn ended(&mut self) {
         self.task.join_next().await;
     }

@@ -1,7 +1,7 @@
-//! The task that keeps one connection: it connects, watches, probes and connects again.
+//! The reconnector: one task for each connection, which connects, probes and connects again.
 //!
-//! There is one per connection and nobody else connects, so a thousand callers that lose their
-//! connection together cause one attempt, not a thousand.
+//! Nobody else connects, so a thousand callers that lose their connection together cause one attempt,
+//! not a thousand.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,22 +18,22 @@ use crate::{checks, clock, random};
 
 /// The pause before the second attempt; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause. A recovered Redis waits no longer than this for its clients, and a hundred
-/// nodes knock no more than some two hundred times a second.
+/// The longest pause. A recovered Redis waits no longer than this for its clients, and a hundred nodes
+/// make at most some two hundred attempts a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A connection that lived this long is no reason to be slow with the next.
+/// After a connection that lived this long, the pauses start over.
 const PROVEN: Duration = Duration::from_secs(1);
-/// A connection that leaves a `PING` unanswered for this long is given up. A network that was cut and
-/// is whole again may take minutes to revive an old connection, and no time for a new one.
+/// A connection that leaves a `PING` unanswered for this long is closed. After a network partition an
+/// old connection may take minutes to revive, and a new one no time.
 const STALLED: Duration = Duration::from_secs(1);
-/// How often an idle connection is looked after, so that a firewall that forgot it is found out
-/// before the next caller.
+/// The interval of probes on an idle connection, so that a firewall that forgot it is noticed before
+/// the next caller.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// How the first attempt went, for whoever waits for it.
+/// Reports the first attempt to the waiting `connect`.
 pub(super) type FirstAttempt = oneshot::Sender<Result<(), ConnectError>>;
 
-/// Keeps a connection until the task is aborted.
+/// Keeps one slot connected until the task is aborted.
 pub(super) async fn keep_connected(
     shared: Arc<LinkState>,
     slot: Arc<ConnectionSlot>,
@@ -61,19 +61,19 @@ pub(super) async fn keep_connected(
     }
 }
 
-/// The checks of the first connection, whichever it is. The others find them done.
+/// Runs the checks on the first connection. Later connections find them done.
 async fn welcome(shared: &LinkState, dialed: &NewConnection) -> Result<(), ConnectError> {
     if shared.warnings.get().is_none() {
         let warnings = checks::run(&dialed.connection, &shared.config).await?;
         for warning in &warnings {
-            tracing::warn!(%warning, "redis can be used, but");
+            tracing::warn!(%warning, "redis is usable, with a warning");
         }
         let _ = shared.warnings.set(warnings);
     }
     Ok(())
 }
 
-/// Offers the connection to callers for as long as it lives; returns how long that was.
+/// Offers the connection to callers for as long as it lives. Returns how long that was.
 async fn watch(
     shared: &LinkState,
     slot: &ConnectionSlot,
@@ -102,12 +102,12 @@ async fn watch(
     clock::now().saturating_duration_since(since)
 }
 
-/// Probes the connection from time to time; returns when it is to be given up.
+/// Probes the connection from time to time. Returns when it must be closed.
 async fn look_after(shared: &LinkState, slot: &ConnectionSlot, connection: &Connection) {
     let (deadline, breaker) = (shared.config.deadline, &shared.breaker);
     let stalled = STALLED.max(deadline.saturating_mul(2));
     loop {
-        // For how long a PING may go unanswered before nobody else should wait for Redis.
+        // After this long without a reply to PING, no caller should wait for Redis.
         let patience = if breaker.is_open() {
             sleep(random::within(&shared.config.breaker.probe)).await;
             deadline
@@ -129,7 +129,8 @@ async fn look_after(shared: &LinkState, slot: &ConnectionSlot, connection: &Conn
             Ok(Err(_)) => return,
             Err(_) => {
                 shared.trip();
-                // Late is alive, but too slow to be asked: the breaker stays open.
+                // A late reply is a sign of life, but Redis is too slow to be used: the
+                // breaker stays open.
                 if timeout(stalled.saturating_sub(patience), ping).await.is_err() {
                     return;
                 }
@@ -138,7 +139,7 @@ async fn look_after(shared: &LinkState, slot: &ConnectionSlot, connection: &Conn
     }
 }
 
-/// Says why there is no connection: to the waiting `connect`, and once per kind to the log.
+/// Reports a failed attempt: to the waiting `connect`, and once per kind to the log.
 fn report(error: ConnectError, told: &mut Option<ConnectErrorKind>, first: Option<FirstAttempt>) {
     if told.replace(error.kind()) != Some(error.kind()) {
         let source = std::error::Error::source(&error).map(ToString::to_string);
@@ -146,7 +147,7 @@ fn report(error: ConnectError, told: &mut Option<ConnectErrorKind>, first: Optio
         if error.is_permanent() {
             tracing::error!(%error, source, "redis cannot be used");
         } else {
-            tracing::warn!(%error, source, "no connection to redis; trying on");
+            tracing::warn!(%error, source, "no connection to redis; retrying");
         }
     }
     if let Some(first) = first {
@@ -154,8 +155,8 @@ fn report(error: ConnectError, told: &mut Option<ConnectErrorKind>, first: Optio
     }
 }
 
-/// Pauses between attempts: none, then doubling up to the longest, each cut by up to half at
-/// random so that the nodes of a fleet do not knock together.
+/// Pauses between attempts: none, then doubling up to the longest. Each is cut by up to half at random,
+/// so that the nodes of a fleet do not connect together.
 #[derive(Debug, Default)]
 struct Backoff {
     next: Duration,

@@ -1,45 +1,45 @@
-//! Redis's protocol, version 2: what is written, and what is read.
+//! The Redis protocol (RESP), version 2: writing commands and reading replies.
 //!
-//! Nothing is believed: a value that is no value, that is nested too deeply or too long is garbage,
-//! and the connection it came over is to be ended. Memory is taken for bytes that have come, never for
-//! bytes that were promised. What only version 3 has is garbage too, as nobody asked for it.
+//! Replies are not trusted. One that is malformed, nested too deeply or too long is a protocol error,
+//! and its connection must be closed. Memory is allocated for bytes that have arrived, never for bytes
+//! that were promised. Version 3 is an error too, as nobody asked for it.
 
-/// The most bytes of one value: what Redis itself allows for a string.
+/// The most bytes of one value: the limit of Redis itself for a string.
 pub(super) const MAX_BYTES: usize = 512 << 20;
 
-/// The most values in an array. A step on a lock returns a few, the check of permissions some thirty; a
+/// The most values in an array. A lock step returns a few, the check of permissions some thirty; a
 /// `SCAN` of five hundred places may find several keys in each.
 const MAX_VALUES: usize = 1 << 14;
 
-/// How deep arrays may lie in arrays. Ours hold none.
+/// The deepest nesting of arrays. Ours hold none.
 const MAX_DEPTH: usize = 4;
 
 /// The longest line: a status, a length, or an error, which may quote its command.
 const MAX_LINE: usize = 64 << 10;
 
-/// A value as Redis answers.
+/// A reply of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Nil,
     Number(i64),
     Status(Vec<u8>),
     String(Vec<u8>),
-    Error(Error),
+    Error(ErrorReply),
     Array(Vec<Self>),
 }
 
-/// An error that Redis answers with: its first word, and the rest.
+/// An error reply: its first word, and the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Error {
+pub(crate) struct ErrorReply {
     pub(crate) code: String,
     pub(crate) detail: String,
 }
 
-/// What was read is not the protocol, or more than anybody should send.
+/// The bytes are not the protocol, or more than a server may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProtocolError;
 
-/// A command of these words.
+/// Writes a command of these words.
 pub(crate) fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     write_length(b'*', words.len(), &mut out);
@@ -51,7 +51,7 @@ pub(super) fn write_string(string: &[u8], out: &mut Vec<u8>) {
     write_parts(string, &[], out);
 }
 
-/// Writes a string that is given in two parts; where it begins.
+/// Writes a string that is given in two parts. Returns where it begins.
 #[inline]
 pub(super) fn write_parts(head: &[u8], tail: &[u8], out: &mut Vec<u8>) -> usize {
     let length = head.len().saturating_add(tail.len());
@@ -64,10 +64,10 @@ pub(super) fn write_parts(head: &[u8], tail: &[u8], out: &mut Vec<u8>) -> usize 
     start
 }
 
-/// What a string is framed with at most: its mark, twenty digits, two ends of line.
+/// The most bytes that frame a string: its mark, twenty digits, two line ends.
 pub(super) const MAX_FRAME: usize = 25;
 
-/// Writes what comes before so many bytes, or words.
+/// Writes the line before so many bytes or words.
 #[inline]
 pub(super) fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
     match u8::try_from(length) {
@@ -84,7 +84,7 @@ pub(super) fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Where the value at the beginning of these bytes ends, if all of it has come.
+/// Returns where the first value in these bytes ends, once all of it has arrived.
 pub(super) fn measure(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     let mut at = 0_usize;
     // Values that are still to come, per array.
@@ -110,7 +110,7 @@ pub(super) fn measure(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
     Ok((at <= bytes.len()).then_some(at))
 }
 
-/// The value that these bytes are, all of which have come.
+/// Reads a value, all of which has arrived.
 pub(super) fn read(mut bytes: &[u8]) -> Result<Value, ProtocolError> {
     let value = read_next(&mut bytes, 0)?;
     if bytes.is_empty() { Ok(value) } else { Err(ProtocolError) }
@@ -134,7 +134,7 @@ fn read_next(bytes: &mut &[u8], depth: usize) -> Result<Value, ProtocolError> {
     }
 }
 
-/// What a value begins with.
+/// Reads the first line of these bytes, once all of it has arrived.
 struct ReplyLine<'b> {
     mark: u8,
     text: &'b [u8],
@@ -142,7 +142,7 @@ struct ReplyLine<'b> {
     length: usize,
 }
 
-/// What follows a line.
+/// The content that follows a line.
 enum Framing {
     /// Nothing: it is the value.
     Flat(Value),
@@ -173,7 +173,7 @@ impl<'b> ReplyLine<'b> {
     fn kind(&self) -> Result<Framing, ProtocolError> {
         Ok(match self.mark {
             b'+' => Framing::Flat(Value::Status(self.text.to_vec())),
-            b'-' => Framing::Flat(Value::Error(Error::read(self.text))),
+            b'-' => Framing::Flat(Value::Error(ErrorReply::read(self.text))),
             b':' => Framing::Flat(Value::Number(self.number()?)),
             _ => match (self.mark, self.number()?) {
                 (_, -1) => Framing::Flat(Value::Nil),
@@ -193,7 +193,7 @@ fn within(length: i64, most: usize) -> Result<usize, ProtocolError> {
     usize::try_from(length).ok().filter(|length| *length <= most).ok_or(ProtocolError)
 }
 
-impl Error {
+impl ErrorReply {
     fn read(line: &[u8]) -> Self {
         let line = String::from_utf8_lossy(line);
         let (code, detail) = line.split_once(' ').unwrap_or((&line, ""));
@@ -201,7 +201,7 @@ impl Error {
     }
 }
 
-impl std::fmt::Display for Error {
+impl std::fmt::Display for ErrorReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.code, self.detail)
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_value_is_read_whole_or_not_at_all() {
-        let error = Error { code: "ERR".to_owned(), detail: "no such".to_owned() };
+        let error = ErrorReply { code: "ERR".to_owned(), detail: "no such".to_owned() };
         for (bytes, value) in [
             (&b"+PONG\r\n"[..], Value::Status(b"PONG".into())),
             (b"-ERR no such\r\n", Value::Error(error)),

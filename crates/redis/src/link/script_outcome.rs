@@ -1,36 +1,36 @@
-//! What comes back: a reply, or one of the ways not to give one.
+//! The outcome of a script: a reply, or the reason there is none.
 
 use tollgate_core::StoreError;
 
 use super::command::ScriptId;
-use super::resp::{Error, Value};
+use super::resp::{ErrorReply, Value};
 use crate::error::Cause;
 
-/// What the script returned: the server's time, or 0 if it did not look, then a bulk string or nil per
-/// value. A batch returns one string, which begins with the time.
+/// The reply of a script: the server's time, or 0 if the script did not read it, then strings or nil. A
+/// batch replies with one string that begins with the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) now: u64,
     pub(crate) values: Vec<Option<Vec<u8>>>,
 }
 
-/// An answer of Redis to a run of the script.
+/// The outcome of one run of a script.
 #[derive(Debug, PartialEq)]
 pub(super) enum ScriptOutcome {
     Reply(Reply),
-    /// The script saw that its time had passed, and did nothing.
+    /// The script came after `not_after` and did nothing.
     Late,
     /// Redis does not know the script by its SHA.
     NoScript,
     /// Redis, or the script, refused.
-    Refusal(Refusal),
-    /// Well-formed, and not what the script returns: an answer to another question. Nothing that
-    /// follows on this connection can be trusted.
+    Refusal(ErrorReply),
+    /// Well-formed, but not a reply of this script. Nothing that follows on this connection can be
+    /// trusted.
     Unexpected,
 }
 
 impl ScriptOutcome {
-    /// What was answered to a run of this script.
+    /// Reads the reply to a run of this script.
     pub(super) fn to(script: ScriptId, value: Value) -> Self {
         match value {
             Value::String(digits) if matches!(script, ScriptId::Lock(step) if step.is_terse()) => {
@@ -45,7 +45,7 @@ impl ScriptOutcome {
         }
     }
 
-    /// A time, a count, three lengths, and as much as those say.
+    /// Reads a time, a count, three lengths, and at least as many bytes.
     fn read_batch(mut bytes: Vec<u8>) -> Option<Reply> {
         let (now, rest) = bytes.split_first_chunk()?;
         let now = u64::from_le_bytes(*now);
@@ -65,7 +65,7 @@ impl ScriptOutcome {
         let items = match value {
             Value::Array(items) => items,
             Value::Error(error) if error.code == "NOSCRIPT" => return Self::NoScript,
-            Value::Error(error) => return Self::Refusal(Refusal::new(error)),
+            Value::Error(error) => return Self::Refusal(error),
             _ => return Self::Unexpected,
         };
         let mut items = items.into_iter();
@@ -91,42 +91,23 @@ impl ScriptOutcome {
     }
 }
 
-/// An error that Redis answered with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    code: String,
-    detail: String,
-}
-
-impl Refusal {
-    pub(super) fn new(error: Error) -> Self {
-        Self { code: error.code, detail: error.detail }
-    }
-
-    pub(super) fn detail(&self) -> &str {
-        &self.detail
-    }
-
-    pub(super) fn code(&self) -> &str {
-        &self.code
-    }
-
-    /// Whether Redis answers everybody like this until it is done with something else.
+impl ErrorReply {
+    /// Returns whether Redis answers everything like this until it has finished something else.
     pub(super) fn is_indisposed(&self) -> bool {
         matches!(&*self.code, "BUSY" | "LOADING" | "MASTERDOWN")
     }
 
-    /// Nothing was charged, whatever the code:
+    /// Returns the error for a caller. Nothing was charged, whatever the code:
     ///
     /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like are said in place of running the script.
     /// - OOM, READONLY, MISCONF and NOREPLICAS may be said to the script's first write, but to no
     ///   later one: Redis lets a script that has written go on.
     ///
-    /// But ERR may come from within the script. It writes in a last phase, with commands that cannot
-    /// fail, so it should not have come to that; should it fail there all the same, or an ACL user
-    /// may use only some of these commands, something may have been charged.
+    /// But ERR may come from within the script. A script writes last, with commands that cannot
+    /// fail, so this should not happen after a write; should it happen all the same, or should an
+    /// ACL user lack some of these commands, something may have been charged.
     ///
-    /// WRONGTYPE alone says more: the key is somebody else's.
+    /// WRONGTYPE means that the key belongs to something else.
     pub(super) fn into_error(self) -> StoreError {
         let (foreign, failed) = (self.code == "WRONGTYPE", self.code == "ERR");
         let cause = Cause::Answer { code: self.code, detail: self.detail };

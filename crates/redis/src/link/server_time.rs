@@ -1,9 +1,10 @@
-//! What time it is at the server, as far as this side knows.
+//! The server's clock, as far as this side knows it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::clock::{Instant, micros};
+use crate::sync::lock;
 
 /// The server's time as it was last seen, carried on by the monotonic clock.
 ///
@@ -19,20 +20,20 @@ struct ClockReading {
 }
 
 impl ServerTime {
-    /// The server said that it was `micros` after the epoch, in an answer that arrived at `at`. Zero is
-    /// no time, but what is said by who did not look.
+    /// Stores a reading of `micros` since the epoch, from a reply that arrived at `at`. Zero means
+    /// that the script did not read the clock.
     pub(crate) fn learn(&self, micros: u64, at: Instant) {
         if micros == 0 {
             return;
         }
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ClockReading { micros, at });
+        *lock(&self.0) = Some(ClockReading { micros, at });
     }
 
-    /// The server's time `ahead` of `now`, or zero when nothing is known of it.
+    /// Returns the server's time `ahead` of `now`, or zero without a reading.
     ///
-    /// Behind the truth by no more than the reply that was seen took to arrive.
+    /// The result is behind the truth by at most the time that the reply took to arrive.
     pub(crate) fn ahead(&self, now: Instant, ahead: Duration) -> u64 {
-        let reading = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reading = *lock(&self.0);
         reading.map_or(0, |ClockReading { micros: seen, at }| {
             let elapsed = now.saturating_duration_since(at);
             seen.saturating_add(micros(elapsed.saturating_add(ahead)))

@@ -75,7 +75,7 @@ async fn run(link: &Link) -> Result<Reply, StoreError> {
     link.run(call(), clock::now() + link.shared.config.deadline).await
 }
 
-/// What the counter said, of a call that must succeed.
+/// The count of a call that must succeed.
 async fn count(link: &Link) -> u64 {
     number(&run(link).await.unwrap())
 }
@@ -85,7 +85,7 @@ fn number(reply: &Reply) -> u64 {
     std::str::from_utf8(bytes).unwrap().parse().unwrap()
 }
 
-/// What the server really holds.
+/// The stored count.
 fn stored(server: &RedisServer) -> u64 {
     match server.command(&[b"GET", KEY.as_bytes()]).unwrap() {
         Raw::Bulk(bytes) => String::from_utf8(bytes).unwrap().parse().unwrap(),

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::resp::Value;
 use crate::clock::Instant;
+use crate::sync::lock;
 
 /// A reply and its time of arrival. The caller may look at it much later.
 pub(super) type TimedReply = (Value, Instant);
@@ -35,7 +36,7 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 /// for each other's replies, and many share one write.
 const MAX_DIRECT: usize = 4;
 
-/// Commands written with one call to the system: those that are asked at the same time are few.
+/// Commands written with one system call: few are sent at the same time.
 const AT_ONCE: usize = 64;
 
 /// The other end of a pair of file descriptors for one socket, on which others than the task write.
@@ -91,11 +92,6 @@ impl WriteQueue {
         Self { contents: Mutex::new(contents), max_pending }
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueueContents> {
-        // Every edit is whole before anything could panic.
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes a command, or queues it for the connection task. A deadline is at least [`WATCH_INTERVAL`]
     /// away; a command without one waits for as long as the connection lives.
     ///
@@ -107,7 +103,7 @@ impl WriteQueue {
         deadline: Option<Instant>,
     ) -> Option<oneshot::Receiver<Option<TimedReply>>> {
         let (sender, receiver) = oneshot::channel();
-        let mut contents = self.lock();
+        let mut contents = lock(&self.contents);
         let full = deadline.is_some() && contents.pending.len() >= self.max_pending;
         if full || contents.closed {
             return None;
@@ -147,7 +143,7 @@ impl WriteQueue {
 
     /// Remembers the waker of the connection task.
     pub(super) fn register_waker(&self, context: &Context<'_>) {
-        let mut contents = self.lock();
+        let mut contents = lock(&self.contents);
         if contents.task.as_ref().is_none_or(|task| !task.will_wake(context.waker())) {
             contents.task = Some(context.waker().clone());
         }
@@ -162,7 +158,7 @@ impl WriteQueue {
         &self,
         mut write: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> io::Result<bool> {
-        let mut contents = self.lock();
+        let mut contents = lock(&self.contents);
         let mut any = false;
         while !contents.outgoing.is_empty() {
             let mut slices = [IoSlice::new(&[]); AT_ONCE];
@@ -183,24 +179,24 @@ impl WriteQueue {
 
     /// Takes the caller that waits for the next reply.
     pub(super) fn next(&self) -> Option<ReplySender> {
-        let pending = self.lock().pending.pop_front()?;
+        let pending = lock(&self.contents).pending.pop_front()?;
         // The deadline passed: nobody receives this one.
         Some(pending.sender.unwrap_or_else(|| oneshot::channel().0))
     }
 
     /// Returns whether no caller waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().pending.is_empty()
+        lock(&self.contents).pending.is_empty()
     }
 
     /// Returns whether deadlines are to be watched.
     pub(super) fn has_deadlines(&self) -> bool {
-        self.lock().watched
+        lock(&self.contents).watched
     }
 
     /// Tells callers whose deadline has passed. Returns when to look again, if ever.
     pub(super) fn expire_overdue(&self, now: Instant) -> Option<Instant> {
-        let mut contents = self.lock();
+        let mut contents = lock(&self.contents);
         let (mut overdue, mut first) = (Vec::new(), None::<Instant>);
         for PendingReply { sender, deadline } in &mut contents.pending {
             match deadline {
@@ -224,7 +220,7 @@ impl WriteQueue {
     /// Drops every caller that waits, and accepts no more commands.
     pub(super) fn close(&self) {
         let closed = QueueContents { closed: true, ..QueueContents::default() };
-        let dropped = std::mem::replace(&mut *self.lock(), closed);
+        let dropped = std::mem::replace(&mut *lock(&self.contents), closed);
         drop(dropped);
     }
 }

@@ -1,7 +1,7 @@
-//! A value that only the newest holder of a lock may set.
+//! Fenced writes: a value that only the newest holder of a lock may set.
 //!
-//! An example of what a fence is for, and useful as it is: the script compares the fence with the
-//! newest it has been shown, and sets the value only if it is not older.
+//! The script compares the fence with the newest it has seen, and sets the value only if the fence is
+//! not older.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use super::{call, reply};
 use crate::RedisStore;
 use crate::script::Step;
 
-/// What became of a guarded value.
+/// The result of a fenced write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencedWrite {
-    /// It was set.
+    /// The value was set.
     Set,
-    /// Somebody with a newer fence has set it before, and it stays as that one left it.
+    /// A holder with a newer fence has set the value before. It stays unchanged.
     Stale {
-        /// The newest fence that was shown.
+        /// The newest fence seen.
         newest: Fence,
     },
 }
 
 impl RedisStore {
-    /// Sets a value if no newer fence was shown for it: the compare-and-set that makes a lock safe
-    /// even for a holder that was stopped beyond its lease. With a `ttl` the value, and with it the
-    /// memory of the fence, ends; let it be longer than any holder may be stopped.
+    /// Sets a value unless a newer fence was seen for it. This makes a lock safe even for a holder
+    /// that was stopped beyond its lease. With a `ttl` the value expires, and the memory of the
+    /// fence with it; choose one longer than any holder may be stopped.
     ///
-    /// The value is the field `value` of a hash; `fence` is the other one.
+    /// The value is the field `value` of a hash; the field `fence` is the newest fence.
     ///
     /// # Errors
     ///
-    /// When Redis did not answer: it may have been set, and may be tried again. When what is there is
-    /// no such hash.
+    /// When Redis does not answer: the value may have been set, and the call may be repeated. When
+    /// the key holds something else than such a hash.
     ///
     /// ```no_run
     /// # use tollgate_redis::{FencedWrite, RedisStore, core::lock::Fence};
@@ -68,5 +68,5 @@ impl RedisStore {
     }
 }
 
-/// A hundred years: more than Redis can be told is refused by it.
+/// A hundred years. Redis refuses much longer ones.
 const MAX_TTL_MS: u128 = 100 * 365 * 24 * 60 * 60 * 1_000;

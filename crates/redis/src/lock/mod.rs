@@ -1,17 +1,20 @@
-//! LockContext in Redis: one script a step, on Redisson's layout.
+//! Locks in Redis: one script a step, on Redisson's layout.
 //!
-//! | Part | Does |
+//! | Module | Contents |
 //! |---|---|
-//! | `names` | which keys and channels belong to a lock |
-//! | `reply` | reads what the scripts say |
-//! | `notifier` | one connection over which releases are heard |
-//! | `records` | removes records that are of no use any more |
+//! | `names` | the keys and the channel of a lock |
+//! | `reply` | the replies of the scripts |
+//! | `release_notifier` | the subscription that announces releases |
+//! | `release_records` | removes release records that are no longer needed |
+//! | `replicated` | grants that wait for replicas |
+//! | `fenced_write` | a value that only the newest holder may set |
 //!
-//! A step is sent alone, at once, on the connections of the store: whoever waits for a lock waits for
-//! nobody else's batch. Its caller writes it, and the thread of the store reads the answer. It has a longer deadline than a decision, since there is no answer without
-//! Redis. Nothing is sent again here: that is for whoever asks, under the same ids.
+//! A step is sent alone and at once on the connections of the store, so that no lock waits for a batch.
+//! The caller writes it; the thread of the store delivers the reply. A step has a longer deadline than a
+//! decision, since there is no answer without Redis. Steps are not sent again here: the caller does that,
+//! with the same ids.
 //!
-//! Not here: waiting, renewing, deadlines of leases (`tollgate::Locks`).
+//! Waiting, renewing and the deadlines of leases are in `tollgate::Locks`.
 
 mod fenced_write;
 mod names;
@@ -40,27 +43,27 @@ use crate::{RedisStore, clock};
 pub use self::fenced_write::FencedWrite;
 pub use self::release_notifier::ReleaseSubscription;
 
-/// How long one step may take, unless decisions have even longer: far above a round trip, and short
+/// The deadline of one step, unless decisions have a longer one: far above a round trip, and short
 /// enough that a lost reply is noticed and the step sent again well within the shortest usual lease.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-// With less time than that, nobody may write a step itself; and some passes until it is written.
+// A step with less time cannot be written by its caller; and some time passes until it is written.
 const _: () =
     assert!(WATCH_INTERVAL.as_millis() + 50 <= PATIENCE.as_millis(), "no step would be posted");
 
-/// LockContext renewed with one call: less than a millisecond of Redis's time.
+/// Locks renewed with one call: less than a millisecond of Redis's time.
 const RENEWED_AT_ONCE: usize = 128;
 
-/// Keys that one call for a list looks at: a fraction of a millisecond.
+/// Keys that one call for a list scans: a fraction of a millisecond.
 const LISTED_AT_ONCE: &str = "500";
 
-/// What publishes a message. In a cluster it would be `SPUBLISH`.
+/// The command that publishes a message. In a cluster it would be `SPUBLISH`.
 const PUBLISH: &str = "PUBLISH";
 
-/// What a store has for locks alone.
+/// The state of a store that only locks use.
 #[derive(Debug)]
 pub(crate) struct LockContext {
-    /// How many steps may be under way, so that decisions always have room.
+    /// Limits the steps in flight, so that decisions always have room.
     room: Arc<Semaphore>,
     notifier: release_notifier::ReleaseSubscriptions,
     replicated: replicated::ReplicatedLink,
@@ -81,7 +84,7 @@ impl LockContext {
     }
 }
 
-/// One run of a step.
+/// Makes the call of a step.
 fn call<'a>(
     step: Step,
     keys: impl IntoIterator<Item = &'a str>,
@@ -91,14 +94,14 @@ fn call<'a>(
     Call { script: ScriptId::Lock(step), keys, args: args.into_iter().map(Into::into).collect() }
 }
 
-fn letter(kind: LockKind) -> String {
+fn kind_code(kind: LockKind) -> String {
     match kind {
         LockKind::Reentrant => "r".to_owned(),
         LockKind::Simple => "s".to_owned(),
     }
 }
 
-/// As much of a label as is kept.
+/// Cuts a label to the length that is kept.
 fn label(text: &str) -> String {
     text.chars()
         .scan(0_usize, |len, c| {
@@ -108,7 +111,7 @@ fn label(text: &str) -> String {
         .collect()
 }
 
-/// `lua/lock/acquire_uncontended.lua` says what the arguments are.
+/// Makes the call that acquires. `lua/lock/acquire_uncontended.lua` documents the arguments.
 fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
     let Acquire { name, owner, hold, .. } = *ask;
     let (sidecar, record) = (names::sidecar(name), names::release_record(name, hold));
@@ -123,8 +126,8 @@ fn acquisition(ask: &Acquire<'_>) -> Call<'static> {
     call(Step::acquire(ask.kind), [name.as_str(), &sidecar, &record], args)
 }
 
-/// The run that ends a hold, and the release record that it leaves. `lua/lock/release_sole_hold.lua` says what the
-/// arguments are.
+/// Makes the call that releases, and the name of the release record it leaves.
+/// `lua/lock/release_sole_hold.lua` documents the arguments.
 fn ending(ask: &Release<'_>) -> (Call<'static>, String) {
     let Release { name, owner, hold, .. } = *ask;
     let (sidecar, record) = (names::sidecar(name), names::release_record(name, hold));
@@ -142,7 +145,7 @@ fn ending(ask: &Release<'_>) -> (Call<'static>, String) {
     (call(Step::release(ask.kind), keys, args), record)
 }
 
-/// By how much a sidecar outlives its lock: a day, as `lua/lock/common.lua` has it too.
+/// The time by which a sidecar outlives its lock: a day, as in `lua/lock/common.lua`.
 const SIDECAR_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A lock-delay is no longer than the longest lease: the sum of both stays exact in a script.
@@ -153,8 +156,8 @@ impl RedisStore {
     pub(crate) async fn step(&self, call: Call<'static>) -> Result<Reply, StoreError> {
         let now = clock::now();
         let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
-        // Whoever asks sends it itself, if there is room and nothing unusual about it: to wake the thread
-        // of the store for it takes longer than all of that.
+        // The caller writes the step itself, if there is room and nothing unusual: waking the
+        // thread of the store takes longer than that.
         if let Ok(_room) = self.locks.room.try_acquire()
             && let Some(answered) = self.link.run_on_caller(&call, deadline).await
         {
@@ -203,7 +206,7 @@ impl LockStore for RedisStore {
             let keys = keys.flat_map(|(ask, sidecar)| [ask.name.as_str(), sidecar]);
             let args = part.iter().flat_map(|ask| {
                 let (fence, lease) = (ask.fence.to_string(), ask.lease.millis().to_string());
-                [letter(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
+                [kind_code(ask.kind), ask.owner.as_str().to_owned(), fence, lease]
             });
             let reply = self.step(call(Step::Renew, keys, args)).await?;
             renewed.extend(reply::renewed(&reply, part.len()).ok_or_else(reply::malformed)?);
@@ -214,7 +217,7 @@ impl LockStore for RedisStore {
     async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
         let (call, record) = ending(ask);
         let reply = self.step(call).await?;
-        // Nothing of this hold is under way any more, so nobody will ask the record.
+        // Nothing of this hold is in flight any more, so nobody will read the release record.
         if ask.attempt == Attempt::Sole
             && let Some(sweep) = self.locks.records.remove(&self.link, record)
         {
@@ -252,6 +255,6 @@ impl LockStore for RedisStore {
         name: &LockName,
         bell: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        self.hear(name, bell).await
+        self.subscribe_to_releases(name, bell).await
     }
 }

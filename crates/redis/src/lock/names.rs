@@ -1,4 +1,4 @@
-//! Names of what belongs to a lock in Redis.
+//! Names of the keys and the channel of a lock in Redis.
 //!
 //! | What | Name |
 //! |---|---|
@@ -7,22 +7,22 @@
 //! | channel | `redisson_lock__channel:{` name `}`; without the braces if the name has one |
 //! | release record | `redisson_unlock_latch:{` name `}:` hold; without the braces if the name has one |
 //!
-//! Lock, channel and release record are named as Redisson names them. The sidecar is ours: it is in the slot of
-//! the lock whenever that can be had by a name, and two locks never share one. `docs/keys.md` says
-//! this too.
+//! Lock, channel and release record are named as Redisson names them. The sidecar is ours: it shares
+//! the slot of the lock wherever a name can achieve that, and two locks never share one. `docs/keys.md`
+//! repeats this.
 
 use tollgate_core::lock::{HoldId, LockName};
 
 const TAGGED: &str = "tg:lock:t:";
 const WHOLE: &str = "tg:lock:w:{";
 
-/// The sidecar of a lock.
+/// Returns the sidecar of a lock.
 pub(super) fn sidecar(name: &LockName) -> String {
     let name = name.as_str();
     if has_tag(name) { format!("{TAGGED}{name}") } else { format!("{WHOLE}{name}}}") }
 }
 
-/// The lock whose sidecar has this name.
+/// Returns the lock of a sidecar.
 pub(super) fn of_sidecar(key: &[u8]) -> Option<LockName> {
     let key = std::str::from_utf8(key).ok()?;
     let name = match key.strip_prefix(TAGGED) {
@@ -33,24 +33,24 @@ pub(super) fn of_sidecar(key: &[u8]) -> Option<LockName> {
     (sidecar(&name) == key).then_some(name)
 }
 
-/// The channel on which releases of a lock are told.
+/// Returns the channel that announces releases of a lock.
 pub(super) fn channel(name: &LockName) -> String {
     prefixed("redisson_lock__channel", name)
 }
 
-/// The record of a hold.
+/// Returns the release record of a hold.
 pub(super) fn release_record(name: &LockName, hold: HoldId) -> String {
     format!("{}:{hold}", prefixed("redisson_unlock_latch", name))
 }
 
-/// As Redisson prefixes a name: in braces, unless it has one.
+/// Prefixes a name as Redisson does: in braces, unless it has one.
 fn prefixed(prefix: &str, name: &LockName) -> String {
     let name = name.as_str();
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
-/// Whether a cluster would hash only a part of this name: what is between the first brace and the
-/// next closing one, if there is anything.
+/// Returns whether a cluster hashes only a part of this name: the part between the first brace and the
+/// next closing one, unless empty.
 fn has_tag(name: &str) -> bool {
     let Some((_, rest)) = name.split_once('{') else { return false };
     rest.find('}').is_some_and(|end| end > 0)
@@ -68,7 +68,7 @@ mod tests {
         LockName::new(name).unwrap()
     }
 
-    /// What a cluster hashes of a key.
+    /// The part of a key that a cluster hashes.
     fn tag(key: &str) -> &str {
         let Some((_, rest)) = key.split_once('{') else { return key };
         match rest.find('}') {

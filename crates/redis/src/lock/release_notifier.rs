@@ -1,15 +1,14 @@
-//! One connection over which releases are heard, for all locks of a store.
+//! The release notifier: one subscriber connection that announces releases, for all locks of a store.
 //!
-//! It is made when somebody listens first, and kept. A task on the thread of the store owns it: it is
-//! told that something about a channel changed, and makes what is subscribed what is wanted, many
-//! channels at a time. When the connection was lost, releases may have been missed: as soon as it is
-//! back, every bell is rung.
+//! It is opened for the first listener, and kept. A task on the thread of the store owns it: told that
+//! a channel changed, it subscribes or unsubscribes, many channels at a time. Releases may be missed
+//! while the connection is down, so every listener is notified once it is back.
 //!
-//! Not here: who is woken by a bell, and what it does then.
+//! The listeners themselves, and what they do then, are in `tollgate::Locks`.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -20,30 +19,32 @@ use tollgate_core::lock::{LockName, ReleaseNotifier};
 use super::names;
 use crate::error::Cause;
 use crate::link::{Link, SubscriberConnection};
+use crate::sync::lock;
 use crate::{RedisStore, clock, random};
 
 /// Channels subscribed with one command.
 const AT_ONCE: usize = 128;
-/// How often the connection is asked for a sign of life, and how long it may take.
+/// The interval of probes, and how long one may take.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_secs(1);
-/// The pause before the connection is made again, cut by up to half at random; it doubles while that
-/// fails. Meanwhile waiters ask by themselves.
+/// The pause before the next attempt to connect, cut by up to half at random; it doubles while attempts
+/// fail. Meanwhile waiters poll.
 const FIRST_PAUSE: Duration = Duration::from_millis(40);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The notifier of a store.
+/// The release notifier of a store.
 #[derive(Debug, Default)]
 pub(super) struct ReleaseSubscriptions {
-    /// Where the task is told of changes, once it runs.
+    /// Shared with the task, once it runs.
     subscriptions: OnceLock<Arc<Subscriptions>>,
 }
 
-/// What listeners and the task share.
+/// State shared by listeners and the task.
 #[derive(Debug)]
 struct Subscriptions {
     channels: Mutex<HashMap<Vec<u8>, Channel>>,
-    /// Channels to look at. There are never more than listeners came and went since the last look.
+    /// Changed channels. There are never more than listeners came and went since the task looked
+    /// last.
     changed: mpsc::UnboundedSender<Vec<u8>>,
 }
 
@@ -51,11 +52,11 @@ struct Subscriptions {
 struct Channel {
     listeners: Vec<Listener>,
     next: u64,
-    /// Whether it is subscribed.
+    /// The channel is subscribed.
     live: watch::Sender<bool>,
 }
 
-/// A bell, and for which lock: two names may share a channel, as Redisson names them.
+/// A listener for one lock. Two names may share a channel, as Redisson names them.
 #[derive(Clone)]
 struct Listener {
     number: u64,
@@ -69,7 +70,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// Listens for the releases of a lock until it is dropped.
+/// A subscription to the releases of a lock. Dropping it ends the subscription.
 #[derive(Debug)]
 pub struct ReleaseSubscription {
     subscriptions: Weak<Subscriptions>,
@@ -80,7 +81,7 @@ pub struct ReleaseSubscription {
 impl Drop for ReleaseSubscription {
     fn drop(&mut self) {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return };
-        let mut channels = subscriptions.lock();
+        let mut channels = lock(&subscriptions.channels);
         let Some(channel) = channels.get_mut(&self.channel) else { return };
         channel.listeners.retain(|listener| listener.number != self.number);
         if channel.listeners.is_empty() {
@@ -92,29 +93,23 @@ impl Drop for ReleaseSubscription {
 }
 
 impl Subscriptions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Channel>> {
-        // Every edit is whole before anything could panic.
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Rings the notifier of a channel, outside the lock.
-    fn ring(&self, channel: &[u8]) {
-        let listeners = self.lock().get(channel).map(|channel| channel.listeners.clone());
+    fn notify(&self, channel: &[u8]) {
+        let listeners = lock(&self.channels).get(channel).map(|channel| channel.listeners.clone());
         for Listener { name, bell, .. } in listeners.into_iter().flatten() {
             bell.notify(&name);
         }
     }
 
-    /// Says that these are subscribed.
+    /// Marks these channels as subscribed.
     fn set_live<'a>(&self, channels: impl Iterator<Item = &'a Vec<u8>>) {
-        let all = self.lock();
+        let all = lock(&self.channels);
         for channel in channels.filter_map(|name| all.get(name)) {
             channel.live.send_replace(true);
         }
     }
 
     fn set_dead(&self) {
-        for channel in self.lock().values() {
+        for channel in lock(&self.channels).values() {
             channel.live.send_replace(false);
         }
     }
@@ -125,7 +120,7 @@ impl RedisStore {
         let subscriptions = self.locks.notifier.subscriptions.get_or_init(|| {
             let (changed, changes) = mpsc::unbounded_channel();
             let subscriptions = Arc::new(Subscriptions { channels: Mutex::default(), changed });
-            // The task holds no subscriptions: it ends when the store does, whose queue it is told by.
+            // The task holds a weak reference only: it ends with the store.
             let keep = keep(Arc::clone(&self.link), Arc::downgrade(&subscriptions), changes);
             self.driver.spawn(keep);
             subscriptions
@@ -133,15 +128,15 @@ impl RedisStore {
         Arc::clone(subscriptions)
     }
 
-    /// Listens, and returns once the channel is subscribed.
-    pub(super) async fn hear(
+    /// Adds a listener, and returns once its channel is subscribed.
+    pub(super) async fn subscribe_to_releases(
         &self,
         name: &LockName,
         bell: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
         let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
         let (subscription, mut live) = {
-            let mut channels = subscriptions.lock();
+            let mut channels = lock(&subscriptions.channels);
             let place = channels.entry(channel.clone()).or_insert_with(|| Channel {
                 listeners: Vec::new(),
                 next: 0,
@@ -161,8 +156,7 @@ impl RedisStore {
         }
         let now = clock::now();
         let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
-        // Nothing waits for a runtime of the caller's but this timer's; the store may be used from
-        // any, so it runs on the store's.
+        // The timer runs on the store's runtime, because the caller may have none.
         let subscribed = self.driver.run(async move {
             timeout_at(deadline, live.wait_for(|live| *live)).await.is_ok_and(|live| live.is_ok())
         });
@@ -174,7 +168,7 @@ impl RedisStore {
     }
 }
 
-/// Keeps the connection until the store is dropped.
+/// Keeps the connection open until the store is dropped.
 async fn keep(
     link: Arc<Link>,
     subscriptions: Weak<Subscriptions>,
@@ -184,25 +178,25 @@ async fn keep(
     loop {
         let wanted: Vec<Vec<u8>> = {
             let Some(subscriptions) = subscriptions.upgrade() else { return };
-            subscriptions.lock().keys().cloned().collect()
+            lock(&subscriptions.channels).keys().cloned().collect()
         };
         if wanted.is_empty() && changes.recv().await.is_none() {
             return;
         }
-        let rung = subscriptions.clone();
-        let hear = move |channel: &[u8], _: &[u8]| {
-            if let Some(subscriptions) = rung.upgrade() {
-                subscriptions.ring(channel);
+        let notified = subscriptions.clone();
+        let on_message = move |channel: &[u8], _: &[u8]| {
+            if let Some(subscriptions) = notified.upgrade() {
+                subscriptions.notify(channel);
             }
         };
-        if let Ok(subscriber) = link.subscribe(Box::new(hear)).await {
+        if let Ok(subscriber) = link.subscribe(Box::new(on_message)).await {
             let mut session = Session {
                 subscriber,
                 subscriptions: subscriptions.clone(),
                 subscribed: HashSet::new(),
             };
-            // One that was of use is no reason to be slow with the next.
-            if session.serve(&mut changes).await == Served::Some {
+            // After a useful connection the pauses start over.
+            if session.serve(&mut changes).await {
                 pause = FIRST_PAUSE;
             }
             let Some(subscriptions) = subscriptions.upgrade() else { return };
@@ -217,14 +211,7 @@ async fn keep(
 /// The connection failed, or nobody needs it any more.
 struct SessionOver;
 
-/// Whether a connection was of use before it ended.
-#[derive(PartialEq, Eq)]
-enum Served {
-    None,
-    Some,
-}
-
-/// One connection.
+/// One connection and its channels.
 struct Session {
     subscriber: SubscriberConnection,
     subscriptions: Weak<Subscriptions>,
@@ -232,17 +219,17 @@ struct Session {
 }
 
 impl Session {
-    /// Serves until the connection ends.
-    async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Served {
-        let Some(subscriptions) = self.subscriptions.upgrade() else { return Served::None };
-        let all = subscriptions.lock().keys().cloned().collect();
+    /// Serves until the connection ends. Returns whether it was of use.
+    async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> bool {
+        let Some(subscriptions) = self.subscriptions.upgrade() else { return false };
+        let all = lock(&subscriptions.channels).keys().cloned().collect();
         drop(subscriptions);
         if self.look_at(all).await.is_err() {
-            return Served::None;
+            return false;
         }
-        // What was published while there was no connection, nobody heard.
+        // Nobody heard what was published while there was no connection.
         if let Some(subscriptions) = self.subscriptions.upgrade() {
-            self.subscribed.iter().for_each(|channel| subscriptions.ring(channel));
+            self.subscribed.iter().for_each(|channel| subscriptions.notify(channel));
         }
         let mut changed = Vec::new();
         loop {
@@ -254,7 +241,7 @@ impl Session {
                 () = sleep(HEARTBEAT) => self.beat().await,
             };
             if done.is_err() {
-                return Served::Some;
+                return true;
             }
         }
     }
@@ -264,13 +251,13 @@ impl Session {
         pulse.is_ok_and(|pulse| pulse.is_ok()).then_some(()).ok_or(SessionOver)
     }
 
-    /// Makes these channels what they should be: subscribed if anybody listens.
+    /// Subscribes to those of these channels that have listeners, and unsubscribes from the others.
     async fn look_at(&mut self, mut channels: Vec<Vec<u8>>) -> Result<(), SessionOver> {
         channels.sort_unstable();
         channels.dedup();
         let (wanted, unwanted): (Vec<_>, Vec<_>) = {
             let subscriptions = self.subscriptions.upgrade().ok_or(SessionOver)?;
-            let listened = subscriptions.lock();
+            let listened = lock(&subscriptions.channels);
             channels.into_iter().partition(|channel| listened.contains_key(channel))
         };
         let gone: Vec<&[u8]> = unwanted

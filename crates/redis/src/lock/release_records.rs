@@ -1,42 +1,43 @@
-//! ReleaseRecords that nobody will ask any more, removed many at a time.
+//! Release records that are no longer needed, removed many at a time.
 //!
-//! Redisson sends a command for each, and does not wait for it. It is a third of all commands, for
-//! something that ends by itself: here they are gathered for a moment. Should the store be dropped
-//! meanwhile, they end with their time to live.
+//! A release leaves a record for 20 s, so that the same release can be sent again and a late
+//! acquisition is not granted. Redisson deletes each with a command of its own, a third of all
+//! commands. Here they are collected for a moment. If the store is dropped meanwhile, they expire.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::link::{Link, command};
+use crate::sync::lock;
 
-/// ReleaseRecords removed with one command: some twenty microseconds of Redis's time.
+/// Records removed with one command: some twenty microseconds of Redis's time.
 const AT_ONCE: usize = 64;
 
-/// For how long they are gathered at most: a record is kept that little longer.
+/// The longest time that records are collected.
 const FLUSH_AFTER: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub(super) struct ReleaseRecords {
-    /// Less than [`AT_ONCE`].
+    /// Records to remove, fewer than [`AT_ONCE`].
     spent: Mutex<Vec<String>>,
 }
 
-/// What is to be done when one was added.
+/// The next action after a record was added.
 #[derive(Debug, PartialEq, Eq)]
 enum FlushRecords {
-    /// Somebody will send for it.
+    /// A removal is scheduled already.
     Nothing,
-    /// It is the first: send for it in a moment.
+    /// Schedule a removal: this record is the first.
     Soon,
-    /// These are enough.
+    /// Remove these now.
     Now(Vec<String>),
 }
 
 impl ReleaseRecords {
     fn add(&self, record: String) -> FlushRecords {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spent = lock(&self.spent);
         spent.push(record);
         match spent.len() {
             1 => FlushRecords::Soon,
@@ -46,10 +47,11 @@ impl ReleaseRecords {
     }
 
     fn all(&self) -> Vec<String> {
-        std::mem::take(&mut *self.spent.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.spent))
     }
 
-    /// Has it removed, with others. What is returned is to be run on the thread of the store.
+    /// Adds a record. Returns a future that removes it with others, to be run on the thread of the
+    /// store, unless one is scheduled.
     pub(super) fn remove(
         self: &Arc<Self>,
         link: &Arc<Link>,

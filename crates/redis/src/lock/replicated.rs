@@ -1,9 +1,8 @@
-//! Grants that replicas must have before they count.
+//! Grants that count only once replicas have them.
 //!
-//! `WAIT` holds up everything that was sent after it on its connection, so these grants have a
-//! connection of their own, made when the first is asked for. It waits for what *that connection* has
-//! written, so the script and the `WAIT` must go over the same one: over another, Redis would say at
-//! once that all replicas have it.
+//! `WAIT` holds up every later command on its connection, so these grants have a link of their own,
+//! made for the first of them. `WAIT` covers what *that connection* has written, so the script and the
+//! `WAIT` must use the same one: on another, Redis would say at once that all replicas have it.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::link::{Call, Link};
 use crate::script::SCRIPT;
 use crate::{RedisStore, clock};
 
-/// The connection for grants that wait.
+/// The link for replicated grants.
 #[derive(Debug)]
 pub(super) struct ReplicatedLink {
     config: Config,
@@ -31,7 +30,7 @@ impl ReplicatedLink {
 }
 
 impl RedisStore {
-    /// Takes a lock and waits for a majority of its replicas.
+    /// Acquires a lock and waits for a majority of its replicas.
     pub(super) async fn acquire_replicated(
         &self,
         call: Call<'static>,

@@ -1,6 +1,6 @@
-//! What the steps on locks reply.
+//! The replies of the lock steps.
 //!
-//! The words are those of `lua/lock/*.lua`; a reply that has others is not ours.
+//! The words are those of `lua/lock/*.lua`; a reply with others is malformed.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::names;
 use crate::error::Cause;
 use crate::link::Reply;
 
-/// It was executed, whatever it says.
+/// The error for a malformed reply: the step was executed.
 pub(super) fn malformed() -> StoreError {
     Cause::MalformedReply.timeout()
 }
@@ -27,7 +27,7 @@ fn number<N: FromStr>(reply: &Reply, place: usize) -> Option<N> {
     text(reply, place)?.parse().ok()
 }
 
-/// Milliseconds left, of which a negative number means for ever.
+/// Reads milliseconds left, of which a negative number means for ever.
 fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
@@ -56,12 +56,12 @@ pub(super) fn acquired(reply: &Reply) -> Option<AcquireOutcome> {
 }
 
 pub(super) fn renewed(reply: &Reply, asked: usize) -> Option<Vec<RenewOutcome>> {
-    let letter = |letter| match letter {
+    let outcome = |byte| match byte {
         b'h' => Some(RenewOutcome::Held),
         b'l' => Some(RenewOutcome::Lost),
         _ => None,
     };
-    let renewed: Option<Vec<_>> = text(reply, 0)?.bytes().map(letter).collect();
+    let renewed: Option<Vec<_>> = text(reply, 0)?.bytes().map(outcome).collect();
     renewed.filter(|renewed| renewed.len() == asked)
 }
 
@@ -77,11 +77,11 @@ pub(super) fn released(reply: &Reply) -> Option<ReleaseOutcome> {
     }
 }
 
-/// Who holds a lock; `None` if nobody does.
+/// Reads the holder of a lock, or `None` if it is free.
 ///
 /// # Errors
 ///
-/// When it is no lock, or the reply is not ours.
+/// When the key holds no lock, or the reply is malformed.
 pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
     let kind = match text(reply, 0) {
         Some("none") => return Ok(None),
@@ -112,7 +112,7 @@ fn held(reply: &Reply, name: &LockName, kind: LockKind) -> Option<LockHolder> {
     })
 }
 
-/// The next cursor, and the locks on this page.
+/// Reads the next cursor, and the locks on this page.
 pub(super) fn page(reply: &Reply) -> Option<(u64, Vec<LockName>)> {
     let mut packed = reply.values.get(1)?.as_deref()?;
     let mut locks = Vec::new();

@@ -30,7 +30,7 @@ impl fmt::Debug for Connector {
 impl Connector {
     pub(super) fn new(host: &str, files: &TlsFiles) -> Result<Self, ConnectError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| {
-            ConnectError::settings("no certificate can be for the host in the URL of redis")
+            ConnectError::settings("the host in the URL of redis cannot have a certificate")
                 .with_source(error)
         })?;
         let unusable = |error| ConnectError::settings("TLS cannot be used").with_source(error);
@@ -54,7 +54,7 @@ impl Connector {
         self.tls.connect(self.name.clone(), stream).await
     }
 
-    /// Whether the other side was not believed, which waiting does not change.
+    /// Returns whether the server's certificate is not trusted, which waiting does not change.
     pub(super) fn is_distrust(error: &io::Error) -> bool {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         matches!(inner, Some(rustls::Error::InvalidCertificate(_)))

@@ -6,7 +6,7 @@ use tollgate_harness::{Direction, Fault, FaultProxy};
 
 use super::*;
 
-/// What a step on a lock has, if decisions have less.
+/// The deadline of a lock step.
 const USUAL: Duration = Duration::from_millis(250);
 
 async fn here(link: &Link, patience: Duration) -> Option<Result<Reply, StoreError>> {
@@ -69,7 +69,7 @@ async fn many_at_once_are_each_told_their_own() {
     assert_eq!(told, (first + 1..=first + 100).collect::<Vec<_>>());
 }
 
-/// Who asked may be busy when the answer comes, and must not take it for news.
+/// The caller may be busy when the reply comes, and must not take it for news.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_the_server_is_that_when_its_answer_came() {
     let server = RedisServer::start().unwrap();

@@ -26,9 +26,9 @@ async fn over_tcp_and_a_unix_socket() {
 
     assert_eq!((count(&tcp).await, count(&unix).await), (1, 2));
     assert_eq!(missing(&tcp), None);
-    let health = Health { connected: 1, connections: 1, noscript: 1, ..Health::default() };
+    let health = Stats { connected: 1, noscript: 1, ..Stats::default() };
     assert_eq!(tcp.health(), health);
-    assert_eq!(unix.health(), Health { noscript: 0, ..health });
+    assert_eq!(unix.health(), Stats { noscript: 0, ..health });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,7 +129,7 @@ async fn a_wrong_password_is_a_clear_error() {
 
     let error = refused(config.clone()).await;
     assert_eq!(error.kind(), ConnectErrorKind::Authentication);
-    let expected = format!("redis at {address} wants a password, and none is configured");
+    let expected = format!("redis at {address} requires a password, and none is configured");
     assert_eq!(error.to_string(), expected);
 
     let open = RedisServer::start().unwrap();
@@ -149,7 +149,7 @@ async fn a_server_that_is_missing_is_waited_for() {
     let error = run(&link).await.unwrap_err();
     assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Unavailable, Cause::NotConnected));
     assert_eq!(link.warnings(), []);
-    assert_eq!(link.health(), Health { connections: 1, ..Health::default() });
+    assert_eq!(link.health(), Stats::default());
 
     server.restart().unwrap();
     assert_eq!(recovered(&link).await, 1);

@@ -7,7 +7,7 @@ use super::*;
 
 const CALLS: u64 = 8;
 
-/// How the calls under a fault ended, and whether each count was paid for at most once.
+/// The outcomes of calls under a fault, and whether each count was paid for at most once.
 async fn under(
     config: fn(&str) -> Config,
     direction: Direction,

@@ -7,7 +7,7 @@ use std::thread;
 use super::*;
 use crate::error::ConnectErrorKind;
 
-/// What a broken or hostile server might say to a script.
+/// Replies of a broken or hostile server to a script.
 const ODD: [&[u8]; 13] = [
     b"+OK\r\n",
     b":1\r\n",
@@ -23,7 +23,7 @@ const ODD: [&[u8]; 13] = [
     b"\x00\xff\xfe",
     b"*1\r\n=1\r\nx\r\n",
 ];
-/// What one might begin to say and never finish.
+/// Beginnings of replies that never end.
 const UNFINISHED: [&[u8]; 8] = [
     b"|9223372036854775807\r\n",
     b"%9223372036854775807\r\n",

@@ -1,11 +1,11 @@
-//! What a caller waits when Redis hangs. Needs real time: `make faults`.
+//! The waits of callers when Redis hangs. Needs real time: `make faults`.
 
 use tollgate_harness::RedisServer;
 
 use super::*;
 
 const CALLERS: usize = 32;
-/// How long the breaker may take to notice.
+/// The most time that the breaker may need to notice.
 const NOTICE: Duration = Duration::from_millis(250);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,65 @@
+-- The beginning of a run: the time, a reply that is known already, and what every path uses.
+-- batch.lua says what the arguments and the reply are.
+
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+local reply_key
+if ARGV[2] ~= '' then
+  reply_key = string.match(KEYS[1], '^tg:{[^}]*}:') .. 'reply:' .. ARGV[2]
+  local known = call('GET', reply_key)
+  -- A shorter value is not a reply.
+  if known and #known >= 24 then return known end
+end
+local not_after = tonumber(ARGV[1])
+if not_after > 0 and now > not_after then return { 'late' } end
+
+local packed, program, header = ARGV[3], ARGV[4], 2
+
+-- The reply. It is kept if the batch may be sent again, which happens before not_after.
+local function answer(outcomes, poisoned, views, lengths, values)
+  local reply = pack('<I8I4I4I4I4', now, poisoned, #outcomes, #views, #lengths)
+    .. outcomes .. views .. lengths .. values
+  if reply_key then
+    local life = (not_after > 0 and not_after or now) + 1000000 - now
+    call('SET', reply_key, reply, 'PX', fmt('%d', life / 1000 + 1))
+  end
+  return reply
+end
+
+-- How many milliseconds a key lives that is idle from `idle` on: never shorter than that. In
+-- decimals, as Redis would write the number itself much more slowly; many keys live equally long.
+local decimals = {}
+local function ttl(idle, now)
+  local span = idle - now
+  local text = decimals[span]
+  if not text then
+    text = fmt('%d', span / 1000 + 1)
+    decimals[span] = text
+  end
+  return text
+end
+
+local poisoned = 0
+
+-- Stores a value for so many milliseconds, given what the key held before.
+local function put(key, value, px, before)
+  if before then
+    call('SET', KEYS[key], value, 'PX', px)
+  elseif not call('SET', KEYS[key], value, 'PX', px, 'NX') then
+    -- The key holds something that is not a string.
+    poisoned = poisoned + 1
+    call('SET', KEYS[key], value, 'PX', px)
+  end
+end
+
+-- The reply, given what each key held before.
+local function answer_with(outcomes, views, prior, keys)
+  local lengths = {}
+  for key = 1, keys do
+    local value = prior[key]
+    if value then lengths[key] = #value else lengths[key], prior[key] = 4294967295, '' end
+  end
+  lengths = pack('<' .. rep('I4', keys), unpack(lengths))
+  return answer(concat(outcomes), poisoned, views, lengths, concat(prior))
+end

@@ -1,0 +1,226 @@
+-- The general way to charge: any operation of any algorithm, on states as tables.
+--
+-- Takes that takes.lua can decide are still decided there.
+
+local function step_of(code)
+  if not steps[code] then make(code) end
+  return steps[code]
+end
+
+-- Per key: the limit its state is under, nil before the key is looked at; the state, nil if absent;
+-- whether it must be written; whether it has just become idle; whether a request before was left undecided
+-- on it; what it was converted to.
+local under, states, dirty, spent, blocked, converted = {}, {}, {}, {}, {}, {}
+
+-- Logs' keys under which there is something that is of no use: foreign, idle, or emptied.
+local remains = {}
+
+-- What is seen of logs, in order; and per key the members of a log that are not ours.
+local views, strays = {}, {}
+
+-- Added to the length of an excerpt of a log.
+local EXCERPT = 2147483648
+
+if byte(packed) == 0 then parse(step_of) end
+for _, limit in ipairs(limits) do
+  limit.step = step_of(limit.code)
+  limit.plan = limit.plan or limit
+  limit.at = #limit.tag + 1
+end
+local log = #KEYS > string_keys and step_of(1)
+
+for i = 1, string_keys do
+  local value = prior[i]
+  if value and (#value > MAX_VALUE or value == '') then
+    -- Nothing of ours is empty or that long, and nobody shall have it sent to and fro.
+    poisoned, dirty[i], converted[i], prior[i], general[i] = poisoned + 1, true, '', '', true
+  end
+end
+
+for i = 5, #ARGV, 3 do
+  local key, expected, new = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  if key > string_keys then
+    if log.tag(KEYS[key]) == expected and log.convert(KEYS[key], expected, new, now) then
+      poisoned = poisoned + 1
+    end
+  elseif prior[key] == expected then
+    converted[key], dirty[key], general[key] = new, true, true
+  end
+end
+
+-- Makes the state of a key ready for a charge under this limit; false if it is under another.
+local function load(i, limit)
+  general[i] = true
+  local step, tag = limit.step, limit.tag
+  if spent[i] then states[i], spent[i] = nil, nil end
+  if under[i] then
+    -- Looked at before in this batch, and absent: it may come under any limit.
+    if states[i] ~= nil then return false end
+    under[i] = limit
+    return true
+  end
+  if i > string_keys then
+    local found, second = log.tag(KEYS[i])
+    if found == nil then
+      poisoned, dirty[i], remains[i], under[i] = poisoned + 1, true, true, limit
+      return true
+    elseif found and found ~= tag then
+      prior[i] = log.found(KEYS[i], found)
+      return false
+    elseif found then
+      local state, foreign = log.open(KEYS[i], limit.plan, now, second)
+      if foreign then poisoned = poisoned + 1 end
+      if not state then remains[i] = true end
+      states[i], dirty[i] = state, dirty[i] or not state or state.dirty
+    end
+    under[i] = limit
+    return true
+  end
+  local taken = taken_a[i]
+    and pack(taken_under[i].format, taken_under[i].tag, taken_a[i], taken_b[i])
+  local value = taken or converted[i] or prior[i]
+  if value and value ~= '' then
+    if find(value, tag, 1, true) ~= 1 then return false end
+    if taken then taken_a[i], dirty[i] = nil, true end
+    local state = step.decode(limit.plan, value, limit.at)
+    if state and converted[i] and step.idle(limit.plan, state) <= now then
+      -- What is left after a conversion may be worth nothing; it counts until it is looked at again.
+      spent[i] = true
+    elseif state then
+      local changed
+      state, changed = step.settle(limit.plan, state, now)
+      if changed then dirty[i] = true end
+    else
+      poisoned, dirty[i] = poisoned + 1, true
+    end
+    states[i] = state
+  end
+  under[i] = limit
+  return true
+end
+
+-- Puts a new state in the place of a key's. One that was given back all it had counts until the
+-- next request looks at it, as it does in the core.
+local function commit(key, limit, new)
+  states[key], dirty[key] = new, true
+  if new ~= nil and limit.step.idle(limit.plan, new) <= now then
+    spent[key] = true
+  elseif spent[key] then
+    spent[key] = nil
+  end
+end
+
+local function asked(t)
+  return t.op <= 2 and t.cost or 0
+end
+
+local function see(t, state)
+  views[#views + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, asked(t), now))
+end
+
+-- What the charges of one request see of a log that several of them share: all of it, or an excerpt.
+local function see_all(i, limit, state, wanted)
+  local excerpt = log.excerpt(limit.plan, state, wanted, now)
+  if excerpt then
+    views[#views + 1] = pack('<I4', #excerpt + EXCERPT) .. excerpt
+    return
+  end
+  local dump, found = log.dump(limit.plan, state, now)
+  views[#views + 1] = pack('<I4', #dump) .. dump
+  if #found > 0 then strays[i] = found end
+end
+
+-- A request of several charges, all or none. Their keys and terms are in `flat`, after `first`.
+local function charge_several(count, flat, first, dumps)
+  local keys, charges, group = {}, {}, {}
+  local decidable = true
+  for c = 1, count do
+    local key, term = flat[first + 2 * c - 1], flat[first + 2 * c]
+    if term > 32767 then term, group[c] = term - 32768, true end
+    keys[c], charges[c] = key, terms[term]
+    local limit = charges[c].limit
+    if blocked[key] or ((under[key] ~= limit or spent[key]) and not load(key, limit)) then
+      decidable = false
+    elseif charges[c].borrowed and states[key] == nil then
+      decidable, prior[key] = false, prior[key] or ''
+    end
+  end
+  if not decidable then
+    for c = 1, count do blocked[keys[c]] = true end
+    return 'u'
+  end
+  local waits, scratch, touched = {}, {}, {}
+  -- Of the logs, in order: what is to be known of each, and the sum of what was taken.
+  local logs, wanted, sums = {}, {}, {}
+  local best, has_group, refused = false, false, false
+  for c = 1, count do
+    local key, t = keys[c], charges[c]
+    local state = states[key]
+    if touched[key] then state = scratch[key] end
+    local shared = dumps and t.limit.step.is_log
+    if shared then
+      if not wanted[key] then logs[#logs + 1], wanted[key], sums[key] = key, {}, 0 end
+      sums[key] = sums[key] + asked(t)
+      log.note_cost(t.limit.plan, state, asked(t), wanted[key])
+      -- What it is told if it may not charge, and when all would pass together.
+      log.note_cost(t.limit.plan, states[key], asked(t), wanted[key])
+      log.note_cost(t.limit.plan, states[key], sums[key], wanted[key])
+    elseif t.limit.step.is_log then
+      see(t, state)
+    end
+    local wait, changed, new = t.limit.step.decide(t.limit.plan, state, t, now)
+    waits[c] = wait
+    if shared and changed then log.note_base(new, wanted[key]) end
+    if wait and changed then
+      touched[key], scratch[key] = true, new
+      -- A log that is emptied is still there when the next charge makes another.
+      if new == nil then remains[key] = true end
+    end
+    if group[c] then
+      has_group = true
+      if wait and (not best or wait < best) then best = wait end
+    elseif not wait then
+      refused = true
+    end
+  end
+  local found = {}
+  for _, key in ipairs(logs) do found[key] = states[key] end
+  local passes = not refused and (best or not has_group)
+  if passes and not has_group then
+    for key in pairs(touched) do commit(key, under[key], scratch[key]) end
+  elseif passes then
+    -- What an earlier charge of a group would have left is not what is there.
+    for c = 1, count do
+      local key, t = keys[c], charges[c]
+      if wanted[key] then log.note_cost(t.limit.plan, states[key], asked(t), wanted[key]) end
+      if not group[c] or (waits[c] and waits[c] <= best) then
+        local _, changed, new = t.limit.step.decide(t.limit.plan, states[key], t, now)
+        if changed then commit(key, t.limit, new) end
+        if changed and wanted[key] then log.note_base(new, wanted[key]) end
+      end
+    end
+  end
+  for _, key in ipairs(logs) do see_all(key, under[key], found[key], wanted[key]) end
+  return passes and 'p' or 'd'
+end
+
+-- The same of one charge that is in no group.
+local function charge_one(key, t)
+  local limit = t.limit
+  if blocked[key] or ((under[key] ~= limit or spent[key]) and not load(key, limit)) then
+    blocked[key] = true
+    return 'u'
+  elseif t.borrowed and states[key] == nil then
+    blocked[key], prior[key] = true, prior[key] or ''
+    return 'u'
+  end
+  local step, state = limit.step, states[key]
+  if step.is_log then see(t, state) end
+  local wait, changed, new = step.decide(limit.plan, state, t, now, true)
+  if not wait then return 'd' end
+  if changed then
+    if new == nil then remains[key] = true end
+    commit(key, limit, new)
+  end
+  return 'p'
+end
