@@ -82,10 +82,10 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// Judges an ask by the rules, and charges what it costs, all or none.
     ///
-    /// A request that one limit refuses is charged by none. It always has an answer: where the
-    /// store gives none in time, the rules say what holds meanwhile, and the admission is
-    /// [`Admission::Degraded`]. Nobody waits here: what cannot pass now is refused, with the time
-    /// after which asking again helps.
+    /// A request that one limit refuses charges none. It always has an answer: while the store does
+    /// not answer in time, each rule's `on-outage` decides, and [`Admission::outage`] says so. Nobody
+    /// waits here: a request that cannot pass now is refused, with the time after which asking again
+    /// helps.
     ///
     /// Keep the admission while the work lasts where a rule counts who is at work: its permits go
     /// back when it is dropped, so `admit(&ask).await.passes()` holds none.
