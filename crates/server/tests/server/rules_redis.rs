@@ -267,7 +267,7 @@ fn there_is_one_authority_and_it_is_reachable_as_described() {
     for (args, why) in [
         (&["--rules-from", "redis"][..], "the store is embedded"),
         (&["--rules-from", "redis://h", "--rules", file.to_str().unwrap()], "exactly one"),
-        (&["--rules-from", "http://h:canary-7@x"], "begins with redis://"),
+        (&["--rules-from", "http://h:canary-7@x"], "must begin with redis://"),
         (&["--rules-from", "rules.yaml"], "--rules"),
     ] {
         let mut all = vec!["serve", "--http=off", "--resp=off", "--admin=off"];
