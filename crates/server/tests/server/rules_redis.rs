@@ -274,7 +274,7 @@ fn there_is_one_authority_and_it_is_reachable_as_described() {
     for (args, why) in [
         (&["--rules-from", "redis"][..], "the store is embedded"),
         (&["--rules-from", "redis://h", "--rules", file.to_str().unwrap()], "exactly one"),
-        (&["--rules-from", "http://h:canary-7@x"], "begins with redis://"),
+        (&["--rules-from", "http://h:canary-7@x"], "must begin with redis://"),
         (&["--rules-from", "rules.yaml"], "--rules"),
     ] {
         let output = run(&[&["serve"], args].concat());
