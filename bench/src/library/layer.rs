@@ -9,7 +9,7 @@
 
 use axum::Router;
 use axum::http::StatusCode;
-use tollgate::http::Tell;
+use tollgate::http::RateLimitFields;
 use tollgate_bench::layers::{self, bare};
 use tollgate_bench::report::{ROUNDS, Rounds, time};
 use tollgate_bench::rules::AMPLE;
@@ -24,7 +24,10 @@ fn contenders() -> [(&'static str, Router); 7] {
     [
         ("bare", bare()),
         ("one-rule", bare().layer(layers::limit(&one))),
-        ("one-rule-quiet", bare().layer(layers::limit(&one).tell(Tell::Refused))),
+        (
+            "one-rule-quiet",
+            bare().layer(layers::limit(&one).ratelimit_fields(RateLimitFields::OnRefusal)),
+        ),
         ("three-rules", bare().layer(layers::limit(&three))),
         ("tower_governor", layers::governor()),
         ("tower_governor-headers", layers::governor_with_headers()),

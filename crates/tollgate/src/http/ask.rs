@@ -13,9 +13,9 @@ use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use tollgate_core::rule::{Ask, AskError, RuleSet, host};
 
-use super::attributes::Found;
+use super::attributes::PeerLookup;
 use super::layer::Config;
-use super::policies::{Listed, Policies, Written};
+use super::policies::{Policies, PolicyCache, PolicyList};
 use super::refusal::{Malformed, RefusalKind};
 use super::segments;
 use crate::Ruling;
@@ -30,9 +30,9 @@ pub(super) struct RequestReader {
     pub(super) edition: u64,
     /// Whether the application looks at requests, which it does in [`Parts`].
     pub(super) wants_parts: bool,
-    wants: Vec<(String, Want)>,
+    wants: Vec<(String, AttributeSource)>,
     /// What clients were told of their limits.
-    written: Written,
+    written: PolicyCache,
 }
 
 /// What a request says of itself. Borrowed, as a request is too large to be taken apart and put
@@ -72,7 +72,7 @@ impl<'r> Head<'r> {
 
 /// Where the value of an attribute is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Want {
+pub(super) enum AttributeSource {
     /// With the application: the extractor at this place.
     Application(usize),
     Method,
@@ -83,7 +83,7 @@ pub(super) enum Want {
     Header(HeaderName),
 }
 
-impl Want {
+impl AttributeSource {
     /// Where this attribute is, if anybody tells it.
     pub(super) fn of<S>(config: &Config<S>, name: &str) -> Option<Self> {
         let own = config.attributes.iter().position(|(given, _)| given == name);
@@ -121,28 +121,29 @@ impl RequestReader {
             edition: 0,
             wants_parts: false,
             wants: Vec::new(),
-            written: Written::new(),
+            written: PolicyCache::new(),
         }
     }
 
     pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>, edition: u64) -> Self {
         let wants = rules.wants(&config.domain).iter().filter_map(|name| {
-            let want = Want::of(config, name)?;
+            let want = AttributeSource::of(config, name)?;
             Some((name.clone(), want))
         });
-        let wants: Vec<(String, Want)> = wants.collect();
-        let by_application = wants.iter().any(|(_, want)| matches!(want, Want::Application(_)));
+        let wants: Vec<(String, AttributeSource)> = wants.collect();
+        let by_application =
+            wants.iter().any(|(_, want)| matches!(want, AttributeSource::Application(_)));
         let wants_parts = by_application || config.cost.is_some();
         let rules = RuleSource::Rules(rules);
-        Self { rules, edition, wants_parts, wants, written: Written::new() }
+        Self { rules, edition, wants_parts, wants, written: PolicyCache::new() }
     }
 
     /// What clients are told of the limits that a ruling looked at, if there are any. Who has waited
     /// may have been judged by earlier rules.
-    pub(super) fn policies(&self, ruling: &Ruling) -> Option<Listed<'_>> {
+    pub(super) fn policies(&self, ruling: &Ruling) -> Option<PolicyList<'_>> {
         match (self.rules.rules(), ruling.rules.rules()) {
             (Some(ours), Some(its)) if Arc::ptr_eq(ours, its) => self.written.of(ruling),
-            _ => Some(Listed::Now(Box::new(Policies::of(ruling)))),
+            _ => Some(PolicyList::New(Box::new(Policies::of(ruling)))),
         }
     }
 
@@ -171,22 +172,22 @@ impl RequestReader {
     }
 }
 
-fn built_in(name: &str) -> Option<Want> {
+fn built_in(name: &str) -> Option<AttributeSource> {
     match name {
-        "method" => Some(Want::Method),
-        "host" => Some(Want::Host),
-        "path" => Some(Want::Path),
-        "route" => Some(Want::Route),
-        "ip" => Some(Want::Ip),
-        _ => name.strip_prefix("header.")?.parse().ok().map(Want::Header),
+        "method" => Some(AttributeSource::Method),
+        "host" => Some(AttributeSource::Host),
+        "path" => Some(AttributeSource::Path),
+        "route" => Some(AttributeSource::Route),
+        "ip" => Some(AttributeSource::Ip),
+        _ => name.strip_prefix("header.")?.parse().ok().map(AttributeSource::Header),
     }
 }
 
 fn client<S>(config: &Config<S>, head: Head<'_>) -> Result<Option<IpAddr>, RefusalKind> {
     let peer = match config.peer.find(head.extensions) {
-        Found::Address(peer) => peer,
-        Found::None => return Ok(None),
-        Found::Nowhere => return Err(RefusalKind::NoPeer),
+        PeerLookup::Address(peer) => peer,
+        PeerLookup::None => return Ok(None),
+        PeerLookup::Nowhere => return Err(RefusalKind::NoPeer),
     };
     let client = config.trust.client(peer, head.headers);
     client.map(Some).map_err(|error| RefusalKind::Malformed(error.into()))

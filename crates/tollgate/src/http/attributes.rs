@@ -51,13 +51,13 @@ impl From<Vec<u8>> for Value<'_> {
 }
 
 /// Finds the value of an attribute in a request.
-pub(super) type Extract = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync>;
+pub(super) type AttributeFn = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync>;
 
 /// Finds the peer of a request's connection.
-pub(super) type ExtractPeer = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
+pub(super) type PeerFn = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
 
-/// Says what a request costs.
-pub(super) type Costs = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+/// ForwardedBy what a request costs.
+pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
 /// The peer of the connection that a request came over, as an extension of the request.
 ///
@@ -78,12 +78,12 @@ pub(super) enum PeerFrom {
     #[default]
     Extensions,
     /// Where the application says.
-    Application(ExtractPeer),
+    Application(PeerFn),
 }
 
 /// What is known of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PeerLookup {
     Address(IpAddr),
     /// The application says that there is none, as on a unix socket.
     None,
@@ -92,14 +92,16 @@ pub(super) enum Found {
 }
 
 impl PeerFrom {
-    pub(super) fn find(&self, extensions: &Extensions) -> Found {
+    pub(super) fn find(&self, extensions: &Extensions) -> PeerLookup {
         match self {
-            Self::Application(find) => find(extensions).map_or(Found::None, Found::Address),
+            Self::Application(find) => {
+                find(extensions).map_or(PeerLookup::None, PeerLookup::Address)
+            }
             Self::Extensions => {
                 if let Some(Peer(address)) = extensions.get::<Peer>() {
-                    return Found::Address(address.ip());
+                    return PeerLookup::Address(address.ip());
                 }
-                axum_peer(extensions).map_or(Found::Nowhere, Found::Address)
+                axum_peer(extensions).map_or(PeerLookup::Nowhere, PeerLookup::Address)
             }
         }
     }

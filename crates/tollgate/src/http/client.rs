@@ -38,12 +38,12 @@ use super::forwarded;
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     proxies: Vec<Network>,
-    says: Says,
+    says: ForwardedBy,
 }
 
 /// The field in which a proxy says whom it speaks for.
 #[derive(Clone, Debug, Default)]
-enum Says {
+enum ForwardedBy {
     #[default]
     XForwardedFor,
     Forwarded,
@@ -61,7 +61,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 impl Trust {
     /// Believes nobody: the client is the peer of the connection, and no header is read.
     pub const fn nobody() -> Self {
-        Self { proxies: Vec::new(), says: Says::XForwardedFor }
+        Self { proxies: Vec::new(), says: ForwardedBy::XForwardedFor }
     }
 
     /// Believes what peers of these networks append to `X-Forwarded-For`.
@@ -78,19 +78,19 @@ impl Trust {
 
     /// The same for networks that are read already.
     pub fn networks(networks: impl IntoIterator<Item = Network>) -> Self {
-        Self { proxies: networks.into_iter().collect(), says: Says::default() }
+        Self { proxies: networks.into_iter().collect(), says: ForwardedBy::default() }
     }
 
     /// Reads `Forwarded` (RFC 7239) instead.
     pub fn by_forwarded(mut self) -> Self {
-        self.says = Says::Forwarded;
+        self.says = ForwardedBy::Forwarded;
         self
     }
 
     /// Reads a field of one address instead, such as `X-Real-IP` or `CF-Connecting-IP`. Only for
     /// proxies that replace it: one that passes on what a client wrote there is not to be trusted.
     pub fn by_header(mut self, name: HeaderName) -> Self {
-        self.says = Says::One(name);
+        self.says = ForwardedBy::One(name);
         self
     }
 
@@ -109,9 +109,11 @@ impl Trust {
             return Ok(peer);
         }
         match &self.says {
-            Says::XForwardedFor => self.walk(peer, headers, &X_FORWARDED_FOR, forwarded::address),
-            Says::Forwarded => self.walk(peer, headers, &FORWARDED, forwarded::element),
-            Says::One(name) => {
+            ForwardedBy::XForwardedFor => {
+                self.walk(peer, headers, &X_FORWARDED_FOR, forwarded::address)
+            }
+            ForwardedBy::Forwarded => self.walk(peer, headers, &FORWARDED, forwarded::element),
+            ForwardedBy::One(name) => {
                 let mut lines = headers.get_all(name).iter();
                 // Of two lines nobody knows which one the proxy wrote.
                 let (Some(line), None) = (lines.next(), lines.next()) else { return Ok(peer) };

@@ -25,45 +25,45 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Who is told where they stand, by `RateLimit` and its kin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tell {
+pub enum RateLimitFields {
     /// Whoever a limit had a say about.
     #[default]
-    Everybody,
+    Always,
     /// Only those who are refused.
-    Refused,
+    OnRefusal,
     /// Nobody; refusals still say after how long to ask again.
-    Nobody,
+    Never,
 }
 
-impl Tell {
-    /// Whether those of this verdict are told.
+impl RateLimitFields {
+    /// Whether those of this verdict are report.
     pub(super) const fn tells(self, verdict: Verdict) -> bool {
         match self {
-            Self::Everybody => true,
-            Self::Refused => !verdict.passes(),
-            Self::Nobody => false,
+            Self::Always => true,
+            Self::OnRefusal => !verdict.passes(),
+            Self::Never => false,
         }
     }
 }
 
 /// What `X-RateLimit-Reset` counts, which nobody ever agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Legacy {
+pub enum LegacyReset {
     /// Seconds from now.
     SecondsLeft,
     /// Seconds since 1970, by the store's clock.
     Epoch,
 }
 
-/// Text before it is a value: on the stack, if it is no more than what three limits say.
-pub(super) struct Text {
+/// FieldText before it is a value: on the stack, if it is no more than what three limits say.
+pub(super) struct FieldText {
     room: [u8; Self::ROOM],
     used: usize,
     /// All of it, once it is longer.
     long: Vec<u8>,
 }
 
-impl Text {
+impl FieldText {
     const ROOM: usize = 160;
 
     pub(super) const fn new() -> Self {
@@ -126,7 +126,7 @@ impl Fields {
     pub(super) fn new(
         ruling: &Ruling,
         policies: &Policies,
-        legacy: Option<Legacy>,
+        legacy: Option<LegacyReset>,
         later: Duration,
     ) -> Self {
         let most = match ruling.verdict() {
@@ -136,7 +136,7 @@ impl Fields {
             Verdict::Deny(Retry::Never) => Some(0),
             Verdict::Allow | Verdict::Wait(_) => None,
         };
-        let mut limit = Text::new();
+        let mut limit = FieldText::new();
         for (policy, decision) in policies.each().zip(&ruling.answer.decisions) {
             if let Some(policy) = policy.filter(|_| is_known(decision)) {
                 write_limit(policy, decision, most, later, &mut limit);
@@ -168,7 +168,7 @@ impl Fields {
     }
 }
 
-/// Says after how long asking again can help; nothing if never.
+/// ForwardedBy after how long asking again can help; nothing if never.
 pub(super) fn add_retry_after(retry: Option<u64>, headers: &mut HeaderMap) {
     if let Some(seconds) = retry {
         headers.insert(RETRY_AFTER, seconds.into());
@@ -196,7 +196,7 @@ fn write_limit(
     decision: &Decision,
     most: Option<u64>,
     later: Duration,
-    out: &mut Text,
+    out: &mut FieldText,
 ) {
     if !out.is_empty() {
         out.put(b", ");
@@ -219,7 +219,7 @@ fn write_limit(
 /// least left.
 fn legacy_values(
     ruling: &Ruling,
-    legacy: Legacy,
+    legacy: LegacyReset,
     later: Duration,
 ) -> Option<[Option<HeaderValue>; 3]> {
     let told = |finding: &Finding<'_>| finding.limit.is_some() && is_known(&finding.decision);
@@ -235,10 +235,10 @@ fn legacy_values(
         _ => finding.decision.reset_after.saturating_add(later),
     };
     let reset = match legacy {
-        Legacy::SecondsLeft => Some(seconds(left)),
+        LegacyReset::SecondsLeft => Some(seconds(left)),
         // Whoever was not asked told no time.
-        Legacy::Epoch if ruling.at() == tollgate_core::Timestamp::EPOCH => None,
-        Legacy::Epoch => {
+        LegacyReset::Epoch if ruling.at() == tollgate_core::Timestamp::EPOCH => None,
+        LegacyReset::Epoch => {
             let at = Duration::from_micros(ruling.at().as_micros());
             Some(seconds(at.saturating_add(left)))
         }
@@ -253,10 +253,12 @@ mod tests {
 
     #[test]
     fn text_is_whole_on_either_side_of_its_room() {
-        for len in [0, 1, Text::ROOM - 1, Text::ROOM, Text::ROOM + 1, 5 * Text::ROOM] {
+        for len in
+            [0, 1, FieldText::ROOM - 1, FieldText::ROOM, FieldText::ROOM + 1, 5 * FieldText::ROOM]
+        {
             for piece in [1, 7, len.max(1)] {
                 let whole: Vec<u8> = (b'a'..=b'z').cycle().take(len).collect();
-                let mut text = Text::new();
+                let mut text = FieldText::new();
 
                 whole.chunks(piece).for_each(|bytes| text.put(bytes));
 

@@ -16,15 +16,15 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 
 use super::ask::{Head, RequestReader};
-use super::attributes::{Costs, Extract, PeerFrom, Value};
+use super::attributes::{AttributeFn, CostFn, PeerFrom, Value};
 use super::client::Trust;
-use super::fields::{Fields, Legacy, Tell, add_retry_after};
+use super::fields::{Fields, LegacyReset, RateLimitFields, add_retry_after};
+use super::inner_call::record_ruling;
 use super::jitter::Jitter;
-use super::refusal::{Refusal, RefusalKind, Respond};
+use super::refusal::{Refusal, RefusalKind, RespondFn};
 use super::rulings::Rulings;
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
-use super::served::note;
 use super::service::LimitService;
 use super::wait_limit::{WaitLimit, Waiting};
 use crate::decision::Intent;
@@ -72,17 +72,17 @@ pub struct LimitLayer<S = EmbeddedStore> {
     config: Arc<Config<S>>,
 }
 
-/// What a layer was told.
+/// What a layer was report.
 pub(super) struct Config<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) domain: Arc<str>,
     pub(super) trust: Trust,
     pub(super) peer: PeerFrom,
-    pub(super) attributes: Vec<(String, Extract)>,
-    pub(super) cost: Option<Costs>,
-    respond: Option<Respond>,
-    legacy: Option<Legacy>,
-    tell: Tell,
+    pub(super) attributes: Vec<(String, AttributeFn)>,
+    pub(super) cost: Option<CostFn>,
+    respond: Option<RespondFn>,
+    legacy: Option<LegacyReset>,
+    tell: RateLimitFields,
     /// The limiter for functions behind the layer, if it provides one.
     #[cfg(feature = "macros")]
     pub(super) provides: Option<Arc<dyn AnyLimiter>>,
@@ -104,7 +104,7 @@ impl<S: Store + 'static> LimitLayer<S> {
             cost: None,
             respond: None,
             legacy: None,
-            tell: Tell::default(),
+            tell: RateLimitFields::default(),
             #[cfg(feature = "macros")]
             provides: None,
             jitter: Jitter::default(),
@@ -149,7 +149,7 @@ impl<S: Store + 'static> LimitLayer<S> {
         })
     }
 
-    /// Says what a request costs; 1 unless said.
+    /// ForwardedBy what a request costs; 1 unless said.
     pub fn cost(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
         self.edit(|config| config.cost = Some(Arc::new(cost)))
     }
@@ -176,13 +176,13 @@ impl<S: Store + 'static> LimitLayer<S> {
     }
 
     /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` as well, for clients of old.
-    pub fn legacy_fields(self, legacy: Legacy) -> Self {
+    pub fn legacy_fields(self, legacy: LegacyReset) -> Self {
         self.edit(|config| config.legacy = Some(legacy))
     }
 
     /// Tells these clients where they stand; everybody unless said.
-    pub fn tell(self, tell: Tell) -> Self {
-        self.edit(|config| config.tell = tell)
+    pub fn ratelimit_fields(self, fields: RateLimitFields) -> Self {
+        self.edit(|config| config.tell = fields)
     }
 
     /// Lets functions under `#[limit]` that handle what passes find this limiter, this domain and
@@ -194,7 +194,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     }
 
     /// A layer that judges nothing and only does what [`LimitLayer::with_scope`] does, with what this
-    /// layer was told.
+    /// layer was report.
     #[cfg(feature = "macros")]
     pub fn only_scope(self) -> ScopeLayer<S> {
         ScopeLayer::of(self.with_scope().config)
@@ -249,13 +249,13 @@ impl<S: Store + 'static> LimitLayer<S> {
 }
 
 /// The limiter's answer to a request, and the place in the future that it grants.
-pub(super) struct Answered {
+pub(super) struct BookedAdmission {
     admission: Admission,
     booking: Booking,
     here: Option<Waiting>,
 }
 
-impl Answered {
+impl BookedAdmission {
     /// Waits for that place. Dropping the future gives it back.
     pub(super) async fn wait(self) -> Admission {
         let _here = self.here;
@@ -265,17 +265,17 @@ impl Answered {
 }
 
 /// The result of judging a request without waiting. The ruling is where the caller wants it.
-pub(super) enum Judged {
+pub(super) enum LocalOutcome {
     Decided(Permits),
     Unjudged(RefusalKind),
     /// The request was granted a place in the future. Boxed, as most have none.
-    Granted(Box<Answered>),
+    Granted(Box<BookedAdmission>),
     /// The store takes a round trip.
     Remote,
 }
 
 /// The response fields and permits of a request that passes.
-pub(super) struct Passing {
+pub(super) struct PassedRequest {
     pub(super) fields: Fields,
     pub(super) permits: Permits,
 }
@@ -299,17 +299,17 @@ impl<S: Store + 'static> Config<S> {
         Rulings::is_by(extensions, self.limiter.identity(), &self.domain)
     }
 
-    /// Asks the limiter about a request, if it can be asked.
+    /// AskFn the limiter about a request, if it can be asked.
     pub(super) async fn judge(
         &self,
         reader: &RequestReader,
         head: Head<'_>,
-    ) -> Result<Answered, RefusalKind> {
+    ) -> Result<BookedAdmission, RefusalKind> {
         let mut ask = Ask::new(&self.domain);
         reader.fill(self, head, &mut ask)?;
         let (here, patience) = self.join();
         let (admission, booking) = self.limiter.admit_and_book(&ask, patience, &reader.rules).await;
-        Ok(Answered { admission, booking, here })
+        Ok(BookedAdmission { admission, booking, here })
     }
 
     /// Decides within the call, on a store in this process. A future would have to be moved, which
@@ -319,13 +319,13 @@ impl<S: Store + 'static> Config<S> {
         reader: &RequestReader,
         head: Head<'_>,
         ruling: &mut Option<Ruling>,
-    ) -> Judged {
+    ) -> LocalOutcome {
         if self.limiter.store().is_remote() {
-            return Judged::Remote;
+            return LocalOutcome::Remote;
         }
         let mut ask = Ask::new(&self.domain);
         if let Err(kind) = reader.fill(self, head, &mut ask) {
-            return Judged::Unjudged(kind);
+            return LocalOutcome::Unjudged(kind);
         }
         let (here, patience) = self.join();
         let mut judgement = Judgement::UnknownDomain;
@@ -333,15 +333,15 @@ impl<S: Store + 'static> Config<S> {
         let plan = self.limiter.plan(&judgement, &reader.rules, Intent::Charge { patience });
         let filled = ruling.insert(Ruling::of(&plan));
         let Some(permits) = self.limiter.run_now(&plan, Some(&ask), filled) else {
-            return Judged::Remote;
+            return LocalOutcome::Remote;
         };
         if filled.wait().is_zero() {
-            return Judged::Decided(permits);
+            return LocalOutcome::Decided(permits);
         }
         let booking = self.limiter.book(&plan, filled);
-        let Some(ruling) = ruling.take() else { return Judged::Remote };
+        let Some(ruling) = ruling.take() else { return LocalOutcome::Remote };
         let admission = Admission { ruling, permits };
-        Judged::Granted(Box::new(Answered { admission, booking, here }))
+        LocalOutcome::Granted(Box::new(BookedAdmission { admission, booking, here }))
     }
 
     /// Joins those who may wait, and says for how long: not at all, where too many do already.
@@ -361,12 +361,12 @@ impl<S: Store + 'static> Config<S> {
         permits: Permits,
         reader: &RequestReader,
         extensions: &mut Extensions,
-    ) -> Passing {
+    ) -> PassedRequest {
         let fields = self.fields(&ruling, reader, self.jitter.draw());
         let (limiter, ruling) = (self.limiter.identity(), Arc::new(ruling));
-        note(limiter, &self.domain, &ruling);
+        record_ruling(limiter, &self.domain, &ruling);
         Rulings::leave(extensions, limiter, &self.domain, ruling);
-        Passing { fields, permits }
+        PassedRequest { fields, permits }
     }
 
     /// The response to a request that does not pass.

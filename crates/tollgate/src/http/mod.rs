@@ -61,6 +61,7 @@ mod client;
 mod fields;
 mod forwarded;
 mod grpc;
+mod inner_call;
 mod jitter;
 mod layer;
 #[cfg(feature = "macros")]
@@ -70,21 +71,20 @@ mod outbound_refusal;
 mod outbound_rules;
 mod policies;
 mod refusal;
+mod refusal_report;
 #[cfg(feature = "macros")]
 mod refused;
 mod rulings;
 #[cfg(feature = "macros")]
 mod scope;
 mod segments;
-mod served;
 mod service;
-mod told;
 mod wait_limit;
 
 pub use attributes::{Peer, Value};
 pub use body::LimitedBody;
 pub use client::{MAX_BYTES, MAX_HOPS, TooManyHops, Trust};
-pub use fields::{Legacy, Tell};
+pub use fields::{LegacyReset, RateLimitFields};
 pub use layer::LimitLayer;
 pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService};
 pub use outbound_refusal::OutboundRefusal;

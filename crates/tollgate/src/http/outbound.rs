@@ -44,10 +44,10 @@ use crate::{Gate, NotAdmitted};
 /// # Ok(()) }
 /// ```
 pub struct OutboundLayer<S = EmbeddedStore> {
-    line: Line<S>,
+    line: GateQueue<S>,
 }
 
-struct Line<S> {
+struct GateQueue<S> {
     gate: Gate<S>,
     patience: Duration,
     cost: Cost,
@@ -57,7 +57,7 @@ struct Line<S> {
 impl<S: Store + 'static> OutboundLayer<S> {
     /// Calls that wait at this gate, but not longer than `patience`.
     pub fn new(gate: Gate<S>, patience: Duration) -> Self {
-        Self { line: Line { gate, patience, cost: 1, wait_limit: WaitLimit::default() } }
+        Self { line: GateQueue { gate, patience, cost: 1, wait_limit: WaitLimit::default() } }
     }
 
     /// What each call costs; 1 unless said.
@@ -73,16 +73,16 @@ impl<S: Store + 'static> OutboundLayer<S> {
     }
 }
 
-impl<S: Store + 'static> Line<S> {
+impl<S: Store + 'static> GateQueue<S> {
     /// Waits for a turn.
-    async fn turn(self) -> Result<(), NoTurn> {
-        let _here = self.wait_limit.join().ok_or(NoTurn::Crowded)?;
+    async fn turn(self) -> Result<(), NotCalled> {
+        let _here = self.wait_limit.join().ok_or(NotCalled::Crowded)?;
         let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
-        turn.map_err(NoTurn::NotAdmitted)
+        turn.map_err(NotCalled::NotAdmitted)
     }
 }
 
-enum NoTurn {
+enum NotCalled {
     Crowded,
     NotAdmitted(NotAdmitted),
 }
@@ -98,7 +98,7 @@ impl<Svc, S> Layer<Svc> for OutboundLayer<S> {
 /// Calls the inner service when it is its turn.
 pub struct OutboundService<Svc, S = EmbeddedStore> {
     inner: Svc,
-    line: Line<S>,
+    line: GateQueue<S>,
 }
 
 impl<Svc, S, Q> Service<Q> for OutboundService<Svc, S>
@@ -123,7 +123,7 @@ where
     }
 }
 
-type Turn = Pin<Box<dyn Future<Output = Result<(), NoTurn>> + Send>>;
+type Turn = Pin<Box<dyn Future<Output = Result<(), NotCalled>> + Send>>;
 
 pin_project! {
     /// The response to a call that waits for its turn. Dropping it gives the turn back.
@@ -158,11 +158,11 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
                 Projected::Waiting { turn, inner, request } => {
                     match (ready!(turn.as_mut().poll(context)), request.take()) {
                         (Ok(()), Some(request)) => Phase::Calling { future: inner.call(request) },
-                        (Err(NoTurn::NotAdmitted(why)), _) => {
+                        (Err(NotCalled::NotAdmitted(why)), _) => {
                             return Poll::Ready(Err(OutboundError::NotAdmitted(why)));
                         }
                         // Only after the answer is there no request any more.
-                        (Err(NoTurn::Crowded), _) | (Ok(()), None) => {
+                        (Err(NotCalled::Crowded), _) | (Ok(()), None) => {
                             return Poll::Ready(Err(OutboundError::Crowded));
                         }
                     }
@@ -209,7 +209,7 @@ impl<E: std::error::Error + 'static> std::error::Error for OutboundError<E> {
     }
 }
 
-impl<S> Clone for Line<S> {
+impl<S> Clone for GateQueue<S> {
     fn clone(&self) -> Self {
         Self {
             gate: self.gate.clone(),

@@ -73,15 +73,15 @@ pub struct OutboundRulesLayer<S = EmbeddedStore> {
     rules: Arc<OutboundRules<S>>,
 }
 
-/// Says what a call asks.
-type Asks = dyn for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync;
+/// ForwardedBy what a call asks.
+type AskFn = dyn for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync;
 
 /// Where calls are let out.
 struct OutboundRules<S> {
     limiter: Limiter<S>,
     domain: Arc<str>,
     patience: Duration,
-    ask: Arc<Asks>,
+    ask: Arc<AskFn>,
     wait_limit: WaitLimit,
 }
 

@@ -1,7 +1,7 @@
 //! Limits as policies: what clients are told of them whatever they decide.
 //!
 //! The same limits are looked at together over and over, and their names and quotas change only
-//! with the rules. So [`Written`] keeps what was written of them; `fields.rs` adds what each of them
+//! with the rules. So [`PolicyCache`] keeps what was written of them; `fields.rs` adds what each of them
 //! said. Its places belong to one set of rules: a `Plan` makes a new one for each version.
 
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use http::header::HeaderValue;
 use smallvec::SmallVec;
 use tollgate_core::Algorithm;
 
-use super::fields::Text;
+use super::fields::FieldText;
 use crate::decision::Origin;
 use crate::{Finding, Ruling};
 
@@ -42,7 +42,7 @@ pub(super) struct Policy {
 impl Policies {
     /// Those of a ruling's findings.
     pub(super) fn of(ruling: &Ruling) -> Self {
-        let mut text = Text::new();
+        let mut text = FieldText::new();
         let mut limits = SmallVec::new();
         for (origin, finding) in ruling.origins.iter().zip(ruling.findings()) {
             limits.push((*origin, write_policy(&finding, &mut text)));
@@ -64,33 +64,33 @@ impl Policies {
 /// Policies that were written before, under one version of the rules. Once they are there they stay,
 /// so that looking them up takes neither a lock nor a count.
 #[derive(Debug)]
-pub(super) struct Written(Box<[OnceLock<Box<Policies>>]>);
+pub(super) struct PolicyCache(Box<[OnceLock<Box<Policies>>]>);
 
 /// Policies that were written before, or for one ruling.
 #[derive(Debug)]
-pub(super) enum Listed<'w> {
-    Before(&'w Policies),
-    Now(Box<Policies>),
+pub(super) enum PolicyList<'w> {
+    Cached(&'w Policies),
+    New(Box<Policies>),
 }
 
-impl Deref for Listed<'_> {
+impl Deref for PolicyList<'_> {
     type Target = Policies;
 
     fn deref(&self) -> &Policies {
         match self {
-            Self::Before(policies) => policies,
-            Self::Now(policies) => policies,
+            Self::Cached(policies) => policies,
+            Self::New(policies) => policies,
         }
     }
 }
 
-impl Written {
+impl PolicyCache {
     pub(super) fn new() -> Self {
         Self((0..KEPT).map(|_| OnceLock::new()).collect())
     }
 
     /// The policies of a ruling by these rules; `None` if it has no findings.
-    pub(super) fn of(&self, ruling: &Ruling) -> Option<Listed<'_>> {
+    pub(super) fn of(&self, ruling: &Ruling) -> Option<PolicyList<'_>> {
         let origins = ruling.origins.as_slice();
         if origins.is_empty() {
             return None;
@@ -106,10 +106,10 @@ impl Written {
         for kept in from.iter().chain(before).take(PLACES) {
             let policies = kept.get_or_init(|| Box::new(Policies::of(ruling)));
             if policies.are_of(origins) {
-                return Some(Listed::Before(policies));
+                return Some(PolicyList::Cached(policies));
             }
         }
-        Some(Listed::Now(Box::new(Policies::of(ruling))))
+        Some(PolicyList::New(Box::new(Policies::of(ruling))))
     }
 }
 
@@ -158,7 +158,7 @@ fn quoted(name: &str) -> Box<[u8]> {
 }
 
 /// Adds a policy to the list of them.
-fn write_policy(finding: &Finding<'_>, out: &mut Text) -> Option<Policy> {
+fn write_policy(finding: &Finding<'_>, out: &mut FieldText) -> Option<Policy> {
     let limit = finding.limit?.limit();
     let name = quoted(&policy_name(finding)?);
     let is_concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));

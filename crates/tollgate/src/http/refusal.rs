@@ -1,5 +1,5 @@
 //! Why a client may not pass, for the layer and for an application that answers itself.
-//! `told.rs` says it in the layer's own words.
+//! `report.rs` says it in the layer's own words.
 //!
 //! | Kind | HTTP | gRPC | Problem |
 //! |---|---|---|---|
@@ -20,14 +20,14 @@ use tollgate_core::rule::AskError;
 
 use super::client::TooManyHops;
 use super::grpc;
-use super::told::Told;
+use super::refusal_report::RefusalReport;
 use crate::Ruling;
 use crate::decision::Cause;
 
 /// A request that does not pass, for an application that answers itself.
 #[derive(Debug)]
 pub struct Refusal<'a> {
-    told: Told<'a>,
+    report: RefusalReport<'a>,
     request: &'a Parts,
 }
 
@@ -116,43 +116,46 @@ impl From<TooManyHops> for Malformed {
 }
 
 /// Answers in the application's words.
-pub(super) type Respond = Arc<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
+pub(super) type RespondFn = Arc<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 
 impl<'a> Refusal<'a> {
     pub(super) fn unjudged(kind: RefusalKind, request: &'a Parts) -> Self {
-        Self { told: Told { kind, ruling: None, detail: None, later: Duration::ZERO }, request }
+        Self {
+            report: RefusalReport { kind, ruling: None, detail: None, later: Duration::ZERO },
+            request,
+        }
     }
 
     /// A refusal by a ruling, whose client is to come back so much later than it might.
     pub(super) fn judged(ruling: &'a Ruling, later: Duration, request: &'a Parts) -> Self {
         let kind = RefusalKind::of(ruling);
-        Self { told: Told { kind, ruling: Some(ruling), detail: None, later }, request }
+        Self { report: RefusalReport { kind, ruling: Some(ruling), detail: None, later }, request }
     }
 
     /// Why.
     pub const fn kind(&self) -> RefusalKind {
-        self.told.kind
+        self.report.kind
     }
 
     /// The status that the layer would answer with.
     pub const fn status(&self) -> StatusCode {
-        self.told.status()
+        self.report.status()
     }
 
     /// Whole seconds after which asking again can help, at least 1; `None` if it never does. With
     /// the layer's jitter, if it has one.
     pub fn retry_after(&self) -> Option<u64> {
-        self.told.retry_after()
+        self.report.retry_after()
     }
 
     /// The names of the limits that refuse, as in `RateLimit-Policy`.
     pub fn policies(&self) -> Vec<String> {
-        self.told.policies()
+        self.report.policies()
     }
 
     /// What was decided, rule by rule; `None` if nothing could be.
     pub const fn ruling(&self) -> Option<&'a Ruling> {
-        self.told.ruling
+        self.report.ruling
     }
 
     /// The request.
@@ -163,8 +166,8 @@ impl<'a> Refusal<'a> {
     /// The layer's own answer, for an application that only wants to look on, or to add to it.
     pub fn respond(&self) -> Response<Bytes> {
         if grpc::is_grpc(self.request) {
-            return self.told.status_response(&self.request.headers);
+            return self.report.status_response(&self.request.headers);
         }
-        self.told.problem_response()
+        self.report.problem_response()
     }
 }

@@ -9,7 +9,7 @@ use tollgate_core::rule::AskError;
 use super::fields::{Fields, add_retry_after};
 use super::policies::Policies;
 use super::refusal::{Malformed, RefusalKind};
-use super::told::Told;
+use super::refusal_report::RefusalReport;
 use crate::{Refused, RefusedKind};
 
 impl Refused {
@@ -43,9 +43,9 @@ impl Refused {
         };
         let problem = Some(self.problem()).filter(|problem| !problem.is_empty());
         let detail = self.message().or(problem).map(Into::into);
-        let told = Told { kind, ruling: self.ruling(), detail, later: Duration::ZERO };
-        let mut response = told.problem_response();
-        add_retry_after(told.retry_after(), response.headers_mut());
+        let report = RefusalReport { kind, ruling: self.ruling(), detail, later: Duration::ZERO };
+        let mut response = report.problem_response();
+        add_retry_after(report.retry_after(), response.headers_mut());
         if let Some(ruling) = self.ruling() {
             let policies = Policies::of(ruling);
             let fields = Fields::new(ruling, &policies, None, Duration::ZERO);

@@ -24,10 +24,10 @@ use crate::{Limiter, Ruling};
 /// let app: Router = Router::new().route("/", get(handler));
 /// ```
 #[derive(Clone, Default)]
-pub struct Rulings(SmallVec<[Entry; 1]>);
+pub struct Rulings(SmallVec<[LayerRuling; 1]>);
 
 #[derive(Clone)]
-struct Entry {
+struct LayerRuling {
     limiter: u128,
     domain: Arc<str>,
     ruling: Arc<Ruling>,
@@ -60,12 +60,12 @@ impl Rulings {
         domain: &Arc<str>,
         ruling: Arc<Ruling>,
     ) {
-        let entry = Entry { limiter, domain: Arc::clone(domain), ruling };
+        let entry = LayerRuling { limiter, domain: Arc::clone(domain), ruling };
         extensions.get_or_insert_with(Self::default).0.push(entry);
     }
 
     pub(super) fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
-        let same = |entry: &&Entry| entry.limiter == limiter && *entry.domain == *domain;
+        let same = |entry: &&LayerRuling| entry.limiter == limiter && *entry.domain == *domain;
         self.0.iter().find(same).map(|entry| &*entry.ruling)
     }
 }

@@ -14,11 +14,11 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::ask::{Head, Want};
+use super::ask::{AttributeSource, Head};
+use super::inner_call::call_inner;
 use super::layer::{Config, LimitLayer};
 use super::refusal::RefusalKind;
 use super::rulings::Rulings;
-use super::served::serve;
 use crate::scope::{self, Scoped, Unseen};
 use crate::seen::Seen;
 use crate::{Limiter, Ruling};
@@ -37,7 +37,7 @@ impl<S> Facts<S> {
 
 impl<S: Store + 'static> scope::Facts for Facts<S> {
     fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
-        let want = Want::of(&self.config, name).ok_or(Unseen::NotTold)?;
+        let want = AttributeSource::of(&self.config, name).ok_or(Unseen::NotTold)?;
         want.find(&self.config, Head::of_parts(&self.parts)).map_err(|kind| match kind {
             RefusalKind::Malformed(problem) => Unseen::Malformed(problem.to_string()),
             _ => Unseen::NoPeer,
@@ -125,7 +125,7 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (parts, body) = request.into_parts();
         let scope = self.config.scope(|| parts.clone());
-        serve(&mut self.inner, Request::from_parts(parts, body), scope)
+        call_inner(&mut self.inner, Request::from_parts(parts, body), scope)
     }
 }
 

@@ -23,8 +23,8 @@ use tower_service::Service;
 
 use super::ask::Head;
 use super::body::LimitedBody;
-use super::layer::{Answered, Config, Judged, Passing};
-use super::served::{RequestScope, Served, serve};
+use super::inner_call::{InnerFuture, RequestScope, call_inner};
+use super::layer::{BookedAdmission, Config, LocalOutcome, PassedRequest};
 use crate::{Admission, Permits};
 
 /// Judges requests before the inner service sees them.
@@ -69,20 +69,20 @@ where
             judged = config.judge_now(&reader, Head::of(&request), &mut ruling);
         }
         let granted = match (judged, ruling) {
-            (Judged::Decided(permits), Some(ruling)) if ruling.passes() => {
+            (LocalOutcome::Decided(permits), Some(ruling)) if ruling.passes() => {
                 let passing = config.pass(ruling, permits, &reader, request.extensions_mut());
                 let scope = config.scope(|| copied(&request));
                 return LimitFuture::serve(&mut self.inner, request, Some(passing), scope);
             }
-            (Judged::Decided(_), Some(ruling)) => {
+            (LocalOutcome::Decided(_), Some(ruling)) => {
                 let parts = request.into_parts().0;
                 return LimitFuture::refused(config.refuse(&ruling, &reader, &parts));
             }
-            (Judged::Unjudged(kind), _) => {
+            (LocalOutcome::Unjudged(kind), _) => {
                 return LimitFuture::refused(config.unjudged(kind, &request.into_parts().0));
             }
-            (Judged::Granted(answered), _) => Some(answered),
-            (Judged::Remote | Judged::Decided(_), _) => None,
+            (LocalOutcome::Granted(answered), _) => Some(answered),
+            (LocalOutcome::Remote | LocalOutcome::Decided(_), _) => None,
         };
         let (parts, body) = request.into_parts();
         let decision = Box::pin(decide(Arc::clone(config), granted, parts));
@@ -108,14 +108,14 @@ type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
 
 /// What becomes of a request.
 enum Conclusion {
-    Pass(Passing, RequestScope),
+    Pass(PassedRequest, RequestScope),
     Refuse(Response<Bytes>),
 }
 
-/// Asks unless the answer is there, and waits for a place in the future if one was granted.
+/// AskFn unless the answer is there, and waits for a place in the future if one was granted.
 async fn decide<S: Store + 'static>(
     config: Arc<Config<S>>,
-    granted: Option<Box<Answered>>,
+    granted: Option<Box<BookedAdmission>>,
     mut parts: Parts,
 ) -> (Parts, Conclusion) {
     let reader = Guard::into_inner(config.reader());
@@ -154,7 +154,7 @@ pin_project! {
     #[project = Projected]
     enum Phase<Svc, F, Q> {
         Deciding { decision: Deciding, inner: Svc, body: Option<Q> },
-        Serving { #[pin] future: Served<F>, passing: Option<Passing> },
+        Serving { #[pin] future: InnerFuture<F>, passing: Option<PassedRequest> },
         Refused { response: Option<Response<Bytes>> },
     }
 }
@@ -163,10 +163,10 @@ impl<Svc: Service<Request<Q>>, Q> LimitFuture<Svc, Q> {
     fn serve(
         inner: &mut Svc,
         request: Request<Q>,
-        passing: Option<Passing>,
+        passing: Option<PassedRequest>,
         scope: RequestScope,
     ) -> Self {
-        Self { phase: Phase::Serving { future: serve(inner, request, scope), passing } }
+        Self { phase: Phase::Serving { future: call_inner(inner, request, scope), passing } }
     }
 
     const fn refused(response: Response<Bytes>) -> Self {
@@ -212,8 +212,11 @@ where
 }
 
 /// The response with its fields, whose body holds the permits.
-fn served<R>(mut response: Response<R>, passing: Option<Passing>) -> Response<LimitedBody<R>> {
-    let Some(Passing { fields, permits }) = passing else {
+fn served<R>(
+    mut response: Response<R>,
+    passing: Option<PassedRequest>,
+) -> Response<LimitedBody<R>> {
+    let Some(PassedRequest { fields, permits }) = passing else {
         return response.map(|body| LimitedBody::served(body, Permits::default()));
     };
     fields.add_to(response.headers_mut());

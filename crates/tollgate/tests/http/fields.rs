@@ -5,7 +5,7 @@ use std::time::Duration;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::EmbeddedStore;
 use tollgate::Limiter;
-use tollgate::http::{Legacy, LimitLayer, Tell};
+use tollgate::http::{LegacyReset, LimitLayer, RateLimitFields};
 use tollgate::{Concurrency, FixedWindow, TokenBucket};
 use tollgate_core::testing::{ManualClock, Rng};
 
@@ -175,8 +175,10 @@ async fn legacy_fields_tell_of_the_limit_that_matters_most() {
         })
     };
     let left =
-        serve(LimitLayer::new(limiter(set()), "shop").legacy_fields(Legacy::SecondsLeft)).await;
-    let epoch = serve(LimitLayer::new(limiter(set()), "shop").legacy_fields(Legacy::Epoch)).await;
+        serve(LimitLayer::new(limiter(set()), "shop").legacy_fields(LegacyReset::SecondsLeft))
+            .await;
+    let epoch =
+        serve(LimitLayer::new(limiter(set()), "shop").legacy_fields(LegacyReset::Epoch)).await;
 
     assert_eq!(legacy(&left.get(&[]).await), ["1", "0", "10"]);
     assert_eq!(legacy(&left.get(&[]).await), ["1", "0", "10"], "also when refused");
@@ -188,9 +190,13 @@ async fn only_those_are_told_who_are_to_be_told() {
     let set = rules(1, [on(rule("posts", &[], &["1 per 1h"]), "method", "POST")]);
     let limiter = limiter(set);
     let server = serve(LimitLayer::new(limiter.clone(), "shop")).await;
-    let quiet = serve(LimitLayer::new(limiter.clone(), "shop").tell(Tell::Refused)).await;
+    let quiet = serve(
+        LimitLayer::new(limiter.clone(), "shop").ratelimit_fields(RateLimitFields::OnRefusal),
+    )
+    .await;
 
-    let silent = serve(LimitLayer::new(limiter, "shop").tell(Tell::Nobody)).await;
+    let silent =
+        serve(LimitLayer::new(limiter, "shop").ratelimit_fields(RateLimitFields::Never)).await;
 
     assert_eq!(server.get(&[]).await.field("ratelimit"), None, "under no rule");
     assert_eq!(quiet.ask("POST", "/", &[]).await.field("ratelimit"), None);

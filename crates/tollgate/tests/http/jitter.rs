@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tollgate::FixedWindow;
-use tollgate::http::{Legacy, LimitLayer};
+use tollgate::http::{LegacyReset, LimitLayer};
 
 use crate::common::{rule, rules, with};
 use crate::wire::{Still, limiter, serve};
 
 fn hourly() -> LimitLayer<Still> {
     let hourly = with(rule("hourly", &[], &["1 per 1h"]), FixedWindow::default());
-    LimitLayer::new(limiter(rules(1, [hourly])), "shop").legacy_fields(Legacy::SecondsLeft)
+    LimitLayer::new(limiter(rules(1, [hourly])), "shop").legacy_fields(LegacyReset::SecondsLeft)
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::Ruling;
 
 /// What is told of a refusal.
 #[derive(Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct RefusalReport<'a> {
     pub(super) kind: RefusalKind,
     pub(super) ruling: Option<&'a Ruling>,
     /// In place of what the kind says.
@@ -26,7 +26,7 @@ pub(super) struct Told<'a> {
     pub(super) later: Duration,
 }
 
-impl Told<'_> {
+impl RefusalReport<'_> {
     pub(super) const fn status(&self) -> StatusCode {
         match self.kind {
             RefusalKind::Limited | RefusalKind::Banned => StatusCode::TOO_MANY_REQUESTS,

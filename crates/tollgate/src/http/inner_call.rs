@@ -3,9 +3,9 @@
 //! Without the feature `macros` there are no scopes, and all of this is nothing.
 
 #[cfg(feature = "macros")]
-pub(super) use with::{RequestScope, Served, note, serve};
+pub(super) use with::{InnerFuture, RequestScope, call_inner, record_ruling};
 #[cfg(not(feature = "macros"))]
-pub(super) use without::{RequestScope, Served, note, serve};
+pub(super) use without::{InnerFuture, RequestScope, call_inner, record_ruling};
 
 #[cfg(feature = "macros")]
 mod with {
@@ -25,13 +25,13 @@ mod with {
     pub(in super::super) type RequestScope = Option<Scope>;
 
     /// The inner service's future.
-    pub(in super::super) type Served<F> = Scoped<F>;
+    pub(in super::super) type InnerFuture<F> = Scoped<F>;
 
-    pub(in super::super) fn serve<Svc: Service<Request<Q>>, Q>(
+    pub(in super::super) fn call_inner<Svc: Service<Request<Q>>, Q>(
         inner: &mut Svc,
         request: Request<Q>,
         scope: RequestScope,
-    ) -> Served<Svc::Future> {
+    ) -> InnerFuture<Svc::Future> {
         let future = match &scope {
             Some(scope) => scope.clone().call(|| inner.call(request)),
             None => inner.call(request),
@@ -39,7 +39,7 @@ mod with {
         Scoped::new(scope, future)
     }
 
-    pub(in super::super) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
+    pub(in super::super) fn record_ruling(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
         Scope::note(limiter, domain, ruling);
     }
 
@@ -71,17 +71,17 @@ mod without {
     #[derive(Default)]
     pub(in super::super) struct RequestScope;
 
-    pub(in super::super) type Served<F> = F;
+    pub(in super::super) type InnerFuture<F> = F;
 
-    pub(in super::super) fn serve<Svc: Service<Request<Q>>, Q>(
+    pub(in super::super) fn call_inner<Svc: Service<Request<Q>>, Q>(
         inner: &mut Svc,
         request: Request<Q>,
         _: RequestScope,
-    ) -> Served<Svc::Future> {
+    ) -> InnerFuture<Svc::Future> {
         inner.call(request)
     }
 
-    pub(in super::super) const fn note(_: u128, _: &Arc<str>, _: &Arc<Ruling>) {}
+    pub(in super::super) const fn record_ruling(_: u128, _: &Arc<str>, _: &Arc<Ruling>) {}
 
     impl<S: Store + 'static> Config<S> {
         pub(in super::super) fn scope(self: &Arc<Self>, _: impl FnOnce() -> Parts) -> RequestScope {
