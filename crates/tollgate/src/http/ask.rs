@@ -1,8 +1,8 @@
-//! From a request to an ask: what the rules of a domain want to know of it, and nothing else.
+//! Builds an ask from a request: the attributes that the rules of a domain look at, and no others.
 //!
-//! A [`RequestReader`] knows the attributes that one version of the rules looks at, and keeps the
-//! policies that were written for its limits. A request is malformed only by what rules look at:
-//! where no rule asks for a host, two of them harm nobody.
+//! A [`RequestReader`] knows these attributes for one version of the rules, and caches the policies
+//! of its limits. Only attributes that rules look at can make a request malformed: two `Host` fields
+//! are no error where no rule asks for the host.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -22,28 +22,27 @@ use crate::Ruling;
 use crate::decision::RuleSource;
 use crate::seen::Seen;
 
-/// Reads what one version of the rules wants to know of a request.
+/// Reads the attributes that one version of the rules looks at.
 #[derive(Debug)]
 pub(super) struct RequestReader {
     pub(super) rules: RuleSource,
-    /// Of which edition the rules are at least; 0 before the first request.
+    /// The edition of the rules, or an earlier one; 0 before the first request.
     pub(super) edition: u64,
-    /// Whether the application looks at requests, which it does in [`Parts`].
+    /// True if a function of the application looks at requests. It is given [`Parts`].
     pub(super) wants_parts: bool,
-    wants: Vec<(String, AttributeSource)>,
-    /// What clients were told of their limits.
-    written: PolicyCache,
+    attributes: Vec<(String, AttributeSource)>,
+    policies: PolicyCache,
 }
 
-/// What a request says of itself. Borrowed, as a request is too large to be taken apart and put
-/// together again for nothing.
+/// The head of a request, borrowed: taking a request apart and putting it together again costs more
+/// than reading it.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'r> {
     method: &'r Method,
     uri: &'r Uri,
     headers: &'r HeaderMap,
     extensions: &'r Extensions,
-    /// For the application; there if the reader wants them.
+    /// For functions of the application; present if the reader wants parts.
     parts: Option<&'r Parts>,
 }
 
@@ -70,10 +69,10 @@ impl<'r> Head<'r> {
     }
 }
 
-/// Where the value of an attribute is.
+/// The place where the value of an attribute is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttributeSource {
-    /// With the application: the extractor at this place.
+    /// The application's function with this index.
     Application(usize),
     Method,
     Host,
@@ -84,13 +83,13 @@ pub(super) enum AttributeSource {
 }
 
 impl AttributeSource {
-    /// Where this attribute is, if anybody tells it.
+    /// The source of this attribute; `None` if neither the application nor the request has one.
     pub(super) fn of<S>(config: &Config<S>, name: &str) -> Option<Self> {
         let own = config.attributes.iter().position(|(given, _)| given == name);
         own.map(Self::Application).or_else(|| built_in(name))
     }
 
-    /// Looks for it in a request.
+    /// Reads the attribute from a request.
     pub(super) fn find<'r, S>(
         &self,
         config: &Config<S>,
@@ -114,49 +113,49 @@ impl AttributeSource {
 }
 
 impl RequestReader {
-    /// What there is before the first request: no rules that any limiter has.
+    /// The reader before the first request. Its rules belong to no limiter.
     pub(super) fn none() -> Self {
         Self {
             rules: RuleSource::Rules(Arc::new(RuleSet::empty())),
             edition: 0,
             wants_parts: false,
-            wants: Vec::new(),
-            written: PolicyCache::new(),
+            attributes: Vec::new(),
+            policies: PolicyCache::new(),
         }
     }
 
     pub(super) fn new<S>(config: &Config<S>, rules: Arc<RuleSet>, edition: u64) -> Self {
-        let wants = rules.wants(&config.domain).iter().filter_map(|name| {
-            let want = AttributeSource::of(config, name)?;
-            Some((name.clone(), want))
-        });
-        let wants: Vec<(String, AttributeSource)> = wants.collect();
+        let sources = rules
+            .wants(&config.domain)
+            .iter()
+            .filter_map(|name| Some((name.clone(), AttributeSource::of(config, name)?)));
+        let attributes: Vec<(String, AttributeSource)> = sources.collect();
         let by_application =
-            wants.iter().any(|(_, want)| matches!(want, AttributeSource::Application(_)));
+            attributes.iter().any(|(_, source)| matches!(source, AttributeSource::Application(_)));
         let wants_parts = by_application || config.cost.is_some();
         let rules = RuleSource::Rules(rules);
-        Self { rules, edition, wants_parts, wants, written: PolicyCache::new() }
+        Self { rules, edition, wants_parts, attributes, policies: PolicyCache::new() }
     }
 
-    /// What clients are told of the limits that a ruling looked at, if there are any. Who has waited
-    /// may have been judged by earlier rules.
+    /// The policies of a ruling's limits; `None` if it has no limits. A request that has waited may
+    /// have been judged by earlier rules, whose policies are not cached.
     pub(super) fn policies(&self, ruling: &Ruling) -> Option<PolicyList<'_>> {
         match (self.rules.rules(), ruling.rules.rules()) {
-            (Some(ours), Some(its)) if Arc::ptr_eq(ours, its) => self.written.of(ruling),
+            (Some(ours), Some(its)) if Arc::ptr_eq(ours, its) => self.policies.of(ruling),
             _ => Some(PolicyList::New(Box::new(Policies::of(ruling)))),
         }
     }
 
-    /// Adds to an ask what rules want to know of a request. It is filled where it is: an ask is
-    /// too large to be moved about for every request.
+    /// Adds the attributes of a request to an ask, in place: an ask is too large to be moved for every
+    /// request.
     pub(super) fn fill<'r, S>(
         &'r self,
         config: &Config<S>,
         head: Head<'r>,
         ask: &mut Ask<'r>,
     ) -> Result<(), RefusalKind> {
-        for (name, want) in &self.wants {
-            match want.find(config, head)? {
+        for (name, source) in &self.attributes {
+            match source.find(config, head)? {
                 Some(Seen::Text(value)) => {
                     let pushed = ask.push(name, value);
                     pushed.map_err(|error| RefusalKind::Malformed(error.into()))?;
@@ -187,14 +186,13 @@ fn client<S>(config: &Config<S>, head: Head<'_>) -> Result<Option<IpAddr>, Refus
     let peer = match config.peer.find(head.extensions) {
         PeerLookup::Address(peer) => peer,
         PeerLookup::None => return Ok(None),
-        PeerLookup::Nowhere => return Err(RefusalKind::NoPeer),
+        PeerLookup::Missing => return Err(RefusalKind::NoPeer),
     };
     let client = config.trust.client(peer, head.headers);
     client.map(Some).map_err(|error| RefusalKind::Malformed(error.into()))
 }
 
-/// The host that a request names. It may do so twice, in its target and in a header, if both say
-/// the same.
+/// The host of a request. The target and the header may both name it, if they agree.
 fn named_host(head: Head<'_>) -> Result<Option<&str>, RefusalKind> {
     let malformed = |malformed| Err(RefusalKind::Malformed(malformed));
     let mut lines = head.headers.get_all(HOST).iter();
@@ -216,7 +214,7 @@ fn named_host(head: Head<'_>) -> Result<Option<&str>, RefusalKind> {
     Ok(Some(header))
 }
 
-/// A header; several lines are one value, as the list that they are.
+/// The value of a header. Several lines are joined into one list.
 fn header<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<Cow<'r, [u8]>> {
     let mut lines = headers.get_all(name).iter();
     let first = lines.next()?;
@@ -230,7 +228,7 @@ fn header<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Option<Cow<'r, [u8]>
     Some(value)
 }
 
-/// The path as the client sent it, if rules and routers count its segments alike.
+/// The path as the client sent it, if rules and routers count the same segments in it.
 fn path(head: Head<'_>) -> Result<&str, RefusalKind> {
     let path = original_uri(head).path();
     if segments::are_kept(path.as_bytes()) {
@@ -239,8 +237,8 @@ fn path(head: Head<'_>) -> Result<&str, RefusalKind> {
     Err(RefusalKind::Malformed(Malformed::Segments))
 }
 
-/// The target as the client sent it. Routers within routers take a prefix off, by which no rule
-/// should be escaped.
+/// The target as the client sent it. Nested routers strip a prefix, which must not get a request
+/// around a rule.
 #[cfg(feature = "axum")]
 fn original_uri(head: Head<'_>) -> &Uri {
     let original = head.extensions.get::<axum::extract::OriginalUri>();
@@ -252,7 +250,7 @@ const fn original_uri(head: Head<'_>) -> &Uri {
     head.uri
 }
 
-/// The template of the route that axum found.
+/// The template of the route that axum matched.
 #[cfg(feature = "axum")]
 fn route(head: Head<'_>) -> Option<&str> {
     head.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str)

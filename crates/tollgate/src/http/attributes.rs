@@ -1,4 +1,4 @@
-//! What a layer is told about requests: the peer, and values that only the application knows.
+//! The peer of a connection, and attributes that only the application knows.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use http::Extensions;
 use http::request::Parts;
 
-/// The value of an attribute, borrowed from the request or made for it.
+/// The value of an attribute, borrowed from the request or built for it.
 ///
 /// ```
 /// use tollgate::http::Value;
 ///
 /// let borrowed: Value = "alice".into();
-/// let made: Value = format!("tenant-{}", 7).into();
-/// # drop((borrowed, made));
+/// let built: Value = format!("tenant-{}", 7).into();
+/// # drop((borrowed, built));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value<'r>(pub(super) Cow<'r, [u8]>);
@@ -56,12 +56,12 @@ pub(super) type AttributeFn = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Value<'r>>
 /// Finds the peer of a request's connection.
 pub(super) type PeerFn = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
 
-/// ForwardedBy what a request costs.
+/// Computes the cost of a request.
 pub(super) type CostFn = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
 /// The peer of the connection that a request came over, as an extension of the request.
 ///
-/// For servers of one's own; axum's `ConnectInfo<SocketAddr>` is found with the feature `axum`.
+/// Set it if you write the server yourself. With the feature `axum`, `ConnectInfo<SocketAddr>` is found as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
@@ -71,24 +71,24 @@ impl<A: Into<SocketAddr>> From<A> for Peer {
     }
 }
 
-/// Where the peer's address is found.
+/// The place where the peer's address is found.
 #[derive(Clone, Default)]
 pub(super) enum PeerFrom {
-    /// Where servers usually leave it.
+    /// A [`Peer`] or axum's `ConnectInfo` in the extensions.
     #[default]
     Extensions,
-    /// Where the application says.
+    /// A function of the application.
     Application(PeerFn),
 }
 
-/// What is known of a peer.
+/// The result of looking for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerLookup {
     Address(IpAddr),
-    /// The application says that there is none, as on a unix socket.
+    /// The application says that there is none, for example on a unix socket.
     None,
-    /// Nobody left an address where one is looked for.
-    Nowhere,
+    /// The extensions hold no address.
+    Missing,
 }
 
 impl PeerFrom {
@@ -101,7 +101,7 @@ impl PeerFrom {
                 if let Some(Peer(address)) = extensions.get::<Peer>() {
                     return PeerLookup::Address(address.ip());
                 }
-                axum_peer(extensions).map_or(PeerLookup::Nowhere, PeerLookup::Address)
+                axum_peer(extensions).map_or(PeerLookup::Missing, PeerLookup::Address)
             }
         }
     }

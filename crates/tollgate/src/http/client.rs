@@ -1,12 +1,12 @@
-//! The client's address: who sent a request, as far as it can be believed.
+//! The client's address, from the connection's peer and the headers of trusted proxies.
 //!
-//! Anybody can write anything into a header. What can be believed is the peer of the connection,
-//! and, if that is a proxy of ours, the one address that it appended; if that is a proxy of ours
-//! as well, the one before, and so on. So the list is walked from the right for as long as the
-//! address at hand is trusted, and the first that is not is the client. Whatever stands to the
-//! left of it was written by the client and is not looked at.
+//! Anybody can write anything into a header. Only the peer of the connection is certain; if it is a
+//! trusted proxy, so is the one address that it appended; if that is a trusted proxy, the address
+//! before it, and so on. So the list is walked from the right while addresses are trusted, and the
+//! first untrusted one is the client. Everything to the left of it was written by the client and is
+//! ignored.
 //!
-//! Pure: headers and a peer in, an address out. `forwarded.rs` reads the elements of one field.
+//! A pure function of headers and peer. `forwarded.rs` parses the elements of a field.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use tollgate_core::rule::declaration::Network;
 
 use super::forwarded;
 
-/// Which proxies are believed, and what they say it with.
+/// The trusted proxies, and the field in which they pass on the client's address.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -29,19 +29,19 @@ use super::forwarded;
 /// headers.insert("x-forwarded-for", "6.6.6.6, 203.0.113.9, 10.0.0.2".parse()?);
 ///
 /// let client = trust.client([10, 0, 0, 1].into(), &headers)?;
-/// assert_eq!(client.to_string(), "203.0.113.9", "the last that no proxy of ours is");
+/// assert_eq!(client.to_string(), "203.0.113.9", "the last address that is not a trusted proxy");
 ///
-/// let stranger = trust.client([198, 51, 100, 1].into(), &headers)?;
-/// assert_eq!(stranger.to_string(), "198.51.100.1", "who is not believed speaks for himself");
+/// let direct = trust.client([198, 51, 100, 1].into(), &headers)?;
+/// assert_eq!(direct.to_string(), "198.51.100.1", "an untrusted peer is the client");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     proxies: Vec<Network>,
-    says: ForwardedBy,
+    field: ForwardedBy,
 }
 
-/// The field in which a proxy says whom it speaks for.
+/// The field in which proxies pass on the client's address.
 #[derive(Clone, Debug, Default)]
 enum ForwardedBy {
     #[default]
@@ -50,25 +50,25 @@ enum ForwardedBy {
     One(HeaderName),
 }
 
-/// The most hops that a request is believed to have come over: more than any fleet has.
+/// The most proxies in the list of a request: more than any fleet has.
 pub const MAX_HOPS: usize = 50;
 
-/// The most bytes of addresses that are read.
+/// The most bytes of that list.
 pub const MAX_BYTES: usize = 4096;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 impl Trust {
-    /// Believes nobody: the client is the peer of the connection, and no header is read.
+    /// Trusts no proxy: the client is the peer of the connection, and no header is read.
     pub const fn nobody() -> Self {
-        Self { proxies: Vec::new(), says: ForwardedBy::XForwardedFor }
+        Self { proxies: Vec::new(), field: ForwardedBy::XForwardedFor }
     }
 
-    /// Believes what peers of these networks append to `X-Forwarded-For`.
+    /// Trusts the addresses that peers in these networks append to `X-Forwarded-For`.
     ///
     /// # Errors
     ///
-    /// When one of them is neither an address nor a network, or has bits behind its prefix.
+    /// When one of them is neither an address nor a network, or has bits set beyond its prefix.
     pub fn proxies<N: AsRef<str>>(
         networks: impl IntoIterator<Item = N>,
     ) -> Result<Self, NetworkError> {
@@ -76,53 +76,53 @@ impl Trust {
         Ok(Self::networks(networks.collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// The same for networks that are read already.
+    /// The same for parsed networks.
     pub fn networks(networks: impl IntoIterator<Item = Network>) -> Self {
-        Self { proxies: networks.into_iter().collect(), says: ForwardedBy::default() }
+        Self { proxies: networks.into_iter().collect(), field: ForwardedBy::default() }
     }
 
     /// Reads `Forwarded` (RFC 7239) instead.
     pub fn by_forwarded(mut self) -> Self {
-        self.says = ForwardedBy::Forwarded;
+        self.field = ForwardedBy::Forwarded;
         self
     }
 
-    /// Reads a field of one address instead, such as `X-Real-IP` or `CF-Connecting-IP`. Only for
-    /// proxies that replace it: one that passes on what a client wrote there is not to be trusted.
+    /// Reads a field of one address instead, such as `X-Real-IP` or `CF-Connecting-IP`. Use it only if
+    /// the proxy replaces the field: a client could choose its address otherwise.
     pub fn by_header(mut self, name: HeaderName) -> Self {
-        self.says = ForwardedBy::One(name);
+        self.field = ForwardedBy::One(name);
         self
     }
 
-    /// The client's address. Never an IPv4 address in IPv6 clothes.
+    /// The client's address. An IPv4-mapped IPv6 address becomes IPv4.
     ///
-    /// What is not an address (`unknown`, `_hidden`, garbage) ends the walk: the client is then
-    /// the last proxy that is believed. So nobody gets out of a limit by garbage, at worst those
-    /// behind that proxy share one.
+    /// An element that is no address (`unknown`, `_hidden`, garbage) ends the walk: the client is then
+    /// the last trusted proxy. So garbage gets nobody out of a limit; at worst, clients behind that
+    /// proxy share one.
     ///
     /// # Errors
     ///
-    /// When a proxy that is believed passes on more than [`MAX_HOPS`] or [`MAX_BYTES`].
+    /// When a trusted proxy passes on more than [`MAX_HOPS`] elements or [`MAX_BYTES`] bytes.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Result<IpAddr, TooManyHops> {
         let peer = peer.to_canonical();
-        if !self.believes(peer) {
+        if !self.trusts(peer) {
             return Ok(peer);
         }
-        match &self.says {
+        match &self.field {
             ForwardedBy::XForwardedFor => {
                 self.walk(peer, headers, &X_FORWARDED_FOR, forwarded::address)
             }
             ForwardedBy::Forwarded => self.walk(peer, headers, &FORWARDED, forwarded::element),
             ForwardedBy::One(name) => {
                 let mut lines = headers.get_all(name).iter();
-                // Of two lines nobody knows which one the proxy wrote.
+                // With two lines, it is unknown which one the proxy wrote.
                 let (Some(line), None) = (lines.next(), lines.next()) else { return Ok(peer) };
                 Ok(forwarded::address(line.as_bytes()).unwrap_or(peer))
             }
         }
     }
 
-    /// Walks a list from its right end, for as long as there is somebody to believe.
+    /// Walks a list from its right end while addresses are trusted.
     fn walk(
         &self,
         peer: IpAddr,
@@ -143,31 +143,31 @@ impl Trust {
         let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
         let mut last = peer;
         for element in elements {
-            // An empty element is none (RFC 9110, 5.6.1).
+            // Empty elements do not count (RFC 9110, 5.6.1).
             if element.trim_ascii().is_empty() {
                 continue;
             }
             let Some(address) = read(element) else { return Ok(last) };
             last = address;
-            if !self.believes(last) {
+            if !self.trusts(last) {
                 return Ok(last);
             }
         }
         Ok(last)
     }
 
-    fn believes(&self, address: IpAddr) -> bool {
+    fn trusts(&self, address: IpAddr) -> bool {
         self.proxies.iter().any(|network| network.contains(address))
     }
 }
 
-/// More hops than a request comes over. A door answers 400.
+/// The list of proxies is too long. The layer answers 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyHops;
 
 impl fmt::Display for TooManyHops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "more than {MAX_HOPS} hops, or {MAX_BYTES} bytes of them")
+        write!(f, "the list of proxies has more than {MAX_HOPS} hops or {MAX_BYTES} bytes")
     }
 }
 

@@ -1,8 +1,8 @@
-//! One element of `X-Forwarded-For` or `Forwarded`, as an address or as none.
+//! Parses one element of `X-Forwarded-For` or `Forwarded` into an address.
 //!
-//! Elements are cut at commas from the right, quotes or not, because a client may have left a
-//! quote open to the left of what a proxy appended. A comma within quotes is told by the odd
-//! number of quotes behind it: such an element is none, and ends the walk.
+//! Elements are split at commas from the right, inside quotes or not, because a client may have left a
+//! quote open to the left of the proxy's part. A comma within quotes leaves an odd number of quotes
+//! behind it: such an element has no address, and ends the walk.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -26,10 +26,10 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     v6(text)
 }
 
-/// The address of an element of `Forwarded`: that of its one `for`.
+/// The address of an element of `Forwarded`: the value of its only `for`.
 pub(super) fn element(element: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(element.trim_ascii()).ok()?;
-    // No address needs an escape, and without any a quote is a quote.
+    // No address needs an escape, and without escapes every quote is a delimiter.
     if text.contains('\\') {
         return None;
     }
@@ -50,7 +50,7 @@ pub(super) fn element(element: &[u8]) -> Option<IpAddr> {
     found
 }
 
-/// A value without its quotes, which are around all of it or nowhere.
+/// A value without its quotes, which enclose all of it or are absent.
 fn unquoted(value: &str) -> Option<&str> {
     let inside = match value.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"')?,

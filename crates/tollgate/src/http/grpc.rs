@@ -1,8 +1,9 @@
 //! Refusals in gRPC: a response of trailers only, with the details as `google.rpc.Status`.
 //!
-//! The three messages that are written (`Status`, `RetryInfo`, `QuotaFailure`) have a handful of
-//! fields, which are written by hand: nobody who limits HTTP should have to build protobuf.
+//! The three messages (`Status`, `RetryInfo`, `QuotaFailure`) have a handful of fields and are written
+//! by hand, so that limiting HTTP does not need a protobuf crate.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -16,8 +17,9 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
-/// The codes that a refusal can have.
+/// The status code of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum Code {
     InvalidArgument = 3,
     PermissionDenied = 7,
@@ -27,19 +29,14 @@ pub(super) enum Code {
 }
 
 impl Code {
+    #[expect(clippy::as_conversions, reason = "the discriminants are the numbers")]
     const fn number(self) -> u8 {
-        match self {
-            Self::InvalidArgument => 3,
-            Self::PermissionDenied => 7,
-            Self::ResourceExhausted => 8,
-            Self::Internal => 13,
-            Self::Unavailable => 14,
-        }
+        self as u8
     }
 }
 
-/// Whether a request speaks gRPC; also the kind for browsers, to which trailers are headers here.
-/// All of it is posted: the status 200 of a refusal is not for what a cache may keep.
+/// True if a request speaks gRPC or gRPC-Web, where trailers are headers here. Only `POST` counts: a
+/// refusal has the status 200, which caches keep for other methods.
 pub(super) fn is_grpc(request: &Parts) -> bool {
     request.method == Method::POST && content_type(&request.headers).is_some()
 }
@@ -132,18 +129,15 @@ fn varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(u8::try_from(number).unwrap_or_default());
 }
 
-/// As gRPC escapes messages: what is not printable ASCII, and `%`.
-fn percent_encoded(message: &str) -> String {
+/// Escapes `%` and everything but printable ASCII, as gRPC does in messages.
+pub(super) fn percent_encoded(message: &str) -> String {
     let mut out = String::with_capacity(message.len());
     for byte in message.bytes() {
         if (b' '..=b'~').contains(&byte) && byte != b'%' {
             out.push(char::from(byte));
         } else {
-            out.push('%');
-            for nibble in [byte >> 4, byte & 0xf] {
-                let digit = char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-                out.push(digit.to_ascii_uppercase());
-            }
+            // Writing into a string does not fail.
+            let _ = write!(out, "%{byte:02X}");
         }
     }
     out

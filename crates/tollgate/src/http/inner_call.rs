@@ -1,6 +1,6 @@
-//! How an inner service is called: in the scope of its request, if the layer provides one.
+//! Calls the inner service in the scope of its request, if the layer provides one.
 //!
-//! Without the feature `macros` there are no scopes, and all of this is nothing.
+//! Without the feature `macros` there are no scopes, and this only calls the service.
 
 #[cfg(feature = "macros")]
 pub(super) use with::{InnerFuture, RequestScope, call_inner, record_ruling};
@@ -17,7 +17,7 @@ mod with {
     use tower_service::Service;
 
     use super::super::layer::Config;
-    use super::super::scope::Facts;
+    use super::super::scope::ScopedRequest;
     use crate::Ruling;
     use crate::scope::{Scope, Scoped};
 
@@ -44,14 +44,14 @@ mod with {
     }
 
     impl<S: Store + 'static> Config<S> {
-        /// The scope of a request, if functions are to have one.
+        /// The scope of a request, if the layer provides one.
         pub(in super::super) fn scope(
             self: &Arc<Self>,
             copy: impl FnOnce() -> Parts,
         ) -> RequestScope {
             let limiter = Arc::clone(self.provides.as_ref()?);
-            let facts = Facts::new(Arc::clone(self), copy());
-            Some(Scope::of_request(limiter, &self.domain, Arc::new(facts)))
+            let request = ScopedRequest::new(Arc::clone(self), copy());
+            Some(Scope::of_request(limiter, &self.domain, Arc::new(request)))
         }
     }
 }

@@ -1,22 +1,23 @@
-//! Jitter: so that clients that were refused together do not all come back together.
+//! Random delays for clients that were refused together, so that they do not come back together.
 
 use std::time::Duration;
 
 use crate::chance;
 
-/// The most that is added: a day, beyond which a client is turned away rather than spread out.
-const MOST: Duration = Duration::from_secs(24 * 60 * 60);
+/// The most jitter: a day. A longer time would turn clients away rather than spread them out.
+const MAX_JITTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How far the times that clients are told are spread out.
+/// A random delay added to the times in a response, so that clients that were refused together do
+/// not come back together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Jitter(Duration);
 
 impl Jitter {
     pub(super) fn up_to(most: Duration) -> Self {
-        Self(most.min(MOST))
+        Self(most.min(MAX_JITTER))
     }
 
-    /// What to add to the times of one response: from nothing to the most, all alike likely.
+    /// The delay of one response: uniform between zero and the most.
     pub(super) fn draw(self) -> Duration {
         if self.0.is_zero() {
             return Duration::ZERO;
@@ -24,7 +25,7 @@ impl Jitter {
         self.at(chance::bits())
     }
 
-    /// The part of the most that this is of all that can be drawn.
+    /// The delay that these random bits stand for.
     fn at(self, bits: u64) -> Duration {
         // A day is below 2^47 ns, so the product is below 2^111.
         let spread = u128::from(bits).saturating_mul(self.0.as_nanos().saturating_add(1)) >> 64;
@@ -42,7 +43,7 @@ mod tests {
         assert_eq!(ten.at(0), Duration::ZERO);
         assert_eq!(ten.at(u64::MAX / 2), Duration::from_secs(5));
         assert_eq!(ten.at(u64::MAX), Duration::from_secs(10));
-        assert_eq!(Jitter::up_to(Duration::MAX).at(u64::MAX), MOST);
+        assert_eq!(Jitter::up_to(Duration::MAX).at(u64::MAX), MAX_JITTER);
         assert_eq!(Jitter::default().draw(), Duration::ZERO);
     }
 }

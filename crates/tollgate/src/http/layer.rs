@@ -1,4 +1,4 @@
-//! The layer that limits what comes in, and what it is told beforehand.
+//! The layer that limits incoming requests, and its configuration.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,32 +26,32 @@ use super::rulings::Rulings;
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
 use super::service::LimitService;
-use super::wait_limit::{WaitLimit, Waiting};
+use super::wait_limit::{WaitLimit, WaitSlot};
 use crate::decision::Intent;
 #[cfg(feature = "macros")]
 use crate::function::AnyLimiter;
 use crate::wait::Booking;
 use crate::{Admission, Limiter, Permits, Ruling};
 
-/// Limits what comes in by the rules of a domain. Clones share everything.
+/// Limits incoming requests by the rules of a domain. Clones share everything.
 ///
-/// What rules can ask for:
+/// Rules can look at these attributes:
 ///
-/// | Attribute | What it is |
+/// | Attribute | Value |
 /// |---|---|
-/// | `method`, `host`, `path` | of the request, in their one spelling; 400 if they have none |
-/// | `route` | axum's template of the route (feature `axum`), such as `/orders/{id}` |
+/// | `method`, `host`, `path` | of the request, in canonical form; 400 if there is none |
+/// | `route` | axum's template of the route, such as `/orders/{id}` (feature `axum`) |
 /// | `ip` | the client's address, see [`LimitLayer::trust`] |
-/// | `header.<name>` | a header; several lines joined by a comma |
-/// | `user`, … | whatever [`LimitLayer::attribute`] finds |
+/// | `header.<name>` | a header; several lines are joined by commas |
+/// | `user`, … | the result of [`LimitLayer::attribute`] |
 ///
-/// `path` is what the client sent, matched with the *rules'* templates; `route` is a text that
-/// axum chose, compared byte for byte. Limit by `path` where rules know the routes, and by
-/// `route` (`by: [route]`) to count each of the application's routes without naming them. A layer
-/// around a whole router runs before there is a route; `Router::layer` and `route_layer` do not.
+/// `path` is the path that the client sent, matched with the templates of the *rules*. `route` is
+/// axum's own template, compared byte for byte. Limit by `path` if your rules name the routes, and by
+/// `route` (`by: [route]`) to count each of the application's routes without naming them. Layers
+/// added with `Router::layer` and `route_layer` see the route; a layer around a whole router does not.
 ///
-/// Requests that pass carry their [`Rulings`](super::Rulings); under the same limiter and domain a second layer
-/// further in does not charge them again.
+/// Requests that pass carry their [`Rulings`](super::Rulings). An inner layer with the same limiter
+/// and domain does not charge them again.
 ///
 /// ```
 /// use http::request::Parts;
@@ -59,7 +59,7 @@ use crate::{Admission, Limiter, Permits, Ruling};
 /// use tollgate::{EmbeddedStore, Limiter};
 ///
 /// #[derive(Clone)]
-/// struct Account { id: String } // left in the extensions by whoever checked the password
+/// struct Account { id: String } // set by the layer that checked the password
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let layer = LimitLayer::new(Limiter::new(EmbeddedStore::new()), "shop")
@@ -72,7 +72,7 @@ pub struct LimitLayer<S = EmbeddedStore> {
     config: Arc<Config<S>>,
 }
 
-/// What a layer was report.
+/// The configuration of a layer.
 pub(super) struct Config<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) domain: Arc<str>,
@@ -82,7 +82,7 @@ pub(super) struct Config<S> {
     pub(super) cost: Option<CostFn>,
     respond: Option<RespondFn>,
     legacy: Option<LegacyReset>,
-    tell: RateLimitFields,
+    ratelimit_fields: RateLimitFields,
     /// The limiter for functions behind the layer, if it provides one.
     #[cfg(feature = "macros")]
     pub(super) provides: Option<Arc<dyn AnyLimiter>>,
@@ -93,7 +93,7 @@ pub(super) struct Config<S> {
 }
 
 impl<S: Store + 'static> LimitLayer<S> {
-    /// A layer that asks this limiter in this domain, and believes no proxy.
+    /// A layer that asks this limiter in this domain, and trusts no proxy.
     pub fn new(limiter: Limiter<S>, domain: impl Into<Arc<str>>) -> Self {
         let config = Config {
             limiter,
@@ -104,7 +104,7 @@ impl<S: Store + 'static> LimitLayer<S> {
             cost: None,
             respond: None,
             legacy: None,
-            tell: RateLimitFields::default(),
+            ratelimit_fields: RateLimitFields::default(),
             #[cfg(feature = "macros")]
             provides: None,
             jitter: Jitter::default(),
@@ -115,14 +115,15 @@ impl<S: Store + 'static> LimitLayer<S> {
         Self { config: Arc::new(config) }
     }
 
-    /// Believes these proxies about the client's address. The address is the peer's otherwise.
+    /// Trusts these proxies about the client's address. By default the client is the peer of the
+    /// connection.
     pub fn trust(self, trust: Trust) -> Self {
         self.edit(|config| config.trust = trust)
     }
 
-    /// Finds the peer's address in the extensions of a request, where it is neither a
-    /// [`Peer`](super::Peer) nor (feature `axum`) a `ConnectInfo<SocketAddr>`. `None` means that
-    /// there is no address, and rules by `ip` do as their `on-missing` says.
+    /// Finds the peer's address in the extensions of a request. By default that is a
+    /// [`Peer`](super::Peer), or (feature `axum`) a `ConnectInfo<SocketAddr>`. `None` means that
+    /// there is no address: rules by `ip` then follow their `on-missing`.
     ///
     /// For tonic: `layer.peer(|it| Some(it.get::<TcpConnectInfo>()?.remote_addr()?.ip()))`.
     pub fn peer(
@@ -132,11 +133,11 @@ impl<S: Store + 'static> LimitLayer<S> {
         self.edit(|config| config.peer = PeerFrom::Application(Arc::new(find)))
     }
 
-    /// Finds an attribute that only the application knows: who the user is, which tenant pays.
-    /// It is asked only where rules want to know. It goes before what the layer would find by
-    /// this name itself; of two of one name the later counts.
+    /// Adds an attribute that only the application knows, such as the user or the tenant. The
+    /// function runs only if a rule looks at the attribute. It takes precedence over the layer's own
+    /// attribute of that name, and over an earlier function for it.
     ///
-    /// Return what was *verified*: rules by a user that anybody can claim to be limit nobody.
+    /// Return a *verified* value: a limit by a user name that anybody can claim limits nobody.
     pub fn attribute(
         self,
         name: impl Into<String>,
@@ -149,7 +150,7 @@ impl<S: Store + 'static> LimitLayer<S> {
         })
     }
 
-    /// ForwardedBy what a request costs; 1 unless said.
+    /// Sets the cost of a request; 1 by default.
     pub fn cost(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
         self.edit(|config| config.cost = Some(Arc::new(cost)))
     }
@@ -175,50 +176,49 @@ impl<S: Store + 'static> LimitLayer<S> {
         self.edit(|config| config.respond = Some(Arc::new(respond)))
     }
 
-    /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` as well, for clients of old.
+    /// Also adds `X-RateLimit-Limit`, `-Remaining` and `-Reset`, for older clients.
     pub fn legacy_fields(self, legacy: LegacyReset) -> Self {
         self.edit(|config| config.legacy = Some(legacy))
     }
 
-    /// Tells these clients where they stand; everybody unless said.
+    /// Sets which responses carry the `RateLimit` fields; all of them by default.
     pub fn ratelimit_fields(self, fields: RateLimitFields) -> Self {
-        self.edit(|config| config.tell = fields)
+        self.edit(|config| config.ratelimit_fields = fields)
     }
 
-    /// Lets functions under `#[limit]` that handle what passes find this limiter, this domain and
-    /// the request. The request's head is copied for them. A rule that this layer has charged is not
-    /// charged again by a function that names it.
+    /// Lets functions under `#[limit]` behind this layer find its limiter, its domain and the request,
+    /// whose head is copied for them. A rule that this layer has charged is not charged again by a
+    /// function that names it.
     #[cfg(feature = "macros")]
     pub fn with_scope(self) -> Self {
         self.edit(|config| config.provides = Some(Arc::new(config.limiter.clone())))
     }
 
-    /// A layer that judges nothing and only does what [`LimitLayer::with_scope`] does, with what this
-    /// layer was report.
+    /// A layer that judges nothing and only provides the scope of [`LimitLayer::with_scope`], with
+    /// this layer's configuration.
     #[cfg(feature = "macros")]
     pub fn only_scope(self) -> ScopeLayer<S> {
         ScopeLayer::of(self.with_scope().config)
     }
 
-    /// Adds up to this much, drawn for each response, to the times that clients are told, so that
-    /// those who were refused together do not come back together. Nothing unless said; at most a
-    /// day.
+    /// Adds a random time, up to this one, to the times in each response, so that clients that were
+    /// refused together do not come back together. Zero by default; at most a day.
     ///
-    /// `Retry-After`, each `t`, `X-RateLimit-Reset` and gRPC's `RetryInfo` of a response get the
-    /// same: never less than the exact time, and `t` never later than `Retry-After`.
+    /// `Retry-After`, each `t`, `X-RateLimit-Reset` and gRPC's `RetryInfo` of one response get the same
+    /// delay. None is ever earlier than the exact time, and no `t` later than `Retry-After`.
     pub fn jitter(self, most: Duration) -> Self {
         self.edit(|config| config.jitter = Jitter::up_to(most))
     }
 
-    /// Lets requests wait this long for a place in the future instead of refusing them. None wait
-    /// unless said.
+    /// Lets requests wait up to this long for a place in the future instead of refusing them. Zero by
+    /// default.
     ///
-    /// Limits that keep a time line grant such places: leaky queue and meter, token bucket, smooth.
-    /// Of several limits one waits, and the others must pass at once. A place beyond the patience is
+    /// Leaky queue and meter, token bucket and smooth limits grant such places. Of several limits one
+    /// grants the place, and the others must pass at once. A request whose place would come later is
     /// refused at once. A client that goes away while it waits gives its place back, as far as nobody
-    /// stands behind it.
+    /// is behind it.
     ///
-    /// Keep it below what clients and proxies wait for an answer.
+    /// Keep it shorter than the time-outs of clients and proxies.
     ///
     /// ```
     /// # use tollgate::{EmbeddedStore, Limiter, http::LimitLayer};
@@ -233,42 +233,42 @@ impl<S: Store + 'static> LimitLayer<S> {
         self.edit(|config| config.patience = patience)
     }
 
-    /// How many may wait at once, those included whom the store has not answered yet; 6000 unless
-    /// said. Whoever comes beyond that passes at once or is refused.
+    /// Sets how many requests may wait at once, including those that the store has not answered yet;
+    /// 6000 by default. Further requests pass at once or are refused.
     pub fn max_waiting(self, most: usize) -> Self {
         self.edit(|config| config.wait_limit = WaitLimit::of(most))
     }
 
     fn edit(mut self, edit: impl FnOnce(&mut Config<S>)) -> Self {
         let config = Arc::make_mut(&mut self.config);
-        // A reader knows extractors by their positions.
+        // A reader refers to the attribute functions by their index.
         config.reader = ArcSwap::from_pointee(RequestReader::none());
         edit(config);
         self
     }
 }
 
-/// The limiter's answer to a request, and the place in the future that it grants.
+/// The answer to a request, and the place in the future that it grants.
 pub(super) struct BookedAdmission {
     admission: Admission,
     booking: Booking,
-    here: Option<Waiting>,
+    wait_slot: Option<WaitSlot>,
 }
 
 impl BookedAdmission {
     /// Waits for that place. Dropping the future gives it back.
     pub(super) async fn wait(self) -> Admission {
-        let _here = self.here;
+        let _wait_slot = self.wait_slot;
         self.booking.wait().await;
         self.admission
     }
 }
 
-/// The result of judging a request without waiting. The ruling is where the caller wants it.
+/// The result of judging a request within the call. The ruling stays where the caller keeps it.
 pub(super) enum LocalOutcome {
     Decided(Permits),
     Unjudged(RefusalKind),
-    /// The request was granted a place in the future. Boxed, as most have none.
+    /// The request was granted a place in the future. Boxed, because few are.
     Granted(Box<BookedAdmission>),
     /// The store takes a round trip.
     Remote,
@@ -283,7 +283,8 @@ pub(super) struct PassedRequest {
 impl<S: Store + 'static> Config<S> {
     /// The reader of the rules that apply now.
     pub(super) fn reader(&self) -> Guard<Arc<RequestReader>> {
-        // Before the rules: they may be of a later edition than is said of them, never of an earlier.
+        // Read before the rules: the reader may then have later rules than its edition says, and never
+        // earlier ones.
         let edition = self.limiter.shared.edition.load(Ordering::Acquire);
         let reader = self.reader.load();
         if reader.edition == edition {
@@ -299,7 +300,7 @@ impl<S: Store + 'static> Config<S> {
         Rulings::is_by(extensions, self.limiter.identity(), &self.domain)
     }
 
-    /// AskFn the limiter about a request, if it can be asked.
+    /// Asks the limiter about a request, unless the request is malformed.
     pub(super) async fn judge(
         &self,
         reader: &RequestReader,
@@ -307,9 +308,9 @@ impl<S: Store + 'static> Config<S> {
     ) -> Result<BookedAdmission, RefusalKind> {
         let mut ask = Ask::new(&self.domain);
         reader.fill(self, head, &mut ask)?;
-        let (here, patience) = self.join();
+        let (wait_slot, patience) = self.wait_slot();
         let (admission, booking) = self.limiter.admit_and_book(&ask, patience, &reader.rules).await;
-        Ok(BookedAdmission { admission, booking, here })
+        Ok(BookedAdmission { admission, booking, wait_slot })
     }
 
     /// Decides within the call, on a store in this process. A future would have to be moved, which
@@ -327,7 +328,7 @@ impl<S: Store + 'static> Config<S> {
         if let Err(kind) = reader.fill(self, head, &mut ask) {
             return LocalOutcome::Unjudged(kind);
         }
-        let (here, patience) = self.join();
+        let (wait_slot, patience) = self.wait_slot();
         let mut judgement = Judgement::UnknownDomain;
         self.limiter.judge(&ask, &reader.rules, &mut judgement);
         let plan = self.limiter.plan(&judgement, &reader.rules, Intent::Charge { patience });
@@ -341,17 +342,17 @@ impl<S: Store + 'static> Config<S> {
         let booking = self.limiter.book(&plan, filled);
         let Some(ruling) = ruling.take() else { return LocalOutcome::Remote };
         let admission = Admission { ruling, permits };
-        LocalOutcome::Granted(Box::new(BookedAdmission { admission, booking, here }))
+        LocalOutcome::Granted(Box::new(BookedAdmission { admission, booking, wait_slot }))
     }
 
-    /// Joins those who may wait, and says for how long: not at all, where too many do already.
-    fn join(&self) -> (Option<Waiting>, Duration) {
+    /// Reserves a slot to wait in, and the patience. The patience is zero if too many wait already.
+    fn wait_slot(&self) -> (Option<WaitSlot>, Duration) {
         if self.patience.is_zero() {
             return (None, Duration::ZERO);
         }
-        let here = self.wait_limit.join();
-        let patience = if here.is_some() { self.patience } else { Duration::ZERO };
-        (here, patience)
+        let slot = self.wait_limit.reserve();
+        let patience = if slot.is_some() { self.patience } else { Duration::ZERO };
+        (slot, patience)
     }
 
     /// Prepares a request that passes: its fields, and the ruling in its extensions.
@@ -386,9 +387,9 @@ impl<S: Store + 'static> Config<S> {
         self.respond(&Refusal::unjudged(kind, parts), Fields::default())
     }
 
-    /// What a client is told, with every time so much later than it is.
+    /// The fields of a ruling, with `later` added to every time.
     fn fields(&self, ruling: &Ruling, reader: &RequestReader, later: Duration) -> Fields {
-        if self.tell.tells(ruling.verdict())
+        if self.ratelimit_fields.apply_to(ruling.verdict())
             && let Some(policies) = reader.policies(ruling)
         {
             return Fields::new(ruling, &policies, self.legacy, later);
@@ -438,7 +439,7 @@ impl<S> Clone for Config<S> {
             cost: self.cost.clone(),
             respond: self.respond.clone(),
             legacy: self.legacy,
-            tell: self.tell,
+            ratelimit_fields: self.ratelimit_fields,
             #[cfg(feature = "macros")]
             provides: self.provides.clone(),
             jitter: self.jitter,

@@ -1,8 +1,8 @@
-//! Limits for HTTP: layers for axum, tonic, hyper, and whatever else speaks tower.
+//! Limits for HTTP: layers for axum, tonic, hyper and other tower services.
 //!
-//! [`LimitLayer`] judges what comes in and answers what may not pass; [`OutboundLayer`] and
-//! [`OutboundRulesLayer`] make what goes out wait for its turn. A request becomes an ask, an admission becomes fields and
-//! status codes, and nothing is decided here.
+//! [`LimitLayer`] judges incoming requests and answers those that are refused. [`OutboundLayer`] and
+//! [`OutboundRulesLayer`] make outgoing calls wait for their turn. This module turns requests into asks, and
+//! admissions into fields and status codes; it decides nothing.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -27,7 +27,7 @@
 //!     .route("/", get(|| async { "hello" }))
 //!     .layer(LimitLayer::new(limiter, "shop"));
 //!
-//! // With `into_make_service_with_connect_info::<SocketAddr>()`, axum tells the peer by itself.
+//! // With `into_make_service_with_connect_info::<SocketAddr>()`, axum provides the peer.
 //! let request = || {
 //!     let peer = Peer::from(([203, 0, 113, 9], 4711));
 //!     http::Request::get("/").extension(peer).body(axum::body::Body::empty())
@@ -44,15 +44,16 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `client`, `forwarded` | whom a request comes from |
-//! | `attributes`, `ask` | what rules want to know of a request |
-//! | `layer`, `service`, `body` | the layer, and how long a permit is held |
-//! | `rulings` | layers within layers count once |
-//! | `policies`, `fields`, `refusal`, `told`, `grpc`, `jitter` | what the client is told |
-//! | `served`, `scope`, `refused`, `not_locked` | what functions under `#[limit]` and `#[lock]` know of a request, and what they answer |
-//! | `outbound` | the layer for calls to others, at one gate |
-//! | `outbound_rules`, `outbound_refusal` | the same, by rules |
-//! | `wait_limit` | how many wait at once |
+//! | `client`, `forwarded` | the client's address, behind trusted proxies |
+//! | `attributes`, `ask` | the attributes of a request that rules look at |
+//! | `layer`, `service`, `body` | the layer, its service, and the body that holds permits |
+//! | `rulings` | rulings in a request's extensions, so that nested layers charge once |
+//! | `policies`, `fields`, `jitter` | `RateLimit` and related fields |
+//! | `refusal`, `refusal_report`, `grpc` | responses to refused requests |
+//! | `inner_call`, `scope`, `refused`, `not_locked` | scopes and responses of functions under `#[limit]` and `#[lock]` |
+//! | `outbound` | the layer for outgoing calls through one gate |
+//! | `outbound_rules`, `outbound_refusal` | the layer for outgoing calls by rules |
+//! | `wait_limit` | the bound on waiting requests |
 
 mod ask;
 mod attributes;

@@ -76,7 +76,7 @@ impl<S: Store + 'static> OutboundLayer<S> {
 impl<S: Store + 'static> GateQueue<S> {
     /// Waits for a turn.
     async fn turn(self) -> Result<(), NotCalled> {
-        let _here = self.wait_limit.join().ok_or(NotCalled::Crowded)?;
+        let _slot = self.wait_limit.reserve().ok_or(NotCalled::Crowded)?;
         let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
         turn.map_err(NotCalled::NotAdmitted)
     }

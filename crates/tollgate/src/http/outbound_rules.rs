@@ -114,7 +114,7 @@ impl<S: Store + 'static> OutboundRules<S> {
         let ask = (self.ask)(Ask::new(&self.domain), parts).map_err(|error| {
             NoCall::Refused(OutboundRefusal::unjudged(RefusalKind::Malformed(error.into())))
         })?;
-        let _here = self.wait_limit.join().ok_or(NoCall::Crowded)?;
+        let _slot = self.wait_limit.reserve().ok_or(NoCall::Crowded)?;
         let rules = RuleSource::Rules(self.limiter.rules());
         let (admission, booking) = self.limiter.admit_and_book(&ask, self.patience, &rules).await;
         if !admission.passes() {

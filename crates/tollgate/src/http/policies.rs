@@ -1,8 +1,8 @@
-//! Limits as policies: what clients are told of them whatever they decide.
+//! Limits as policies: the parts of the `RateLimit` fields that are the same for every request.
 //!
-//! The same limits are looked at together over and over, and their names and quotas change only
-//! with the rules. So [`PolicyCache`] keeps what was written of them; `fields.rs` adds what each of them
-//! said. Its places belong to one set of rules: a `Plan` makes a new one for each version.
+//! Requests meet the same limits together over and over, and names and quotas change only with the
+//! rules. So [`PolicyCache`] keeps their text; `fields.rs` adds each limit's decision. A cache belongs
+//! to one version of the rules.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -11,46 +11,47 @@ use http::header::HeaderValue;
 use smallvec::SmallVec;
 use tollgate_core::Algorithm;
 
-use super::fields::FieldText;
+use super::fields::{FieldText, put_parameter, value};
+use super::grpc::percent_encoded;
 use crate::decision::Origin;
 use crate::{Finding, Ruling};
 
-/// How many lists of limits are kept: more than the routes of most services are limited by. A list
-/// that finds its places taken is written anew for every ruling.
-const KEPT: usize = 256;
+/// The slots of a cache: more than most services have combinations of limits. Policies that find
+/// their slots taken are written anew for every ruling.
+const CACHE_SLOTS: usize = 256;
 
-/// How many places a list may be kept at.
-const PLACES: usize = 8;
+/// The slots that are tried for one list of policies.
+const PROBES: usize = 8;
 
-/// Policies of limits that are looked at together.
+/// The policies of limits that apply together.
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     /// In the order of the ruling's findings.
     limits: SmallVec<[(Origin, Option<Policy>); 4]>,
-    /// `RateLimit-Policy`.
+    /// The value of `RateLimit-Policy`.
     pub(super) value: Option<HeaderValue>,
 }
 
-/// One of them.
+/// The policy of one limit.
 #[derive(Debug)]
 pub(super) struct Policy {
-    /// Its name, as a structured string.
+    /// The name, as a structured string.
     pub(super) name: Box<[u8]>,
     pub(super) is_concurrency: bool,
 }
 
 impl Policies {
-    /// Those of a ruling's findings.
+    /// The policies of a ruling's findings.
     pub(super) fn of(ruling: &Ruling) -> Self {
         let mut text = FieldText::new();
         let mut limits = SmallVec::new();
         for (origin, finding) in ruling.origins.iter().zip(ruling.findings()) {
             limits.push((*origin, write_policy(&finding, &mut text)));
         }
-        Self { limits, value: text.value() }
+        Self { limits, value: value(&text) }
     }
 
-    /// The policy of each finding; none of a ban, which clients are not told of.
+    /// The policy of each finding. A ban has none: clients do not learn of it.
     pub(super) fn each(&self) -> impl Iterator<Item = Option<&Policy>> {
         self.limits.iter().map(|(_, policy)| policy.as_ref())
     }
@@ -61,12 +62,12 @@ impl Policies {
     }
 }
 
-/// Policies that were written before, under one version of the rules. Once they are there they stay,
-/// so that looking them up takes neither a lock nor a count.
+/// Policies written under one version of the rules. An entry is never replaced, so a lookup takes
+/// neither a lock nor a reference count.
 #[derive(Debug)]
 pub(super) struct PolicyCache(Box<[OnceLock<Box<Policies>>]>);
 
-/// Policies that were written before, or for one ruling.
+/// The policies of a ruling, from the cache or written for it.
 #[derive(Debug)]
 pub(super) enum PolicyList<'w> {
     Cached(&'w Policies),
@@ -86,10 +87,10 @@ impl Deref for PolicyList<'_> {
 
 impl PolicyCache {
     pub(super) fn new() -> Self {
-        Self((0..KEPT).map(|_| OnceLock::new()).collect())
+        Self((0..CACHE_SLOTS).map(|_| OnceLock::new()).collect())
     }
 
-    /// The policies of a ruling by these rules; `None` if it has no findings.
+    /// The policies of a ruling by the cache's rules; `None` if it has no findings.
     pub(super) fn of(&self, ruling: &Ruling) -> Option<PolicyList<'_>> {
         let origins = ruling.origins.as_slice();
         if origins.is_empty() {
@@ -101,10 +102,10 @@ impl PolicyCache {
             }
             Origin::Envoy(_) | Origin::Key => sum,
         };
-        let first = usize::try_from(origins.iter().fold(0, mix)).unwrap_or(0) % KEPT;
+        let first = usize::try_from(origins.iter().fold(0, mix)).unwrap_or(0) % CACHE_SLOTS;
         let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
-        for kept in from.iter().chain(before).take(PLACES) {
-            let policies = kept.get_or_init(|| Box::new(Policies::of(ruling)));
+        for slot in from.iter().chain(before).take(PROBES) {
+            let policies = slot.get_or_init(|| Box::new(Policies::of(ruling)));
             if policies.are_of(origins) {
                 return Some(PolicyList::Cached(policies));
             }
@@ -113,35 +114,21 @@ impl PolicyCache {
     }
 }
 
-/// The name of a limit's policy: that of the rule, and that of the limit if it has several. What
-/// is not ASCII is escaped as in a path, because a structured string holds nothing else.
+/// The name of a limit's policy: the rule's, followed by the limit's if the rule has several. A
+/// structured string holds printable ASCII only, so everything else is percent-encoded.
 pub(super) fn policy_name(finding: &Finding<'_>) -> Option<String> {
     let rule = finding.rule?;
-    let mut name = String::new();
-    escape(rule.name(), &mut name);
+    let mut name = percent_encoded(rule.name());
     match finding.limit {
-        // A ban, which is not among the limits.
+        // A ban is not among the limits.
         None => name.push_str("/ban"),
         Some(limit) if rule.limits().len() > 1 => {
             name.push('/');
-            escape(limit.name(), &mut name);
+            name.push_str(&percent_encoded(limit.name()));
         }
         Some(_) => {}
     }
     Some(name)
-}
-
-fn escape(name: &str, out: &mut String) {
-    for byte in name.bytes() {
-        if (b' '..=b'~').contains(&byte) && byte != b'%' {
-            out.push(char::from(byte));
-        } else {
-            let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
-            out.push('%');
-            out.push(digit(byte >> 4).to_ascii_uppercase());
-            out.push(digit(byte & 0xf).to_ascii_uppercase());
-        }
-    }
 }
 
 /// A structured string.
@@ -157,21 +144,21 @@ fn quoted(name: &str) -> Box<[u8]> {
     string.into()
 }
 
-/// Adds a policy to the list of them.
+/// Writes the policy of a finding.
 fn write_policy(finding: &Finding<'_>, out: &mut FieldText) -> Option<Policy> {
     let limit = finding.limit?.limit();
     let name = quoted(&policy_name(finding)?);
     let is_concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));
     let quota = limit.quota();
     if !out.is_empty() {
-        out.put(b", ");
+        out.extend_from_slice(b", ");
     }
-    out.put(&name);
-    out.parameter(b";q=", quota.count().get());
+    out.extend_from_slice(&name);
+    put_parameter(out, b";q=", quota.count().get());
     if is_concurrency {
-        out.put(b";qu=\"concurrent-requests\"");
+        out.extend_from_slice(b";qu=\"concurrent-requests\"");
     } else if quota.period().subsec_nanos() == 0 {
-        out.parameter(b";w=", quota.period().as_secs());
+        put_parameter(out, b";w=", quota.period().as_secs());
     }
     Some(Policy { name, is_concurrency })
 }

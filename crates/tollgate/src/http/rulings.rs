@@ -12,7 +12,7 @@ use tollgate_core::Store;
 
 use crate::{Limiter, Ruling};
 
-/// Rulings that let a request through, as an extension of the request.
+/// The rulings that admitted a request, as an extension of the request.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};

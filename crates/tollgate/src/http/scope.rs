@@ -1,7 +1,7 @@
-//! The scope of a request: what functions under `#[limit]` can know of it.
+//! The scope of a request, where functions under `#[limit]` find its attributes.
 //!
-//! The request itself goes on to the handler, so its head is copied. What is looked for in it is found
-//! as the layer finds it, when it is asked for and not before.
+//! The request goes on to the handler, so the scope has a copy of its head. Attributes are read from it
+//! when a function asks for them, in the same way as by the layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use crate::scope::{self, Scoped, Unseen};
 use crate::seen::Seen;
 use crate::{Limiter, Ruling};
 
-/// What is known of a request.
-pub(super) struct Facts<S> {
+/// The head of a request, and the layer that reads its attributes.
+pub(super) struct ScopedRequest<S> {
     config: Arc<Config<S>>,
     parts: Parts,
 }
 
-impl<S> Facts<S> {
+impl<S> ScopedRequest<S> {
     pub(super) const fn new(config: Arc<Config<S>>, parts: Parts) -> Self {
         Self { config, parts }
     }
 }
 
-impl<S: Store + 'static> scope::Facts for Facts<S> {
+impl<S: Store + 'static> scope::Facts for ScopedRequest<S> {
     fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
-        let want = AttributeSource::of(&self.config, name).ok_or(Unseen::NotTold)?;
-        want.find(&self.config, Head::of_parts(&self.parts)).map_err(|kind| match kind {
+        let source = AttributeSource::of(&self.config, name).ok_or(Unseen::NotTold)?;
+        source.find(&self.config, Head::of_parts(&self.parts)).map_err(|kind| match kind {
             RefusalKind::Malformed(problem) => Unseen::Malformed(problem.to_string()),
             _ => Unseen::NoPeer,
         })
@@ -49,9 +49,9 @@ impl<S: Store + 'static> scope::Facts for Facts<S> {
     }
 }
 
-/// Lets functions under `#[limit]` find the limiter and the request. It charges nothing itself.
+/// Lets functions under `#[limit]` find the limiter and the request. The layer itself charges nothing.
 ///
-/// [`LimitLayer::only_scope`] makes one that also knows a domain, proxies to trust, and attributes.
+/// [`LimitLayer::only_scope`] returns one with a domain, trusted proxies and attributes.
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -83,7 +83,7 @@ pub struct ScopeLayer<S = EmbeddedStore> {
 }
 
 impl<S: Store + 'static> ScopeLayer<S> {
-    /// A layer that provides this limiter. Functions that name a rule also name its domain.
+    /// A layer that provides this limiter. Functions that name a rule must also name its domain.
     pub fn new(limiter: Limiter<S>) -> Self {
         LimitLayer::new(limiter, "").only_scope()
     }

@@ -1,14 +1,13 @@
-//! Paths whose segments rules and routers count alike.
+//! Rejects paths in which rules and routers would count different segments.
 //!
-//! Rules see a path in its one spelling, and a gateway forwards that one. A layer forwards nothing:
-//! the router has read, or will read, the path as the client sent it. Where the one spelling has
-//! fewer segments, the two are different paths: `/users/..` is `/` to a rule and the user `..` to
-//! axum's `/users/{id}`, and the limit of that route would be got around. No client that means well
-//! sends these.
+//! Rules see the canonical path. A router behind the layer reads the path as the client sent it. If
+//! the canonical path has fewer segments, the two differ: `/users/..` is `/` to a rule, and the user
+//! `..` to axum's `/users/{id}`, so a request would get around that route's limit. No honest client
+//! sends such paths.
 //!
-//! `tollgate_core::rule::path` says what the one spelling leaves out: change them together.
+//! `tollgate_core::rule::path` defines the canonical path: change them together.
 
-/// Whether every segment of the path is one in its one spelling as well. A slash at the end is none.
+/// True if every segment of the path is also one of the canonical path. A slash at the end is none.
 pub(super) fn are_kept(path: &[u8]) -> bool {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     if path.is_empty() {
@@ -26,7 +25,7 @@ fn is_kept(segment: &[u8]) -> bool {
     }
 }
 
-/// Whether this is `.` or `..`, however it is spelt.
+/// True for `.` and `..`, percent-encoded or not.
 fn is_dots(mut segment: &[u8]) -> bool {
     let mut dots = 0_u8;
     while !segment.is_empty() {
@@ -47,7 +46,7 @@ mod tests {
     use super::are_kept;
 
     #[test]
-    fn dots_and_what_is_empty_are_not_kept() {
+    fn dots_and_empty_segments_are_not_kept() {
         for path in ["", "/", "/a", "/a/", "/a/b;c", "/...", "/.a", "/a.", "/%2e%2e%2e", "/%20"] {
             assert!(are_kept(path.as_bytes()), "{path}");
         }
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_as_many_segments_in_its_one_spelling() {
+    fn kept_paths_have_as_many_segments_in_canonical_form() {
         let mut rng = Rng::new(13);
         let parts = ["/", "/", "/", ".", "%2e", "%2E", ";", "a", "%61", "%3B", "x;y"];
         for _ in 0..20_000 {

@@ -1,11 +1,11 @@
 //! The service behind a [`LimitLayer`](super::LimitLayer), and its future.
 //!
-//! A store in this process answers at once, so a request goes on to the inner service within the
-//! call, and nothing is boxed. Another store takes a trip: then the inner service that was ready is
-//! kept for the request, and a clone takes its place.
+//! A local store answers within the call: the request goes on to the inner service at once, and
+//! nothing is boxed. A remote store takes a round trip: the inner service that was ready is kept for
+//! the request, and a clone takes its place.
 //!
-//! Permits travel from the admission into the future and from there into the response's body.
-//! Whoever drops either, by a cancel or a panic, gives them back.
+//! Permits move from the admission into the future, and from there into the response's body.
+//! Dropping either, by cancellation or a panic, releases them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -86,14 +86,14 @@ where
         };
         let (parts, body) = request.into_parts();
         let decision = Box::pin(decide(Arc::clone(config), granted, parts));
-        // The service that was found ready is this request's.
+        // The service that is ready serves this request.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         LimitFuture { phase: Phase::Deciding { decision, inner, body: Some(body) } }
     }
 }
 
-/// The head of a request, copied.
+/// A copy of the head of a request.
 fn copied<Q>(request: &Request<Q>) -> Parts {
     let mut parts = Request::new(()).into_parts().0;
     parts.method = request.method().clone();
@@ -106,13 +106,13 @@ fn copied<Q>(request: &Request<Q>) -> Parts {
 
 type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
 
-/// What becomes of a request.
+/// The result of the decision.
 enum Conclusion {
     Pass(PassedRequest, RequestScope),
     Refuse(Response<Bytes>),
 }
 
-/// AskFn unless the answer is there, and waits for a place in the future if one was granted.
+/// Asks the limiter unless it has answered, and waits for a place in the future if one was granted.
 async fn decide<S: Store + 'static>(
     config: Arc<Config<S>>,
     granted: Option<Box<BookedAdmission>>,
@@ -211,7 +211,7 @@ where
     }
 }
 
-/// The response with its fields, whose body holds the permits.
+/// The response with its fields. Its body holds the permits.
 fn served<R>(
     mut response: Response<R>,
     passing: Option<PassedRequest>,

@@ -1,13 +1,13 @@
-//! How many requests of a layer wait at once, and how many may.
+//! The number of requests of a layer that wait at once, and its bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// As many as wait where nobody says how many may: a minute of a service that takes a hundred a
-/// second, at a few kilobytes for each request.
-const WAITING: usize = 6_000;
+/// The default bound: a minute of a service that takes a hundred requests a second, at a few
+/// kilobytes for each request.
+const MAX_WAITING: usize = 6_000;
 
-/// Those who wait. Clones count together.
+/// A bound on waiting requests. Clones count together.
 #[derive(Clone, Debug)]
 pub(super) struct WaitLimit {
     most: usize,
@@ -16,29 +16,29 @@ pub(super) struct WaitLimit {
 
 impl Default for WaitLimit {
     fn default() -> Self {
-        Self::of(WAITING)
+        Self::of(MAX_WAITING)
     }
 }
 
 impl WaitLimit {
-    /// A crowd of its own, of at most so many.
+    /// A new bound, with a count of its own.
     pub(super) fn of(most: usize) -> Self {
         Self { most, waiting: Arc::default() }
     }
 
-    /// Joins those who wait; `None` if as many as may do so already.
-    pub(super) fn join(&self) -> Option<Waiting> {
+    /// Reserves a slot to wait in; `None` if all are taken.
+    pub(super) fn reserve(&self) -> Option<WaitSlot> {
         let before = self.waiting.fetch_add(1, Ordering::AcqRel);
-        let here = Waiting(Arc::clone(&self.waiting));
-        (before < self.most).then_some(here)
+        let slot = WaitSlot(Arc::clone(&self.waiting));
+        (before < self.most).then_some(slot)
     }
 }
 
-/// Somebody who waits, until this is dropped.
+/// The slot of one waiting request, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Waiting(Arc<AtomicUsize>);
+pub(super) struct WaitSlot(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
