@@ -43,7 +43,7 @@ fn tonic_is_told_resource_exhausted_with_the_delay() {
 fn outbound_calls_wait_in_order_and_those_beyond_the_patience_fail() {
     let lines = run(env!("CARGO_BIN_EXE_example-outbound"));
 
-    let failed = "failed: the call was not made, as its turn did not come: \
+    let failed = "failed: the call was not made, because its turn did not come: \
                   not admitted in time; ask again after 5s";
     assert_eq!(
         lines,

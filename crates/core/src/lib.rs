@@ -37,6 +37,8 @@ mod decision;
 mod key;
 mod limit;
 pub mod lock;
+#[cfg(feature = "store")]
+mod mutex;
 mod quota;
 mod request;
 pub mod rule;
@@ -60,6 +62,8 @@ pub use time::{Clock, Timestamp};
 pub use algorithm::table::{Effect, Plan, State};
 #[cfg(feature = "store")]
 pub use counter::Counter;
+#[cfg(feature = "store")]
+pub use mutex::lock_mutex;
 #[cfg(feature = "store")]
 pub use request::ChargeTarget;
 #[cfg(feature = "store")]

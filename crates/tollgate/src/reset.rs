@@ -90,7 +90,7 @@ impl<S: Store + 'static> Limiter<S> {
         let looked = ask(&runner.store, &[peek], partition).await?;
         let credit = charge(key, limit, Op::Credit { cost: most(limit), at: looked.at })?;
         let answer = ask(&runner.store, &[peek, credit], partition).await?;
-        runner.forget_denials([&credit]);
+        runner.forget_refusals([&credit]);
         let used = answer.decisions.first().is_some_and(|was| !was.reset_after.is_zero());
         Ok(usize::from(used))
     }

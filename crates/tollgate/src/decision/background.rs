@@ -1,16 +1,16 @@
-//! Background jobs: one task that does what no caller waits for.
+//! Background jobs: one task for work that no caller waits for.
 //!
-//! - *Heartbeats* say that this node is alive, and count the others.
-//! - *Permits* of concurrency limits are renewed while they are held and released when dropped.
-//! - *Debts* of an outage are settled when the store is back, also where nobody asks.
-//! - *Refusals* are counted towards a ban, and *credits* given, off the caller's path.
+//! - *Heartbeats* show that this node is alive, and count the other nodes.
+//! - *Permits* of concurrency limits are renewed while they are held, and released when dropped.
+//! - *Debts* of an outage are settled when the store is back, even if no request asks for them.
+//! - *Refusals* are counted towards bans, *shadow rules* charged, and *credits* given.
 //!
-//! It lives on the runtime that made it, or on a thread of its own where there is none or it has no
-//! timers (then tokio's word about that is seen on stderr, once for each limiter), until the
-//! limiter and every permit are gone. Jobs are done in the order in which they were queued. Jobs of
-//! permits are never dropped, and bounded by the number of permits. Of the rest at most [`MAX_JOBS`]
-//! wait; beyond, a job is dropped and counted, which costs a ban a refusal or a counter a credit, and
-//! admits nobody.
+//! The task runs on the runtime that created the limiter. Without a runtime, or if it has no timers,
+//! the task runs on a thread of its own (tokio then prints a panic to stderr, once for each limiter).
+//! It ends when the limiter and all permits are dropped. Jobs run in the order in which they were
+//! queued. Jobs of permits are never dropped; the number of permits bounds them. Of all others at most
+//! [`MAX_JOBS`] wait. Further jobs are dropped and counted: a ban misses a refusal, or a counter a
+//! credit, and nobody is admitted by it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,24 +30,26 @@ use super::plan::OwnedCounter;
 use super::run::Runner;
 use crate::clock::{self, Instant, after};
 
-/// Jobs that may wait, besides those of permits.
+/// The most jobs that wait, without those of permits.
 const MAX_JOBS: usize = 65_536;
 
-/// Jobs done with one call to the store.
-const AT_ONCE: usize = 64;
+/// The most jobs in one call to the store.
+const JOBS_PER_CALL: usize = 64;
 
-/// How often a node says that it is alive, and after how long it is taken for dead.
-const BEAT: Duration = Duration::from_secs(5);
-const DEAD: Duration = Duration::from_secs(15);
+/// The period of heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// How often debts are tried to be settled while there are any.
-const SETTLE: Duration = Duration::from_millis(200);
+/// A node without a heartbeat for this long counts as dead.
+const NODE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Calls of settlings each time, so that all there may be are settled within seconds.
-const SETTLINGS: usize = 64;
+/// The period of attempts to settle debts.
+const SETTLE_EVERY: Duration = Duration::from_millis(200);
 
-/// The limit under which something happens once within so long, and not at all where a store has no
-/// room to remember it.
+/// The most calls of one attempt, so that all possible debts are settled within seconds.
+const SETTLE_CALLS: usize = 64;
+
+/// A limit that lets something happen once within this time, and never if the store has no room to
+/// remember it.
 #[expect(clippy::expect_used, reason = "the span is clamped to what a quota can have")]
 pub(crate) fn once_within(span: Duration) -> Limit {
     let span = span.clamp(Duration::from_secs(1), Quota::MAX_PERIOD);
@@ -59,23 +61,24 @@ pub(crate) fn once_within(span: Duration) -> Limit {
 
 #[expect(clippy::expect_used, reason = "a literal that every test of this crate builds")]
 fn nodes_limit() -> Limit {
-    let quota = Quota::new(Concurrency::MAX_COUNT, DEAD).expect("some thousands are a quota");
+    let quota =
+        Quota::new(Concurrency::MAX_COUNT, NODE_TIMEOUT).expect("some thousands are a quota");
     Limit::new(Concurrency, quota).expect("as many as there may be holders")
 }
 
 /// Work that no caller waits for.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// A permit is held from now on.
+    /// Renew a permit from now on.
     Hold { counter: OwnedCounter, holder: Holder, lease: Duration },
-    /// A permit was dropped.
+    /// Release a dropped permit.
     Release { counter: OwnedCounter, holder: Holder },
-    /// A charge was in vain.
+    /// Give a charge back.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "only layers book places"))]
     Credit { counter: OwnedCounter, cost: Cost, at: Timestamp },
-    /// A request was refused under a rule that bans. `banned` is called if a ban begins.
-    Refused { refusals: OwnedCounter, ban: OwnedCounter, banned: OnAnswer },
-    /// Shadow rules are to be charged, all or none.
+    /// Count a refusal under a rule that bans. `banned` is called if a ban begins.
+    CountRefusal { refusals: OwnedCounter, ban: OwnedCounter, banned: OnAnswer },
+    /// Charge shadow rules, all or none.
     Shadow { charges: OwnedRequest, answered: OnAnswer },
 }
 
@@ -99,13 +102,13 @@ impl std::fmt::Debug for OnAnswer {
 }
 
 impl Job {
-    /// True if losing the job costs no more than the header says.
+    /// True for jobs that are dropped when too many wait.
     const fn may_be_dropped(&self) -> bool {
         !matches!(self, Self::Hold { .. } | Self::Release { .. })
     }
 }
 
-/// A handle to the task. It ends when the last one is dropped.
+/// A handle to the task, which ends when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
     jobs: mpsc::UnboundedSender<Job>,
@@ -139,7 +142,7 @@ impl Background {
     }
 }
 
-/// Whether the runtime here has timers, which tokio tells by panicking only.
+/// True if the current runtime has timers. Tokio panics if it has none, and offers no other test.
 fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
@@ -151,7 +154,7 @@ fn on_a_thread(task: impl Future<Output = ()> + Send + 'static) {
             runtime.block_on(task);
         }
     };
-    // Where no thread can be had, leases end by themselves and bans are not counted.
+    // If no thread can be started, leases run out by themselves and refusals are not counted.
     drop(std::thread::Builder::new().name("tollgate-background".into()).spawn(run));
 }
 
@@ -159,9 +162,10 @@ struct BackgroundTask<S> {
     runner: Arc<Runner<S>>,
     waiting: Arc<AtomicUsize>,
     held: HashMap<Holder, HeldPermit>,
-    /// When each is to be renewed, earliest first.
+    /// The held permits by the time of their next renewal.
     renewals: BTreeSet<(Instant, Holder)>,
-    next_beat: Option<Instant>,
+    /// `None` for a local store, which has one node.
+    next_heartbeat: Option<Instant>,
     next_settling: Instant,
 }
 
@@ -174,25 +178,25 @@ struct HeldPermit {
 impl<S: Store> BackgroundTask<S> {
     fn new(runner: Arc<Runner<S>>, waiting: Arc<AtomicUsize>) -> Self {
         let now = clock::now();
-        let next_beat = runner.store.is_remote().then_some(now);
+        let next_heartbeat = runner.store.is_remote().then_some(now);
         Self {
             runner,
             waiting,
             held: HashMap::new(),
             renewals: BTreeSet::new(),
-            next_beat,
+            next_heartbeat,
             next_settling: now,
         }
     }
 
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
-        let mut jobs = Vec::with_capacity(AT_ONCE);
+        let mut jobs = Vec::with_capacity(JOBS_PER_CALL);
         loop {
             let tick = tokio::time::sleep_until(self.next_tick());
             tokio::select! {
-                count = queue.recv_many(&mut jobs, AT_ONCE) => {
+                count = queue.recv_many(&mut jobs, JOBS_PER_CALL) => {
                     if count == 0 {
-                        return self.farewell().await;
+                        return self.leave_fleet().await;
                     }
                     self.work(std::mem::take(&mut jobs)).await;
                 }
@@ -204,29 +208,29 @@ impl<S: Store> BackgroundTask<S> {
 
     fn next_tick(&self) -> Instant {
         let mut next = after(clock::now(), Duration::from_secs(60));
-        if let Some(beat) = self.next_beat {
-            next = next.min(beat);
+        if let Some(heartbeat) = self.next_heartbeat {
+            next = next.min(heartbeat);
         }
         if let Some((renewal, _)) = self.renewals.first() {
             next = next.min(*renewal);
         }
         if self.runner.store.is_remote() {
-            next = next.min(after(clock::now(), SETTLE));
+            next = next.min(after(clock::now(), SETTLE_EVERY));
         }
         next
     }
 
     async fn tick(&mut self) {
         let now = clock::now();
-        if self.next_beat.is_some_and(|beat| beat <= now) {
-            self.next_beat = Some(after(now, BEAT));
-            self.beat().await;
+        if self.next_heartbeat.is_some_and(|at| at <= now) {
+            self.next_heartbeat = Some(after(now, HEARTBEAT));
+            self.heartbeat().await;
         }
         self.renew(now).await;
         if now >= self.next_settling && !self.runner.fallback.debts.is_empty() {
-            self.next_settling = after(now, SETTLE);
-            // While the store is away this fails at once, or after its deadline.
-            for _ in 0..SETTLINGS {
+            self.next_settling = after(now, SETTLE_EVERY);
+            // If the store does not answer, this fails at once or after the store's deadline.
+            for _ in 0..SETTLE_CALLS {
                 if self.runner.fallback.debts.is_empty() || self.runner.settle_some().await.is_err()
                 {
                     break;
@@ -235,11 +239,11 @@ impl<S: Store> BackgroundTask<S> {
         }
     }
 
-    /// Says that this node is alive, and counts who else is.
-    async fn beat(&self) {
+    /// Shows that this node is alive, and counts the live nodes.
+    async fn heartbeat(&self) {
         let limit = nodes_limit();
         let holder = Holder(self.runner.names.process());
-        let job = vec![(self.nodes(limit), Op::Acquire { holder, lease: DEAD })];
+        let job = vec![(self.nodes(limit), Op::Acquire { holder, lease: NODE_TIMEOUT })];
         if let Ok(answers) = self.runner.execute(&[job]).await
             && let Some(decision) = answers.first().and_then(|answer| answer.decisions.first())
         {
@@ -258,9 +262,9 @@ impl<S: Store> BackgroundTask<S> {
                 self.renew_at(holder, after(now, third(lease)));
             }
         }
-        for some in due.chunks(AT_ONCE) {
-            // What fails now is tried again in a sixth of the lease, thrice before it ends; and
-            // meanwhile the permits are held where others are granted, too.
+        for some in due.chunks(JOBS_PER_CALL) {
+            // A failed renewal is tried again after a sixth of the lease: three times before the lease
+            // ends. Meanwhile the outage fallback grants permits, so it must know of these.
             if self.runner.execute(some).await.is_err() {
                 for (counter, op) in some.iter().flatten() {
                     if let Op::Acquire { holder, lease } = *op {
@@ -293,13 +297,13 @@ impl<S: Store> BackgroundTask<S> {
             match job {
                 Job::Hold { counter, holder, lease } => self.hold(counter, holder, lease, now),
                 Job::Release { counter, holder } => {
-                    self.let_go(&counter, holder);
+                    self.release(&counter, holder);
                     requests.push(vec![(counter, Op::Release { holder })]);
                 }
                 Job::Credit { counter, cost, at } => {
                     requests.push(vec![(counter, Op::Credit { cost, at })]);
                 }
-                Job::Refused { refusals, ban, banned } => {
+                Job::CountRefusal { refusals, ban, banned } => {
                     after.push((requests.len(), Then::Ban(ban, banned)));
                     requests.push(vec![(refusals, Op::Take(1))]);
                 }
@@ -327,7 +331,7 @@ impl<S: Store> BackgroundTask<S> {
         self.held.insert(holder, HeldPermit { counter, lease, renew_at });
     }
 
-    fn let_go(&mut self, counter: &OwnedCounter, holder: Holder) {
+    fn release(&mut self, counter: &OwnedCounter, holder: Holder) {
         if let Some(held) = self.held.remove(&holder) {
             self.renewals.remove(&(held.renew_at, holder));
         }
@@ -361,8 +365,8 @@ impl<S: Store> BackgroundTask<S> {
         }
     }
 
-    /// Others need not wait until this node is taken for dead.
-    async fn farewell(&self) {
+    /// Removes this node from the fleet, so that the others need not wait for its timeout.
+    async fn leave_fleet(&self) {
         if self.runner.store.is_remote() {
             let release = Op::Release { holder: Holder(self.runner.names.process()) };
             let _ = self.runner.execute(&[vec![(self.nodes(nodes_limit()), release)]]).await;
@@ -384,7 +388,7 @@ fn half(span: Duration) -> Duration {
     span.checked_div(2).unwrap_or(span).max(Duration::from_millis(1))
 }
 
-/// Charges that are made together or not at all.
+/// Charges that are executed all or none.
 pub(crate) type OwnedRequest = Vec<(OwnedCounter, Op)>;
 
 /// The step that follows an answer.
@@ -402,7 +406,7 @@ impl<S: Store> Runner<S> {
             .collect();
         let mut batch = Vec::with_capacity(requests.len());
         for (owned, charges) in requests.iter().zip(&charges) {
-            // Every request has an answer: one that could not be built asks nothing.
+            // Every request needs an answer: one that cannot be built becomes an empty request.
             let request = Request::new(charges).or_else(|_| Request::new(&[]));
             let Ok(request) = request else { return Ok(Vec::new()) };
             let partition = owned.first().and_then(|(it, _)| it.partition.as_deref());
@@ -412,7 +416,7 @@ impl<S: Store> Runner<S> {
             return Ok(Vec::new());
         }
         let answers = self.store.charge(&batch).await;
-        self.heard(&answers);
+        self.note_silence(&answers);
         answers
     }
 
@@ -420,7 +424,7 @@ impl<S: Store> Runner<S> {
     fn forget_credited(&self, requests: &[OwnedRequest]) {
         for (counter, op) in requests.iter().flatten() {
             if let (Op::Credit { .. }, Some(charge)) = (op, counter.charge(*op)) {
-                self.forget_denials([&charge]);
+                self.forget_refusals([&charge]);
             }
         }
     }

@@ -1,78 +1,79 @@
-//! What this process let through while the store did not answer, and owes it.
+//! Debts: the charges that this process admitted while the store did not answer.
 //!
-//! A counter that was answered for locally has a debt here, perhaps of nothing, until the store
-//! answers for it again. Before it does, it is told what passed meanwhile, in *parts*: each a request
-//! of its own that takes from a counter nobody else knows, named by the part, and debits the other,
-//! all or none. A part keeps its name and its cost until it is known to have been told, so one whose
-//! settling timed out, or is still under way, is sent again and counts once; what passes after it was
-//! sent is another part.
+//! A counter that the outage fallback answered for has a debt here, possibly of 0, until the store
+//! answers for that counter again. Before that, the store is sent the debt in *parts*. Each part is one
+//! request, all or none: it takes from a once-marker with the part's name, and debits the counter. A
+//! part keeps its name and its cost until the store has confirmed it. A part whose settlement timed
+//! out, or is still under way, is therefore sent again and counts once. Charges after a part was sent
+//! go into another part.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Limit, Op};
+use tollgate_core::{Charge, Cost, Limit, Op, lock_mutex};
 
 use super::lossy_map::CounterHash;
 use super::plan::OwnedCounter;
 use crate::clock::{self, Instant};
 
-/// How many counters may be owed to at a time. Beyond, what passes is not remembered, and counted.
-pub(crate) const MOST: usize = 65_536;
+/// The most counters with debts. Charges of further counters are not remembered, and a statistic
+/// counts them.
+pub(crate) const MAX_DEBTS: usize = 65_536;
 
-/// How many parts of a debt may be under way. Beyond, what passes waits for them.
-const PARTS: usize = 8;
+/// The most parts of one debt. Further charges wait until a part is settled.
+const MAX_PARTS: usize = 8;
 
-/// What is owed to one counter.
+/// The debt of one counter.
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
     counter: OwnedCounter,
-    /// The limit that this process answers by meanwhile.
+    /// This process's share of the limit.
     share: Limit,
-    /// What no part has yet.
+    /// The cost that is in no part yet.
     cost: Cost,
-    /// When something last passed.
+    /// The time of the last charge.
     last: Instant,
-    parts: SmallVec<[Part; 1]>,
+    parts: SmallVec<[DebtPart; 1]>,
 }
 
-/// A part of a debt, which counts once.
+/// A part of a debt. It counts once, however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct DebtPart {
     pub(crate) name: u128,
     pub(crate) cost: Cost,
     pub(crate) last: Instant,
-    /// How often it was handed out to be sent, and is not known not to have arrived.
+    /// The number of attempts to send it that may have arrived.
     sent: u32,
 }
 
-/// What is to be told of a debt.
+/// The parts of a debt that are sent to the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Settlement {
     hash: CounterHash,
     pub(crate) counter: OwnedCounter,
-    pub(crate) parts: SmallVec<[Part; 1]>,
+    pub(crate) parts: SmallVec<[DebtPart; 1]>,
 }
 
-/// All debts.
+/// The debts of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Debts {
     by_counter: Mutex<HashMap<CounterHash, Debt>>,
-    /// So that the way of every request need not lock.
+    /// The number of debts, which every request reads without the lock.
     count: AtomicUsize,
 }
 
-/// Whether a counter has been answered for in this outage before.
+/// A visit of a request to a counter in an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Met {
+pub(crate) enum Visit {
     First,
     Again,
-    /// It has not, and is only asked about: nothing will be owed.
-    Asked,
-    /// There is no room to remember it.
-    Unknown,
+    /// No charge has visited the counter yet, and this request only asks: there will be no debt.
+    Peek,
+    /// [`MAX_DEBTS`] counters have debts already.
+    Untracked,
 }
 
 impl Debts {
@@ -84,36 +85,37 @@ impl Debts {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Notes that a counter is answered for locally.
-    pub(crate) fn meet(
+    /// Records that the outage fallback answers for a counter.
+    pub(crate) fn visit(
         &self,
         hash: CounterHash,
         charge: &Charge<'_>,
         partition: Option<&[u8]>,
         share: &Limit,
         now: Instant,
-    ) -> Met {
+    ) -> Visit {
         let mut debts = self.lock();
         if let Some(debt) = debts.get_mut(&hash) {
-            // The rule may have been edited since.
+            // The rule may have been edited meanwhile.
             debt.share = *share;
             debt.counter.limit = *charge.limit();
-            return Met::Again;
+            return Visit::Again;
         }
         if matches!(charge.op(), Op::Peek(_)) {
-            return Met::Asked;
+            return Visit::Peek;
         }
-        if debts.len() >= MOST {
-            return Met::Unknown;
+        if debts.len() >= MAX_DEBTS {
+            return Visit::Untracked;
         }
         let counter = OwnedCounter::of(charge, partition);
         let debt = Debt { counter, share: *share, cost: 0, last: now, parts: SmallVec::new() };
         debts.insert(hash, debt);
         self.count.store(debts.len(), Ordering::Release);
-        Met::First
+        Visit::First
     }
 
-    /// Adds what passed. The most that still counts is what the share holds at once.
+    /// Adds the cost of a charge that passed; false if the counter has no debt. A debt is at most the
+    /// burst of the share: older charges no longer count.
     pub(crate) fn add(&self, hash: CounterHash, cost: Cost, now: Instant) -> bool {
         let mut debts = self.lock();
         let Some(debt) = debts.get_mut(&hash) else { return false };
@@ -122,8 +124,9 @@ impl Debts {
         true
     }
 
-    /// What is to be told of a counter: what was sent before and is not known to have been told, and
-    /// what passed since, as far as it still counts. `used` says how much of the share is used.
+    /// The parts of a counter's debt to send now: those that were sent before and not confirmed, and a
+    /// new one for the charges since, as far as they still count. `used` returns how much of the share
+    /// is used.
     pub(crate) fn settlement(
         &self,
         hash: CounterHash,
@@ -132,27 +135,27 @@ impl Debts {
     ) -> Option<Settlement> {
         let mut debts = self.lock();
         let debt = debts.get_mut(&hash)?;
-        // What has left the counter is worth nothing to the store either.
+        // Charges that no longer count here do not count in the store either.
         let (now, counts) = (clock::now(), counts_for(&debt.share));
         debt.parts.retain(|part| now.saturating_duration_since(part.last) < counts);
-        if debt.cost > 0 && debt.parts.len() < PARTS {
+        if debt.cost > 0 && debt.parts.len() < MAX_PARTS {
             let cost = debt.cost.min(used(&debt.counter, &debt.share));
             debt.cost = 0;
             if cost > 0 {
-                debt.parts.push(Part { name: name(), cost, last: debt.last, sent: 0 });
+                debt.parts.push(DebtPart { name: name(), cost, last: debt.last, sent: 0 });
             }
         }
-        // Who asked for it may leave without saying what came of it.
+        // The caller may be cancelled before it reports the result.
         debt.parts.iter_mut().for_each(|part| part.sent = part.sent.saturating_add(1));
         Some(Settlement { hash, counter: debt.counter.clone(), parts: debt.parts.clone() })
     }
 
-    /// Some of them.
+    /// Up to `most` counters with debts.
     pub(crate) fn some(&self, most: usize) -> Vec<CounterHash> {
         self.lock().keys().take(most).copied().collect()
     }
 
-    /// Forgets what the store was told, and the debt if nothing is left of it.
+    /// Removes the parts that the store confirmed, and the debt if nothing is left of it.
     pub(crate) fn settled(&self, settled: &Settlement) {
         let mut debts = self.lock();
         let Some(debt) = debts.get_mut(&settled.hash) else { return };
@@ -163,8 +166,9 @@ impl Debts {
         }
     }
 
-    /// Takes back what was certainly not told: by the next time, less of it may still count. A part
-    /// that somebody else sent as well, or sent before without a reply, keeps its name and its cost.
+    /// Takes back parts that certainly did not arrive, because less of them may count by the next
+    /// attempt. A part that was also sent by another caller, or before without a reply, keeps its name
+    /// and its cost.
     pub(crate) fn unsent(&self, settlement: &Settlement) {
         let mut debts = self.lock();
         let Some(debt) = debts.get_mut(&settlement.hash) else { return };
@@ -181,12 +185,12 @@ impl Debts {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CounterHash, Debt>> {
-        // Every edit above is whole before anything could panic.
-        self.by_counter.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.by_counter)
     }
 }
 
-/// The longest that a charge counts under a limit: its window, or the time in which it is full again.
+/// The longest time for which a charge counts under a limit: until its window ends, or its bucket is
+/// full again.
 fn counts_for(limit: &Limit) -> Duration {
     let quota = limit.quota();
     let bursts = quota.burst().get().div_ceil(quota.count().get());

@@ -1,16 +1,16 @@
-//! The deny cache: refusals that need not be asked for again.
+//! The deny cache: repeats refusals of a remote store without asking it.
 //!
-//! A store that refuses a cost says after how long it could pass. Until then it refuses that cost
-//! and any higher one, whoever asks, so this process can say so itself. The time is counted from
-//! the moment of *sending*, so that it ends here no later than at the store.
+//! A store that refuses a cost says after which time the cost could pass. Until then it refuses that
+//! cost and any higher one, so this process can repeat the refusal. The time runs from the moment of
+//! *sending*, so it ends here no later than at the store.
 //!
-//! Only a credit by another node, or a store's clock that jumps forth, could let the cost pass
-//! earlier. So nothing is repeated for longer than [`LONGEST`]. Credits of this process forget
-//! the refusal at once, and with it what was asked before them and is answered later; and another
-//! edit of a rule is another limit.
+//! Only a credit by another node, or a jump of the store's clock, could let the cost pass earlier. So no
+//! refusal is repeated for longer than [`LONGEST`]. A credit of this process removes the refusal at once,
+//! and outdates the answers to questions that were sent before it. Another revision of a limit is another
+//! limit.
 //!
-//! Not here: concurrency, where a release may come at any moment, and shadow rules, which must
-//! count what they would refuse.
+//! Not cached: refusals of concurrency limits, because a permit may be released at any moment, and
+//! those of shadow rules, which must count every refusal.
 
 use std::time::Duration;
 
@@ -20,55 +20,55 @@ use super::lossy_map::{CounterHash, LossyMap};
 use super::plan::counts_holders;
 use crate::clock::{Instant, after};
 
-/// The longest that a refusal is repeated without asking.
+/// The longest time for which a refusal is repeated.
 pub(crate) const LONGEST: Duration = Duration::from_millis(50);
 
-/// How many counters are remembered: about 6 MB, when that many refuse at once.
-const PLACES: usize = 65_536;
+/// The most counters that are remembered: about 6 MB.
+const CAPACITY: usize = 65_536;
 
 /// A refusal that may be repeated.
 #[derive(Clone, Copy, Debug)]
 struct Denial {
-    /// By which edit of the limit it was judged: another one may let it pass.
+    /// The limit that refused, as edited at the time.
     edit: (Revision, Quota),
-    /// What was refused, and with it everything above.
+    /// The lowest cost that was refused.
     cost: Cost,
-    /// No longer than this.
+    /// The end of repeating it.
     until: Instant,
-    /// When the store would let it pass: what callers are told.
+    /// The moment at which the store would let the cost pass.
     retry_at: Instant,
     reset_at: Instant,
     remaining: u64,
 }
 
-/// What is known of a counter.
+/// The last event of a counter.
 #[derive(Clone, Copy, Debug)]
-enum Known {
-    Refuses(Denial),
-    /// It was credited: what was asked no later says nothing.
+enum LastEvent {
+    Refused(Denial),
+    /// A credit outdates the answers to questions that were sent no later.
     Credited(Instant),
 }
 
-/// Remembers refusals.
+/// The refusals of a remote store.
 #[derive(Debug)]
-pub(crate) struct Denials {
-    known: LossyMap<Known>,
+pub(crate) struct CachedRefusals {
+    events: LossyMap<LastEvent>,
 }
 
-impl Denials {
+impl CachedRefusals {
     pub(crate) fn new() -> Self {
-        Self { known: LossyMap::new(PLACES) }
+        Self { events: LossyMap::new(CAPACITY) }
     }
 
-    /// The refusal of this cost, if it is known without asking.
-    pub(crate) fn known(
+    /// The refusal of this charge, if it may be repeated.
+    pub(crate) fn refusal(
         &self,
         hash: CounterHash,
         charge: &Charge<'_>,
         now: Instant,
     ) -> Option<Decision> {
         let cost = asked(charge)?;
-        let Known::Refuses(denial) = self.known.get(hash)? else { return None };
+        let LastEvent::Refused(denial) = self.events.get(hash)? else { return None };
         if cost < denial.cost || now >= denial.until || edit(charge) != denial.edit {
             return None;
         }
@@ -81,7 +81,7 @@ impl Denials {
         })
     }
 
-    /// Learns from what the store decided about a question sent at `sent`.
+    /// Remembers the store's decision on a charge that was sent at `sent`.
     pub(crate) fn learn(
         &self,
         hash: CounterHash,
@@ -102,29 +102,29 @@ impl Denials {
             reset_at: after(sent, decision.reset_after),
             remaining: decision.remaining,
         };
-        let outdone = |known: Known| match known {
-            Known::Refuses(known) => {
-                known.edit == denial.edit && known.cost < cost && known.until >= denial.until
+        let covers = |event: LastEvent| match event {
+            LastEvent::Refused(last) => {
+                last.edit == denial.edit && last.cost < cost && last.until >= denial.until
             }
-            Known::Credited(then) => sent <= then,
+            LastEvent::Credited(at) => sent <= at,
         };
-        if !self.known.get(hash).is_some_and(outdone) {
-            self.known.put(hash, Known::Refuses(denial));
+        if !self.events.get(hash).is_some_and(covers) {
+            self.events.put(hash, LastEvent::Refused(denial));
         }
     }
 
-    /// Forgets what a credit may have changed, which has arrived at `now`.
+    /// Forgets the refusals of a counter, because a credit arrived at `now`.
     pub(crate) fn forget(&self, hash: CounterHash, now: Instant) {
-        self.known.put(hash, Known::Credited(now));
+        self.events.put(hash, LastEvent::Credited(now));
     }
 }
 
-/// What is asked for, if its refusal may be repeated. More than can ever pass is refused for good,
-/// which only the store says.
+/// The cost of a charge whose refusal may be repeated. A cost above the burst is refused for good, and
+/// only the store says so.
 fn asked(charge: &Charge<'_>) -> Option<Cost> {
     let most = charge.limit().quota().burst().get();
     match charge.op() {
-        // With patience, a longer wait may still pass.
+        // With patience, the charge may be granted a place in the future.
         Op::Take(cost) | Op::Peek(cost) if cost > 0 && charge.patience().is_zero() => {
             (cost <= most && !counts_holders(charge.limit())).then_some(cost)
         }
@@ -145,22 +145,22 @@ mod tests {
     use tollgate_core::{Key, Limit};
 
     #[test]
-    fn so_many_refusals_are_known_as_have_places_and_the_last_always_is() {
-        let (denials, hasher, sent) = (Denials::new(), CounterHasher::new(), now());
+    fn the_newest_refusals_are_kept_up_to_the_capacity() {
+        let (denials, hasher, sent) = (CachedRefusals::new(), CounterHasher::new(), now());
         let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
         let verdict = Verdict::Deny(Retry::After(Duration::from_secs(60)));
         let refusal = Decision { basis: Basis::Counted, ..Decision::overflow(verdict) };
         let known = |i: usize| {
             let key = i.to_le_bytes();
             let charge = Charge::take(Key::new(&key).unwrap(), &limit, 1).unwrap();
-            denials.known(hasher.hash(charge.key(), &limit), &charge, sent).is_some()
+            denials.refusal(hasher.hash(charge.key(), &limit), &charge, sent).is_some()
         };
 
         for i in 0..200_000_usize {
             let key = i.to_le_bytes();
             let charge = Charge::take(Key::new(&key).unwrap(), &limit, 1).unwrap();
             denials.learn(hasher.hash(charge.key(), &limit), &charge, &refusal, sent);
-            assert!(known(i), "whoever comes later takes the place");
+            assert!(known(i), "a later refusal replaces an earlier one");
         }
 
         let remembered = (0..200_000).filter(|i| known(*i)).count();

@@ -1,6 +1,6 @@
-//! The first byte of every key this crate builds: the kind of counter that it names.
+//! The first byte of every key that this crate builds, which names the kind of the counter.
 //!
-//! Rules name theirs in `core::rule` (`r`, `b`, `c`); these are all others. Two kinds never meet.
+//! The bytes of rules are in `core::rule` (`r`, `b`, `c`). Keys of two kinds are never equal.
 
 use tollgate_core::{Key, KeyError};
 

@@ -1,11 +1,14 @@
 //! `local-guard`: a limiter of this process in front of the store, at a multiple of the limit.
 //!
-//! It spares the store what one process asks beyond, say, 1.2 times a limit. What passes here is
-//! still charged there, so it admits nobody. What the guarded limit then refuses stays spent here, so
-//! under a flood the guard lets through questions, not requests. Given back is what only another limit
-//! refuses, or one client that another rule refuses could use up the guard of all; and what the store
-//! does not answer, as the outage fallback decides then and not the guard in front of it; and what
-//! a reservation turns out not to have cost.
+//! With a guard of, say, 1.2, the store is asked at most 1.2 times a limit by each process. The store
+//! still charges every request that passes the guard, so a guard admits nobody. A charge that the guarded
+//! limit refuses stays spent here: under a flood, the guard bounds the questions to the store. The guard
+//! gives back
+//!
+//! - a charge that only another limit refused. Otherwise one client that another rule refuses could use
+//!   up the guard of all clients;
+//! - a charge that the store did not answer, because then the outage fallback decides;
+//! - the part of a reservation that was not used.
 
 use std::time::Duration;
 
@@ -18,10 +21,10 @@ use tollgate_embedded::EmbeddedStore;
 use super::plan::{Plan, spent, under};
 use crate::clock::LocalClock;
 
-/// How many counters may have a guard at a time.
-const PLACES: usize = 65_536;
+/// The most counters with a guard at a time.
+const CAPACITY: usize = 65_536;
 
-/// All guards of this process.
+/// The local guards of this process.
 #[derive(Debug)]
 pub(crate) struct LocalGuards {
     local: EmbeddedStore<LocalClock>,
@@ -31,25 +34,25 @@ pub(crate) struct LocalGuards {
 /// The answer of the guards to a request.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "lives on the stack of one request")]
-pub(crate) enum Guarded {
-    /// No guard refuses. Holds what was taken here, and when.
-    Passed(Taken),
+pub(crate) enum GuardAnswer {
+    /// No guard refuses.
+    Passed(GuardCharges),
     Refused(Answer),
 }
 
 /// For each guard that was charged: the index of its charge, and the moment.
-pub(crate) type Taken = SmallVec<[(usize, Timestamp); 4]>;
+pub(crate) type GuardCharges = SmallVec<[(usize, Timestamp); 4]>;
 
 impl LocalGuards {
     pub(crate) fn new() -> Self {
         let clock = LocalClock::new();
-        let local = EmbeddedStore::builder().max_keys(PLACES).with_clock(clock.clone());
+        let local = EmbeddedStore::builder().max_keys(CAPACITY).with_clock(clock.clone());
         Self { local, clock }
     }
 
-    /// Charges the guards of a plan, all or none. Peeks ask them.
-    pub(crate) fn charge(&self, plan: &Plan<'_>) -> Guarded {
-        let passed = || Guarded::Passed(Taken::new());
+    /// Charges the guards of a plan, all or none. Peeks only ask them.
+    pub(crate) fn charge(&self, plan: &Plan<'_>) -> GuardAnswer {
+        let passed = || GuardAnswer::Passed(GuardCharges::new());
         let guards: SmallVec<[(usize, &Limit); 4]> = plan
             .iter()
             .enumerate()
@@ -69,11 +72,11 @@ impl LocalGuards {
         let charged = guards.iter().zip(&answer.decisions);
         let Some(by) = answer.refused_by.and_then(|by| guards.get(by)).map(|(i, _)| *i) else {
             let moment = |decision: &Decision| match decision.verdict {
-                // A place in the future is given back by the moment that it was granted for.
+                // A place in the future is given back by the moment of the place.
                 Verdict::Wait(wait) => answer.at.checked_add(wait).unwrap_or(answer.at),
                 _ => answer.at,
             };
-            return Guarded::Passed(charged.map(|((i, _), it)| (*i, moment(it))).collect());
+            return GuardAnswer::Passed(charged.map(|((i, _), it)| (*i, moment(it))).collect());
         };
         let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
         decisions.resize(plan.charges.len(), Decision::overflow(Verdict::Allow));
@@ -83,12 +86,17 @@ impl LocalGuards {
             }
         }
         let (verdict, at) = (answer.verdict, Timestamp::EPOCH);
-        Guarded::Refused(Answer { verdict, at, refused_by: Some(by), decisions })
+        GuardAnswer::Refused(Answer { verdict, at, refused_by: Some(by), decisions })
     }
 
-    /// Gives back what was taken for the charges that `which` selects.
-    pub(crate) fn give_back(&self, plan: &Plan<'_>, taken: &Taken, which: impl Fn(usize) -> bool) {
-        for (i, at) in taken.iter().filter(|(i, _)| which(*i)) {
+    /// Gives back the guards' charges for those charges of the plan that `which` selects.
+    pub(crate) fn give_back(
+        &self,
+        plan: &Plan<'_>,
+        charged: &GuardCharges,
+        which: impl Fn(usize) -> bool,
+    ) {
+        for (i, at) in charged.iter().filter(|(i, _)| which(*i)) {
             let charge = plan.charges.get(*i).zip(plan.policies.get(*i));
             if let Some((charge, guard)) = charge.and_then(|(it, policy)| Some((it, policy.guard?)))
             {
@@ -97,7 +105,7 @@ impl LocalGuards {
         }
     }
 
-    /// Gives back what a counter was credited for a charge of this age.
+    /// Gives back a credit for a charge of this age.
     pub(crate) fn give_back_after(&self, key: Key<'_>, guard: &Limit, cost: Cost, age: Duration) {
         let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         let at = self.clock.now().as_micros().saturating_sub(age);

@@ -1,15 +1,14 @@
-//! A bounded memory of things that may be forgotten: each key has one place, and whoever comes
-//! later takes it.
+//! A bounded map that may forget: a counter has one place, and a later one may take it.
 //!
-//! No list to keep in order, nothing to sweep, one short lock. A key that lost its place costs a
-//! question to the store, never a wrong answer: places are known by 128 bits under a secret of
-//! this process, so nobody can aim at another's.
+//! There is no order to maintain and nothing to sweep; each access takes one short lock. A counter that
+//! lost its place costs a question to the store, never a wrong answer. Counters are identified by 128
+//! bits under a secret of this process, so a client cannot choose keys that collide.
 
 use std::hash::Hasher;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
-use tollgate_core::{Key, Limit};
+use tollgate_core::{Key, Limit, lock_mutex};
 
 use crate::chance;
 
@@ -36,7 +35,7 @@ impl CounterHasher {
         Self { keys: (chance::bits(), chance::bits()) }
     }
 
-    /// The hash of a counter, under whichever edit of its rule.
+    /// The hash of a counter, the same for every edit of its rule.
     pub(crate) fn hash(&self, key: Key<'_>, limit: &Limit) -> CounterHash {
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         hasher.write_u8(limit.code());
@@ -46,7 +45,7 @@ impl CounterHasher {
     }
 }
 
-/// Places for things that may be forgotten.
+/// A map from counters to values that may be forgotten.
 #[derive(Debug)]
 pub(crate) struct LossyMap<T> {
     shards: Box<[Mutex<Shard<T>>]>,
@@ -54,23 +53,23 @@ pub(crate) struct LossyMap<T> {
 
 type Shard<T> = Box<[Option<(CounterHash, T)>]>;
 
-/// Enough that two threads seldom meet.
+/// Enough that two threads seldom wait for one shard.
 const SHARDS: usize = 64;
 
 impl<T: Copy> LossyMap<T> {
-    /// About so many places, at least one a shard.
+    /// A map with about this many places, at least one in each shard.
     pub(crate) fn new(places: usize) -> Self {
         let each = places.div_ceil(SHARDS).max(1);
         let shard = || Mutex::new(std::iter::repeat_with(|| None).take(each).collect());
         Self { shards: std::iter::repeat_with(shard).take(SHARDS).collect() }
     }
 
-    /// What is known of a counter.
+    /// The value of a counter.
     pub(crate) fn get(&self, hash: CounterHash) -> Option<T> {
         self.at(hash, |place| place.filter(|(found, _)| *found == hash).map(|(_, value)| value))
     }
 
-    /// Remembers this of a counter, in place of whatever is there.
+    /// Remembers the value of a counter, in place of the value that is there.
     pub(crate) fn put(&self, hash: CounterHash, value: T) {
         self.at(hash, |place| *place = Some((hash, value)));
     }
@@ -96,8 +95,7 @@ impl<T: Copy> LossyMap<T> {
         let Some(shard) = self.shards.get(pick(hash.low, self.shards.len())) else {
             return R::default();
         };
-        // Nothing here can panic halfway, so what a poisoned lock guards is whole.
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = lock_mutex(shard);
         let place = pick(hash.high, shard.len());
         shard.get_mut(place).map(act).unwrap_or_default()
     }

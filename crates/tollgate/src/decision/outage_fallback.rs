@@ -1,85 +1,87 @@
 //! The outage fallback: answers requests while the store does not.
 //!
-//! Each rule says so itself: `admit`, `refuse`, or its share of the limit in this process
-//! (`local`). Under `local`, a limit of L shared by N live nodes becomes ⌈L ÷ N⌉ here, and a
-//! counter starts with its part of what the store last said was left. So with N nodes at most
-//! L + N × share pass, across both switches; when all had seen the counter just before, it is L
-//! and a rounding.
+//! Each rule says how, by its `on-outage`: `admit`, `refuse`, or `local`, this process's share of the
+//! limit. Under `local`, a limit of L shared by N live nodes becomes ⌈L ÷ N⌉ here, and a counter starts
+//! with its part of what the store last said was left. So with N nodes at most L + N × share pass, over
+//! the start and the end of the outage. If all nodes had seen the counter just before, at most L and a
+//! rounding pass.
 //!
-//! What passes is owed to the store (`debts.rs`), which is told before it answers again. What a
-//! counter started without is given back when the store said that it would be, so that an outage
-//! prolongs neither a window that was nearly over nor a ban.
+//! What passes is a debt (`debts.rs`), which the store is told before it answers for the counter again.
+//! The part of its share that a counter started without (its *seed*) is given back at the moment at
+//! which the store would have given it back, so that an outage prolongs neither a window that was nearly
+//! over nor a ban.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{
     Answer, Basis, Charge, Clock, Cost, Decision, Key, Limit, Op, Request, Retry, Revision,
-    Timestamp, Verdict,
+    Timestamp, Verdict, lock_mutex,
 };
 use tollgate_embedded::EmbeddedStore;
 
-use super::debts::{Debts, Met, Settlement};
+use super::debts::{Debts, Settlement, Visit};
 use super::lossy_map::{CounterHash, LossyMap};
 use super::plan::{OwnedCounter, Plan, counts_holders, spent, under};
 use crate::chance::Names;
 use crate::clock::{self, Instant, LocalClock, after};
 
-/// How many counters' last known remains are remembered, and how many may have local shares.
-pub(crate) const PLACES: usize = 65_536;
+/// The most counters whose last answer is remembered, and the most local counters.
+pub(crate) const CAPACITY: usize = 65_536;
 
-/// When to ask again, if nothing better is known: a breaker probes about as often.
+/// The retry of a refusal without a better one: a breaker probes about as often.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What the store last said of a counter.
+/// The store's last answer about a counter.
 #[derive(Clone, Copy, Debug)]
-struct Hint {
+struct LastAnswer {
     remaining: u64,
-    /// Under which edit of its limit the store met it.
+    /// The revision of the limit that the store counted under.
     revision: Revision,
-    /// From then on the counter is full, unless others charged it.
+    /// The moment at which the counter is full, unless other nodes charge it.
     reset_at: Instant,
 }
 
-/// What a local counter started without.
+/// The cost that a local counter started with as used.
 #[derive(Clone, Copy, Debug)]
 struct Seed {
     cost: Cost,
-    /// When it was taken away, by the clock of the local counters.
+    /// The moment at which it was debited, by the clock of the local counters.
     at: Timestamp,
-    /// From then on the store would count nothing of it.
+    /// The moment at which none of it counts in the store any more.
     until: Instant,
     revision: Revision,
 }
 
-/// Answers in the store's place.
+/// Answers requests while the store does not.
 #[derive(Debug)]
 pub(crate) struct OutageFallback {
     local: EmbeddedStore<LocalClock>,
     clock: LocalClock,
-    places: usize,
-    hints: LossyMap<Hint>,
-    /// Made in the first outage.
+    capacity: usize,
+    last_answers: LossyMap<LastAnswer>,
+    /// Created in the first outage.
     seeds: OnceLock<LossyMap<Seed>>,
     pub(crate) debts: Debts,
-    /// What passed and could not be remembered as owed.
+    /// The cost that passed without becoming a debt, because there was no room for one.
     pub(crate) forgotten: AtomicU64,
     nodes: AtomicU64,
+    /// The last time by the store's clock, and the moment at which it arrived here.
     store_time: Mutex<Option<(Timestamp, Instant)>>,
 }
 
 impl OutageFallback {
-    /// A fallback that remembers about so many counters.
-    pub(crate) fn new(places: usize) -> Self {
+    /// A fallback that remembers about this many counters.
+    pub(crate) fn new(capacity: usize) -> Self {
         let clock = LocalClock::new();
         Self {
-            local: EmbeddedStore::builder().max_keys(places).with_clock(clock.clone()),
+            local: EmbeddedStore::builder().max_keys(capacity).with_clock(clock.clone()),
             clock,
-            places,
-            hints: LossyMap::new(places),
+            capacity,
+            last_answers: LossyMap::new(capacity),
             seeds: OnceLock::new(),
             debts: Debts::default(),
             forgotten: AtomicU64::new(0),
@@ -88,7 +90,7 @@ impl OutageFallback {
         }
     }
 
-    /// How many nodes share the limits, as last counted.
+    /// The number of nodes that share the limits, as last counted.
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes.load(Ordering::Relaxed)
     }
@@ -97,13 +99,13 @@ impl OutageFallback {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// This process's part of a limit that all nodes share, rounded up; `None` if so little cannot be
-    /// represented.
+    /// This process's part of a limit that all nodes share, rounded up; `None` if the part is too small
+    /// to be a limit.
     fn share_of(&self, limit: &Limit) -> Option<Limit> {
         limit.scaled(1, self.nodes()).ok()
     }
 
-    /// Remembers what the store said of a counter.
+    /// Remembers the store's answer about a counter.
     pub(crate) fn learn(
         &self,
         hash: CounterHash,
@@ -111,32 +113,32 @@ impl OutageFallback {
         decision: &Decision,
         seen: Instant,
     ) {
-        let hint = Hint {
+        let answer = LastAnswer {
             remaining: decision.remaining,
             revision: limit.revision(),
             reset_at: after(seen, decision.reset_after),
         };
-        self.hints.put(hash, hint);
+        self.last_answers.put(hash, answer);
     }
 
-    /// Whether the store has met this counter under this edit of its limit, as far as is known.
-    pub(crate) fn has_met(&self, hash: CounterHash, limit: &Limit) -> bool {
-        self.hints.get(hash).is_some_and(|hint| hint.revision == limit.revision())
+    /// True if the store is known to have counted under this revision of the limit.
+    pub(crate) fn has_counted(&self, hash: CounterHash, limit: &Limit) -> bool {
+        self.last_answers.get(hash).is_some_and(|last| last.revision == limit.revision())
     }
 
     /// Remembers the store's time.
     pub(crate) fn learn_time(&self, at: Timestamp, seen: Instant) {
-        let mut known = self.store_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock_mutex(&self.store_time);
         if known.is_none() {
-            // So that windows that follow the epoch begin here when they begin there.
+            // Windows that are anchored at the epoch then begin here when they begin in the store.
             self.clock.align(at, seen);
         }
         *known = Some((at, seen));
     }
 
-    /// What the store's clock showed at `then`, as far as this process can tell.
+    /// The time by the store's clock at `then`, as far as this process can tell.
     pub(crate) fn store_time(&self, then: Instant) -> Option<Timestamp> {
-        let (at, seen) = (*self.store_time.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (at, seen) = (*lock_mutex(&self.store_time))?;
         let since = then.saturating_duration_since(seen);
         let before = seen.saturating_duration_since(then);
         let later = at.checked_add(since)?;
@@ -144,7 +146,7 @@ impl OutageFallback {
         Some(Timestamp::from_micros(later.as_micros().saturating_sub(micros)))
     }
 
-    /// Answers a request in the store's place.
+    /// Answers a request in place of the store.
     pub(crate) fn answer(&self, plan: &Plan<'_>, hashes: &[CounterHash]) -> Answer {
         let (now, count) = (clock::now(), plan.policies.len());
         let refuses = |on_outage: OnOutage| on_outage == OnOutage::Refuse;
@@ -152,7 +154,7 @@ impl OutageFallback {
             return refusal(count, by, refusing());
         }
         let mut shares: SmallVec<[(usize, Limit, CounterHash); 4]> = SmallVec::new();
-        let mut told: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
+        let mut peeks: SmallVec<[(usize, Decision); 4]> = SmallVec::new();
         for (i, ((charge, policy), hash)) in plan.iter().zip(hashes).enumerate() {
             if policy.on_outage != OnOutage::Local {
                 continue;
@@ -160,32 +162,31 @@ impl OutageFallback {
             let Some(share) = self.share_of(charge.limit()) else {
                 return refusal(count, i, refusing());
             };
-            match self.debts.meet(*hash, charge, plan.partition, &share, now) {
-                Met::First => self.seed(*hash, charge, &share, now),
-                Met::Asked => told.extend(self.told(*hash, charge, now).map(|told| (i, told))),
-                Met::Again | Met::Unknown => {
+            match self.debts.visit(*hash, charge, plan.partition, &share, now) {
+                Visit::First => self.seed(*hash, charge, &share, now),
+                Visit::Peek => peeks.extend(self.peek(*hash, charge, now).map(|peek| (i, peek))),
+                Visit::Again | Visit::Untracked => {
                     self.unseed(*hash, charge.key(), &share, |seed| seed.until <= now)
                 }
             }
             shares.push((i, share, *hash));
         }
-        let refuses = |(_, told): &&(usize, Decision)| !told.passes();
-        if let Some((by, decision)) = told.iter().find(refuses) {
+        if let Some((by, decision)) = peeks.iter().find(|(_, peek)| !peek.passes()) {
             return refusal(count, *by, *decision);
         }
         let mut answer = self.charge(plan, &shares);
-        for (i, told) in told {
+        for (i, peek) in peeks {
             if let Some(decision) = answer.decisions.get_mut(i) {
-                decision.remaining = decision.remaining.min(told.remaining);
+                decision.remaining = decision.remaining.min(peek.remaining);
             }
         }
         if answer.passes() {
             for (i, _, hash) in &shares {
-                // Of a group of which any one suffices, some may refuse, and are not charged.
+                // In a group of which any one suffices, those that refuse are not charged.
                 let decision = answer.decisions.get(*i).filter(|decision| decision.passes());
                 let charge = plan.charges.get(*i).filter(|_| decision.is_some());
                 let spent = charge.map_or(0, spent);
-                // Of a counter without a place of its own nobody knows later what still counts.
+                // Without a place of its own, nobody can tell later how much of it still counts.
                 let has_place = decision.is_some_and(|it| it.basis == Basis::Counted);
                 if spent > 0 && !(has_place && self.debts.add(*hash, spent, now)) {
                     self.forgotten.fetch_add(spent, Ordering::Relaxed);
@@ -215,15 +216,15 @@ impl OutageFallback {
         Answer { verdict: for_now(local.verdict), at: Timestamp::EPOCH, refused_by, decisions }
     }
 
-    /// What a counter would start with that is only asked about, as bans are: nothing is kept of it.
-    fn told(&self, hash: CounterHash, charge: &Charge<'_>, now: Instant) -> Option<Decision> {
-        let hint = self.hints.get(hash).filter(|hint| now < hint.reset_at)?;
+    /// The decision on a counter that is only asked about, such as a ban, by the store's last answer.
+    fn peek(&self, hash: CounterHash, charge: &Charge<'_>, now: Instant) -> Option<Decision> {
+        let last = self.last_answers.get(hash).filter(|last| now < last.reset_at)?;
         let Op::Peek(cost) = charge.op() else { return None };
         if counts_holders(charge.limit()) {
             return None;
         }
-        let remaining = hint.remaining.div_ceil(self.nodes().max(1));
-        let reset_after = hint.reset_at.saturating_duration_since(now);
+        let remaining = last.remaining.div_ceil(self.nodes().max(1));
+        let reset_after = last.reset_at.saturating_duration_since(now);
         let verdict = if cost > remaining {
             Verdict::Deny(Retry::After(reset_after))
         } else {
@@ -234,28 +235,29 @@ impl OutageFallback {
 
     /// Starts a counter with its part of what the store last said was left.
     fn seed(&self, hash: CounterHash, charge: &Charge<'_>, share: &Limit, now: Instant) {
-        // Of an outage before.
+        // A seed of an earlier outage.
         self.unseed(hash, charge.key(), share, |_| true);
-        let Some(hint) = self.hints.get(hash).filter(|hint| now < hint.reset_at) else { return };
+        let last = self.last_answers.get(hash).filter(|last| now < last.reset_at);
+        let Some(last) = last else { return };
         if counts_holders(charge.limit()) {
             return;
         }
-        let level = hint.remaining.div_ceil(self.nodes().max(1));
+        let level = last.remaining.div_ceil(self.nodes().max(1));
         let Some(excess) = self.remaining(charge.key(), share).checked_sub(level) else { return };
         let seed = Seed {
             cost: excess,
             at: self.clock.now(),
-            until: hint.reset_at,
+            until: last.reset_at,
             revision: share.revision(),
         };
         let debit = Op::Debit { cost: excess, at: Timestamp::MAX };
         if let Ok(debit) = Charge::new(charge.key(), share, debit) {
             let _ = self.local.charge_one(&debit);
-            self.seeds.get_or_init(|| LossyMap::new(self.places)).put(hash, seed);
+            self.seeds.get_or_init(|| LossyMap::new(self.capacity)).put(hash, seed);
         }
     }
 
-    /// Gives back what a counter started without, as far as time has not, if it is `due`.
+    /// Gives back the seed of a counter, as far as it still counts, if it is `due`.
     fn unseed(
         &self,
         hash: CounterHash,
@@ -266,7 +268,7 @@ impl OutageFallback {
         let Some(seeds) = self.seeds.get() else { return };
         let Some(seed) = seeds.get(hash).filter(due) else { return };
         seeds.forget(hash);
-        // What another edit made of it is not known.
+        // After an edit of the limit, the worth of the seed is unknown.
         if seed.revision == share.revision() {
             let credit = Op::Credit { cost: seed.cost, at: seed.at };
             if let Ok(charge) = Charge::new(key, share, credit) {
@@ -280,8 +282,7 @@ impl OutageFallback {
         peek.map_or(0, |peek| self.local.charge_one(&peek).remaining)
     }
 
-    /// What is to be told of a counter's debt, if it has one: what of it still counts, as time has
-    /// taken the rest.
+    /// The settlement of a counter's debt, if it has one, as far as the debt still counts.
     pub(crate) fn settlement(&self, hash: CounterHash, names: &Names) -> Option<Settlement> {
         let used = |counter: &OwnedCounter, share: &Limit| {
             let Some(key) = counter.key() else { return 0 };
@@ -290,7 +291,7 @@ impl OutageFallback {
         self.debts.settlement(hash, used, || names.draw())
     }
 
-    /// Holds a permit here while the store cannot, or gives one back that was taken here.
+    /// Charges the share of a limit, to hold a permit here while the store cannot, or to release it.
     pub(crate) fn charge_share(&self, charge: &Charge<'_>) {
         let Some(share) = self.share_of(charge.limit()) else { return };
         if let Some(charge) = under(charge, &share) {
@@ -299,7 +300,7 @@ impl OutageFallback {
     }
 }
 
-/// What is above the share may pass once the store is back.
+/// A cost above the share may pass once the store is back, so a refusal for good becomes one for now.
 fn for_now(verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::Deny(Retry::Never) => Verdict::Deny(Retry::After(ASK_AGAIN)),
@@ -317,12 +318,12 @@ fn refusal(charges: usize, by: usize, decision: Decision) -> Answer {
     Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions }
 }
 
-/// What a counter says that cannot be asked.
+/// The decision of a counter that cannot be asked.
 const fn refusing() -> Decision {
     Decision { verdict: Verdict::Deny(Retry::After(ASK_AGAIN)), ..passing() }
 }
 
-/// Nothing is known of a counter that nobody asks.
+/// The decision of a counter that is not asked.
 const fn passing() -> Decision {
     Decision {
         verdict: Verdict::Allow,
@@ -339,18 +340,18 @@ mod tests {
     use tollgate_core::algorithm::SlidingLog;
 
     #[test]
-    fn what_was_last_seen_has_so_many_places() {
-        let (fallback, hasher) = (OutageFallback::new(PLACES), CounterHasher::new());
+    fn last_answers_are_kept_up_to_the_capacity() {
+        let (fallback, hasher) = (OutageFallback::new(CAPACITY), CounterHasher::new());
         let seen = clock::now();
         let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
         let hash = |i: usize| hasher.hash(Key::new(&i.to_le_bytes()).unwrap(), &limit);
 
         for i in 0..200_000_usize {
             fallback.learn(hash(i), &limit, &Decision::overflow(Verdict::Allow), seen);
-            assert!(fallback.has_met(hash(i), &limit));
+            assert!(fallback.has_counted(hash(i), &limit));
         }
 
-        let remembered = (0..200_000).filter(|i| fallback.has_met(hash(*i), &limit)).count();
+        let remembered = (0..200_000).filter(|i| fallback.has_counted(hash(*i), &limit)).count();
         assert!((58_000..=65_536).contains(&remembered), "{remembered}");
     }
 }

@@ -19,9 +19,9 @@ use tollgate_core::{
 
 use super::background::once_within;
 use super::debts::Settlement;
-use super::deny_cache::Denials;
+use super::deny_cache::CachedRefusals;
 use super::keys;
-use super::local_guard::{Guarded, LocalGuards, Taken};
+use super::local_guard::{GuardAnswer, GuardCharges, LocalGuards};
 use super::lossy_map::{CounterHash, CounterHasher};
 use super::outage_fallback::{self, OutageFallback};
 use super::plan::{ChargePolicy, Intent, Origin, OwnedCounter, Plan, RuleSource};
@@ -39,7 +39,7 @@ pub(crate) struct Runner<S> {
     pub(super) fleet: Box<str>,
     pub(crate) names: Names,
     hasher: CounterHasher,
-    denials: Option<Denials>,
+    deny_cache: Option<CachedRefusals>,
     guards: LocalGuards,
     /// True if the store did not answer when it was last asked.
     silent: AtomicBool,
@@ -67,7 +67,8 @@ pub(crate) struct Counts {
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Runs a plan within the call. The ask is for observers that record it. `None`, with nothing charged, if the store takes a round trip.
+    /// Runs a plan within the call. The ask is for observers that record it. `None`, with nothing
+    /// charged, if the store takes a round trip.
     #[inline]
     pub(crate) fn run_now(
         &self,
@@ -76,7 +77,7 @@ impl<S: Store + 'static> Limiter<S> {
         ruling: &mut Ruling,
     ) -> Option<Permits> {
         let runner = &self.shared.runner;
-        if !plan.policies.is_empty() && !runner.answers_now() {
+        if !plan.policies.is_empty() && !runner.is_local_without_debts() {
             return None;
         }
         let permits = self.permits(plan);
@@ -149,27 +150,27 @@ impl<S: Store + 'static> Limiter<S> {
 impl<S: Store> Runner<S> {
     pub(crate) fn new(store: S, deny_cache: DenyCache, fleet: Fleet) -> Self {
         let remote = store.is_remote();
-        let fallback = OutageFallback::new(if remote { outage_fallback::PLACES } else { 0 });
+        let fallback = OutageFallback::new(if remote { outage_fallback::CAPACITY } else { 0 });
         fallback.set_nodes(fleet.nodes);
-        let denials = (remote && deny_cache == DenyCache::On).then(Denials::new);
+        let deny_cache = (remote && deny_cache == DenyCache::On).then(CachedRefusals::new);
         Self {
             store,
             fleet: fleet.name,
             names: Names::new(),
             hasher: CounterHasher::new(),
-            denials,
+            deny_cache,
             guards: LocalGuards::new(),
             silent: AtomicBool::new(false),
             fallback,
-            once: once_within(DEBT_KNOWN),
+            once: once_within(SETTLEMENT_KNOWN),
             no_rules: RuleSource::Rules(Arc::new(RuleSet::empty())),
             counts: Counts::default(),
         }
     }
 
-    /// True if the store decides within a call and is owed nothing.
+    /// True if the store decides within the call and there are no debts to settle first.
     #[inline]
-    fn answers_now(&self) -> bool {
+    fn is_local_without_debts(&self) -> bool {
         !self.store.is_remote() && self.fallback.debts.is_empty()
     }
 
@@ -184,7 +185,7 @@ impl<S: Store> Runner<S> {
 
     /// Decides a plan on any store, without counting the request or telling observers.
     pub(crate) async fn decide(&self, plan: &Plan<'_>, ruling: &mut Ruling) {
-        if self.answers_now() {
+        if self.is_local_without_debts() {
             return self.decide_now(plan, ruling);
         }
         let hashes = self.hashes(plan);
@@ -196,7 +197,7 @@ impl<S: Store> Runner<S> {
         let Ok(taken) = self.guard(plan, ruling) else { return };
         let sent = clock::now();
         let asked = self.ask(plan, &hashes).await.map(|answer| ruling.answer = answer);
-        self.heard(&asked);
+        self.note_silence(&asked);
         self.learn_result(plan, &hashes, &taken, Some(sent), asked, ruling);
     }
 
@@ -206,7 +207,7 @@ impl<S: Store> Runner<S> {
         &self,
         plan: &Plan<'_>,
         hashes: &[CounterHash],
-        taken: &Taken,
+        taken: &GuardCharges,
         sent: Option<Instant>,
         asked: Result<(), StoreError>,
         ruling: &mut Ruling,
@@ -226,31 +227,31 @@ impl<S: Store> Runner<S> {
             self.learn_guards(plan, taken, ruling);
         }
         if ruling.passes() {
-            // A refusal that was known may not hold once something was given back.
+            // After a credit, a cached refusal may no longer hold.
             let credits = |charge: &&Charge<'_>| matches!(charge.op(), Op::Credit { .. });
-            self.forget_denials(plan.charges.iter().filter(credits));
+            self.forget_refusals(plan.charges.iter().filter(credits));
         }
     }
 
     /// Charges the local guards. Skipped while the store is silent: there is no round trip to save,
     /// and the outage fallback decides.
     #[inline]
-    fn guard(&self, plan: &Plan<'_>, ruling: &mut Ruling) -> Result<Taken, Refused> {
+    fn guard(&self, plan: &Plan<'_>, ruling: &mut Ruling) -> Result<GuardCharges, GuardRefused> {
         if !plan.has_guards() || plan.only_peeks() || self.silent.load(Ordering::Relaxed) {
-            return Ok(Taken::new());
+            return Ok(GuardCharges::new());
         }
         match self.guards.charge(plan) {
-            Guarded::Passed(taken) => Ok(taken),
-            Guarded::Refused(answer) => {
+            GuardAnswer::Passed(taken) => Ok(taken),
+            GuardAnswer::Refused(answer) => {
                 self.counts.guarded.fetch_add(1, Ordering::Relaxed);
                 (ruling.answer, ruling.source) = (answer, Source::Guard);
-                Err(Refused)
+                Err(GuardRefused)
             }
         }
     }
 
-    /// Gives back what only another limit refused. A peek is told what its guards would say.
-    fn learn_guards(&self, plan: &Plan<'_>, taken: &Taken, ruling: &mut Ruling) {
+    /// Gives back the guards' charges that only another limit refused. A peek gets the guards' refusal.
+    fn learn_guards(&self, plan: &Plan<'_>, taken: &GuardCharges, ruling: &mut Ruling) {
         let answer = &mut ruling.answer;
         if !answer.passes() {
             let passes = |i: usize| answer.decisions.get(i).is_some_and(Decision::passes);
@@ -260,7 +261,7 @@ impl<S: Store> Runner<S> {
         if !plan.only_peeks() {
             return;
         }
-        let Guarded::Refused(refusal) = self.guards.charge(plan) else { return };
+        let GuardAnswer::Refused(refusal) = self.guards.charge(plan) else { return };
         for (decision, guard) in answer.decisions.iter_mut().zip(&refusal.decisions) {
             if !guard.passes() {
                 decision.verdict = guard.verdict;
@@ -280,7 +281,7 @@ impl<S: Store> Runner<S> {
         plan
     }
 
-    /// The permits that could be taken from a counter now; in an outage, of this process's share.
+    /// The permits that are left of a counter now; in an outage, those of this process's share.
     pub(crate) async fn remaining(&self, counter: &OwnedCounter) -> u64 {
         let plan = self.plan_of(counter, Op::Peek(0));
         let mut ruling = Ruling::of(&plan);
@@ -288,7 +289,7 @@ impl<S: Store> Runner<S> {
         ruling.answer.decisions.first().map_or(0, |decision| decision.remaining)
     }
 
-    /// Gives back to one counter, and then takes from it, in this order and with one call.
+    /// Credits one counter, and then takes from it, in this order and with one call.
     pub(crate) async fn in_order(
         &self,
         counter: &OwnedCounter,
@@ -306,8 +307,8 @@ impl<S: Store> Runner<S> {
         };
         let takes: Vec<_> = takes.iter().map(take).collect();
         let credits: Vec<Charge<'_>> = credits.iter().filter_map(credit).collect();
-        // A refusal says nothing any more once something was given back.
-        self.forget_denials(credits.first());
+        // After a credit, a cached refusal may no longer hold.
+        self.forget_refusals(credits.first());
         let known: Vec<Option<Answer>> =
             takes.iter().map(|(hashes, plan)| self.known(plan, hashes)).collect();
         let asked = takes.iter().zip(&known).filter(|(_, known)| known.is_none());
@@ -331,7 +332,7 @@ impl<S: Store> Runner<S> {
                     (answer, Source::DenyCache)
                 }
                 (None, Ok(answers)) => {
-                    // A store that answers too few broke its promise.
+                    // A store must answer every request.
                     let answer = answers.next().unwrap_or_else(|| refused_for_good(1));
                     if self.store.is_remote() {
                         self.learn(plan, hashes, &answer, sent);
@@ -346,7 +347,7 @@ impl<S: Store> Runner<S> {
         results
     }
 
-    /// Executes charges of one counter, each by itself, after telling the store what is owed to it.
+    /// Executes charges of one counter, each by itself, after settling the counter's debt.
     async fn charge_one_by_one(
         &self,
         counter: &OwnedCounter,
@@ -372,7 +373,7 @@ impl<S: Store> Runner<S> {
         self.store.charge(&batch).await
     }
 
-    /// Lets guards know that a charge of this age was credited.
+    /// Gives a credit for a charge of this age back to the local guard.
     pub(crate) fn credited(&self, charge: &Charge<'_>, guard: &Limit, age: Duration) {
         if let Op::Credit { cost, .. } = charge.op() {
             self.guards.give_back_after(charge.key(), guard, cost, age);
@@ -380,8 +381,8 @@ impl<S: Store> Runner<S> {
     }
 
     /// Notes whether the store answered.
-    pub(super) fn heard<T>(&self, answer: &Result<T, StoreError>) {
-        // Seldom another than before, and many read it.
+    pub(super) fn note_silence<T>(&self, answer: &Result<T, StoreError>) {
+        // Written only when it changes, because all threads read it.
         if self.store.is_remote() && self.silent.load(Ordering::Relaxed) != answer.is_err() {
             self.silent.store(answer.is_err(), Ordering::Relaxed);
         }
@@ -403,7 +404,7 @@ impl<S: Store> Runner<S> {
         Ok(())
     }
 
-    /// Asks the store, after telling it what it does not know yet.
+    /// Asks the store, after settling the debts of the plan's counters.
     async fn ask(&self, plan: &Plan<'_>, hashes: &[CounterHash]) -> Result<Answer, StoreError> {
         let Some(request) = plan.request() else {
             return Ok(refused_for_good(plan.policies.len()));
@@ -416,12 +417,12 @@ impl<S: Store> Runner<S> {
             owed.extend(self.fallback.settlement(*hash, &self.names));
         }
         self.settle(&owed, Some(&request)).await.and_then(|answer| {
-            // The request itself was the last of the batch.
+            // The request itself is the last of the batch.
             answer.ok_or(StoreError::new(StoreErrorKind::Timeout))
         })
     }
 
-    /// Tells the store of debts, and then asks it.
+    /// Settles debts, and executes a request after them in the same call.
     async fn settle(
         &self,
         owed: &[Settlement],
@@ -438,7 +439,7 @@ impl<S: Store> Runner<S> {
             let charges = once.into_iter().chain(debit).collect();
             requests.push((charges, debt.counter.partition.as_deref()));
         }
-        // A counter that nothing is owed to is only asked about: whether the store is back.
+        // For a debt of 0, a peek finds out whether the store is back.
         for debt in owed.iter().filter(|debt| debt.parts.is_empty() && then.is_none()) {
             let peek = debt.counter.charge(Op::Peek(0));
             requests.push((peek.into_iter().collect(), debt.counter.partition.as_deref()));
@@ -456,7 +457,7 @@ impl<S: Store> Runner<S> {
                 Err(error) if error.kind() == StoreErrorKind::Unavailable => {
                     self.fallback.debts.unsent(debt);
                 }
-                // It may have arrived.
+                // The parts may have arrived.
                 Err(_) => {}
             }
         }
@@ -466,9 +467,9 @@ impl<S: Store> Runner<S> {
         Ok(then.and_then(|_| answers.pop()))
     }
 
-    /// Settles some debts of counters that nobody asks about.
+    /// Settles some debts, for counters that no request asks about.
     pub(super) async fn settle_some(&self) -> Result<(), StoreError> {
-        let hashes = self.fallback.debts.some(SETTLED_AT_ONCE);
+        let hashes = self.fallback.debts.some(DEBTS_PER_CALL);
         let owed: Vec<Settlement> = hashes
             .into_iter()
             .filter_map(|hash| self.fallback.settlement(hash, &self.names))
@@ -476,33 +477,33 @@ impl<S: Store> Runner<S> {
         self.settle(&owed, None).await.map(drop)
     }
 
-    /// A refusal that need not be asked for. A peek wants to know what the store says.
+    /// The refusal of a plan by the deny cache. Peeks always ask the store.
     fn known(&self, plan: &Plan<'_>, hashes: &[CounterHash]) -> Option<Answer> {
-        let denials = self.denials.as_ref()?;
+        let cache = self.deny_cache.as_ref()?;
         if plan.only_peeks() {
             return None;
         }
         let now = clock::now();
         let counters = || plan.charges.iter().zip(hashes);
         let found: SmallVec<[Option<Decision>; 4]> =
-            counters().map(|(charge, hash)| denials.known(*hash, charge, now)).collect();
-        // A rule that bans must hear of everything that it refuses; and after an edit the store must
-        // have met every counter, or it would convert those that it has not met later than without
-        // this cache.
+            counters().map(|(charge, hash)| cache.refusal(*hash, charge, now)).collect();
+        // A rule that bans must count every refusal, so its decision must be known. After an edit, the
+        // store must have counted under the new limit once, or it would convert the counter later than
+        // without this cache.
         let rows = plan.policies.iter().zip(&found);
-        let heard = rows.into_iter().all(|(policy, known)| !policy.bans || known.is_some());
-        let answer = refused_by_known(&plan.charges, &found).filter(|_| heard)?;
-        let met = |(charge, hash): (&Charge<'_>, &CounterHash)| {
-            self.fallback.has_met(*hash, charge.limit())
+        let bans_known = rows.into_iter().all(|(policy, known)| !policy.bans || known.is_some());
+        let answer = refused_by_known(&plan.charges, &found).filter(|_| bans_known)?;
+        let counted = |(charge, hash): (&Charge<'_>, &CounterHash)| {
+            self.fallback.has_counted(*hash, charge.limit())
         };
-        counters().all(met).then_some(answer)
+        counters().all(counted).then_some(answer)
     }
 
     /// Forgets refusals of counters that were credited.
-    pub(crate) fn forget_denials<'c>(&self, charges: impl IntoIterator<Item = &'c Charge<'c>>) {
-        let Some(denials) = &self.denials else { return };
+    pub(crate) fn forget_refusals<'c>(&self, charges: impl IntoIterator<Item = &'c Charge<'c>>) {
+        let Some(cache) = &self.deny_cache else { return };
         for charge in charges {
-            denials.forget(self.hasher.hash(charge.key(), charge.limit()), clock::now());
+            cache.forget(self.hasher.hash(charge.key(), charge.limit()), clock::now());
         }
     }
 
@@ -511,8 +512,8 @@ impl<S: Store> Runner<S> {
         self.fallback.learn_time(answer.at, clock::now());
         for ((charge, hash), decision) in plan.charges.iter().zip(hashes).zip(&answer.decisions) {
             self.fallback.learn(*hash, charge.limit(), decision, sent);
-            if let Some(denials) = &self.denials {
-                denials.learn(*hash, charge, decision, sent);
+            if let Some(cache) = &self.deny_cache {
+                cache.learn(*hash, charge, decision, sent);
             }
         }
     }
@@ -526,7 +527,7 @@ impl<S: Store> Runner<S> {
 }
 
 /// The ruling holds a refusal, and the store is not asked.
-struct Refused;
+struct GuardRefused;
 
 impl Ruling {
     /// Refuses a plan that no planner builds, rather than charging it in part.
@@ -546,15 +547,15 @@ fn refused_for_good(charges: usize) -> Answer {
 /// The charges of a request, and its partition.
 type PartitionedCharges<'a> = (SmallVec<[Charge<'a>; 2]>, Option<&'a [u8]>);
 
-/// How many debts are settled with one call: well below what a store sends at once.
-const SETTLED_AT_ONCE: usize = 64;
+/// The most debts that are settled with one call: well below the size of a batch.
+const DEBTS_PER_CALL: usize = 64;
 
-/// For how long the store remembers that a debt was settled: longer than its settling is tried.
-const DEBT_KNOWN: Duration = Duration::from_secs(60 * 60);
+/// The time for which the store remembers that a part of a debt was settled: longer than the part is
+/// sent again.
+const SETTLEMENT_KNOWN: Duration = Duration::from_secs(60 * 60);
 
-/// The answer to a request when some of its charges are known to be refused: the longest retry
-/// says when asking helps. Those of which any one suffices refuse when all of them do, until the
-/// first of them may pass.
+/// The answer to a request some of whose charges are known to be refused; the longest retry counts. A
+/// group of which any one suffices refuses if all of its charges do, until the first of them may pass.
 fn refused_by_known(charges: &[Charge<'_>], found: &[Option<Decision>]) -> Option<Answer> {
     let known = |need: Need| {
         let rows = charges.iter().zip(found).enumerate();
@@ -570,7 +571,7 @@ fn refused_by_known(charges: &[Charge<'_>], found: &[Option<Decision>]) -> Optio
     Some(Answer { verdict, at: Timestamp::EPOCH, refused_by: Some(by), decisions })
 }
 
-/// The output of a future that is ready when it is first polled, as that of a local store is.
+/// The output of a future that is ready when it is first polled, as those of local stores are.
 pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),

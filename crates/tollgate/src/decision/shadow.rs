@@ -1,7 +1,7 @@
-//! Shadow rules are charged here, and refusals counted towards bans: both follow the answer.
+//! Charges shadow rules, and counts refusals towards bans: both after the answer is known.
 //!
-//! A shadow rule counts as an enforced one does, its ban included, and answers nobody. When it is
-//! enforced, it starts with what it has counted.
+//! A shadow rule counts as an enforced rule does, its ban included, and refuses nobody. When it becomes
+//! an enforced rule, its counters keep what they have counted.
 
 use std::sync::Arc;
 
@@ -84,12 +84,12 @@ impl<S: Store + 'static> Limiter<S> {
             let (observers, key) = (self.shared.observers.clone(), ban.key.clone());
             let (rule, domain): (Arc<str>, Arc<str>) = (rule.name().into(), rule.domain().into());
             let banned = OnAnswer::new(move |_| {
-                // A shadow rule keeps nobody out, so there is nothing to tell.
+                // A shadow rule bans nobody, so there is no event.
                 if !shadow {
                     observers.tell(|| Event::Banned { rule, domain, key });
                 }
             });
-            bans.push((policy.origin, Job::Refused { refusals, ban, banned }));
+            bans.push((policy.origin, Job::CountRefusal { refusals, ban, banned }));
         }
         bans
     }

@@ -49,7 +49,7 @@
 //! | `layer`, `service`, `body` | the layer, its service, and the body that holds permits |
 //! | `rulings` | rulings in a request's extensions, so that nested layers charge once |
 //! | `policies`, `fields`, `jitter` | `RateLimit` and related fields |
-//! | `refusal`, `refusal_report`, `grpc` | responses to refused requests |
+//! | `refusal`, `refusal_report`, `problem`, `grpc` | responses to refused requests |
 //! | `inner_call`, `scope`, `refused`, `not_locked` | scopes and responses of functions under `#[limit]` and `#[lock]` |
 //! | `outbound` | the layer for outgoing calls through one gate |
 //! | `outbound_rules`, `outbound_refusal` | the layer for outgoing calls by rules |
@@ -71,6 +71,7 @@ mod outbound;
 mod outbound_refusal;
 mod outbound_rules;
 mod policies;
+mod problem;
 mod refusal;
 mod refusal_report;
 #[cfg(feature = "macros")]

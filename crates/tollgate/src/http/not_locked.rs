@@ -1,15 +1,16 @@
-//! What a client is told by a function under `#[lock]` that had no lock.
+//! The response of a function under `#[lock]` that did not get its lock.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 
+use super::problem;
 use crate::{LockError, NotLocked, NotLockedKind};
 
 impl NotLocked {
-    /// A response with a problem (RFC 9457): 409 if somebody else has the lock, 503 with `Retry-After` if
-    /// it was lost or the store is away, 400 for a value that makes no name, 500 if the program is
-    /// wrong. It does not name the lock, which may not be for clients to know.
+    /// A response with a problem (RFC 9457): 409 if another owner has the lock, 503 with `Retry-After` if
+    /// the lock was lost or the store does not answer, 400 for a value that makes no valid name, 500 if the
+    /// function has no locks to use. It does not name the lock, because names may be confidential.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Locks, NotLocked, lock};
@@ -26,37 +27,25 @@ impl NotLocked {
     /// # }
     /// ```
     pub fn response(&self) -> Response<Bytes> {
-        let (status, title, detail) = match (self.kind(), self.error()) {
+        let (status, detail) = match (self.kind(), self.error()) {
             (NotLockedKind::Busy, _) => {
-                (StatusCode::CONFLICT, "Conflict", "somebody else is at it: ask again later")
+                (StatusCode::CONFLICT, "another request holds the lock: ask again later")
             }
             (NotLockedKind::Lost, _) => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "Service Unavailable",
-                "stopped before its end: look what was done, and ask again",
+                "stopped before it was done: check the state, and ask again",
             ),
             (NotLockedKind::Failed, Some(LockError::Name(_))) => {
-                (StatusCode::BAD_REQUEST, "Bad Request", "a value is empty or too long")
+                (StatusCode::BAD_REQUEST, "a value is empty or too long")
             }
-            (NotLockedKind::Failed, _) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable", "ask again later")
+            (NotLockedKind::Failed, _) => (StatusCode::SERVICE_UNAVAILABLE, "ask again later"),
+            (NotLockedKind::Misconfigured, _) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "a function has no locks to use")
             }
-            (NotLockedKind::Misconfigured, _) => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "Internal Server Error",
-                "a function has no locks to run under",
-            ),
         };
-        let number = status.as_u16();
-        let body = format!(
-            r#"{{"type":"about:blank","title":"{title}","status":{number},"detail":"{detail}"}}"#
-        );
-        let mut response = Response::new(Bytes::from(body));
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        let mut response = problem::response(status, None, detail, &[]);
         if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }

@@ -1,8 +1,9 @@
-//! The layer for calls to others: each waits for its turn, or fails before it is made.
+//! The layer for outgoing calls through one gate: each call waits for its turn, or fails before it
+//! is made.
 //!
-//! Callers line up at a [`Gate`]: each is granted a place in the future and wakes once, so a
-//! thousand that wait are no herd. The line ends at the layer's patience and at the number of those
-//! who may wait; whoever finds it longer is told so at once, and nothing is charged.
+//! Calls queue at a [`Gate`]. Each is granted a place in the future and wakes once, so a thousand
+//! waiting calls are no thundering herd. The layer's patience and the number of waiting calls bound
+//! the queue. A call beyond either fails at once, and nothing is charged.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,9 +20,9 @@ use super::outbound_refusal::OutboundRefusal;
 use super::wait_limit::WaitLimit;
 use crate::{Gate, NotAdmitted};
 
-/// Makes calls wait for their turn at a gate. Clones share the line.
+/// Makes calls wait for their turn at a gate. Clones share the queue.
 ///
-/// Works for any service of tower, whatever its requests are.
+/// Works for any tower service, whatever its requests are.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,7 +45,7 @@ use crate::{Gate, NotAdmitted};
 /// # Ok(()) }
 /// ```
 pub struct OutboundLayer<S = EmbeddedStore> {
-    line: GateQueue<S>,
+    queue: GateQueue<S>,
 }
 
 struct GateQueue<S> {
@@ -55,20 +56,20 @@ struct GateQueue<S> {
 }
 
 impl<S: Store + 'static> OutboundLayer<S> {
-    /// Calls that wait at this gate, but not longer than `patience`.
+    /// A layer whose calls wait at this gate, for at most `patience`.
     pub fn new(gate: Gate<S>, patience: Duration) -> Self {
-        Self { line: GateQueue { gate, patience, cost: 1, wait_limit: WaitLimit::default() } }
+        Self { queue: GateQueue { gate, patience, cost: 1, wait_limit: WaitLimit::default() } }
     }
 
-    /// What each call costs; 1 unless said.
+    /// Sets the cost of each call; 1 by default.
     pub fn cost(mut self, cost: Cost) -> Self {
-        self.line.cost = cost;
+        self.queue.cost = cost;
         self
     }
 
-    /// How many may wait at once; 6000 unless said.
+    /// Sets how many calls may wait at once; 6000 by default.
     pub fn max_waiting(mut self, most: usize) -> Self {
-        self.line.wait_limit = WaitLimit::of(most);
+        self.queue.wait_limit = WaitLimit::of(most);
         self
     }
 }
@@ -76,14 +77,14 @@ impl<S: Store + 'static> OutboundLayer<S> {
 impl<S: Store + 'static> GateQueue<S> {
     /// Waits for a turn.
     async fn turn(self) -> Result<(), NotCalled> {
-        let _slot = self.wait_limit.reserve().ok_or(NotCalled::Crowded)?;
+        let _slot = self.wait_limit.reserve().ok_or(NotCalled::TooManyWaiting)?;
         let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
         turn.map_err(NotCalled::NotAdmitted)
     }
 }
 
 enum NotCalled {
-    Crowded,
+    TooManyWaiting,
     NotAdmitted(NotAdmitted),
 }
 
@@ -91,14 +92,14 @@ impl<Svc, S> Layer<Svc> for OutboundLayer<S> {
     type Service = OutboundService<Svc, S>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
-        OutboundService { inner, line: self.line.clone() }
+        OutboundService { inner, queue: self.queue.clone() }
     }
 }
 
 /// Calls the inner service when it is its turn.
 pub struct OutboundService<Svc, S = EmbeddedStore> {
     inner: Svc,
-    line: GateQueue<S>,
+    queue: GateQueue<S>,
 }
 
 impl<Svc, S, Q> Service<Q> for OutboundService<Svc, S>
@@ -116,9 +117,9 @@ where
 
     fn call(&mut self, request: Q) -> Self::Future {
         let clone = self.inner.clone();
-        // The service that was found ready is this request's.
+        // The service that is ready makes this call.
         let inner = std::mem::replace(&mut self.inner, clone);
-        let turn: Turn = Box::pin(self.line.clone().turn());
+        let turn: Turn = Box::pin(self.queue.clone().turn());
         OutboundFuture { phase: Phase::Waiting { turn, inner, request: Some(request) } }
     }
 }
@@ -126,7 +127,7 @@ where
 type Turn = Pin<Box<dyn Future<Output = Result<(), NotCalled>> + Send>>;
 
 pin_project! {
-    /// The response to a call that waits for its turn. Dropping it gives the turn back.
+    /// The response to a call that waits for its turn first. Dropping it gives the turn back.
     #[must_use = "a future does nothing unless it is polled"]
     pub struct OutboundFuture<Svc, Q>
     where
@@ -161,9 +162,9 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
                         (Err(NotCalled::NotAdmitted(why)), _) => {
                             return Poll::Ready(Err(OutboundError::NotAdmitted(why)));
                         }
-                        // Only after the answer is there no request any more.
-                        (Err(NotCalled::Crowded), _) | (Ok(()), None) => {
-                            return Poll::Ready(Err(OutboundError::Crowded));
+                        // The request is gone only after the first answer.
+                        (Err(NotCalled::TooManyWaiting), _) | (Ok(()), None) => {
+                            return Poll::Ready(Err(OutboundError::TooManyWaiting));
                         }
                     }
                 }
@@ -173,26 +174,26 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
     }
 }
 
-/// Why a call has no response.
+/// A call without a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutboundError<E> {
-    /// It was not made: its turn would have come too late, or never.
+    /// The call was not made: its turn would have come too late, or never.
     NotAdmitted(NotAdmitted),
-    /// It was not made: rules did not let it out.
+    /// The call was not made: rules refused it.
     Refused(OutboundRefusal),
-    /// It was not made: as many as may wait do so already.
-    Crowded,
-    /// It was made, and failed.
+    /// The call was not made: too many calls wait already.
+    TooManyWaiting,
+    /// The call was made, and failed.
     Call(E),
 }
 
 impl<E> fmt::Display for OutboundError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotAdmitted(_) => "the call was not made, as its turn did not come",
-            Self::Refused(_) => "the call was not made, as rules refuse it",
-            Self::Crowded => "the call was not made, as too many wait for their turn",
+            Self::NotAdmitted(_) => "the call was not made, because its turn did not come",
+            Self::Refused(_) => "the call was not made, because rules refuse it",
+            Self::TooManyWaiting => "the call was not made, because too many calls wait already",
             Self::Call(_) => "the call failed",
         })
     }
@@ -203,7 +204,7 @@ impl<E: std::error::Error + 'static> std::error::Error for OutboundError<E> {
         match self {
             Self::NotAdmitted(why) => Some(why),
             Self::Refused(refusal) => Some(refusal),
-            Self::Crowded => None,
+            Self::TooManyWaiting => None,
             Self::Call(error) => Some(error),
         }
     }
@@ -222,21 +223,21 @@ impl<S> Clone for GateQueue<S> {
 
 impl<S> Clone for OutboundLayer<S> {
     fn clone(&self) -> Self {
-        Self { line: self.line.clone() }
+        Self { queue: self.queue.clone() }
     }
 }
 
 impl<S> fmt::Debug for OutboundLayer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutboundLayer")
-            .field("patience", &self.line.patience)
+            .field("patience", &self.queue.patience)
             .finish_non_exhaustive()
     }
 }
 
 impl<Svc: Clone, S> Clone for OutboundService<Svc, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), line: self.line.clone() }
+        Self { inner: self.inner.clone(), queue: self.queue.clone() }
     }
 }
 

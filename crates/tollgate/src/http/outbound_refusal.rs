@@ -1,4 +1,4 @@
-//! Why rules did not let a call out, for whoever wanted to make it.
+//! The refusal of an outgoing call by rules.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::policies::policy_name;
 use super::refusal::RefusalKind;
 use crate::Admission;
 
-/// A call that rules did not let out. It was not made, and nothing was charged.
+/// An outgoing call that rules refused. It was not made, and nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboundRefusal {
     kind: RefusalKind,
@@ -30,12 +30,12 @@ impl OutboundRefusal {
         }
     }
 
-    /// Why.
+    /// The reason.
     pub const fn kind(&self) -> RefusalKind {
         self.kind
     }
 
-    /// After how long asking again, with the same patience, can help; `None` if it never does.
+    /// The time after which asking again with the same patience can help; `None` if it never does.
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
@@ -52,17 +52,17 @@ impl fmt::Display for OutboundRefusal {
         let policies = self.policies.join(", ");
         match self.kind {
             RefusalKind::Limited if self.retry_after.is_none() => {
-                return write!(f, "more than {policies} ever lets pass at once");
+                return write!(f, "the cost is above the burst of {policies}");
             }
             RefusalKind::Limited => write!(f, "over the limit of {policies}")?,
-            RefusalKind::Banned => write!(f, "refused too often, by {policies}")?,
+            RefusalKind::Banned => write!(f, "banned by {policies} after too many refusals")?,
             RefusalKind::Unavailable => {
-                write!(f, "the store is away, and {policies} refuses until it is back")?;
+                write!(f, "the store does not answer, and {policies} refuses meanwhile")?;
             }
             RefusalKind::Blocked => return f.write_str("blocked by rules"),
             RefusalKind::Malformed(what) => return what.fmt(f),
             RefusalKind::TooManyLimits => return f.write_str("too many limits apply"),
-            RefusalKind::NoPeer => return f.write_str("no peer is known"),
+            RefusalKind::NoPeer => return f.write_str("the address of the peer is unknown"),
         }
         match self.retry_after {
             Some(retry) => write!(f, "; ask again after {retry:?}"),

@@ -1,9 +1,9 @@
-//! The layer for calls to others that are limited by rules.
+//! The layer for outgoing calls that are limited by rules.
 //!
-//! What [`OutboundLayer`](super::OutboundLayer) does at one gate, this does by the rules of a
-//! domain: a function says what each call asks, one limit may grant it a place in the future within
-//! the patience, and permits of concurrency limits are held until the response's body ends. Nothing
-//! is found out of a request by itself: calls to others have no client's address.
+//! [`OutboundLayer`](super::OutboundLayer) asks one gate; this layer asks the rules of a domain. A
+//! function of the application builds the ask of each call: the layer reads no attributes by itself,
+//! because outgoing calls have no client address. One limit may grant a place in the future within
+//! the patience. Permits of concurrency limits are held until the response's body ends.
 
 use std::fmt;
 use std::pin::Pin;
@@ -28,10 +28,10 @@ use super::wait_limit::WaitLimit;
 use crate::decision::RuleSource;
 use crate::{Limiter, Permits};
 
-/// Makes calls wait for what the rules of a domain grant them. Clones share everything.
+/// Makes calls wait for a place that the rules of a domain grant. Clones share everything.
 ///
-/// Only limits that keep a time line grant a place in the future (leaky queue and meter, token
-/// bucket, smooth), and of several limits one; what the others refuse fails at once.
+/// Leaky queue and meter, token bucket and smooth limits grant places in the future. Of several
+/// limits one grants the place; a call that another limit refuses fails at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,10 +73,10 @@ pub struct OutboundRulesLayer<S = EmbeddedStore> {
     rules: Arc<OutboundRules<S>>,
 }
 
-/// ForwardedBy what a call asks.
+/// Adds the attributes of a call to its ask.
 type AskFn = dyn for<'r> Fn(Ask<'r>, &'r Parts) -> Result<Ask<'r>, AskError> + Send + Sync;
 
-/// Where calls are let out.
+/// The configuration of a layer.
 struct OutboundRules<S> {
     limiter: Limiter<S>,
     domain: Arc<str>,
@@ -86,8 +86,8 @@ struct OutboundRules<S> {
 }
 
 impl<S: Store + 'static> OutboundRulesLayer<S> {
-    /// Calls that ask this limiter in this domain, and wait no longer than `patience`. `ask` is
-    /// given an empty ask of the domain and adds what rules look at.
+    /// A layer whose calls ask this limiter in this domain, and wait for at most `patience`. `ask` is
+    /// given an empty ask of the domain and adds the attributes that rules look at.
     pub fn new(
         limiter: Limiter<S>,
         domain: impl Into<Arc<str>>,
@@ -100,8 +100,8 @@ impl<S: Store + 'static> OutboundRulesLayer<S> {
         Self { rules: Arc::new(rules) }
     }
 
-    /// How many may wait at once, those included whom the store has not answered yet; 6000 unless
-    /// said.
+    /// Sets how many calls may wait at once, including those that the store has not answered yet;
+    /// 6000 by default.
     pub fn max_waiting(mut self, most: usize) -> Self {
         Arc::make_mut(&mut self.rules).wait_limit = WaitLimit::of(most);
         self
@@ -109,12 +109,12 @@ impl<S: Store + 'static> OutboundRulesLayer<S> {
 }
 
 impl<S: Store + 'static> OutboundRules<S> {
-    /// Waits until a call may be made, and says what it holds meanwhile.
+    /// Waits until a call may be made, and returns its permits.
     async fn turn(&self, parts: &Parts) -> Result<Permits, NoCall> {
         let ask = (self.ask)(Ask::new(&self.domain), parts).map_err(|error| {
             NoCall::Refused(OutboundRefusal::unjudged(RefusalKind::Malformed(error.into())))
         })?;
-        let _slot = self.wait_limit.reserve().ok_or(NoCall::Crowded)?;
+        let _slot = self.wait_limit.reserve().ok_or(NoCall::TooManyWaiting)?;
         let rules = RuleSource::Rules(self.limiter.rules());
         let (admission, booking) = self.limiter.admit_and_book(&ask, self.patience, &rules).await;
         if !admission.passes() {
@@ -126,7 +126,7 @@ impl<S: Store + 'static> OutboundRules<S> {
 }
 
 enum NoCall {
-    Crowded,
+    TooManyWaiting,
     Refused(OutboundRefusal),
 }
 
@@ -138,7 +138,7 @@ impl<Svc, S> Layer<Svc> for OutboundRulesLayer<S> {
     }
 }
 
-/// Calls the inner service when rules let it.
+/// Calls the inner service when rules allow it.
 pub struct OutboundRulesService<Svc, S = EmbeddedStore> {
     inner: Svc,
     rules: Arc<OutboundRules<S>>,
@@ -159,7 +159,7 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let clone = self.inner.clone();
-        // The service that was found ready is this request's.
+        // The service that is ready makes this call.
         let inner = std::mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
         let rules = Arc::clone(&self.rules);
@@ -174,7 +174,7 @@ where
 type Turn = Pin<Box<dyn Future<Output = (Parts, Result<Permits, NoCall>)> + Send>>;
 
 pin_project! {
-    /// The response to a call that rules let out first. Dropping it gives back what it holds.
+    /// The response to a call that rules judge first. Dropping it releases the permits.
     #[must_use = "a future does nothing unless it is polled"]
     pub struct OutboundRulesFuture<Svc, Q>
     where
@@ -217,9 +217,9 @@ where
                         ((_, Err(NoCall::Refused(refusal))), _) => {
                             return Poll::Ready(Err(OutboundError::Refused(refusal)));
                         }
-                        // Only after the answer is there no body any more.
-                        ((_, Err(NoCall::Crowded)), _) | ((_, Ok(_)), None) => {
-                            return Poll::Ready(Err(OutboundError::Crowded));
+                        // The body is gone only after the first answer.
+                        ((_, Err(NoCall::TooManyWaiting)), _) | ((_, Ok(_)), None) => {
+                            return Poll::Ready(Err(OutboundError::TooManyWaiting));
                         }
                     }
                 }

@@ -1,5 +1,5 @@
-//! Why a client may not pass, for the layer and for an application that answers itself.
-//! `report.rs` says it in the layer's own words.
+//! A refusal, as an application that writes its own responses sees it. `refusal_report.rs` renders
+//! the layer's default response.
 //!
 //! | Kind | HTTP | gRPC | Problem |
 //! |---|---|---|---|
@@ -24,53 +24,53 @@ use super::refusal_report::RefusalReport;
 use crate::Ruling;
 use crate::decision::Cause;
 
-/// A request that does not pass, for an application that answers itself.
+/// A request that does not pass, for an application that writes its own responses.
 #[derive(Debug)]
 pub struct Refusal<'a> {
     report: RefusalReport<'a>,
     request: &'a Parts,
 }
 
-/// Why a request does not pass.
+/// The reason why a request does not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// By a limit: 429.
+    /// A limit refuses it: 429.
     Limited,
-    /// By a ban that earlier refusals led to: 429.
+    /// A ban after earlier refusals: 429.
     Banned,
-    /// Because the store is away, by a rule that refuses then: 503.
+    /// The store does not answer, and a rule says `on-outage: refuse`: 503.
     Unavailable,
-    /// By a list or a rule that blocks, whatever is counted: 403.
+    /// A list or a rule blocks it: 403.
     Blocked,
-    /// Because it cannot be judged: 400.
+    /// An attribute that rules look at is malformed: 400.
     Malformed(Malformed),
-    /// Because more limits apply to it than one request may be charged on: 500.
+    /// More limits apply than one request may be charged on: 500.
     TooManyLimits,
-    /// Because rules ask for the client's address and the server tells no peer: 500. Without
-    /// that they would silently limit nobody.
+    /// Rules look at the client's address, and the server does not provide the peer: 500. Letting
+    /// the request pass would silently limit nobody.
     NoPeer,
 }
 
 impl RefusalKind {
-    /// Why a ruling refuses.
+    /// The reason of a ruling that refuses.
     pub(super) fn of(ruling: &Ruling) -> Self {
         ruling.cause().into()
     }
 }
 
-/// What is wrong with a request that cannot be judged.
+/// The error in a malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
     /// An attribute has no canonical form, or is too long.
     Attribute(AskError),
-    /// Its path has a segment that rules would leave out and a router would not: an empty one,
-    /// `.`, `..`, or only `;parameters`.
+    /// The path has a segment that rules drop and routers may not: an empty one, `.`, `..`, or only
+    /// `;parameters`.
     Segments,
-    /// It names two hosts.
+    /// The request names two hosts.
     TwoHosts,
-    /// It came over more hops than there can be.
+    /// The list of proxies is too long.
     Hops(TooManyHops),
 }
 
@@ -115,7 +115,7 @@ impl From<TooManyHops> for Malformed {
     }
 }
 
-/// Answers in the application's words.
+/// Writes the application's response to a refusal.
 pub(super) type RespondFn = Arc<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 
 impl<'a> Refusal<'a> {
@@ -126,24 +126,24 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// A refusal by a ruling, whose client is to come back so much later than it might.
+    /// A refusal by a ruling. `later` is added to the time of the retry.
     pub(super) fn judged(ruling: &'a Ruling, later: Duration, request: &'a Parts) -> Self {
         let kind = RefusalKind::of(ruling);
         Self { report: RefusalReport { kind, ruling: Some(ruling), detail: None, later }, request }
     }
 
-    /// Why.
+    /// The reason.
     pub const fn kind(&self) -> RefusalKind {
         self.report.kind
     }
 
-    /// The status that the layer would answer with.
+    /// The status of the layer's own response.
     pub const fn status(&self) -> StatusCode {
         self.report.status()
     }
 
-    /// Whole seconds after which asking again can help, at least 1; `None` if it never does. With
-    /// the layer's jitter, if it has one.
+    /// Whole seconds after which asking again can help, at least 1; `None` if it never does. Includes
+    /// the layer's jitter.
     pub fn retry_after(&self) -> Option<u64> {
         self.report.retry_after()
     }
@@ -153,7 +153,7 @@ impl<'a> Refusal<'a> {
         self.report.policies()
     }
 
-    /// What was decided, rule by rule; `None` if nothing could be.
+    /// The ruling; `None` if the limiter could not be asked.
     pub const fn ruling(&self) -> Option<&'a Ruling> {
         self.report.ruling
     }
@@ -163,7 +163,7 @@ impl<'a> Refusal<'a> {
         self.request
     }
 
-    /// The layer's own answer, for an application that only wants to look on, or to add to it.
+    /// The layer's own response, for an application that only observes refusals or adds to them.
     pub fn respond(&self) -> Response<Bytes> {
         if grpc::is_grpc(self.request) {
             return self.report.status_response(&self.request.headers);

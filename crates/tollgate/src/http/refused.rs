@@ -1,4 +1,4 @@
-//! What a client is told by a function under `#[limit]`: what the layer would tell it.
+//! The response to a refusal by a function under `#[limit]`: the same as the layer's.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::{Refused, RefusedKind};
 
 impl Refused {
     /// The response that the layer would give: 429 with `Retry-After`, `RateLimit` and
-    /// `RateLimit-Policy`, 503 if the store is away, 403 for who is blocked. Its body is a problem
-    /// (RFC 9457), whose `detail` is the attribute's `message`.
+    /// `RateLimit-Policy`; 503 if the store does not answer; 403 if the request is blocked. The body is a
+    /// problem (RFC 9457) whose `detail` is the attribute's `message`.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter, Refused, limit, scope};
@@ -32,7 +32,7 @@ impl Refused {
     /// });
     /// ```
     pub fn response(&self) -> Response<Bytes> {
-        // What is malformed or misconfigured, and how, the detail says.
+        // The detail names what is malformed or misconfigured.
         let kind = match self.kind() {
             RefusedKind::Limited => RefusalKind::Limited,
             RefusedKind::Banned => RefusalKind::Banned,

@@ -277,7 +277,7 @@ impl<S: Store + 'static> Limiter<S> {
         let request = Request::new(&charges)?;
         let request = partition.map_or(request, |partition| request.within(partition));
         let answer = runner.store.decide(&request).await?;
-        runner.forget_denials(settled.iter().map(|(charge, _)| charge));
+        runner.forget_refusals(settled.iter().map(|(charge, _)| charge));
         match answer.decisions.first() {
             _ if answer.passes() => {
                 for (charge, guard) in &settled {

@@ -48,6 +48,9 @@ pub use tollgate_core::rule::{
     declaration,
 };
 
+#[cfg(feature = "tower")]
+pub(crate) use write::json_string;
+
 /// A JSON Schema (draft 2020-12) of rule files, for editors and other tools.
 ///
 /// It accepts everything that [`load`] accepts. It refuses unknown fields and wrong kinds of

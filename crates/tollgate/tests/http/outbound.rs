@@ -70,7 +70,7 @@ async fn a_turn_beyond_the_patience_fails_at_once_and_calls_nobody() {
     assert_eq!(retry_after.as_millis(), 500, "asked then, half a second is left to wait");
     assert!(start.elapsed() < Duration::from_millis(5));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
-    assert_eq!(error.to_string(), "the call was not made, as its turn did not come");
+    assert_eq!(error.to_string(), "the call was not made, because its turn did not come");
     assert_eq!(error.source().unwrap().to_string(), "not admitted in time; ask again after 500ms");
 }
 
@@ -102,7 +102,7 @@ async fn no_more_wait_than_may() {
     let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(bank.clone().oneshot(0))).collect();
     settle().await;
 
-    assert_eq!(bank.clone().oneshot(0).await.unwrap_err(), OutboundError::Crowded);
+    assert_eq!(bank.clone().oneshot(0).await.unwrap_err(), OutboundError::TooManyWaiting);
 
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     settle().await;

@@ -66,7 +66,7 @@ async fn calls_wait_within_the_patience_and_fail_with_a_reason_beyond_it() {
     assert!(start.elapsed() < Duration::from_millis(5), "another host has its own line");
 
     let late = error.source().unwrap().to_string();
-    assert_eq!(error.to_string(), "the call was not made, as rules refuse it");
+    assert_eq!(error.to_string(), "the call was not made, because rules refuse it");
     assert_eq!(late, "over the limit of per-host; ask again after 500ms");
     let OutboundError::Refused(refusal) = error else { panic!("{error:?}") };
     assert_eq!((refusal.kind(), refusal.policies().len()), (RefusalKind::Limited, 1));
@@ -98,7 +98,7 @@ async fn no_more_wait_than_may() {
     settle().await;
 
     let error = client.clone().oneshot(call("other.example")).await.unwrap_err();
-    assert_eq!(error, OutboundError::Crowded);
+    assert_eq!(error, OutboundError::TooManyWaiting);
 
     waits.abort();
     settle().await;
@@ -128,7 +128,10 @@ async fn in_an_outage_the_rule_says_whether_calls_go_out() {
     let OutboundError::Refused(refusal) = error else { panic!("{error:?}") };
     assert_eq!(refusal.kind(), RefusalKind::Unavailable);
     let said = refusal.to_string();
-    assert!(said.starts_with("the store is away, and per-host refuses until"), "{said}");
+    assert!(
+        said.starts_with("the store does not answer, and per-host refuses meanwhile"),
+        "{said}"
+    );
 }
 
 /// A client of hyper's: a connection for each call.

@@ -23,6 +23,12 @@ pub(super) fn declaration(declaration: &Declaration, format: Format) -> String {
     }
 }
 
+/// A text as a JSON string.
+#[cfg(feature = "tower")]
+pub(crate) fn json_string(text: &str) -> String {
+    quote::quoted(text, quote::Astral::Pair)
+}
+
 /// A tree to be printed: as one that was read, without places.
 #[derive(Clone, Debug)]
 enum Tree {
