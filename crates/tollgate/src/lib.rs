@@ -1,40 +1,71 @@
-//! Rate limiting, exact and distributed.
+//! A rate limiter and locks, in this process or on Redis for many processes.
 //!
-//! A [`Limiter`] judges requests by rules on a store: [`EmbeddedStore`] in this process, or, with
-//! the feature `redis`, one that many processes share. [`Gate`] and [`Shaper`] wait instead of
-//! refusing; [`Semaphore`] bounds how many are at work in this process. With the feature `tower`,
-//! `http` has layers for axum, tonic and hyper.
+//! **Limit a handler** (features `axum` and `macros`). The limits of a function are one decision: a call
+//! that one limit refuses is charged on none.
 //!
 //! ```
-//! use tollgate::Ask;
+//! # #[cfg(all(feature = "axum", feature = "macros"))] mod handler {
+//! use axum::{Router, routing::post};
+//! use tollgate::http::ScopeLayer;
+//! use tollgate::{EmbeddedStore, Limiter, Refused, limit};
+//!
+//! #[limit("5 per 1m", "20 per 1h", by = ip)]
+//! async fn login() -> Result<&'static str, Refused> {
+//!     Ok("welcome")
+//! }
+//!
+//! # fn app() -> Router {
+//! Router::new().route("/login", post(login)).layer(ScopeLayer::new(Limiter::new(EmbeddedStore::new())))
+//! # } }
+//! ```
+//!
+//! **Limit by rules**, from a file or a text, which may change while requests run:
+//!
+//! ```
 //! use tollgate::rules::{self, Format};
-//! use tollgate::{EmbeddedStore, Limiter};
+//! use tollgate::{Ask, EmbeddedStore, Limiter};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let rules = "{ version: 1, domain: shop, rules: [{ name: per-user, by: [user], limits: [2 per 1m] }] }";
+//! let rules = "{ version: 1, domain: shop, rules: [{ name: per-user, by: [user], limits: [1 per 1m] }] }";
 //! let limiter = Limiter::new(EmbeddedStore::new());
 //! limiter.set_rules(rules::load(rules, Format::Yaml)?)?;
 //!
 //! let alice = Ask::new("shop").with("user", "alice")?;
 //! assert!(limiter.admit(&alice).await.passes());
-//! assert!(limiter.admit(&alice).await.passes());
-//! assert!(!limiter.admit(&alice).await.passes());
+//! assert_eq!(limiter.admit(&alice).await.refused_by(), Some("per-user"));
 //! # Ok(()) }
 //! ```
 //!
+//! **Take a lock**, with a fence that the protected resource checks:
+//!
+//! ```
+//! use tollgate::{EmbeddedStore, Locks};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let locks = Locks::new(EmbeddedStore::new());
+//! let guard = locks.lock("order:42").await?;
+//! println!("with fence {}", guard.fence());
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! With the feature `redis`, `RedisStore` in place of [`EmbeddedStore`] makes counters and locks common
+//! to many processes.
+//!
 //! | To | Use |
 //! |---|---|
-//! | learn it by examples | [`guide`] |
+//! | learn by examples | [`guide`] |
 //! | judge a request by rules | [`rules`], [`Limiter::admit`], [`Admission`] |
+//! | limit HTTP services | `http` (feature `tower`): layers for axum, tonic and hyper |
+//! | limit a function | `#[limit]` and `scope` (feature `macros`) |
 //! | charge one counter without rules | [`Limiter::check`] |
-//! | know what would happen, and why | [`Limiter::peek`], [`Limiter::explain`] |
+//! | ask without charging, and see the reasons | [`Limiter::peek`], [`Limiter::explain`] |
 //! | charge an estimate, and settle later | [`Limiter::reserve`], [`Limiter::commit`], [`Limiter::refund`] |
 //! | wait for a turn | [`Limiter::gate`], [`Shaper`] |
-//! | bound how many are at work | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
-//! | limit a function | `#[limit]` and `scope`, with the feature `macros` |
+//! | bound the work in progress | a rule with `concurrent` and its [`Permits`]; [`Semaphore`] in one process |
 //! | answer Envoy, by its own files | [`envoy`], [`Limiter::should_rate_limit`] |
-//! | be the only one, across processes | [`Locks`], [`LockGuard`]; `#[lock]` with the feature `macros` |
-//! | hear what happens | [`Observer`], [`Limiter::stats`] |
+//! | hold a lock | [`Locks`], [`LockGuard`]; `#[lock]` (feature `macros`) |
+//! | observe decisions | [`Observer`], [`Limiter::stats`] |
 
 #![forbid(unsafe_code)]
 
@@ -129,16 +160,16 @@ pub use tollgate_embedded::EmbeddedStore;
 /// | Argument | Meaning |
 /// |---|---|
 /// | `"5 per 1m"`, `"10 concurrent"` | limits |
-/// | `by = ip`, `header("…")`, `attribute("…")`, `user.id`, `(ip, id)` | what counters are told apart by |
-/// | `message = "…"` | what a refused caller is told |
-/// | `algorithm = token-bucket` | what the limits mean; `sliding-log` unless said |
-/// | `cost = expr` | what a call costs |
+/// | `by = ip`, `header("…")`, `attribute("…")`, `user.id`, `(ip, id)` | the values that each have a counter of their own |
+/// | `message = "…"` | the message of a refusal |
+/// | `algorithm = token-bucket` | the algorithm of the limits; `sliding-log` by default |
+/// | `cost = expr` | the cost of a call |
 /// | `rule = "login"`, `domain = "shop"` | a rule of the limiter in place of limits |
 /// | `limiter = expr` | the limiter, unless it is that of the [`scope`] |
-/// | `error = expr` | makes the function's error of a [`Refused`], where it is no `From` |
-/// | `name = "…"` | the path that counters are kept under, in place of the function's |
+/// | `error = expr` | converts a [`Refused`] into the function's error, if there is no `From` |
+/// | `name = "…"` | the name of the counters, in place of the function's path |
 ///
-/// `docs/macro.md` says what each of them does.
+/// `docs/macro.md` describes each of them.
 #[cfg(feature = "macros")]
 pub use tollgate_macros::limit;
 /// Runs a function under a lock: `#[lock("order:{id}")]`.
@@ -148,7 +179,7 @@ pub use tollgate_macros::limit;
 ///
 /// #[lock("order:{order.id}", wait = "5s", fence = fence)]
 /// async fn pay(order: &Order) -> Result<u64, NotLocked> {
-///     // Show the fence to whatever is written.
+///     // Pass the fence on with every write.
 ///     Ok(fence.get())
 /// }
 ///
@@ -166,14 +197,14 @@ pub use tollgate_macros::limit;
 /// |---|---|
 /// | `"order:{id}"` | the name of the lock, with arguments and their fields |
 /// | `by = (from, to)` | values added to the name, each behind its length |
-/// | `wait = "5s"`, `wait = forever` | how long to wait for it; 10 s unless said |
-/// | `lease = "30s"` | its lease, which is renewed; that of the locks unless said |
+/// | `wait = "5s"`, `wait = forever` | the longest wait; 10 s by default |
+/// | `lease = "30s"` | the lease, which is renewed; that of the locks by default |
 /// | `fence = name`, `guard = name` | the [`Fence`] and the [`LockGuard`] by a name, for the body |
-/// | `owner = expr` | who holds it, an [`Owner`]; somebody new unless said |
+/// | `owner = expr` | the [`Owner`]; a new one by default |
 /// | `locks = expr` | the [`Locks`], unless they are those of the [`scope`] |
-/// | `error = expr` | makes the function's error of a [`NotLocked`], where it is no `From` |
+/// | `error = expr` | converts a [`NotLocked`] into the function's error, if there is no `From` |
 ///
-/// `docs/macro.md` says what each of them does.
+/// `docs/macro.md` describes each of them.
 #[cfg(feature = "macros")]
 pub use tollgate_macros::lock;
 #[cfg(feature = "redis")]
