@@ -16,7 +16,9 @@ use tollgate_embedded::EmbeddedStore;
 
 use crate::admission::Admission;
 use crate::builder::Builder;
-use crate::decision::{Background, Intent, OwnedCounter, Plan, RuleSource, Ruling, Runner, keys};
+use crate::decision::{
+    Background, Intent, OwnedCounter, Plan, Reason, RuleSource, Ruling, Runner, keys,
+};
 use crate::envoy::EnvoyRules;
 use crate::observer::{Event, Observers};
 use crate::stats::{Counts, Stats};
@@ -145,7 +147,9 @@ impl<S: Store + 'static> Limiter<S> {
         let rules = RuleSource::Rules(self.rules());
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, &rules, &mut judgement);
-        let plan = self.plan(&judgement, &rules, Intent::Charge { patience });
+        let intent = Intent::Charge { patience };
+        let mut plan = Plan::empty(&rules, intent, Reason::NoRule);
+        self.plan(&judgement, &mut plan);
         let mut ruling = Ruling::of(&plan);
         let permits = self.run_now(&plan, Some(ask), &mut ruling)?;
         drop(plan);
@@ -335,15 +339,10 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// The plan of an ask that was judged.
-    #[inline(always)]
-    pub(crate) fn plan<'p, 's: 'p>(
-        &self,
-        judgement: &'p Judgement<'s>,
-        rules: &'p RuleSource,
-        intent: Intent,
-    ) -> Plan<'p> {
-        Plan::of_rules(judgement, rules, intent, &self.shared.runner.names)
+    /// Plans an ask that was judged.
+    #[inline]
+    pub(crate) fn plan<'p, 's: 'p>(&self, judgement: &'p Judgement<'s>, plan: &mut Plan<'p>) {
+        plan.push_judgement(judgement, &self.shared.runner.names);
     }
 
     /// Decides an ask under given rules.
@@ -356,7 +355,8 @@ impl<S: Store + 'static> Limiter<S> {
         let rules = RuleSource::Rules(rules);
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, &rules, &mut judgement);
-        let plan = self.plan(&judgement, &rules, intent);
+        let mut plan = Plan::empty(&rules, intent, Reason::NoRule);
+        self.plan(&judgement, &mut plan);
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
         drop(plan);

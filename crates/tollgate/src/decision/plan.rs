@@ -25,6 +25,10 @@ pub(crate) struct Plan<'p> {
     pub(crate) charges: SmallVec<[Charge<'p>; 4]>,
     /// One for each charge.
     pub(crate) policies: SmallVec<[ChargePolicy<'p>; 4]>,
+    /// True if a charge acquires a permit.
+    pub(crate) acquires: bool,
+    /// True if a limit has a local guard.
+    pub(crate) has_guards: bool,
     pub(crate) partition: Option<&'p [u8]>,
     /// The reason of the verdict where nothing is charged.
     pub(crate) uncharged: Reason,
@@ -170,6 +174,8 @@ impl<'p> Plan<'p> {
             rules,
             charges: SmallVec::new(),
             policies: SmallVec::new(),
+            acquires: false,
+            has_guards: false,
             partition: None,
             uncharged,
             blocked_by: None,
@@ -191,6 +197,8 @@ impl<'p> Plan<'p> {
         if let Ok(charge) = Charge::new(key, limit, op) {
             self.charges.push(if need == Need::AnyOf { charge.any_of() } else { charge });
         }
+        self.acquires |= matches!(op, Op::Acquire { .. });
+        self.has_guards |= policy.guard.is_some();
         self.policies.push(policy);
     }
 
@@ -210,10 +218,6 @@ impl<'p> Plan<'p> {
     /// True if every charge only asks.
     pub(crate) fn only_peeks(&self) -> bool {
         self.charges.iter().all(|charge| matches!(charge.op(), Op::Peek(_)))
-    }
-
-    pub(crate) fn has_guards(&self) -> bool {
-        self.policies.iter().any(|policy| policy.guard.is_some())
     }
 
     /// Lets one charge wait for a place in the future. Only one can: two places cannot be promised

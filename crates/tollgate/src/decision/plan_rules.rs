@@ -4,36 +4,30 @@ use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::rule::{Charges, Due, Judgement, LimitKind};
 use tollgate_core::{Cost, Holder, Need, Op};
 
-use super::plan::{ChargePolicy, Intent, Origin, Plan, RuleSource, Set, counts_holders};
+use super::plan::{ChargePolicy, Intent, Origin, Plan, Set, counts_holders};
 use super::ruling::{Blocked, Reason};
 use crate::chance::Names;
 
 impl<'p> Plan<'p> {
-    /// The plan of an ask that was judged by the limiter's rules.
-    #[inline(always)]
-    pub(crate) fn of_rules<'s: 'p>(
-        judgement: &'p Judgement<'s>,
-        rules: &'p RuleSource,
-        intent: Intent,
-        names: &Names,
-    ) -> Self {
-        let mut plan = Self::empty(rules, intent, Reason::NoRule);
+    /// Plans an ask that the limiter's rules judged. The plan is filled in place, because it is too
+    /// large to be moved.
+    #[inline]
+    pub(crate) fn push_judgement<'s: 'p>(&mut self, judgement: &'p Judgement<'s>, names: &Names) {
         match judgement {
             Judgement::Charges(charges) => {
-                plan.partition = charges.partition();
+                self.partition = charges.partition();
                 for due in charges.enforced() {
-                    plan.push_due(charges, due, due.cost, Set::Limiter, names);
+                    self.push_due(charges, due, due.cost, Set::Limiter, names);
                 }
-                plan.push_shadow(charges, Set::Limiter, names);
+                self.push_shadow(charges, Set::Limiter, names);
             }
-            other => (plan.uncharged, plan.blocked_by) = uncharged(other),
+            other => (self.uncharged, self.blocked_by) = uncharged(other),
         }
-        if let Intent::Charge { patience } = intent
+        if let Intent::Charge { patience } = self.intent
             && !patience.is_zero()
         {
-            plan.be_patient(patience);
+            self.be_patient(patience);
         }
-        plan
     }
 
     /// Adds the charge of one limit or ban of a rule.

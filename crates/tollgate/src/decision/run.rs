@@ -134,7 +134,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// The permits that a plan asks for.
     #[inline]
     pub(super) fn permits(&self, plan: &Plan<'_>) -> Permits {
-        if plan.charges.iter().all(|charge| !matches!(charge.op(), Op::Acquire { .. })) {
+        if !plan.acquires {
             return Permits::none();
         }
         let asked = plan.charges.iter().filter_map(|charge| match charge.op() {
@@ -223,7 +223,7 @@ impl<S: Store> Runner<S> {
         if let Some(sent) = sent {
             self.learn(plan, hashes, &ruling.answer, sent);
         }
-        if plan.has_guards() {
+        if plan.has_guards {
             self.learn_guards(plan, taken, ruling);
         }
         if ruling.passes() {
@@ -237,7 +237,7 @@ impl<S: Store> Runner<S> {
     /// and the outage fallback decides.
     #[inline]
     fn guard(&self, plan: &Plan<'_>, ruling: &mut Ruling) -> Result<GuardCharges, GuardRefused> {
-        if !plan.has_guards() || plan.only_peeks() || self.silent.load(Ordering::Relaxed) {
+        if !plan.has_guards || plan.only_peeks() || self.silent.load(Ordering::Relaxed) {
             return Ok(GuardCharges::new());
         }
         match self.guards.charge(plan) {
@@ -275,8 +275,9 @@ impl<S: Store> Runner<S> {
     /// The plan of one operation on a counter without rules.
     fn plan_of<'p>(&'p self, counter: &'p OwnedCounter, op: Op) -> Plan<'p> {
         let mut plan = Plan::empty(&self.no_rules, Intent::CHARGE, Reason::NoRule);
-        plan.charges.extend(counter.charge(op));
-        plan.policies.push(ChargePolicy::new(Origin::Key));
+        if let Some(key) = counter.key() {
+            plan.push(key, &counter.limit, op, Need::Must, ChargePolicy::new(Origin::Key));
+        }
         plan.partition = counter.partition.as_deref();
         plan
     }

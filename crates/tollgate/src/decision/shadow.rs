@@ -72,10 +72,9 @@ impl<S: Store + 'static> Limiter<S> {
     fn bans(&self, plan: &Plan<'_>, ruling: &Ruling) -> Vec<(Origin, Job)> {
         let mut bans = Vec::new();
         for (charge, policy) in plan.iter() {
+            let Some(key) = policy.refusals else { continue };
             let rule = ruling.rules.rule(policy.origin);
-            let Some((key, (rule, active))) =
-                policy.refusals.zip(rule.and_then(|rule| Some((rule, rule.ban()?))))
-            else {
+            let Some((rule, active)) = rule.and_then(|rule| Some((rule, rule.ban()?))) else {
                 continue;
             };
             let refusals = OwnedCounter::new(key, active.refusals().limit(), plan.partition);

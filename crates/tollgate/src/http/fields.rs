@@ -7,10 +7,10 @@
 //! seconds is left out. Seconds are rounded up, and never 0 on a refusal. A `t` is never later than
 //! `Retry-After`, which clients go by.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use smallvec::SmallVec;
 use tollgate_core::{Basis, Decision, Retry, Verdict};
 
 use super::policies::{Policies, Policy};
@@ -57,19 +57,26 @@ pub enum LegacyReset {
     Epoch,
 }
 
-/// The text of a field: on the stack, unless it is longer than usual for three limits.
-pub(super) type FieldText = SmallVec<[u8; 160]>;
+thread_local! {
+    /// The text of the field that is being written, so that only its value is allocated.
+    static TEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The value of a field that a function writes; `None` if it writes nothing.
+pub(super) fn value(write: impl FnOnce(&mut Vec<u8>)) -> Option<HeaderValue> {
+    let mut text = TEXT.take();
+    text.clear();
+    write(&mut text);
+    let value = if text.is_empty() { None } else { HeaderValue::from_bytes(&text).ok() };
+    TEXT.set(text);
+    value
+}
 
 /// Appends a parameter of a structured field. `name` includes the `;` and the `=`.
 #[inline(always)]
-pub(super) fn put_parameter<const N: usize>(text: &mut FieldText, name: &[u8; N], number: u64) {
+pub(super) fn put_parameter<const N: usize>(text: &mut Vec<u8>, name: &[u8; N], number: u64) {
     text.extend_from_slice(name);
     text.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
-}
-
-/// The value of a field; `None` if its text is empty.
-pub(super) fn value(text: &[u8]) -> Option<HeaderValue> {
-    if text.is_empty() { None } else { HeaderValue::from_bytes(text).ok() }
 }
 
 /// The fields of one ruling, ready to be added to a response.
@@ -95,14 +102,15 @@ impl Fields {
             Verdict::Deny(Retry::Never) => Some(0),
             Verdict::Allow | Verdict::Wait(_) => None,
         };
-        let mut limit = FieldText::new();
-        for (policy, decision) in policies.each().zip(&ruling.answer.decisions) {
-            if let Some(policy) = policy.filter(|_| is_known(decision)) {
-                write_limit(policy, decision, most, later, &mut limit);
+        let limit = value(|text| {
+            for (policy, decision) in policies.each().zip(&ruling.answer.decisions) {
+                if let Some(policy) = policy.filter(|_| is_known(decision)) {
+                    write_limit(policy, decision, most, later, text);
+                }
             }
-        }
+        });
         Self {
-            limit: value(&limit),
+            limit,
             policy: policies.value.clone(),
             legacy: legacy.and_then(|legacy| legacy_values(ruling, legacy, later)).map(Box::new),
         }
@@ -155,7 +163,7 @@ fn write_limit(
     decision: &Decision,
     most: Option<u64>,
     later: Duration,
-    out: &mut FieldText,
+    out: &mut Vec<u8>,
 ) {
     if !out.is_empty() {
         out.extend_from_slice(b", ");

@@ -27,11 +27,11 @@ use super::rulings::Rulings;
 use super::scope::ScopeLayer;
 use super::service::LimitService;
 use super::wait_limit::{WaitLimit, WaitSlot};
-use crate::decision::Intent;
+use crate::decision::{Intent, Plan};
 #[cfg(feature = "macros")]
 use crate::function::AnyLimiter;
 use crate::wait::Booking;
-use crate::{Admission, Limiter, Permits, Ruling};
+use crate::{Admission, Limiter, Permits, Reason, Ruling};
 
 /// Limits incoming requests by the rules of a domain. Clones share everything.
 ///
@@ -264,9 +264,9 @@ impl BookedAdmission {
     }
 }
 
-/// The result of judging a request within the call. The ruling stays where the caller keeps it.
+/// The result of judging a request within the call.
 pub(super) enum LocalOutcome {
-    Decided(Permits),
+    Decided(Arc<Ruling>, Permits),
     Unjudged(RefusalKind),
     /// The request was granted a place in the future. Boxed, because few are.
     Granted(Box<BookedAdmission>),
@@ -315,12 +315,7 @@ impl<S: Store + 'static> Config<S> {
 
     /// Decides within the call, on a store in this process. A future would have to be moved, which
     /// takes longer than running it.
-    pub(super) fn judge_now(
-        &self,
-        reader: &RequestReader,
-        head: Head<'_>,
-        ruling: &mut Option<Ruling>,
-    ) -> LocalOutcome {
+    pub(super) fn judge_now(&self, reader: &RequestReader, head: Head<'_>) -> LocalOutcome {
         if self.limiter.store().is_remote() {
             return LocalOutcome::Remote;
         }
@@ -331,17 +326,19 @@ impl<S: Store + 'static> Config<S> {
         let (wait_slot, patience) = self.wait_slot();
         let mut judgement = Judgement::UnknownDomain;
         self.limiter.judge(&ask, &reader.rules, &mut judgement);
-        let plan = self.limiter.plan(&judgement, &reader.rules, Intent::Charge { patience });
-        let filled = ruling.insert(Ruling::of(&plan));
+        let intent = Intent::Charge { patience };
+        let mut plan = Plan::empty(&reader.rules, intent, Reason::NoRule);
+        self.limiter.plan(&judgement, &mut plan);
+        let mut ruling = Arc::new(Ruling::of(&plan));
+        let filled = Arc::make_mut(&mut ruling);
         let Some(permits) = self.limiter.run_now(&plan, Some(&ask), filled) else {
             return LocalOutcome::Remote;
         };
-        if filled.wait().is_zero() {
-            return LocalOutcome::Decided(permits);
+        if ruling.wait().is_zero() {
+            return LocalOutcome::Decided(ruling, permits);
         }
-        let booking = self.limiter.book(&plan, filled);
-        let Some(ruling) = ruling.take() else { return LocalOutcome::Remote };
-        let admission = Admission { ruling, permits };
+        let booking = self.limiter.book(&plan, &ruling);
+        let admission = Admission { ruling: Arc::unwrap_or_clone(ruling), permits };
         LocalOutcome::Granted(Box::new(BookedAdmission { admission, booking, wait_slot }))
     }
 
@@ -358,13 +355,13 @@ impl<S: Store + 'static> Config<S> {
     /// Prepares a request that passes: its fields, and the ruling in its extensions.
     pub(super) fn pass(
         &self,
-        ruling: Ruling,
+        ruling: Arc<Ruling>,
         permits: Permits,
         reader: &RequestReader,
         extensions: &mut Extensions,
     ) -> PassedRequest {
         let fields = self.fields(&ruling, reader, self.jitter.draw());
-        let (limiter, ruling) = (self.limiter.identity(), Arc::new(ruling));
+        let limiter = self.limiter.identity();
         record_ruling(limiter, &self.domain, &ruling);
         Rulings::leave(extensions, limiter, &self.domain, ruling);
         PassedRequest { fields, permits }

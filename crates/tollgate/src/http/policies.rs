@@ -11,7 +11,7 @@ use http::header::HeaderValue;
 use smallvec::SmallVec;
 use tollgate_core::Algorithm;
 
-use super::fields::{FieldText, put_parameter, value};
+use super::fields::{put_parameter, value};
 use super::grpc::percent_encoded;
 use crate::decision::Origin;
 use crate::{Finding, Ruling};
@@ -43,12 +43,13 @@ pub(super) struct Policy {
 impl Policies {
     /// The policies of a ruling's findings.
     pub(super) fn of(ruling: &Ruling) -> Self {
-        let mut text = FieldText::new();
         let mut limits = SmallVec::new();
-        for (origin, finding) in ruling.origins.iter().zip(ruling.findings()) {
-            limits.push((*origin, write_policy(&finding, &mut text)));
-        }
-        Self { limits, value: value(&text) }
+        let value = value(|text| {
+            for (origin, finding) in ruling.origins.iter().zip(ruling.findings()) {
+                limits.push((*origin, write_policy(&finding, text)));
+            }
+        });
+        Self { limits, value }
     }
 
     /// The policy of each finding. A ban has none: clients do not learn of it.
@@ -145,7 +146,7 @@ fn quoted(name: &str) -> Box<[u8]> {
 }
 
 /// Writes the policy of a finding.
-fn write_policy(finding: &Finding<'_>, out: &mut FieldText) -> Option<Policy> {
+fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<Policy> {
     let limit = finding.limit?.limit();
     let name = quoted(&policy_name(finding)?);
     let is_concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));

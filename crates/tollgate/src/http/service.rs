@@ -59,30 +59,29 @@ where
             return LimitFuture::serve(&mut self.inner, request, None, scope);
         }
         let reader = config.reader();
-        let (judged, mut ruling);
-        ruling = None;
+        let judged;
         if reader.wants_parts {
             let (parts, body) = request.into_parts();
-            judged = config.judge_now(&reader, Head::of_parts(&parts), &mut ruling);
+            judged = config.judge_now(&reader, Head::of_parts(&parts));
             request = Request::from_parts(parts, body);
         } else {
-            judged = config.judge_now(&reader, Head::of(&request), &mut ruling);
+            judged = config.judge_now(&reader, Head::of(&request));
         }
-        let granted = match (judged, ruling) {
-            (LocalOutcome::Decided(permits), Some(ruling)) if ruling.passes() => {
+        let granted = match judged {
+            LocalOutcome::Decided(ruling, permits) if ruling.passes() => {
                 let passing = config.pass(ruling, permits, &reader, request.extensions_mut());
                 let scope = config.scope(|| copied(&request));
                 return LimitFuture::serve(&mut self.inner, request, Some(passing), scope);
             }
-            (LocalOutcome::Decided(_), Some(ruling)) => {
+            LocalOutcome::Decided(ruling, _) => {
                 let parts = request.into_parts().0;
                 return LimitFuture::refused(config.refuse(&ruling, &reader, &parts));
             }
-            (LocalOutcome::Unjudged(kind), _) => {
+            LocalOutcome::Unjudged(kind) => {
                 return LimitFuture::refused(config.unjudged(kind, &request.into_parts().0));
             }
-            (LocalOutcome::Granted(answered), _) => Some(answered),
-            (LocalOutcome::Remote | LocalOutcome::Decided(_), _) => None,
+            LocalOutcome::Granted(answered) => Some(answered),
+            LocalOutcome::Remote => None,
         };
         let (parts, body) = request.into_parts();
         let decision = Box::pin(decide(Arc::clone(config), granted, parts));
@@ -127,7 +126,8 @@ async fn decide<S: Store + 'static>(
         Ok(answered) => {
             let Admission { ruling, permits } = answered.wait().await;
             if ruling.passes() {
-                let passing = config.pass(ruling, permits, &reader, &mut parts.extensions);
+                let passing =
+                    config.pass(Arc::new(ruling), permits, &reader, &mut parts.extensions);
                 Conclusion::Pass(passing, config.scope(|| parts.clone()))
             } else {
                 Conclusion::Refuse(config.refuse(&ruling, &reader, &parts))

@@ -21,7 +21,7 @@ use tollgate_core::{
 
 use crate::admission::Admission;
 use crate::clock;
-use crate::decision::{Intent, OwnedCounter, RuleSource, Ruling, keys, once_within};
+use crate::decision::{Intent, OwnedCounter, Plan, Reason, RuleSource, Ruling, keys, once_within};
 use crate::limiter::Limiter;
 use crate::permits::Permits;
 pub use token::TokenError;
@@ -352,7 +352,8 @@ impl<S: Store + 'static> Limiter<S> {
         let rules = RuleSource::Rules(self.rules());
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, &rules, &mut judgement);
-        let plan = self.plan(&judgement, &rules, Intent::CHARGE);
+        let mut plan = Plan::empty(&rules, Intent::CHARGE, Reason::NoRule);
+        self.plan(&judgement, &mut plan);
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
         let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {

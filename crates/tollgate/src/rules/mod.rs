@@ -49,7 +49,7 @@ pub use tollgate_core::rule::{
 };
 
 #[cfg(feature = "tower")]
-pub(crate) use write::json_string;
+pub(crate) use write::push_json_string;
 
 /// A JSON Schema (draft 2020-12) of rule files, for editors and other tools.
 ///

@@ -9,7 +9,9 @@ use std::time::Duration;
 use tollgate_core::rule::{Ask, Judgement};
 use tollgate_core::{Algorithm, Cost, Op, Store, Timestamp};
 
-use crate::decision::{Background, Intent, Job, OwnedCounter, Plan, RuleSource, Ruling, Source};
+use crate::decision::{
+    Background, Intent, Job, OwnedCounter, Plan, Reason, RuleSource, Ruling, Source,
+};
 use crate::{Admission, Limiter};
 
 /// What was charged for a place in the future. Nothing, for whoever passes at once or not at all.
@@ -55,7 +57,8 @@ impl<S: Store + 'static> Limiter<S> {
     ) -> (Admission, Booking) {
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, rules, &mut judgement);
-        let plan = self.plan(&judgement, rules, Intent::Charge { patience });
+        let mut plan = Plan::empty(rules, Intent::Charge { patience }, Reason::NoRule);
+        self.plan(&judgement, &mut plan);
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
         let booking = self.book(&plan, &ruling);

@@ -23,10 +23,10 @@ pub(super) fn declaration(declaration: &Declaration, format: Format) -> String {
     }
 }
 
-/// A text as a JSON string.
+/// Appends a text as a JSON string.
 #[cfg(feature = "tower")]
-pub(crate) fn json_string(text: &str) -> String {
-    quote::quoted(text, quote::Astral::Pair)
+pub(crate) fn push_json_string(out: &mut String, text: &str) {
+    quote::push_quoted(out, text, quote::Astral::Pair);
 }
 
 /// A tree to be printed: as one that was read, without places.

@@ -9,23 +9,32 @@ pub(super) enum Astral {
     Pair,
 }
 
-/// The text in double quotes. What is not plainly visible is escaped.
+/// The text in double quotes, with escapes for all that is not visible.
 pub(super) fn quoted(text: &str, astral: Astral) -> String {
     let mut out = String::with_capacity(text.len().saturating_add(2));
+    push_quoted(&mut out, text, astral);
+    out
+}
+
+/// Appends the text in double quotes.
+pub(super) fn push_quoted(out: &mut String, text: &str, astral: Astral) {
     out.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            ' '..='~' => out.push(letter),
-            visible if visible.is_alphanumeric() => out.push(visible),
-            hidden => escape(&mut out, hidden, astral),
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        out.push_str(text);
+    } else {
+        for letter in text.chars() {
+            match letter {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\t' => out.push_str("\\t"),
+                ' '..='~' => out.push(letter),
+                visible if visible.is_alphanumeric() => out.push(visible),
+                hidden => escape(out, hidden, astral),
+            }
         }
     }
     out.push('"');
-    out
 }
 
 fn escape(out: &mut String, letter: char, astral: Astral) {
