@@ -46,7 +46,7 @@ pub(crate) struct Runner<S> {
     pub(crate) fallback: OutageFallback,
     once: Limit,
     no_rules: RuleSource,
-    pub(crate) counts: Counts,
+    pub(crate) counts: RunnerCounts,
 }
 
 /// The fleet that a node belongs to.
@@ -57,9 +57,9 @@ pub(crate) struct Fleet {
     pub(crate) nodes: u64,
 }
 
-/// Counts since the start.
+/// RunnerCounts since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct RunnerCounts {
     pub(crate) cached: AtomicU64,
     pub(crate) guarded: AtomicU64,
     pub(crate) debited: AtomicU64,
@@ -164,7 +164,7 @@ impl<S: Store> Runner<S> {
             fallback,
             once: once_within(SETTLEMENT_KNOWN),
             no_rules: RuleSource::Rules(Arc::new(RuleSet::empty())),
-            counts: Counts::default(),
+            counts: RunnerCounts::default(),
         }
     }
 

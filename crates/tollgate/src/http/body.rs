@@ -20,14 +20,14 @@ pin_project! {
     #[project = Projected]
     pub struct LimitedBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
     #[derive(Debug)]
     #[project = ProjectedKind]
-    enum Kind<B> {
+    enum BodyKind<B> {
         Served { #[pin] body: B, permits: Permits },
         Refusal { bytes: Option<Bytes> },
     }
@@ -35,7 +35,7 @@ pin_project! {
 
 impl<B> LimitedBody<B> {
     pub(super) const fn served(body: B, permits: Permits) -> Self {
-        Self { kind: Kind::Served { body, permits } }
+        Self { kind: BodyKind::Served { body, permits } }
     }
 
     /// Takes over the permits that the request holds, so that they do not end with this body. None
@@ -69,13 +69,13 @@ impl<B> LimitedBody<B> {
     /// ```
     pub fn take_permits(&mut self) -> Permits {
         match &mut self.kind {
-            Kind::Served { permits, .. } => mem::take(permits),
-            Kind::Refusal { .. } => Permits::default(),
+            BodyKind::Served { permits, .. } => mem::take(permits),
+            BodyKind::Refusal { .. } => Permits::default(),
         }
     }
 
     pub(super) fn refusal(bytes: Bytes) -> Self {
-        Self { kind: Kind::Refusal { bytes: (!bytes.is_empty()).then_some(bytes) } }
+        Self { kind: BodyKind::Refusal { bytes: (!bytes.is_empty()).then_some(bytes) } }
     }
 }
 
@@ -108,15 +108,15 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Served { body, .. } => body.is_end_stream(),
-            Kind::Refusal { bytes } => bytes.is_none(),
+            BodyKind::Served { body, .. } => body.is_end_stream(),
+            BodyKind::Refusal { bytes } => bytes.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Served { body, .. } => body.size_hint(),
-            Kind::Refusal { bytes } => {
+            BodyKind::Served { body, .. } => body.size_hint(),
+            BodyKind::Refusal { bytes } => {
                 let len = bytes.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(len).unwrap_or(u64::MAX))
             }

@@ -20,7 +20,7 @@ const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 /// The status code of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Code {
+pub(super) enum GrpcCode {
     InvalidArgument = 3,
     PermissionDenied = 7,
     ResourceExhausted = 8,
@@ -28,7 +28,7 @@ pub(super) enum Code {
     Unavailable = 14,
 }
 
-impl Code {
+impl GrpcCode {
     #[expect(clippy::as_conversions, reason = "the discriminants are the numbers")]
     const fn number(self) -> u8 {
         self as u8
@@ -51,7 +51,7 @@ fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
 /// A response of trailers only.
 pub(super) fn response(
     request: &HeaderMap,
-    code: Code,
+    code: GrpcCode,
     message: &str,
     retry: Option<Duration>,
     policies: &[String],
@@ -72,7 +72,7 @@ pub(super) fn response(
 }
 
 /// `google.rpc.Status { code = 1, message = 2, details = 3 }`
-fn status(code: Code, message: &str, retry: Option<Duration>, policies: &[String]) -> Vec<u8> {
+fn status(code: GrpcCode, message: &str, retry: Option<Duration>, policies: &[String]) -> Vec<u8> {
     let mut status = Vec::new();
     number(1, u64::from(code.number()), &mut status);
     bytes(2, message.as_bytes(), &mut status);

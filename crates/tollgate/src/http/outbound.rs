@@ -119,12 +119,12 @@ where
         let clone = self.inner.clone();
         // The service that is ready makes this call.
         let inner = std::mem::replace(&mut self.inner, clone);
-        let turn: Turn = Box::pin(self.queue.clone().turn());
-        OutboundFuture { phase: Phase::Waiting { turn, inner, request: Some(request) } }
+        let turn: GateTurn = Box::pin(self.queue.clone().turn());
+        OutboundFuture { phase: OutboundPhase::Waiting { turn, inner, request: Some(request) } }
     }
 }
 
-type Turn = Pin<Box<dyn Future<Output = Result<(), NotCalled>> + Send>>;
+type GateTurn = Pin<Box<dyn Future<Output = Result<(), NotCalled>> + Send>>;
 
 pin_project! {
     /// The response to a call that waits for its turn first. Dropping it gives the turn back.
@@ -134,14 +134,14 @@ pin_project! {
         Svc: Service<Q>,
     {
         #[pin]
-        phase: Phase<Svc, Svc::Future, Q>,
+        phase: OutboundPhase<Svc, Svc::Future, Q>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum Phase<Svc, F, Q> {
-        Waiting { turn: Turn, inner: Svc, request: Option<Q> },
+    enum OutboundPhase<Svc, F, Q> {
+        Waiting { turn: GateTurn, inner: Svc, request: Option<Q> },
         Calling { #[pin] future: F },
     }
 }
@@ -158,7 +158,9 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
                 }
                 Projected::Waiting { turn, inner, request } => {
                     match (ready!(turn.as_mut().poll(context)), request.take()) {
-                        (Ok(()), Some(request)) => Phase::Calling { future: inner.call(request) },
+                        (Ok(()), Some(request)) => {
+                            OutboundPhase::Calling { future: inner.call(request) }
+                        }
                         (Err(NotCalled::NotAdmitted(why)), _) => {
                             return Poll::Ready(Err(OutboundError::NotAdmitted(why)));
                         }

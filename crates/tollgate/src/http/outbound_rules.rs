@@ -163,15 +163,15 @@ where
         let inner = std::mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
         let rules = Arc::clone(&self.rules);
-        let turn: Turn = Box::pin(async move {
+        let turn: RulesTurn = Box::pin(async move {
             let turn = rules.turn(&parts).await;
             (parts, turn)
         });
-        OutboundRulesFuture { phase: Phase::Waiting { turn, inner, body: Some(body) } }
+        OutboundRulesFuture { phase: OutboundRulesPhase::Waiting { turn, inner, body: Some(body) } }
     }
 }
 
-type Turn = Pin<Box<dyn Future<Output = (Parts, Result<Permits, NoCall>)> + Send>>;
+type RulesTurn = Pin<Box<dyn Future<Output = (Parts, Result<Permits, NoCall>)> + Send>>;
 
 pin_project! {
     /// The response to a call that rules judge first. Dropping it releases the permits.
@@ -181,14 +181,14 @@ pin_project! {
         Svc: Service<Request<Q>>,
     {
         #[pin]
-        phase: Phase<Svc, Svc::Future, Q>,
+        phase: OutboundRulesPhase<Svc, Svc::Future, Q>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum Phase<Svc, F, Q> {
-        Waiting { turn: Turn, inner: Svc, body: Option<Q> },
+    enum OutboundRulesPhase<Svc, F, Q> {
+        Waiting { turn: RulesTurn, inner: Svc, body: Option<Q> },
         Calling { #[pin] future: F, permits: Option<Permits> },
     }
 }
@@ -210,7 +210,7 @@ where
                 }
                 Projected::Waiting { turn, inner, body } => {
                     match (ready!(turn.as_mut().poll(context)), body.take()) {
-                        ((parts, Ok(permits)), Some(body)) => Phase::Calling {
+                        ((parts, Ok(permits)), Some(body)) => OutboundRulesPhase::Calling {
                             future: inner.call(Request::from_parts(parts, body)),
                             permits: Some(permits),
                         },

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::fields::refusal_seconds;
-use super::grpc::{self, Code};
+use super::grpc::{self, GrpcCode};
 use super::policies::policy_name;
 use super::problem;
 use super::refusal::RefusalKind;
@@ -68,13 +68,13 @@ impl RefusalReport<'_> {
         problem::response(self.status(), registered, &self.detail(), &self.policies())
     }
 
-    const fn code(&self) -> Code {
+    const fn code(&self) -> GrpcCode {
         match self.kind {
-            RefusalKind::Limited | RefusalKind::Banned => Code::ResourceExhausted,
-            RefusalKind::Unavailable => Code::Unavailable,
-            RefusalKind::Blocked => Code::PermissionDenied,
-            RefusalKind::Malformed(_) => Code::InvalidArgument,
-            RefusalKind::TooManyLimits | RefusalKind::NoPeer => Code::Internal,
+            RefusalKind::Limited | RefusalKind::Banned => GrpcCode::ResourceExhausted,
+            RefusalKind::Unavailable => GrpcCode::Unavailable,
+            RefusalKind::Blocked => GrpcCode::PermissionDenied,
+            RefusalKind::Malformed(_) => GrpcCode::InvalidArgument,
+            RefusalKind::TooManyLimits | RefusalKind::NoPeer => GrpcCode::Internal,
         }
     }
 

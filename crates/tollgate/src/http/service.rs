@@ -88,7 +88,7 @@ where
         // The service that is ready serves this request.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        LimitFuture { phase: Phase::Deciding { decision, inner, body: Some(body) } }
+        LimitFuture { phase: LimitPhase::Deciding { decision, inner, body: Some(body) } }
     }
 }
 
@@ -103,7 +103,7 @@ fn copied<Q>(request: &Request<Q>) -> Parts {
     parts
 }
 
-type Deciding = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
+type PendingDecision = Pin<Box<dyn Future<Output = (Parts, Conclusion)> + Send>>;
 
 /// The result of the decision.
 enum Conclusion {
@@ -146,14 +146,14 @@ pin_project! {
         Svc: Service<Request<Q>>,
     {
         #[pin]
-        phase: Phase<Svc, Svc::Future, Q>,
+        phase: LimitPhase<Svc, Svc::Future, Q>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum Phase<Svc, F, Q> {
-        Deciding { decision: Deciding, inner: Svc, body: Option<Q> },
+    enum LimitPhase<Svc, F, Q> {
+        Deciding { decision: PendingDecision, inner: Svc, body: Option<Q> },
         Serving { #[pin] future: InnerFuture<F>, passing: Option<PassedRequest> },
         Refused { response: Option<Response<Bytes>> },
     }
@@ -166,11 +166,11 @@ impl<Svc: Service<Request<Q>>, Q> LimitFuture<Svc, Q> {
         passing: Option<PassedRequest>,
         scope: RequestScope,
     ) -> Self {
-        Self { phase: Phase::Serving { future: call_inner(inner, request, scope), passing } }
+        Self { phase: LimitPhase::Serving { future: call_inner(inner, request, scope), passing } }
     }
 
     const fn refused(response: Response<Bytes>) -> Self {
-        Self { phase: Phase::Refused { response: Some(response) } }
+        Self { phase: LimitPhase::Refused { response: Some(response) } }
     }
 }
 
@@ -199,10 +199,10 @@ where
                             Self::serve(inner, request, Some(passing), scope).phase
                         }
                         ((_, Conclusion::Refuse(response)), _) => {
-                            Phase::Refused { response: Some(response) }
+                            LimitPhase::Refused { response: Some(response) }
                         }
                         // Only after the first answer is there no body any more.
-                        ((_, Conclusion::Pass(..)), None) => Phase::Refused { response: None },
+                        ((_, Conclusion::Pass(..)), None) => LimitPhase::Refused { response: None },
                     }
                 }
             };

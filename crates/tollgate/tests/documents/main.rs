@@ -1,4 +1,5 @@
-//! The repository's documents: tags that resolve, links that lead somewhere, pages of bounded length.
+//! The repository in words: tags that resolve, links that lead somewhere, pages of bounded length, names
+//! and comments.
 //!
 //! `bounds_doc.rs` in the program `all` checks `docs/bounds.md`.
 
@@ -7,3 +8,4 @@
 mod links;
 mod tags;
 mod tree;
+mod words;
