@@ -24,6 +24,7 @@ mod store;
 mod sync;
 pub mod telemetry;
 pub mod tls;
+mod words;
 
 pub use listener::{Listener, PerListener};
 pub use server::{Server, StartError};

@@ -19,6 +19,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::refusals::{RefusalLog, RefusalRecord};
 use crate::tls::Tls;
+use crate::words::words;
 
 /// State that all listeners share.
 #[derive(Debug)]
@@ -63,25 +64,15 @@ pub struct Connections {
     pub timed_out: AtomicU64,
 }
 
-/// Readiness of a server for requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readiness {
-    /// Ready for requests.
-    Ready,
-    /// Stopping.
-    Draining,
-    /// Rules are configured, and none were ever loaded.
-    NoRules,
-}
-
-impl Readiness {
-    /// Name in answers of the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::NoRules => "no rules",
-        }
+words! {
+    /// Readiness of a server for requests.
+    pub enum Readiness {
+        /// Ready for requests.
+        Ready = "ready",
+        /// Stopping.
+        Draining = "draining",
+        /// Rules are configured, and none were ever loaded.
+        NoRules = "no rules",
     }
 }
 

@@ -7,8 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use crate::words::{from_text, from_word, words};
 
 /// A text that must reach no log. Its `Debug` shows nothing of it, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
@@ -93,30 +92,12 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// A word of a fixed list.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$inner])* $variant),+ }
-
-        impl FromStr for $name {
-            type Err = &'static str;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(concat!("not one of:" $(, " ", $word)+)),
-                }
-            }
-        }
-    };
-}
-
 words! {
     /// Answer to requests before rules are loaded.
-    WithoutRules {
+    #[derive(Default)]
+    pub enum WithoutRules {
         /// Requests pass, as in a domain without rules.
+        #[default]
         Admit = "admit",
         /// Requests are refused as unavailable.
         Refuse = "refuse",
@@ -125,7 +106,7 @@ words! {
 
 words! {
     /// Format of log lines.
-    LogFormat {
+    pub enum LogFormat {
         /// One JSON object a line.
         Json = "json",
         /// For people.
@@ -134,8 +115,9 @@ words! {
 }
 
 words! {
-    /// Least severe level that is logged.
-    LogLevel {
+    /// Least severe level that is logged, by tracing's names.
+    #[derive(Default)]
+    pub enum LogLevel {
         /// Nothing.
         Off = "off",
         /// Needs an operator.
@@ -143,6 +125,7 @@ words! {
         /// May need an operator.
         Warn = "warn",
         /// Changes of state.
+        #[default]
         Info = "info",
         /// Every request over HTTP.
         Debug = "debug",
@@ -171,18 +154,5 @@ impl FromStr for AttributeHeader {
     }
 }
 
-/// Reads each of these from a string of a settings file as from a flag.
-macro_rules! from_text {
-    ($($name:ident),+) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                text.parse().map_err(de::Error::custom)
-            }
-        }
-    )+};
-}
-
 from_text!(Secret, DurationText, ListenAddress, WithoutRules, LogFormat, LogLevel, AttributeHeader);
-
-pub(super) use {from_text, words};
+from_word!(WithoutRules, LogFormat, LogLevel);

@@ -16,79 +16,41 @@ use tollgate::{Admission, Reason, Ruling};
 use super::latency::{LatencyHistogram, LatencySnapshot};
 
 use crate::sync::lock;
+use crate::words::words;
 
-/// The way in which a request asked: a label of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// A check, reservation or batch over HTTP.
-    Http,
-    /// Forward-auth.
-    Auth,
-    /// `CL.THROTTLE`.
-    Throttle,
-    /// `TG.CHECK`.
-    Resp,
-    /// A call of Envoy's over gRPC.
-    Grpc,
-    /// The same as JSON, at `/json`.
-    Json,
-}
-
-impl Protocol {
-    /// All of them, in the order of their places.
-    pub const ALL: [Self; 6] =
-        [Self::Http, Self::Auth, Self::Throttle, Self::Resp, Self::Grpc, Self::Json];
-
-    /// Its name in metrics and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Auth => "forward-auth",
-            Self::Throttle => "cl.throttle",
-            Self::Resp => "resp",
-            Self::Grpc => "grpc",
-            Self::Json => "json",
-        }
-    }
-
-    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
-    const fn index(self) -> usize {
-        self as usize
+words! {
+    /// The way in which a request asked: a label of metrics.
+    pub enum Protocol {
+        /// A check, reservation or batch over HTTP.
+        Http = "http",
+        /// Forward-auth.
+        Auth = "forward-auth",
+        /// `CL.THROTTLE`.
+        Throttle = "cl.throttle",
+        /// `TG.CHECK`.
+        Resp = "resp",
+        /// A call of Envoy's over gRPC.
+        Grpc = "grpc",
+        /// The same as JSON, at `/json`.
+        Json = "json",
     }
 }
 
-/// Result of a request, as it is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It passes, by the store's word or without limits.
-    Allowed,
-    /// It does not.
-    Refused,
-    /// It was answered without the store.
-    Degraded,
-    /// It could not be judged: malformed, or its client left.
-    Error,
+words! {
+    /// Result of a request, as it is counted.
+    pub enum Outcome {
+        /// It passes, by the store's word or without limits.
+        Allowed = "allowed",
+        /// It does not.
+        Refused = "refused",
+        /// It was answered without the store.
+        Degraded = "degraded",
+        /// It could not be judged: malformed, or its client left.
+        Error = "error",
+    }
 }
 
 impl Outcome {
-    /// All of them, in the order of their places.
-    pub const ALL: [Self; 4] = [Self::Allowed, Self::Refused, Self::Degraded, Self::Error];
-
-    /// Its name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Refused => "refused",
-            Self::Degraded => "degraded",
-            Self::Error => "error",
-        }
-    }
-
-    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
-    const fn index(self) -> usize {
-        self as usize
-    }
-
     /// Outcome of an admission.
     pub fn of(admission: &Admission) -> Self {
         match admission.outage() {
@@ -105,8 +67,9 @@ impl Outcome {
 struct Tally([AtomicU64; 4]);
 
 impl Tally {
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
     fn add(&self, outcome: Outcome, count: u64) {
-        self.0[outcome.index()].fetch_add(count, Ordering::Relaxed);
+        self.0[outcome as usize].fetch_add(count, Ordering::Relaxed);
     }
 
     fn read(&self) -> [u64; 4] {
@@ -131,21 +94,26 @@ pub struct Counts {
 }
 
 impl Counts {
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
+    const fn of(&self, protocol: Protocol) -> &ProtocolCounts {
+        &self.protocols[protocol as usize]
+    }
+
     /// Counts `count` requests of a protocol.
     #[inline]
     pub fn add(&self, protocol: Protocol, outcome: Outcome, count: u64) {
-        self.protocols[protocol.index()].outcomes.add(outcome, count);
+        self.of(protocol).outcomes.add(outcome, count);
     }
 
     /// Notes that `count` requests of a protocol took so long, since `began`.
     #[inline]
     pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
-        self.protocols[protocol.index()].latency.add(began.elapsed(), count);
+        self.of(protocol).latency.add(began.elapsed(), count);
     }
 
     /// Latencies by protocol.
     pub fn latencies(&self) -> [(Protocol, LatencySnapshot); Protocol::ALL.len()] {
-        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].latency.read()))
+        Protocol::ALL.map(|protocol| (protocol, self.of(protocol).latency.read()))
     }
 
     /// Counts a request that was judged, for its protocol and for each rule that had a say.
@@ -176,7 +144,7 @@ impl Counts {
 
     /// Counts by protocol, with outcomes in the order of [`Outcome::ALL`].
     pub fn protocols(&self) -> [(Protocol, [u64; 4]); Protocol::ALL.len()] {
-        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].outcomes.read()))
+        Protocol::ALL.map(|protocol| (protocol, self.of(protocol).outcomes.read()))
     }
 
     /// The same for each rule: allowed, refused by it, degraded, refused by another.

@@ -44,13 +44,6 @@ pub fn start(level: LogLevel, format: Option<LogFormat>) -> LevelHandle {
     LevelHandle(started.is_ok().then_some(handle))
 }
 
-const fn filter(level: LogLevel) -> LevelFilter {
-    match level {
-        LogLevel::Off => LevelFilter::OFF,
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    }
+fn filter(level: LogLevel) -> LevelFilter {
+    level.name().parse().unwrap_or(LevelFilter::INFO)
 }

@@ -18,7 +18,6 @@ mod signals;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
@@ -33,6 +32,7 @@ pub(super) use command::exec;
 use super::redis::{LockStore, chain, plain, whoami};
 use super::{Failure, complain, wait};
 use crate::settings::value::DurationText;
+use crate::words::{from_word, words};
 use command::ChildProcess;
 use signals::{SignalName, Signals};
 
@@ -41,29 +41,19 @@ const LOST: u8 = 124;
 /// The lock could not be asked for. As timeout(1), env(1) and others have it when they fail themselves.
 const FAILED: u8 = 125;
 
-/// Replication of a lock before the command runs.
-#[derive(Clone, Copy, Debug)]
-enum DurabilityOption {
-    /// The server has it.
-    Plain,
-    /// A majority of the replicas is waited for.
-    Majority,
-    /// A majority of the replicas must have it.
-    Required,
-}
-
-impl FromStr for DurabilityOption {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "plain" => Ok(Self::Plain),
-            "majority" => Ok(Self::Majority),
-            "required" => Ok(Self::Required),
-            _ => Err("not one of: plain majority required"),
-        }
+words! {
+    /// Replication of a lock before the command runs.
+    enum DurabilityOption {
+        /// The server has it.
+        Plain = "plain",
+        /// A majority of the replicas is waited for.
+        Majority = "majority",
+        /// A majority of the replicas must have it.
+        Required = "required",
     }
 }
+
+from_word!(DurabilityOption);
 
 /// The exit status, for the help.
 const STATUSES: &str = "\
