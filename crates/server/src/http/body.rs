@@ -25,7 +25,7 @@ static ARRIVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads a body whole.
 pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> {
-    let too_large = || Problem::new(413, &format!("the body is longer than {most} bytes")).close();
+    let too_large = || Problem::new(413, format!("the body is longer than {most} bytes")).close();
     let said = body.size_hint().exact().unwrap_or(0);
     if said > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large());

@@ -10,23 +10,19 @@ use super::body::Body;
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
-    detail: String,
     members: Map<String, Value>,
     retry_after: Option<u64>,
     closes: bool,
 }
 
 impl Problem {
-    /// This status, because of that.
-    pub(crate) fn new(status: u16, detail: &str) -> Self {
+    /// A problem with this status and reason.
+    pub(crate) fn new(status: u16, detail: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self {
-            status,
-            detail: detail.to_owned(),
-            members: Map::new(),
-            retry_after: None,
-            closes: false,
-        }
+        let problem = Self { status, members: Map::new(), retry_after: None, closes: false };
+        let title = status.canonical_reason().unwrap_or("Error");
+        let problem = problem.with("type", "about:blank").with("title", title);
+        problem.with("status", status.as_u16()).with("detail", detail.into())
     }
 
     /// The same with one more member.
@@ -51,14 +47,7 @@ impl Problem {
 
 impl From<Problem> for Response<Body> {
     fn from(problem: Problem) -> Self {
-        let mut object = Map::new();
-        object.insert("type".to_owned(), "about:blank".into());
-        let title = problem.status.canonical_reason().unwrap_or("Error");
-        object.insert("title".to_owned(), title.into());
-        object.insert("status".to_owned(), problem.status.as_u16().into());
-        object.insert("detail".to_owned(), problem.detail.into());
-        object.extend(problem.members);
-        let mut response = Self::new(Value::Object(object).to_string().into());
+        let mut response = Self::new(Value::Object(problem.members).to_string().into());
         *response.status_mut() = problem.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -77,14 +66,17 @@ impl From<Problem> for Response<Body> {
 
 /// A response with this object.
 pub(crate) fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<Body> {
-    match serde_json::to_vec(value) {
-        Ok(bytes) => {
-            let mut response = Response::new(bytes.into());
-            *response.status_mut() = status;
-            let json = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(CONTENT_TYPE, json);
-            response
-        }
-        Err(_) => Problem::new(500, "cannot write the answer").into(),
-    }
+    let Ok(bytes) = serde_json::to_vec(value) else {
+        return Problem::new(500, "cannot write the answer").into();
+    };
+    let mut response = typed("application/json", bytes);
+    *response.status_mut() = status;
+    response
+}
+
+/// A response with this body, of this type.
+pub(crate) fn typed(kind: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }

@@ -28,6 +28,7 @@ use tower_service::Service;
 use crate::http::HttpCall;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
+use crate::protocols::grpc::{NO_RULES, RULES_VERSION};
 use crate::settings::value::AttributeHeader;
 use crate::state::ServerState;
 use crate::store::AnyStore;
@@ -60,33 +61,29 @@ impl ForwardAuth {
         }
     }
 
-    pub(super) async fn answer(&self, server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
+    pub(super) async fn answer(
+        &self,
+        server: &Arc<ServerState>,
+        call: HttpCall,
+    ) -> Result<Response<Body>, Problem> {
         let in_flight = InFlightRequest::new(&server.counts, Protocol::Auth);
         let (parts, _) = call.request.into_parts();
         if server.refuses_all() {
-            return Problem::new(503, "no rules have been loaded yet").retry_after(1).into();
+            return Err(Problem::new(503, NO_RULES).retry_after(1));
         }
         if !self.believes(call.peer.ip()) {
             let why = "only trusted proxies may ask: add the network of this one to --trust";
-            return Problem::new(403, why).into();
+            return Err(Problem::new(403, why));
         }
-        let said = match AuthQuery::read(parts.uri.query().unwrap_or_default()) {
-            Ok(said) => said,
-            Err(problem) => return problem.into(),
-        };
+        let said = AuthQuery::read(parts.uri.query().unwrap_or_default())?;
         let layer = self.layer(server, said.domain.as_deref());
         // A proxy that adds its own line leaves the client's before it.
         let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
         if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
-            return Problem::new(400, &format!("{header} is repeated")).into();
+            return Err(Problem::new(400, format!("{header} is repeated")));
         }
-        let meant = match meant(parts) {
-            Ok(mut meant) => {
-                meant.extensions_mut().insert(Peer(call.peer));
-                meant
-            }
-            Err(problem) => return problem.into(),
-        };
+        let mut meant = meant(parts)?;
+        meant.extensions_mut().insert(Peer(call.peer));
         let mut service = layer.layer(AllowedService(Arc::clone(server)));
         let Ok(response) = service.call(meant).await;
         // What was judged is counted by whoever saw the ruling.
@@ -95,7 +92,7 @@ impl ForwardAuth {
         head.status = said.status(head.status);
         // The layer's own answers are there at once.
         let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        Response::from_parts(head, bytes.into())
+        Ok(Response::from_parts(head, bytes.into()))
     }
 
     /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
@@ -145,7 +142,7 @@ impl ForwardAuth {
                 refused(&records, &trust, &named, refusal);
                 let mut response = refusal.respond();
                 if let Some(ruling) = refusal.ruling() {
-                    response.headers_mut().insert(VERSION, ruling.version().into());
+                    response.headers_mut().insert(RULES_VERSION, ruling.version().into());
                 }
                 response
             });
@@ -166,9 +163,6 @@ impl ForwardAuth {
         self.trust.client(peer, &probe).is_ok_and(|client| client != peer.to_canonical())
     }
 }
-
-/// By which version of the rules a request was judged.
-const VERSION: &str = "x-tollgate-rules-version";
 
 /// Domains without rules that are logged: a proxy's settings name a few.
 const MAX_UNKNOWN: usize = 32;
@@ -193,34 +187,32 @@ impl AuthQuery {
     }
 
     fn read(query: &str) -> Result<Self, Problem> {
-        let wrong = |why: String| Problem::new(400, &why);
+        let wrong = |why: &str| Problem::new(400, why);
         let (mut domain, mut refuse) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let shown = name.escape_debug();
             let place = match name {
                 "domain" => &mut domain,
                 "refuse" => &mut refuse,
                 _ => {
-                    let name = name.escape_debug();
-                    return Err(wrong(format!(
-                        "unknown query field `{name}`: only `domain` and `refuse` are known"
+                    return Err(wrong(&format!(
+                        "unknown query field `{shown}`: only `domain` and `refuse` are known"
                     )));
                 }
             };
             if place.replace(value).is_some() {
-                return Err(wrong(format!("the query repeats `{name}`")));
+                return Err(wrong(&format!("the query repeats `{name}`")));
             }
         }
-        let domain = domain.map(|text| {
-            unescape(text)
-                .filter(|name| !name.is_empty())
-                .ok_or_else(|| wrong("`domain` is empty or not UTF-8".to_owned()))
-        });
+        let unescaped = |text| unescape(text).filter(|name| !name.is_empty());
+        let domain = domain
+            .map(|text| unescaped(text).ok_or_else(|| wrong("`domain` is empty or not UTF-8")));
         let refuse = match refuse {
             None | Some("429") => None,
             Some("403") => Some(StatusCode::FORBIDDEN),
             Some("401") => Some(StatusCode::UNAUTHORIZED),
-            Some(_) => return Err(wrong("`refuse` must be 401, 403 or 429".to_owned())),
+            Some(_) => return Err(wrong("`refuse` must be 401, 403 or 429")),
         };
         Ok(Self { domain: domain.transpose()?, refuse })
     }
@@ -253,12 +245,12 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
             let [one, other] = names;
             return Err(Problem::new(
                 400,
-                &format!("{one} and {other} conflict, or one of them is repeated"),
+                format!("{one} and {other} conflict, or one of them is repeated"),
             ));
         }
         Ok(first.cloned())
     };
-    let wrong = |what: &str| Problem::new(400, &format!("the proxy sent an invalid {what}"));
+    let wrong = |what: &str| Problem::new(400, format!("the proxy sent an invalid {what}"));
     let method = said(["x-forwarded-method", "x-original-method"])?;
     let uri = said(["x-forwarded-uri", "x-original-uri"])?;
     let host = said(["x-forwarded-host", "x-original-host"])?;
@@ -323,7 +315,7 @@ impl Service<Request<()>> for AllowedService {
         let mut response = Response::new(http_body_util::Empty::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
         if let Some(ruling) = judged.iter().find_map(|judged| judged.iter().next()) {
-            response.headers_mut().insert(VERSION, ruling.version().into());
+            response.headers_mut().insert(RULES_VERSION, ruling.version().into());
         }
         ready(Ok(response))
     }

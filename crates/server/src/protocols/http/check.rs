@@ -152,7 +152,7 @@ fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem>
     let said = Duration::from_millis(millis);
     if said > most {
         let most = most.as_millis();
-        return Err(Problem::new(400, &format!("`{name}` is {millis}: at most {most} is allowed")));
+        return Err(Problem::new(400, format!("`{name}` is {millis}: at most {most} is allowed")));
     }
     Ok(said)
 }
@@ -172,7 +172,7 @@ async fn batch(
 ) -> CheckResult {
     let batch: BatchRequest<'_> = wire::read(bytes)?;
     if batch.checks.len() > MAX_BATCH {
-        return Err(Problem::new(400, &format!("a batch has at most {MAX_BATCH} checks")));
+        return Err(Problem::new(400, format!("a batch has at most {MAX_BATCH} checks")));
     }
     let asks = batch
         .checks

@@ -102,7 +102,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Prob
         let message = error.to_string();
         // The place comes as numbers, too.
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-        Problem::new(400, &format!("invalid body: {message}"))
+        Problem::new(400, format!("invalid body: {message}"))
             .with("line", error.line())
             .with("column", error.column())
     })
@@ -122,7 +122,7 @@ impl CheckRequest<'_> {
 fn wrong(name: &str, error: AskError) -> Problem {
     use std::error::Error as _;
     let why = error.source().map_or_else(String::new, |source| format!(": {source}"));
-    Problem::new(400, &format!("{error}{why}")).with("attribute", name)
+    Problem::new(400, format!("{error}{why}")).with("attribute", name)
 }
 
 /// Answer to a check.
