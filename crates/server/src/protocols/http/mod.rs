@@ -20,7 +20,6 @@ mod openapi;
 mod reserve;
 mod whole;
 mod wire;
-mod write;
 
 use std::future;
 use std::io;

@@ -9,7 +9,7 @@
 //! `framing.rs` has seen them.
 
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,9 +20,10 @@ use tollgate::Admission;
 use tollgate::Store as _;
 
 use super::wire::{self, CheckAnswer, CheckRequest};
-use super::{check, token, write};
+use super::{check, token};
 use crate::http::{Handover, RawConnection, harmless_id};
 use crate::state::ServerState;
+use crate::store::at_once;
 use crate::telemetry::counts::{InFlightRequest, Protocol};
 
 /// Bytes per read: one typical request, or several.
@@ -148,9 +149,9 @@ impl<'b> WholeRequest<'b> {
         let in_flight = Some(InFlightRequest::new(&server.counts, Protocol::Http));
         Some(if server.limiter.store().is_remote() {
             // In a box: it is long, and the task of a connection that is idle would be as long.
-            Box::pin(check::judge_far(server, &ask, patience, in_flight)).await
+            Box::pin(check::judge(server, &ask, patience, in_flight)).await
         } else {
-            check::judge(server, &ask, patience, in_flight)
+            at_once(check::judge(server, &ask, patience, in_flight))
         })
     }
 }
@@ -182,19 +183,15 @@ impl ResponseBuffer {
         let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
         tracing::debug!(request = id, method = %Method::POST, "HTTP request");
         self.body.clear();
-        write::answer(&CheckAnswer::new(admission), &mut self.body);
-        let out = &mut self.bytes;
-        out.reserve(self.body.len().saturating_add(256));
-        out.extend_from_slice(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: ",
+        // Writing into memory does not fail.
+        let _ = serde_json::to_writer(&mut self.body, &CheckAnswer::new(admission));
+        let (length, date) = (self.body.len(), self.date.text());
+        let _ = write!(
+            self.bytes,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: {id}\r\n\
+             content-length: {length}\r\ndate: {date}\r\n\r\n"
         );
-        out.extend_from_slice(id.as_bytes());
-        out.extend_from_slice(b"\r\ncontent-length: ");
-        write::number(u64::try_from(self.body.len()).unwrap_or(u64::MAX), out);
-        out.extend_from_slice(b"\r\ndate: ");
-        out.extend_from_slice(self.date.text().as_bytes());
-        out.extend_from_slice(b"\r\n\r\n");
-        out.extend_from_slice(&self.body);
+        self.bytes.extend_from_slice(&self.body);
     }
 
     async fn send<S>(&mut self, connection: &mut RawConnection<'_, S>) -> io::Result<()>
