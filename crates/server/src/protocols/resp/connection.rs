@@ -194,8 +194,11 @@ impl Connection {
 
 /// Reason why a batch ended.
 #[derive(Clone, Copy)]
-enum BatchEnd {
+pub(super) enum BatchEnd {
+    /// There is no whole command left.
     InputDone,
+    /// What was answered is sent first, and there may be more.
     OutputFull,
+    /// The connection ends.
     Close,
 }
