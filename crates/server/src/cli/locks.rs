@@ -2,7 +2,7 @@
 
 #![expect(clippy::arithmetic_side_effects, reason = "places in two texts in memory")]
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -254,29 +254,20 @@ fn lasting(span: Duration) -> String {
 
 /// Tells whether a name matches a pattern, in which * is any text and ? any character.
 fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), name.chars().collect());
-    let (mut at, mut of) = (0_usize, 0_usize);
-    // Where to go on if what follows the last * does not fit: one character of the name further.
-    let mut back: Option<(usize, usize)> = None;
-    while let Some(character) = name.get(at) {
-        match pattern.get(of) {
-            Some('*') => {
-                back = Some((of, at));
-                of += 1;
-            }
-            Some(wanted) if *wanted == '?' || wanted == character => {
-                (at, of) = (at + 1, of + 1);
-            }
-            _ => {
-                let Some((star, from)) = back else { return false };
-                let next = from + 1;
-                back = Some((star, next));
-                (at, of) = (next, star + 1);
-            }
-        }
+    let name: Vec<char> = name.chars().collect();
+    // Lengths of the beginnings of the name that the pattern matches so far.
+    let mut lengths = BTreeSet::from([0]);
+    for wanted in pattern.chars() {
+        let one_more = |length: &usize| {
+            let next = name.get(*length).filter(|next| wanted == '?' || wanted == **next);
+            next.map(|_| length + 1)
+        };
+        lengths = match wanted {
+            '*' => lengths.first().map(|least| *least..=name.len()).into_iter().flatten().collect(),
+            _ => lengths.iter().filter_map(one_more).collect(),
+        };
     }
-    pattern.iter().skip(of).all(|rest| *rest == '*')
+    lengths.contains(&name.len())
 }
 
 #[cfg(test)]

@@ -235,37 +235,31 @@ impl LockCommand {
         signals: &mut Signals,
         foreground: bool,
     ) -> Result<CommandEnd, Failure> {
-        loop {
-            tokio::select! {
-                ended = running.end() => return Ok(CommandEnd::Ended(ended?)),
-                signal = signals.next() => {
-                    if signals::is_passed_on(signal, foreground) {
-                        running.signal(signal);
-                    }
-                }
-                () = guard.lost() => break,
-            }
-        }
-        let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
-        complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
-        running.signal(self.signal.0);
-        let kill_after = self.kill_after.map_or_else(|| grace(self.lease.0), |it| it.0);
-        let kill = tokio::time::sleep(kill_after);
+        // Far in the future until the lock is lost.
+        let kill = tokio::time::sleep(Duration::MAX);
         tokio::pin!(kill);
-        loop {
+        let mut lost = false;
+        let ended = loop {
             tokio::select! {
-                ended = running.end() => {
-                    // Its status does not count any more.
-                    ended?;
-                    break;
-                }
+                ended = running.end() => break ended?,
                 signal = signals.next() => {
                     if signals::is_passed_on(signal, foreground) {
                         running.signal(signal);
                     }
+                }
+                () = guard.lost(), if !lost => {
+                    lost = true;
+                    let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
+                    complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
+                    running.signal(self.signal.0);
+                    let kill_after = self.kill_after.map_or_else(|| grace(self.lease.0), |it| it.0);
+                    kill.set(tokio::time::sleep(kill_after));
                 }
                 () = &mut kill, if !kill.is_elapsed() => running.signal(Signal::KILL),
             }
+        };
+        if !lost {
+            return Ok(CommandEnd::Ended(ended));
         }
         if !foreground {
             // What it has started and left.
