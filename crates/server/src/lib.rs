@@ -15,6 +15,7 @@ mod failed_logins;
 mod fuzz;
 mod http;
 mod listener;
+mod local_limit;
 pub mod protocols;
 pub mod rules;
 mod server;

@@ -6,15 +6,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::broadcast;
-use tollgate::TokenBucket;
-use tollgate::store::{Charge, Key};
-use tollgate::{EmbeddedStore, Event, Observer};
-use tollgate::{Limit, Quota};
+use tollgate::{Event, Observer};
 
 use super::refusals::RefusalRecord;
+use crate::local_limit::LocalLimit;
 
 /// Event streams that may be open at a time.
 pub const MAX_SUBSCRIBERS: usize = 32;
@@ -39,8 +38,7 @@ pub struct EventMessage {
 pub struct Events {
     sender: broadcast::Sender<EventMessage>,
     subscribers: Arc<AtomicUsize>,
-    refusal_rate: EmbeddedStore,
-    limit: Option<Limit>,
+    refusal_rate: LocalLimit,
     /// The version of the rules that apply, for what does not say by which it was decided.
     rules_version: AtomicU64,
 }
@@ -55,12 +53,10 @@ pub struct Subscriber {
 
 impl Default for Events {
     fn default() -> Self {
-        let quota = Quota::new(REFUSALS, std::time::Duration::from_secs(1));
         Self {
             sender: broadcast::Sender::new(WAITING),
             subscribers: Arc::default(),
-            refusal_rate: EmbeddedStore::builder().max_keys(1).build(),
-            limit: quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok()),
+            refusal_rate: LocalLimit::new(1, REFUSALS, Duration::from_secs(1)),
             rules_version: AtomicU64::new(0),
         }
     }
@@ -93,9 +89,7 @@ impl Events {
     }
 
     fn has_room(&self) -> bool {
-        let (Some(limit), Ok(key)) = (&self.limit, Key::new("refusals")) else { return true };
-        Charge::take(key, limit, 1)
-            .is_ok_and(|charge| self.refusal_rate.charge_one(&charge).passes())
+        self.refusal_rate.take("refusals")
     }
 }
 
@@ -115,10 +109,7 @@ impl Observer for EventForwarder {
             Event::Banned { rule, domain, .. } => {
                 tracing::info!(rule = &**rule, domain = &**domain, "banned a client");
                 let version = self.0.rules_version.load(Ordering::Relaxed);
-                self.0.publish(
-                    "banned",
-                    || serde_json::json!({ "rule": &**rule, "domain": &**domain, "rules_version": version }),
-                );
+                self.0.publish("banned", || of_rule(rule, domain, version));
             }
             Event::ShadowRefused { ruling } => {
                 let by = ruling.refusing().and_then(|finding| {
@@ -126,11 +117,7 @@ impl Observer for EventForwarder {
                     own.or_else(|| finding.envoy.map(|rule| (rule.path(), rule.domain())))
                 });
                 if let Some((rule, domain)) = by.filter(|_| self.0.has_room()) {
-                    let version = ruling.version();
-                    self.0.publish(
-                        "shadow-refused",
-                        || serde_json::json!({ "rule": rule, "domain": domain, "rules_version": version }),
-                    );
+                    self.0.publish("shadow-refused", || of_rule(rule, domain, ruling.version()));
                 }
             }
             Event::RulesChanged { from, to } => {
@@ -147,4 +134,8 @@ impl Observer for EventForwarder {
     fn hears_requests(&self) -> bool {
         false
     }
+}
+
+fn of_rule(rule: &str, domain: &str, version: u64) -> serde_json::Value {
+    serde_json::json!({ "rule": rule, "domain": domain, "rules_version": version })
 }

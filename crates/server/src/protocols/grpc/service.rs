@@ -11,7 +11,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
 use super::account::InFlightCall;
-use super::own_rules::{self, CallMisuse, RuleAnswer};
+use super::own_rules::{self, RuleAnswer};
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -47,10 +47,8 @@ impl<S: Store + 'static> RateLimits<S> {
     /// A text above [`MAX_MESSAGE`] is not read.
     pub async fn answer_json(&self, text: &str) -> (u16, String) {
         if text.len() > MAX_MESSAGE {
-            return (
-                400,
-                format!("a request of {} bytes is longer than {MAX_MESSAGE}", text.len()),
-            );
+            let length = text.len();
+            return (400, format!("a request of {length} bytes is longer than {MAX_MESSAGE}"));
         }
         match json::read(text) {
             Ok(asked) => {
@@ -190,15 +188,15 @@ impl CallAnswer {
 pub(crate) enum CallFailure {
     /// As the library says.
     Call(CallError),
-    /// It says what a domain of our rules cannot hear.
-    CallMisuse(CallMisuse),
+    /// It uses a field that a domain of our rules does not support.
+    Misuse(&'static str),
 }
 
 impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(error) => error.fmt(f),
-            Self::CallMisuse(misuse) => misuse.fmt(f),
+            Self::Misuse(why) => f.write_str(why),
         }
     }
 }
@@ -260,7 +258,7 @@ fn status(error: &CallFailure) -> Status {
         // As the reference, whose errors have no code.
         CallFailure::Call(CallError::EmptyDomain | CallError::NoDescriptors) => Code::Unknown,
         CallFailure::Call(CallError::Unavailable(_)) => Code::Unavailable,
-        CallFailure::Call(_) | CallFailure::CallMisuse(_) => Code::InvalidArgument,
+        CallFailure::Call(_) | CallFailure::Misuse(_) => Code::InvalidArgument,
     };
     Status::new(code, error.to_string())
 }
