@@ -9,6 +9,7 @@ use tollgate::http::Trust;
 use tollgate::rules::{self, Format};
 
 use super::fuzz;
+use crate::http::checked_input::InputCheck as _;
 use crate::http::framing::Framing;
 use crate::protocols::grpc::json;
 use crate::protocols::http::{CheckRequest, read, whole_length};

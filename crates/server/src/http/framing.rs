@@ -13,6 +13,7 @@ use std::mem;
 use memchr::memchr;
 
 use super::MAX_HEAD;
+use super::checked_input::InputCheck;
 
 /// Follows what arrives on a connection.
 #[derive(Debug, Default)]
@@ -49,13 +50,18 @@ struct HeadFields {
     chunked: bool,
 }
 
-impl Framing {
+impl InputCheck for Framing {
+    // hyper refuses one byte or the next of these wherever they stand: a line feed alone ends a line of
+    // a head, and a zero byte may be in the extension of a chunk.
+    const BROKEN: &'static [u8] = b"\0\n\r\n\r\n";
+
     /// Follows these bytes.
     ///
     /// # Errors
     ///
-    /// When they can be read in two ways: with the place of the line that does it, or of what is here of it.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
+    /// When they can be read in two ways: with the place of the line that does it, or of its part that
+    /// is here.
+    fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
         let mut rest = bytes;
         while !rest.is_empty() && self.at != Position::TooLong {
             if let Position::Body(left) | Position::Chunk(left) = self.at {
@@ -83,7 +89,9 @@ impl Framing {
         }
         Ok(())
     }
+}
 
+impl Framing {
     fn skip<'b>(&mut self, left: u64, bytes: &'b [u8]) -> &'b [u8] {
         let here = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(left);
         self.at = match (self.at, left.saturating_sub(here)) {

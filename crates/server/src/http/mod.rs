@@ -5,6 +5,7 @@
 //! HTTP/1.1 only: what HTTP/2 floods are made of does not exist here.
 
 pub(crate) mod body;
+pub(crate) mod checked_input;
 pub(crate) mod deadline;
 pub(crate) mod framing;
 pub(crate) mod problem;
