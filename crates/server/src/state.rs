@@ -147,20 +147,8 @@ impl ServerState {
     /// A name for a request that brought none: sixteen digits that no other request of this fleet
     /// is likely to have.
     pub fn request_id(&self) -> String {
-        String::from_utf8_lossy(&self.request_digits()).into_owned()
-    }
-
-    /// The same as bytes.
-    pub(crate) fn request_digits(&self) -> [u8; 16] {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let mut bits = self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut id = [b'0'; 16];
-        for place in &mut id {
-            bits = bits.rotate_left(4);
-            let digit = u8::try_from(bits & 15).unwrap_or(0);
-            *place = digit.wrapping_add(if digit < 10 { b'0' } else { b'a' - 10 });
-        }
-        id
+        format!("{:016x}", self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     /// Counts and remembers what was decided about a request.

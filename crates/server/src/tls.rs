@@ -24,6 +24,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::rules::read_at_most;
 use crate::sync::lock;
 pub(crate) use tokio_rustls::server::TlsStream;
 
@@ -34,7 +35,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_secs(1);
 
 /// The longest file that is read: a chain has a few kilobytes.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 
 /// Application protocol that a listener agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,12 +224,8 @@ impl TlsFiles {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    use std::io::Read as _;
     let wrong = |error: io::Error| TlsError(format!("cannot read {}: {error}", path.display()));
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(wrong)?;
-    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(wrong)?;
-    Ok(bytes)
+    read_at_most(path, MAX_FILE).map_err(wrong)
 }
 
 impl PemBytes {

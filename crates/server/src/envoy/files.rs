@@ -1,11 +1,12 @@
 //! The files of envoyproxy/ratelimit that a server is told of: read whole, or not at all.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tollgate::rules::{self, MAX_TEXT};
+
+use crate::rules::read_at_most;
 
 /// One file.
 #[derive(Clone, Debug, Serialize, Deserialize, Hash)]
@@ -54,10 +55,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
 fn read_one(path: &Path, most: usize) -> Result<EnvoyFile, String> {
     let name = path.display().to_string();
     let wrong = |error: std::io::Error| format!("cannot read {name}: {error}");
-    let file = File::open(path).map_err(wrong)?;
-    let mut bytes = Vec::new();
-    let bound = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(bound).read_to_end(&mut bytes).map_err(wrong)?;
+    let bytes = read_at_most(path, most.saturating_add(1)).map_err(wrong)?;
     if bytes.len() > most {
         return Err(format!("{name}: the files together have more than {MAX_TEXT} bytes"));
     }

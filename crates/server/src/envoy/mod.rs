@@ -11,7 +11,6 @@ mod files;
 mod watch;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -20,7 +19,7 @@ use tollgate::Limiter;
 use tollgate::RuleSet;
 use tollgate::envoy::EnvoyRules;
 
-use crate::rules::{LastGood, RuleSource};
+use crate::rules::{LastGood, RuleSource, hash};
 use crate::settings::Settings;
 use crate::settings::envoy::EnvoyDomains;
 use crate::store::AnyStore;
@@ -30,7 +29,7 @@ use files::EnvoyFile;
 pub(crate) use watch::{follow, look};
 
 /// Source of Envoy's rules, and its state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EnvoyRuleSource {
     paths: Vec<PathBuf>,
     domains: EnvoyDomains,
@@ -64,11 +63,8 @@ impl EnvoyRuleSource {
             paths: settings.envoy.rules.clone(),
             domains: settings.envoy.domains,
             last_good: LastGood::new(dir, "envoy.last-good.json"),
-            state: Mutex::default(),
             missing: AtomicBool::new(!settings.envoy.rules.is_empty()),
-            applied: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            unknown_domain: AtomicU64::new(0),
+            ..Self::default()
         }
     }
 
@@ -210,10 +206,6 @@ pub(crate) fn check(paths: &[PathBuf]) -> Result<EnvoyRules, String> {
     let files = files::read(paths)?;
     let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
     EnvoyRules::load(1, texts).map_err(|problems| problems.to_string())
-}
-
-fn hash(what: &impl std::hash::Hash) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
 }
 
 /// Domains that Envoy's files define, with their places. Locked while rules of either kind are

@@ -4,7 +4,7 @@
 //! and in `/metrics`, as it shows only when it is needed otherwise.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -35,7 +35,8 @@ impl LastGood {
     /// Reads the saved rules, if any, and checks that the directory is writable.
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         let path = self.path.as_ref()?;
-        self.note(writable(path).map_err(|error| cannot_be_kept(path, &error)).err());
+        let wrong = |error| format!("cannot write {}: {error}", path.display());
+        self.note(writable(path).err().map(wrong));
         match read(path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -80,14 +81,7 @@ impl LastGood {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let most = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    File::open(path)?.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn cannot_be_kept(path: &Path, error: &io::Error) -> String {
-    format!("cannot write {}: {error}", path.display())
+    file::read_at_most(path, MAX_TEXT + 1)
 }
 
 /// Checks that a file can be created beside this one, as saving does.

@@ -38,6 +38,7 @@ use crate::settings::rules_from::RulesLayout;
 use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::sync::lock;
+pub(crate) use file::{hash, read_at_most};
 use hashes::Hashes;
 pub(crate) use last_good::LastGood;
 use stored::StoredSet;
@@ -46,7 +47,7 @@ pub use watch::follow;
 pub(crate) use watch::{follow_dirs, look, start};
 
 /// Source of the rules, and its state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RuleSource {
     authority: Authority,
     last_good: LastGood,
@@ -67,12 +68,13 @@ pub struct RuleSource {
     pub rejected: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Authority {
     File(PathBuf, Format),
     Stored(StoredSet),
     Hashes(Hashes),
     /// The admin API alone; nothing is kept but in `last_good`.
+    #[default]
     Memory,
 }
 
@@ -161,18 +163,7 @@ impl RuleSource {
         };
         let last_good = LastGood::new(settings.state_dir.as_ref(), "rules.last-good.yaml");
         let missing = !matches!(authority, Authority::Memory);
-        Ok(Self {
-            authority,
-            last_good,
-            seen: Mutex::default(),
-            trouble: Mutex::default(),
-            told: Mutex::default(),
-            anew: AtomicBool::new(false),
-            missing: AtomicBool::new(missing),
-            domain_ownership: Mutex::default(),
-            applied: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-        })
+        Ok(Self { authority, last_good, missing: AtomicBool::new(missing), ..Self::default() })
     }
 
     /// Source of the rules, for people.
@@ -241,15 +232,14 @@ impl RuleSource {
         let Authority::File(path, format) = &self.authority else { return Ok(None) };
         let mut seen = lock(&self.seen);
         let read = file::read(path);
+        // A file that is gone and one that was never there are told once.
         let hash = match &read {
-            Ok(text) => file::hash(text.as_bytes()),
-            // A file that is gone and one that was never there are told once.
-            Err(error) => file::hash(error.to_string().as_bytes()),
+            Ok(text) => hash(text),
+            Err(error) => hash(&error.to_string()),
         };
-        if *seen == Some(hash) {
+        if seen.replace(hash) == Some(hash) {
             return Ok(None);
         }
-        *seen = Some(hash);
         let name = path.display().to_string();
         let loaded = read.and_then(|text| {
             rules::load(&text, *format)
@@ -284,7 +274,7 @@ impl RuleSource {
         let text = error.to_string();
         // A message is not what the authority says, only what somebody said about it.
         if !matches!(error, RulesError::Message(_)) {
-            let hash = file::hash(text.as_bytes());
+            let hash = hash(&text);
             *lock(&self.trouble) = Some(text);
             let mut told = lock(&self.told);
             if told.replace(hash) == Some(hash) {
@@ -331,7 +321,7 @@ impl RuleSource {
         // Before anything is written; `apply` asks again, while nobody can swap.
         self.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         if let Authority::File(path, kept) = &self.authority {
-            let on_disk = file::read(path).ok().map(|text| file::hash(text.as_bytes()));
+            let on_disk = file::read(path).ok().map(|text| hash(&text));
             if on_disk.is_some() && on_disk != *seen {
                 // Somebody edited the file, and it was not looked at yet.
                 return Err(RulesError::Conflict { present });
@@ -342,7 +332,7 @@ impl RuleSource {
                 rules::write(set.declaration(), *kept)
             };
             file::replace(path, &text)?;
-            *seen = Some(file::hash(text.as_bytes()));
+            *seen = Some(hash(&text));
         }
         self.apply(limiter, set)
     }

@@ -124,10 +124,7 @@ fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
         Err(error) => {
             let version = server.limiter.rules().version();
             tracing::error!(%error, version, "rejected the rules; the previous ones still apply");
-            server.events.publish(
-                "rules-rejected",
-                || serde_json::json!({ "error": error.to_string(), "version": version }),
-            );
+            server.events.publish_rejected("rules-rejected", &error.to_string(), version);
         }
     }
 }

@@ -197,24 +197,13 @@ pub const MAX_RULES: usize = 1_000;
 type RuleName = (Arc<str>, Arc<str>);
 
 /// Counts by rule.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct RuleCounts {
     table: ArcSwap<RuleTallies>,
     /// The same for Envoy's rules, which have versions of their own.
     envoy: ArcSwap<RuleTallies>,
     named: Mutex<HashMap<RuleName, Arc<Tally>>>,
     others: Arc<Tally>,
-}
-
-impl Default for RuleCounts {
-    fn default() -> Self {
-        Self {
-            table: ArcSwap::from_pointee(RuleTallies::default()),
-            envoy: ArcSwap::from_pointee(RuleTallies::default()),
-            named: Mutex::default(),
-            others: Arc::default(),
-        }
-    }
 }
 
 /// The tallies of one version's rules, by their index.

@@ -81,6 +81,11 @@ impl Events {
         }
     }
 
+    /// Publishes that rules were rejected while `version` applies.
+    pub(crate) fn publish_rejected(&self, name: &'static str, error: &str, version: u64) {
+        self.publish(name, || serde_json::json!({ "error": error, "version": version }));
+    }
+
     /// Tells of a refusal, unless there are too many.
     pub fn publish_refusal(&self, refusal: &RefusalRecord) {
         if self.sender.receiver_count() > 0 && self.has_room() {

@@ -34,12 +34,13 @@ const PER_TICK: i64 = 100;
 pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
 
 /// Activity and memory of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ConnectionHealth {
     heard: AtomicU64,
     begun: AtomicU64,
     ended: AtomicU64,
-    spare: AtomicI64,
+    /// Frames that carried no request, less the allowances since.
+    spent: AtomicI64,
     held: AtomicUsize,
 }
 
@@ -64,31 +65,23 @@ pub(super) enum HealthAction {
     Cut,
 }
 
-impl Default for ConnectionHealth {
-    fn default() -> Self {
-        Self {
-            heard: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            spare: AtomicI64::new(SPARE),
-            held: AtomicUsize::new(0),
-        }
-    }
-}
-
 impl ConnectionHealth {
     /// A frame arrived that begins or carries a request.
     pub(super) fn useful(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
         // Only the connection's task counts frames, and ticks: nothing is lost in between.
-        let spare = self.spare.load(Ordering::Relaxed).saturating_add(PER_REQUEST);
-        self.spare.store(spare.min(SPARE), Ordering::Relaxed);
+        self.allow(PER_REQUEST);
     }
 
     /// A frame arrived that does not. Whether there were too many.
     pub(super) fn idle_talk(&self) -> bool {
         self.heard.fetch_add(1, Ordering::Relaxed);
-        self.spare.fetch_sub(1, Ordering::Relaxed) <= 0
+        self.spent.fetch_add(1, Ordering::Relaxed) >= SPARE
+    }
+
+    fn allow(&self, frames: i64) {
+        let spent = self.spent.load(Ordering::Relaxed).saturating_sub(frames);
+        self.spent.store(spent.max(0), Ordering::Relaxed);
     }
 
     /// A request whose answer must be taken.
@@ -115,8 +108,7 @@ impl ConnectionHealth {
 impl Watchdog {
     /// Looks once more, a tick after the last time.
     pub(super) fn look(&mut self, health: &ConnectionHealth) -> HealthAction {
-        let spare = health.spare.load(Ordering::Relaxed).saturating_add(PER_TICK);
-        health.spare.store(spare.min(SPARE), Ordering::Relaxed);
+        health.allow(PER_TICK);
         if health.heard.load(Ordering::Relaxed) == 0 {
             self.silent = self.silent.saturating_add(1);
             return if self.silent >= GREETING { HealthAction::Cut } else { HealthAction::Keep };

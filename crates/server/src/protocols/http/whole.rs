@@ -8,6 +8,7 @@
 //! Requests answered here must be a subset of those hyper accepts: heads are read by hyper's parser, after
 //! `framing.rs` has seen them.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io::{self, Write as _};
 use std::pin::Pin;
@@ -179,9 +180,8 @@ struct ResponseBuffer {
 
 impl ResponseBuffer {
     fn add(&mut self, server: &ServerState, request: &WholeRequest<'_>, admission: &Admission) {
-        let own = server.request_digits();
-        let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
-        tracing::debug!(request = id, method = %Method::POST, "HTTP request");
+        let id = request.id.map_or_else(|| server.request_id().into(), Cow::Borrowed);
+        tracing::debug!(request = &*id, method = %Method::POST, "HTTP request");
         self.body.clear();
         // Writing into memory does not fail.
         let _ = serde_json::to_writer(&mut self.body, &CheckAnswer::new(admission));

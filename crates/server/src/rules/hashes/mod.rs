@@ -15,7 +15,7 @@ use tollgate::redis::{Config, RedisValue};
 use tollgate::rules::Format;
 
 use self::rule::{Fields, unquoted};
-use self::table::{KnownHashes, Rows, ScanDepth, rule_set};
+use self::table::{KnownHashes, Rows, rule_set};
 use super::connection::RulesConnection;
 use super::edition::shown;
 use super::stored::{ReadMode, blocking};
@@ -79,8 +79,7 @@ impl Hashes {
         let HashesState { line, table, judged, heard } = &mut *state;
         let heard = std::mem::take(heard);
         let before = judged.take().filter(|_| how == ReadMode::Changes && !heard);
-        let reach = if how == ReadMode::Everything { ScanDepth::Whole } else { ScanDepth::Stretch };
-        let rows = table.read(line, &self.pattern, reach).await?;
+        let rows = table.read(line, &self.pattern, how).await?;
         *judged = Some(rows.clone());
         if before.as_ref() == Some(&rows) {
             return Ok(None);
@@ -178,21 +177,21 @@ impl Hashes {
         let least = applies.saturating_add(1).to_string();
         let args = [digest.as_bytes(), least.as_bytes()];
         match line.run(AGREE, &[self.agreed.as_bytes()], &args).await {
-            Ok(RedisValue::Text(text)) => {
-                String::from_utf8_lossy(&text).parse().map_err(|_| senseless())
-            }
+            Ok(RedisValue::Text(text)) => number(&text),
             Ok(_) => Err(senseless()),
             // A user who may only read: each server counts by the clock of Redis.
-            Err(_) => match super::connection::words(line.ask(&[b"TIME"]).await?).first() {
-                Some(Some(seconds)) => {
-                    let seconds: u64 =
-                        String::from_utf8_lossy(seconds).parse().map_err(|_| senseless())?;
-                    Ok(seconds.saturating_mul(1_000).max(applies.saturating_add(1)))
-                }
-                _ => Err(senseless()),
-            },
+            Err(_) => {
+                let words = super::connection::words(line.ask(&[b"TIME"]).await?);
+                let seconds =
+                    number(words.first().and_then(Option::as_ref).ok_or_else(senseless)?)?;
+                Ok(seconds.saturating_mul(1_000).max(applies.saturating_add(1)))
+            }
         }
     }
+}
+
+fn number(text: &[u8]) -> Result<u64, RulesError> {
+    String::from_utf8_lossy(text).parse().map_err(|_| senseless())
 }
 
 fn senseless() -> RulesError {
@@ -211,7 +210,7 @@ pub(crate) async fn import(
     version: u64,
 ) -> Result<String, RulesError> {
     let mut line = RulesConnection::new(config);
-    let rows = KnownHashes::default().read(&mut line, pattern, ScanDepth::Whole).await?;
+    let rows = KnownHashes::default().read(&mut line, pattern, ReadMode::Everything).await?;
     if rows.is_empty() {
         return Err(RulesError::Unreadable(format!("no key in Redis matches {pattern}")));
     }

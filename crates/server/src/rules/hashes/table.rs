@@ -16,6 +16,7 @@ use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
 use crate::rules::connection::{RulesConnection, words};
 use crate::rules::edition::shown;
+use crate::rules::stored::ReadMode;
 
 /// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
 const COUNT: &[u8] = b"512";
@@ -48,22 +49,15 @@ pub(crate) struct KnownHashes {
     swept: bool,
 }
 
-/// Extent of the scan for new keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScanDepth {
-    Stretch,
-    Whole,
-}
-
 impl KnownHashes {
     /// Reads what is there now, without what has vanished.
     pub(crate) async fn read(
         &mut self,
         line: &mut RulesConnection,
         pattern: &str,
-        reach: ScanDepth,
+        how: ReadMode,
     ) -> Result<Rows, RulesError> {
-        let looked = self.look(line, pattern, reach).await;
+        let looked = self.look(line, pattern, how).await;
         if matches!(looked, Err(RulesError::Unreachable(_))) {
             self.swept = false;
         }
@@ -74,9 +68,9 @@ impl KnownHashes {
         &mut self,
         line: &mut RulesConnection,
         pattern: &str,
-        reach: ScanDepth,
+        how: ReadMode,
     ) -> Result<Rows, RulesError> {
-        let whole = reach == ScanDepth::Whole || !self.swept;
+        let whole = how == ReadMode::Everything || !self.swept;
         if whole {
             self.cursor.clear();
         }
