@@ -13,7 +13,7 @@ use tollgate::locks::{LockHolder, LockKind};
 use tollgate::redis::RedisStore;
 
 use super::redis::{LockStore, chain, plain, whoami};
-use super::{Exit, Failure, say, wait};
+use super::{Exit, Failure, answer, say, wait};
 use crate::settings::value::{LogFormat, LogLevel};
 use crate::telemetry::log;
 
@@ -103,9 +103,7 @@ async fn list(
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     match shape {
-        ListFormat::Json => {
-            found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?
-        }
+        ListFormat::Json => found.iter().try_for_each(|it| say(&format!("{}\n", object(it))))?,
         ListFormat::Table => say(&table(&found))?,
     }
     if more {
@@ -122,8 +120,7 @@ async fn force(
     format: Option<LogFormat>,
 ) -> Result<Exit, Failure> {
     let Some(shown) = locks.inspect(name).await? else {
-        say(&format!("nobody holds {:?}\n", plain(name)))?;
-        return Ok(Exit::No);
+        return answer(Exit::No, &format!("nobody holds {:?}\n", plain(name)));
     };
     if !yes {
         if !confirmed(&shown)? {
@@ -131,13 +128,11 @@ async fn force(
         }
         let now = locks.inspect(name).await?;
         if now.map(|now| (now.owner, now.fence)) != Some((shown.owner.clone(), shown.fence)) {
-            say("somebody else holds it by now: it was left alone\n")?;
-            return Ok(Exit::No);
+            return answer(Exit::No, "somebody else holds it by now: it was left alone\n");
         }
     }
     let Some(holder) = locks.force_release(name, reason).await? else {
-        say(&format!("nobody holds {:?} any more\n", plain(name)))?;
-        return Ok(Exit::No);
+        return answer(Exit::No, &format!("nobody holds {:?} any more\n", plain(name)));
     };
     // The log is this one line: what the connection had to say is not what was asked.
     log::start(LogLevel::Info, format);
@@ -152,8 +147,7 @@ async fn force(
         reason,
         "a lock was taken from its holder"
     );
-    say(&format!("taken from {}\n", sentence(&holder)))?;
-    Ok(Exit::Yes)
+    answer(Exit::Yes, &format!("taken from {}\n", sentence(&holder)))
 }
 
 /// Asks at the terminal.

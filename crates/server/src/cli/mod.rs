@@ -186,15 +186,13 @@ fn check_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
 
 /// Together, as a domain may be in one of them only.
 fn check_envoy_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
-    let checked = crate::envoy::check(paths);
-    say(&match &checked {
+    match crate::envoy::check(paths) {
         Ok(set) => {
             let (rules, domains) = (set.rules().len(), set.domains().count());
-            format!("{rules} rules in {domains} domains\n")
+            answer(Exit::Yes, &format!("{rules} rules in {domains} domains\n"))
         }
-        Err(why) => format!("{why}\n"),
-    })?;
-    Ok(if checked.is_ok() { Exit::Yes } else { Exit::No })
+        Err(why) => answer(Exit::No, &format!("{why}\n")),
+    }
 }
 
 fn man() -> Result<Exit, Failure> {
@@ -213,6 +211,12 @@ fn say(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Prints to stdout, and ends with this status.
+fn answer(exit: Exit, text: &str) -> Result<Exit, Failure> {
+    say(text)?;
+    Ok(exit)
 }
 
 /// Runs a future to its end, on this thread.

@@ -47,14 +47,14 @@ impl LockStore {
     /// Connects, and says which rights are missing for locks of these names. A Redis that cannot be
     /// reached is no error yet: the first step on a lock is.
     pub(super) async fn open(&self, names: Option<&str>) -> Result<RedisStore, Failure> {
-        let url = secret("store", self.store.clone(), self.store_file.clone())?;
+        let url = secret("store", &self.store, &self.store_file)?;
         let url = url.filter(|url| url.expose() != "embedded").ok_or(
             "locks across processes need Redis, not the embedded store: set --store \
              redis://127.0.0.1:6379 or TOLLGATE_STORE",
         )?;
         let mut config = Config::new(url.expose())?;
-        let (said, file) = (self.store_password.clone(), self.store_password_file.clone());
-        if let Some(password) = secret("store-password", said, file)? {
+        let password = secret("store-password", &self.store_password, &self.store_password_file)?;
+        if let Some(password) = password {
             config = config.password(password.expose());
         }
         if let Some(DurationText(deadline)) = self.store_deadline {
@@ -86,18 +86,15 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// One error in words that fit a lock: a store speaks of charges, and a library of its types.
 fn words(error: &(dyn Error + 'static)) -> String {
-    match error.downcast_ref() {
-        Some(LockError::Foreign(name)) => {
-            let name = plain(name.as_str());
-            return format!(
-                "the key of {name:?} does not hold a lock of this kind: choose another name"
-            );
-        }
-        Some(LockError::TooDeep(name)) => {
-            let name = plain(name.as_str());
-            return format!("the owner has entered {name:?} 256 times: is each entry released?");
-        }
-        _ => {}
+    if let Some(LockError::Foreign(name)) = error.downcast_ref() {
+        let name = plain(name.as_str());
+        return format!(
+            "the key of {name:?} does not hold a lock of this kind: choose another name"
+        );
+    }
+    if let Some(LockError::TooDeep(name)) = error.downcast_ref() {
+        let name = plain(name.as_str());
+        return format!("the owner has entered {name:?} 256 times: is each entry released?");
     }
     match error.downcast_ref().map(StoreError::kind) {
         Some(StoreErrorKind::Timeout) => "no answer in time".to_owned(),

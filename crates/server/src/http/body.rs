@@ -30,7 +30,7 @@ pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> 
     if said > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large());
     }
-    let mut whole = pin!(WholeBody { body, most, held: Vec::new(), counted: 0, all: &ARRIVING });
+    let mut whole = pin!(WholeBody::new(body, most, &ARRIVING));
     // Most bodies come with their heads, and need no timer.
     let at_once = poll_fn(|context| Poll::Ready(whole.as_mut().poll(context))).await;
     let read = match at_once {
@@ -70,6 +70,10 @@ struct WholeBody<B> {
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> WholeBody<B> {
+    const fn new(body: B, most: usize, all: &'static AtomicUsize) -> Self {
+        Self { body, most, held: Vec::new(), counted: 0, all }
+    }
+
     /// Takes a part; with all of it, if there was but one.
     fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, BodyError> {
         if self.held.len().saturating_add(part.len()) > self.most {
@@ -176,14 +180,6 @@ mod tests {
 
     use super::*;
 
-    fn whole<B: HttpBody<Data = Bytes> + Unpin>(
-        body: B,
-        most: usize,
-        all: &'static AtomicUsize,
-    ) -> WholeBody<B> {
-        WholeBody { body, most, held: Vec::new(), counted: 0, all }
-    }
-
     /// A body in parts, each of which is the beginning of eight kilobytes.
     fn parts(lengths: &[usize]) -> impl HttpBody<Data = Bytes> + Unpin {
         let part = |length: &usize| Bytes::from(vec![7; 8 * 1024]).slice(..*length);
@@ -196,13 +192,13 @@ mod tests {
     async fn a_body_is_read_however_it_comes() {
         static ALL: AtomicUsize = AtomicUsize::new(0);
         for lengths in [&[][..], &[10], &[3, 7], &[1; 10]] {
-            let read = whole(parts(lengths), 10, &ALL).await.unwrap();
+            let read = WholeBody::new(parts(lengths), 10, &ALL).await.unwrap();
             assert_eq!(read, vec![7; lengths.iter().sum()], "{lengths:?}");
         }
-        assert_eq!(whole(parts(&[5, 6]), 10, &ALL).await, Err(BodyError::TooLong));
+        assert_eq!(WholeBody::new(parts(&[5, 6]), 10, &ALL).await, Err(BodyError::TooLong));
         let bytes = Bytes::from_static(b"all at once");
-        assert_eq!(whole(Full::new(bytes.clone()), 11, &ALL).await, Ok(bytes.clone()));
-        assert_eq!(whole(Full::new(bytes), 10, &ALL).await, Err(BodyError::TooLong));
+        assert_eq!(WholeBody::new(Full::new(bytes.clone()), 11, &ALL).await, Ok(bytes.clone()));
+        assert_eq!(WholeBody::new(Full::new(bytes), 10, &ALL).await, Err(BodyError::TooLong));
         assert_eq!(ALL.load(Ordering::Relaxed), 0);
     }
 
@@ -210,7 +206,7 @@ mod tests {
     #[test]
     fn bodies_that_arrive_slowly_hold_what_they_have_sent() {
         static ALL: AtomicUsize = AtomicUsize::new(0);
-        let mut slow = whole(parts(&[]), 64 * 1024, &ALL);
+        let mut slow = WholeBody::new(parts(&[]), 64 * 1024, &ALL);
         for _ in 0..20_000 {
             assert_eq!(slow.take(Bytes::from(vec![7; 8 * 1024]).slice(..1)), Ok(None));
         }
@@ -225,10 +221,10 @@ mod tests {
     async fn bodies_share_what_memory_there_is() {
         static ALL: AtomicUsize = AtomicUsize::new(MAX_ARRIVING - 8);
 
-        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await.map(|it| it.len()), Ok(16));
+        assert_eq!(WholeBody::new(parts(&[8, 8]), 64, &ALL).await.map(|it| it.len()), Ok(16));
         ALL.fetch_add(9, Ordering::Relaxed);
-        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await, Err(BodyError::Full));
-        let at_once = whole(Full::new(Bytes::from_static(b"{}")), 64, &ALL).await;
+        assert_eq!(WholeBody::new(parts(&[8, 8]), 64, &ALL).await, Err(BodyError::Full));
+        let at_once = WholeBody::new(Full::new(Bytes::from_static(b"{}")), 64, &ALL).await;
         assert!(at_once.is_ok(), "it holds nothing up");
         assert_eq!(ALL.load(Ordering::Relaxed), MAX_ARRIVING + 1, "what was held is given back");
     }

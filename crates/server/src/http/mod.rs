@@ -148,17 +148,16 @@ impl<H: Handler> ServeConnection for Http1<H> {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self(handler) = self;
-        let (server, peer, local) =
-            (Arc::clone(&connection.server), connection.peer, connection.local);
+        let connection = Arc::new(connection);
+        let server = &connection.server;
         let phase = Arc::new(ConnectionPhase::default());
         let mut stream = DeadlineStream::new(stream, Arc::clone(&phase));
-        let mut stop = StopSignal::new(Arc::clone(&server), connection.stop.clone());
-        let mut plain =
-            RawConnection { server: &server, stream: &mut stream, phase: &phase, stop: &mut stop };
-        let served = match handler.without_hyper(&mut plain).await {
+        let mut stop = StopSignal::new(Arc::clone(server), connection.stop.clone());
+        let mut raw = RawConnection { server, stream: &mut stream, phase: &phase, stop: &mut stop };
+        let served = match handler.without_hyper(&mut raw).await {
             Ok(Handover::Hyper(bytes)) => {
                 stream.unread(bytes);
-                let by = HttpConnection { server, peer, local, handler };
+                let by = HttpConnection { connection: Arc::clone(&connection), handler };
                 by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
             }
             Ok(Handover::End) => true,
@@ -172,9 +171,7 @@ impl<H: Handler> ServeConnection for Http1<H> {
 
 /// One connection and its handler.
 struct HttpConnection<H> {
-    server: Arc<ServerState>,
-    peer: SocketAddr,
-    local: bool,
+    connection: Arc<ConnectionContext>,
     handler: H,
 }
 
@@ -193,7 +190,7 @@ impl<H: Handler> HttpConnection<H> {
             phase.serving();
             let (id, answer) = self.begin(request);
             // Who keeps its connection would find it closed a moment later, with a request in flight.
-            let (phase, last) = (Arc::clone(&phase), self.server.is_draining());
+            let (phase, last) = (Arc::clone(&phase), self.connection.server.is_draining());
             async move {
                 let mut response = match answer {
                     Ok(answer) => answer.await,
@@ -240,14 +237,15 @@ impl<H: Handler> HttpConnection<H> {
         request: Request<Incoming>,
     ) -> (Option<HeaderValue>, Result<impl Future<Output = Response<Body>> + Send + use<H>, Problem>)
     {
-        let id = said_id(request.headers()).unwrap_or_else(|| self.server.request_id());
+        let ConnectionContext { server, peer, local, .. } = &*self.connection;
+        let id = said_id(request.headers()).unwrap_or_else(|| server.request_id());
         let value = HeaderValue::from_str(&id).ok();
         if let Some(problem) = refused(&request) {
             return (value, Err(problem));
         }
         tracing::debug!(request = id, method = %request.method(), "HTTP request");
-        let call = HttpCall { request, peer: self.peer, local: self.local, id };
-        (value, Ok(self.handler.answer(Arc::clone(&self.server), call)))
+        let call = HttpCall { request, peer: *peer, local: *local, id };
+        (value, Ok(self.handler.answer(Arc::clone(server), call)))
     }
 }
 

@@ -142,7 +142,7 @@ impl StoredSet {
         by: &str,
     ) -> Result<RulesChange, RulesError> {
         let (set, text) =
-            checked(text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
+            checked(server, text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
         // Before anything is written; whoever applies it asks again.
         server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
@@ -201,17 +201,18 @@ impl StoredSet {
 }
 
 /// Checks rules whole, off the threads that serve.
-async fn checked(text: String, format: Format) -> Result<(RuleSet, String), RulesError> {
-    if text.len() > MAX_STORED {
-        let length = text.len();
-        return Err(RulesError::Unwritable(format!(
-            "rules of {length} bytes are too long for Redis: {MAX_STORED} at most"
-        )));
+async fn checked(
+    server: &Arc<ServerState>,
+    text: String,
+    format: Format,
+) -> Result<(RuleSet, String), RulesError> {
+    let length = text.len();
+    if length > MAX_STORED {
+        let why = format!("rules of {length} bytes are too long for Redis: {MAX_STORED} at most");
+        return Err(RulesError::Unwritable(why));
     }
-    let checked = tokio::task::spawn_blocking(move || {
-        rules::load(&text, format).map(|set| (set, text)).map_err(RulesError::Invalid)
-    });
-    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("cannot read the rules".into())))
+    let load = move || rules::load(&text, format).map(|set| (set, text));
+    blocking(server, |_| load().map_err(RulesError::Invalid)).await
 }
 
 async fn take(

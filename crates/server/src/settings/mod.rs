@@ -200,7 +200,7 @@ impl Options {
     pub fn resolve(mut self) -> Result<Settings, SettingsError> {
         let defaults = Settings::default();
         let envoy = EnvoySettings::take(&mut self);
-        let rules_from = secret("rules-from", self.rules_from.take(), self.rules_from_file.take())?;
+        let rules_from = secret("rules-from", &self.rules_from, &self.rules_from_file)?;
         let rules_from = rules_from.map(|from| RulesFrom::new(&from, &mut self)).transpose()?;
         let listen = PerListener::new(|listener| {
             listener.setting(&self).unwrap_or(defaults.listen[listener])
@@ -210,17 +210,17 @@ impl Options {
         let trust = Trust::proxies(self.trust.unwrap_or_default())
             .map_err(|error| SettingsError(format!("--trust: {error}")))?;
         let settings = Settings {
-            store: secret("store", self.store, self.store_file)?.unwrap_or(defaults.store),
+            store: secret("store", &self.store, &self.store_file)?.unwrap_or(defaults.store),
             store_password: secret(
                 "store-password",
-                self.store_password,
-                self.store_password_file,
+                &self.store_password,
+                &self.store_password_file,
             )?,
             store_deadline: lasting(self.store_deadline, defaults.store_deadline),
             max_keys: self.max_keys.unwrap_or(defaults.max_keys),
             fleet: self.fleet.unwrap_or(defaults.fleet),
             nodes: self.nodes.unwrap_or(defaults.nodes),
-            secret: secret("secret", self.secret, self.secret_file)?
+            secret: secret("secret", &self.secret, &self.secret_file)?
                 .map(|text| fleet_secret(&text))
                 .transpose()?,
             rules: self.rules,
@@ -233,8 +233,8 @@ impl Options {
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
             tls: tls(self.tls_cert, self.tls_key)?,
             max_connections: self.max_connections.unwrap_or(defaults.max_connections),
-            api_token: secret("api-token", self.api_token, self.api_token_file)?,
-            admin_token: secret("admin-token", self.admin_token, self.admin_token_file)?,
+            api_token: secret("api-token", &self.api_token, &self.api_token_file)?,
+            admin_token: secret("admin-token", &self.admin_token, &self.admin_token_file)?,
             trust,
             auth_domain: self.auth_domain,
             auth_attributes: self.auth_attribute.unwrap_or_default(),
@@ -420,22 +420,18 @@ fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<TlsFiles>, 
 /// Reads a secret from its setting or its file. Setting both is an error.
 pub(crate) fn secret(
     name: &str,
-    said: Option<Secret>,
-    file: Option<PathBuf>,
+    said: &Option<Secret>,
+    file: &Option<PathBuf>,
 ) -> Result<Option<Secret>, SettingsError> {
-    let path = match (said, file) {
-        (said, None) => return Ok(said),
-        (None, Some(path)) => path,
-        (Some(_), Some(_)) => {
-            return Err(SettingsError(format!(
-                "--{name} and --{name}-file are both set: set only one of them"
-            )));
-        }
-    };
+    let Some(path) = file else { return Ok(said.clone()) };
+    if said.is_some() {
+        let why = format!("--{name} and --{name}-file are both set: set only one of them");
+        return Err(SettingsError(why));
+    }
     let wrong = |why: &dyn fmt::Display| {
         SettingsError(format!("cannot use --{name}-file {}: {why}", path.display()))
     };
-    let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     text.parse().map(Some).map_err(|error| wrong(&error))
 }
 

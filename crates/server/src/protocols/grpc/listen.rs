@@ -52,7 +52,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Interval and time limit of pings to a silent client.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// GrpcSettings, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
+/// `SETTINGS`, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
 const TOO_MANY: [u8; 26] =
     [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
 
@@ -130,9 +130,8 @@ impl ServeConnection for Services {
         let health = Arc::new(ConnectionHealth::default());
         let io = TokioIo::new(MeteredStream::new(stream, Arc::clone(&health)));
         let at = Arc::clone(&health);
-        let (server, peer, local) =
-            (Arc::clone(&connection.server), connection.peer, connection.local);
-        let dispatch = Dispatch { services: self, server, peer, local };
+        let connection = Arc::new(connection);
+        let dispatch = Dispatch { services: self, connection: Arc::clone(&connection) };
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             // In a box: hyper and tokio move what they are given several times before it has its place.
             let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));

@@ -14,16 +14,10 @@ use super::settings::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 /// The limit that comes with a descriptor.
 pub(super) fn limit(limit: &RateLimitOverride) -> Override {
-    let unit = match RateLimitUnit::try_from(limit.unit).unwrap_or_default() {
-        RateLimitUnit::Unknown => None,
-        RateLimitUnit::Second => Some(Unit::Second),
-        RateLimitUnit::Minute => Some(Unit::Minute),
-        RateLimitUnit::Hour => Some(Unit::Hour),
-        RateLimitUnit::Day => Some(Unit::Day),
-        RateLimitUnit::Month => Some(Unit::Month),
-        RateLimitUnit::Year => Some(Unit::Year),
-    };
-    Override { requests_per_unit: limit.requests_per_unit, unit }
+    // Units have the same names in requests and in answers.
+    let name = RateLimitUnit::try_from(limit.unit).unwrap_or_default().as_str_name();
+    let known = Unit::ALL.into_iter().find(|it| unit(*it).as_str_name() == name);
+    Override { requests_per_unit: limit.requests_per_unit, unit: known }
 }
 
 /// The message of an answer.

@@ -66,14 +66,6 @@ pub(super) struct Connection {
     unsent: Vec<u8>,
 }
 
-/// Next step after a batch.
-enum AfterBatch {
-    /// Output has to be sent before anything else.
-    Flush,
-    /// Nothing comes any more; what is unsent is sent first.
-    Close,
-}
-
 impl Connection {
     pub(super) const fn new(
         stream: TcpStream,
@@ -94,18 +86,19 @@ impl Connection {
             self.entry.set(Activity::Writing);
             self.stream.write_all(&self.unsent).await?;
             self.unsent = Vec::new();
-            if let AfterBatch::Close = step {
+            if let BatchEnd::Close = step {
                 return self.stream.shutdown().await;
             }
         }
     }
 
-    /// Reads and answers for as long as there is input and the client takes the output.
+    /// Reads and answers for as long as there is input and the client takes the output. What is unsent
+    /// then is sent before anything else.
     fn poll_batches(
         &mut self,
         context: &mut Context<'_>,
         buffers: &mut ThreadBuffers,
-    ) -> Poll<std::io::Result<AfterBatch>> {
+    ) -> Poll<std::io::Result<BatchEnd>> {
         loop {
             let ThreadBuffers { input, output, args, scratch } = buffers;
             let kept = self.rest.len();
@@ -122,7 +115,7 @@ impl Connection {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
-                        return Poll::Ready(Ok(AfterBatch::Close));
+                        return Poll::Ready(Ok(BatchEnd::Close));
                     }
                     Poll::Ready(Ok(())) => length = length.saturating_add(buffer.filled().len()),
                 }
@@ -146,14 +139,9 @@ impl Connection {
             if sent < output.len() {
                 self.unsent = output.get(sent..).unwrap_or_default().to_vec();
             }
-            match (end, self.unsent.is_empty()) {
-                (BatchEnd::Close, _) => return Poll::Ready(Ok(AfterBatch::Close)),
-                (_, false) => {
-                    self.more = matches!(end, BatchEnd::OutputFull);
-                    return Poll::Ready(Ok(AfterBatch::Flush));
-                }
-                (BatchEnd::OutputFull, true) => self.more = true,
-                (BatchEnd::InputDone, true) => self.more = false,
+            self.more = matches!(end, BatchEnd::OutputFull);
+            if matches!(end, BatchEnd::Close) || !self.unsent.is_empty() {
+                return Poll::Ready(Ok(end));
             }
         }
     }

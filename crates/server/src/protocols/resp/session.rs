@@ -85,17 +85,23 @@ impl Session {
     #[inline]
     pub(super) fn answer(
         &mut self,
-        (input, args): CommandWords<'_>,
+        words: CommandWords<'_>,
         server: &Arc<ServerState>,
         scratch: &mut ThreadScratch,
         out: &mut Vec<u8>,
     ) -> AfterCommand {
-        let word = |at: usize| args.get(at).and_then(|range| input.get(range.clone()));
-        let Some(command) = word(0) else { return AfterCommand::Answered };
-        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
-            return throttle(input, args, server, scratch, out);
+        if words.1.is_empty() {
+            return AfterCommand::Answered;
         }
-        self.other(command, (input, args), server, out)
+        let command = nth(words, 0);
+        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
+            return throttle(words, server, scratch, out).unwrap_or_else(|wrong| {
+                server.counts.add(Protocol::Throttle, Outcome::Error, 1);
+                reply::error(&wrong, out);
+                AfterCommand::Answered
+            });
+        }
+        self.other(command, words, server, out)
     }
 
     #[inline(never)]
@@ -282,52 +288,37 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 /// `CL.THROTTLE`, on the thread that read it if the store is here.
 #[inline]
 fn throttle(
-    input: &[u8],
-    args: &[Range<usize>],
-    server: &Arc<ServerState>,
+    words: CommandWords<'_>,
+    server: &ServerState,
     scratch: &mut ThreadScratch,
     out: &mut Vec<u8>,
-) -> AfterCommand {
-    let key = args.get(1).and_then(|range| input.get(range.clone())).unwrap_or_default();
-    let numbers = args.get(2..).unwrap_or_default();
-    let texts = numbers.iter().map(|range| input.get(range.clone()).unwrap_or_default());
+) -> Result<AfterCommand, String> {
+    let key = nth(words, 1);
+    let numbers = (2..words.1.len()).map(|at| nth(words, at));
     let ThreadScratch { limits, key: buffer, allowed, refused, shown } = scratch;
-    let throttle = match Throttle::read(texts, limits) {
-        Ok(throttle) => throttle,
-        Err(wrong) => {
-            server.counts.add(Protocol::Throttle, Outcome::Error, 1);
-            reply::error(&wrong, out);
-            return AfterCommand::Answered;
-        }
-    };
-    if let Err(error) = throttle_key(key, buffer) {
-        server.counts.add(Protocol::Throttle, Outcome::Error, 1);
-        reply::error(&format!("ERR {error}"), out);
-        return AfterCommand::Answered;
-    }
+    let throttle = Throttle::read(numbers, limits)?;
+    throttle_key(key, buffer).map_err(|error| format!("ERR {error}"))?;
     let AnyStore::Embedded(store) = server.limiter.store() else {
-        return AfterCommand::Ask(ask::StoreCommand::Throttle {
+        return Ok(AfterCommand::Ask(ask::StoreCommand::Throttle {
             key: key.into(),
             limit: Box::new(*throttle.limit),
             quantity: throttle.quantity,
-        });
+        }));
     };
     let charge = Key::new(buffer.as_slice())
         .ok()
         .and_then(|key| Charge::take(key, throttle.limit, throttle.quantity).ok());
     // The key was found good, and a bucket can be taken from.
-    let Some(charge) = charge else { return AfterCommand::Answered };
+    let Some(charge) = charge else { return Ok(AfterCommand::Answered) };
     let decision = store.charge_one(&charge);
     throttle.answer(&decision, out);
     if decision.passes() {
         *allowed = allowed.wrapping_add(1);
     } else {
         *refused = refused.wrapping_add(1);
-        if shown.is_none() {
-            *shown = Some(Box::new(refusal(key, &decision)));
-        }
+        shown.get_or_insert_with(|| Box::new(refusal(key, &decision)));
     }
-    AfterCommand::Answered
+    Ok(AfterCommand::Answered)
 }
 
 /// Record of a refused `CL.THROTTLE`; its time is read from the store when the batch ends.

@@ -197,10 +197,6 @@ impl<'de> Visitor<'de> for Reader {
         Ok(Tree::Text(text.to_owned()))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Tree, E> {
-        Ok(Tree::Text(text))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
