@@ -1,8 +1,8 @@
-//! Wrong tokens: counted for each listener, and told in the log, within bounds.
+//! Wrong tokens: counted for each listener, and logged within bounds.
 //!
-//! At the admin listener an address that says too many waits. At the others nobody does: clients behind
-//! one proxy have one address, and an old token of one of them must not shut out the others. So the two
-//! are counted apart, too, or whoever floods another could keep an admin out.
+//! At the admin listener an address with too many wrong tokens has to wait. At the other listeners it does
+//! not: clients behind one proxy share an address, and an old token of one client must not lock out the
+//! others. The two counts are separate, so that a flood at another listener cannot lock out an admin.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};

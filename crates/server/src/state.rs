@@ -139,7 +139,8 @@ impl ServerState {
         self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
     }
 
-    /// The same for a call about this domain, which may be one of those rules of ours that there never were.
+    /// Tells whether a call about this domain is refused because our own rules were never loaded: they may
+    /// define the domain.
     pub(crate) fn refuses_envoy_in(&self, domain: &str) -> bool {
         self.refuses_all() && !self.limiter.envoy_rules().has_domain(domain)
     }
@@ -151,7 +152,7 @@ impl ServerState {
         format!("{:016x}", self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// Counts and remembers what was decided about a request.
+    /// Counts the decision about a request, and records a refusal.
     pub fn record(&self, protocol: Protocol, ask: &Ask<'_>, admission: &Admission) {
         let ruling = admission.ruling();
         self.counts.judged(protocol, ruling, Outcome::of(admission), || self.limiter.rules());
@@ -161,10 +162,10 @@ impl ServerState {
         }
     }
 
-    /// Remembers a refusal that stands for `weight` of them, and tells whoever listens.
+    /// Records a refusal that stands for `weight` of them, and publishes it.
     pub(crate) fn remember(&self, mut refusal: RefusalRecord, weight: u64) {
         if refusal.at_us == 0 {
-            // Whoever is blocked, or was refused a moment ago, is refused without asking the store.
+            // Blocks and repeated refusals do not ask the store.
             refusal.at_us = self.limiter.store().now().as_micros();
         }
         self.events.publish_refusal(&refusal);

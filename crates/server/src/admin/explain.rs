@@ -1,4 +1,4 @@
-//! Explain: what every rule says about a request, without charging it.
+//! Explain: the effect of every rule on a request, without charging it.
 //!
 //! The request is described as at the HTTP listener, by attributes, or as Envoy does, by descriptors.
 

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `GET /v1/rules` | the rules that apply; `?format=yaml`, `json` or `toml` |
 //! | `PUT /v1/rules` | other rules, if `If-Match` is the version that applies |
-//! | `POST /v1/rules/check` | says what is wrong with rules |
-//! | `POST /v1/explain` | every rule's say about a request, without charging |
-//! | `GET /v1/refusals`, `/v1/refusals/top` | who was refused, and who most |
-//! | `GET /v1/events` | what happens, as server-sent events |
+//! | `POST /v1/rules/check` | checks rules without applying them |
+//! | `POST /v1/explain` | the effect of every rule on a request, without charging |
+//! | `GET /v1/refusals`, `/v1/refusals/top` | recent refusals, and the keys refused most |
+//! | `GET /v1/events` | server-sent events |
 //! | `GET /v1/status`, `/metrics`, `/healthz`, `/readyz` | |
 //! | `GET`, `PUT /v1/log-level` | |
 //!
-//! `guard` says who may ask. A console would be served here too, from a directory of its own.
+//! `guard` is the access control.
 
 mod events;
 mod explain;
@@ -43,7 +43,7 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
 /// Handler of this listener.
 #[derive(Clone)]
 struct AdminApi {
-    /// Ends what is streamed.
+    /// Ends the event streams.
     ending: watch::Receiver<bool>,
 }
 

@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 32 * 1024 * 1024;
 /// Time limit to connect, and for an answer to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server and what it is told by way of introduction.
+/// A server, and the token for it.
 pub(super) struct Client {
     base: Uri,
     token: Option<Secret>,
@@ -53,7 +53,7 @@ impl ServerReply {
 }
 
 impl Client {
-    /// Asks the server at a URL, over TLS if it says so; `ca_file` is whom to believe then.
+    /// A client of the server at a URL; `ca_file` has the trusted authorities for `https`.
     pub(super) fn new(
         url: &str,
         token: Option<Secret>,
@@ -95,7 +95,7 @@ impl Client {
         speak(shaken.map_err(|error| format!("cannot trust {}: {error}", self.base))?).await
     }
 
-    /// Waits for a step of the server's for as long as it may take.
+    /// Waits for one step of a request, up to [`PATIENCE`].
     async fn in_time<T>(&self, step: impl Future<Output = T>) -> Result<T, Failure> {
         let done = tokio::time::timeout(PATIENCE, step).await;
         done.map_err(|_| format!("{} does not answer", self.base).into())

@@ -6,8 +6,7 @@
 /// ends only.
 const MAX_LINES: usize = 4_000;
 
-/// Lines that are only in `old` after `-`, only in `new` after `+`, with what is equal around them
-/// left out; empty if nothing differs.
+/// Lines that are only in `old` after `-`, and only in `new` after `+`; empty if nothing differs.
 pub(super) fn diff(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! `tollgate locks`: who holds what, and taking a lock from whoever holds it.
+//! `tollgate locks`: lists holders, and releases locks by force.
 
 #![expect(clippy::arithmetic_side_effects, reason = "places in two texts in memory")]
 
@@ -134,7 +134,7 @@ async fn force(
     let Some(holder) = locks.force_release(name, reason).await? else {
         return answer(Exit::No, &format!("nobody holds {:?} any more\n", plain(name)));
     };
-    // The log is this one line: what the connection had to say is not what was asked.
+    // Only now, so that the log is this one line, without messages of the connection.
     log::start(LogLevel::Info, format);
     tracing::warn!(
         audit = true,

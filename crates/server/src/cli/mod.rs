@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! `serve` is the server; everything else asks a running one, or needs none. Exit status: 0 for yes,
-//! 1 for no (refused, wrong, different), 2 if it could not be found out. `lock` has that of the command
-//! it runs, and its own ones.
+//! `serve` is the server; the other commands ask a running one, or need none. Exit status: 0 for yes,
+//! 1 for no (refused, invalid, different), 2 on errors. `lock` exits with the status of its command, or
+//! with one of its own.
 
 mod check;
 mod client;
@@ -157,9 +157,9 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Says what went wrong.
+/// Reports an error.
 fn complain(text: &str) {
-    // Without a stderr there is nobody to tell.
+    // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "tollgate: {text}");
 }
 

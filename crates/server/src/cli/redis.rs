@@ -44,8 +44,8 @@ pub(super) struct LockStore {
 }
 
 impl LockStore {
-    /// Connects, and says which rights are missing for locks of these names. A Redis that cannot be
-    /// reached is no error yet: the first step on a lock is.
+    /// Connects, and reports missing rights for locks of these names. A Redis that cannot be reached is an
+    /// error only at the first operation on a lock.
     pub(super) async fn open(&self, names: Option<&str>) -> Result<RedisStore, Failure> {
         let url = secret("store", &self.store, &self.store_file)?;
         let url = url.filter(|url| url.expose() != "embedded").ok_or(
@@ -72,7 +72,7 @@ impl LockStore {
     }
 }
 
-/// An error of locks and what led to it, in one line.
+/// An error of locks and its causes, in one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = words(error);
     let mut source = error.source();
@@ -113,7 +113,7 @@ pub(super) fn whoami() -> String {
     plain(&format!("{name}(uid {uid}) at {host}, pid {}", std::process::id()))
 }
 
-/// A text from elsewhere, without what a terminal would take for an order.
+/// A foreign text without control characters.
 pub(super) fn plain(text: &str) -> String {
     let escape = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{206f}' | '\u{feff}');
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {

@@ -1,4 +1,4 @@
-//! The files of envoyproxy/ratelimit that a server is told of: read whole, or not at all.
+//! The configured files of envoyproxy/ratelimit: read whole, or not at all.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<EnvoyFile>, String> {
     Ok(files)
 }
 
-/// The files of a directory, without those that are hidden: a ConfigMap has some.
+/// The YAML files of a directory, without hidden ones, as a ConfigMap has.
 fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let wrong = |error: std::io::Error| format!("cannot read {}: {error}", dir.display());
     let mut found = Vec::new();
@@ -45,7 +45,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
         }
     }
     if found.is_empty() {
-        // As a directory whose volume is not there looks. Rules do not go away by that.
+        // A directory whose volume is not mounted looks like this, and must not remove all rules.
         return Err(format!("{} has no .yaml file", dir.display()));
     }
     found.sort();
@@ -64,7 +64,7 @@ fn read_one(path: &Path, most: usize) -> Result<EnvoyFile, String> {
     Ok(EnvoyFile { text: text.to_owned(), name })
 }
 
-/// Place of a domain in a text, as well as a search of its lines can tell.
+/// Place of a domain in a text, by a search of its lines.
 pub(crate) fn place(name: &str, text: &str, domain: &str) -> String {
     let says = |line: &str| line.contains("domain") && line.contains(domain);
     match text.lines().position(says) {

@@ -1,6 +1,6 @@
-//! Whatever bytes come in, the parsers say what is wrong and go on (E50).
+//! Parsers return an error for any bytes, and never panic (E50).
 //!
-//! Inputs are valid texts that were edited: bytes say which text, and then where it is cut, repeated,
+//! Inputs are valid texts that were edited: bytes choose the text, and then where it is cut, repeated,
 //! overwritten, or given words of its grammar. So most of them get past the first check of a parser.
 //! `make test` makes some ten thousand of each; `make soak` (`TOLLGATE_SOAK`) a hundred times that, over
 //! ten million in all. Under `cargo bolero` a fuzzer that sees coverage chooses the bytes.

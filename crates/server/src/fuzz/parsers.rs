@@ -1,4 +1,4 @@
-//! One test a parser: it is total, and what it says of an input holds.
+//! One test for each parser: it is total, and its results are right.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,7 +153,7 @@ fn rule_files() {
     });
 }
 
-/// E40: whatever stands before what trusted proxies say changes nothing.
+/// E40: text in front of what trusted proxies append changes nothing.
 #[test]
 fn forwarded_headers() {
     let texts: [&[u8]; 3] = [

@@ -1,4 +1,4 @@
-//! Bodies: those that are read, bounded in size and time, and those that are sent.
+//! Bodies of requests, which are bounded in size and time, and bodies of responses.
 
 use std::future::poll_fn;
 use std::mem;
@@ -58,8 +58,8 @@ enum BodyError {
     Broken,
 }
 
-/// A body that arrives. Its parts are copied together: each of them keeps some kilobytes of hyper's, however
-/// short it is.
+/// A body that arrives. Its parts are copied together, because each of them keeps some kilobytes of hyper's
+/// buffer, however short it is.
 struct WholeBody<B> {
     body: B,
     most: usize,
@@ -74,7 +74,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin> WholeBody<B> {
         Self { body, most, held: Vec::new(), counted: 0, all }
     }
 
-    /// Takes a part; with all of it, if there was but one.
+    /// Takes a part, and returns it if it is the whole body.
     fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, BodyError> {
         if self.held.len().saturating_add(part.len()) > self.most {
             return Err(BodyError::TooLong);
@@ -103,7 +103,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin> Future for WholeBody<B> {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(BodyError::Broken)),
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
-            // What is behind the last part says nothing that anybody asks for.
+            // Trailers are ignored.
             let Ok(part) = frame.into_data() else { continue };
             match self.take(part) {
                 Ok(None) => {}

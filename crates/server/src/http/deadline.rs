@@ -1,12 +1,12 @@
-//! A connection that does not wait for ever.
+//! A connection with deadlines.
 //!
 //! The deadline depends on the phase of the connection: between requests it may be idle for a
 //! minute; a head must arrive within ten seconds of its first byte; a response must be taken within
-//! thirty. Bodies are the business of whoever reads them. One timer does for all of it, and is moved
+//! thirty. The code that reads a body has a deadline for it. One timer serves all of these, and is moved
 //! only when it would fire too early or too late.
 //!
-//! Nor does it hand on a request that can be read in two ways (`framing.rs`): what follows is replaced by
-//! something that is no request, so that it is hyper that says 400 and closes, after what came before.
+//! A request that can be read in two ways (`framing.rs`) does not get through: bytes that are no request
+//! replace it, so that hyper answers 400 and closes, after the answers to earlier requests.
 
 use std::io;
 use std::pin::Pin;
@@ -40,12 +40,12 @@ const SERVING: u8 = 2;
 const TIMED_OUT: u8 = 3;
 
 impl ConnectionPhase {
-    /// A request has begun to be served.
+    /// Notes that a request is being served.
     pub(crate) fn serving(&self) {
         self.0.store(SERVING, Ordering::Relaxed);
     }
 
-    /// It was answered.
+    /// Notes that the request was answered.
     pub(crate) fn idle(&self) {
         self.0.store(AT_REST, Ordering::Relaxed);
     }
@@ -87,7 +87,7 @@ impl<S> DeadlineStream<S> {
         }
     }
 
-    /// Has these bytes read again, before any others.
+    /// Puts these bytes in front of the input.
     pub(crate) fn unread(&mut self, bytes: Vec<u8>) {
         self.ahead = bytes;
     }
@@ -108,8 +108,8 @@ impl<S> DeadlineStream<S> {
         false
     }
 
-    /// Begins to be idle. hyper need not read before there is something to be read, if it tried while the
-    /// request was served: then nothing but this has it look at the time.
+    /// Begins to be idle. If hyper tried to read while the request was served, it does not read again
+    /// before there is input: then only this timer wakes the task.
     fn rest(&mut self, context: &mut Context<'_>) {
         let due = after(IDLE);
         self.reading = Some((AT_REST, due));
@@ -182,8 +182,8 @@ impl<S> DeadlineStream<S> {
         self.taken(written, context)
     }
 
-    /// Gives up if the client has taken nothing for too long. Under TLS it is a flush or the end that waits for
-    /// it: what was written is only sealed then.
+    /// Gives up if the client has read nothing for too long. Under TLS a flush or the shutdown waits for the
+    /// client, as a write only fills a buffer.
     fn taken<T>(
         &mut self,
         done: Poll<io::Result<T>>,

@@ -1,4 +1,4 @@
-//! Problems (RFC 9457): what is wrong, for programs and for people.
+//! Problems (RFC 9457): errors for programs and for people.
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::body::Body;
 
-/// A response that says what is wrong.
+/// A response that reports an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -31,14 +31,14 @@ impl Problem {
         self
     }
 
-    /// The same, to be asked again after so many seconds.
+    /// The same with `Retry-After` in seconds.
     pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// The same as the last response of its connection: what follows cannot be told apart from what
-    /// is wrong.
+    /// The same as the last response of its connection, because the bytes behind the faulty request cannot
+    /// be read.
     pub(crate) const fn close(mut self) -> Self {
         self.closes = true;
         self

@@ -20,8 +20,8 @@ pub(super) fn read(path: &Path) -> Result<String, RulesError> {
     Ok(text.to_owned())
 }
 
-/// Reads a file up to this length. A reader that allows one byte more than it takes sees what is too
-/// long.
+/// Reads a file up to this length. With a bound of one byte above its maximum, a caller detects a longer
+/// file.
 pub(crate) fn read_at_most(path: &Path, most: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let most = u64::try_from(most).unwrap_or(u64::MAX);
@@ -29,12 +29,12 @@ pub(crate) fn read_at_most(path: &Path, most: usize) -> std::io::Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// Tells values apart. Not for keeping: another version of Rust may count differently.
+/// Hash of a value, for comparison in this process: another version of Rust may hash differently.
 pub(crate) fn hash(value: &impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
 }
 
-/// Replaces a file at once: whoever reads it sees the old text or the new one.
+/// Replaces a file atomically: a reader sees the old text or the new one.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
     let unwritable = |why: &dyn std::fmt::Display| {
         RulesError::Unwritable(format!("cannot write {}: {why}", path.display()))
@@ -53,7 +53,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
         fs::rename(&beside, path)
     };
     write().map_err(|error| {
-        // What was half written is nobody's.
+        // Half a text is of no use.
         let _ = fs::remove_file(&beside);
         unwritable(&error)
     })

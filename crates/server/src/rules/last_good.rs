@@ -1,7 +1,7 @@
 //! The last good rules, kept in `--state-dir` for a start at which their authority has none.
 //!
-//! A directory that cannot be used keeps nobody from serving, but is told: in the log, by `/v1/status`
-//! and in `/metrics`, as it shows only when it is needed otherwise.
+//! The server also serves with a directory that it cannot use. It reports the error in the log, at
+//! `/v1/status` and in `/metrics`, because otherwise the next restart would be the first to show it.
 
 use std::fs::{self, File};
 use std::io;
@@ -67,7 +67,7 @@ impl LastGood {
         self.note(file::replace(path, text).err().map(|error| error.to_string()));
     }
 
-    /// Logs what is wrong if it is another thing than before.
+    /// Records the error, and logs it if it is new.
     fn note(&self, wrong: Option<String>) {
         let mut trouble = lock(&self.trouble);
         if *trouble != wrong {

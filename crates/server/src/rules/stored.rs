@@ -1,8 +1,8 @@
 //! One set of rules in Redis, as the authority: read when its version is another, replaced by
 //! compare-and-set, in one script each.
 //!
-//! Servers are told of a change over a channel, and look besides; a message is only a hint. What is
-//! stored is described in `docs/keys.md`.
+//! A message on a channel announces a change, and servers poll as well; a message is only a hint.
+//! `docs/keys.md` describes the stored form.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ pub(crate) struct StoredSet {
     key: String,
     before: String,
     channel: String,
-    /// Held while one looks or writes, so that what was read is not older than what applies.
+    /// Held from a read or write to its application, so that no older version is applied afterwards.
     state: Mutex<StoredState>,
 }
 
 #[derive(Debug)]
 struct StoredState {
     line: RulesConnection,
-    /// Version and sum of what was looked at last, as the script compares them.
+    /// Version and sum of the last read, as the script compares them.
     known: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl StoredSet {
         &self.channel
     }
 
-    /// Looks at Redis, and applies what is there if it is new and right.
+    /// Reads the set, and applies it if it is new and valid.
     pub(super) async fn look(
         &self,
         server: &Arc<ServerState>,
@@ -132,7 +132,7 @@ impl StoredSet {
         state.line.run(READ, &keys, &args).await.map(connection::words)
     }
 
-    /// Replaces the set, if version `expected` is what is there.
+    /// Replaces the set, if version `expected` is stored.
     pub(super) async fn put(
         &self,
         server: &Arc<ServerState>,
@@ -143,7 +143,7 @@ impl StoredSet {
     ) -> Result<RulesChange, RulesError> {
         let (set, text) =
             checked(server, text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
-        // Before anything is written; whoever applies it asks again.
+        // Before anything is written; it is checked again when the set is applied.
         server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
         let sum = edition::sum_of(version, format, &text);
@@ -234,7 +234,7 @@ async fn take(
     .await
 }
 
-/// Runs what reads, checks and writes files, off the threads that serve.
+/// Runs blocking work, off the threads that serve.
 pub(super) async fn blocking<T: Send + 'static>(
     server: &Arc<ServerState>,
     work: impl FnOnce(&ServerState) -> Result<T, RulesError> + Send + 'static,

@@ -1,7 +1,7 @@
 //! Settings for Envoy's calls: where its rules are, and how calls are answered.
 //!
-//! Each setting is a word, so that a file, a variable and a flag say it in the same way. The names of
-//! the reference's variables are in `docs/envoy.md`.
+//! Each setting is a word, the same in a file, a variable and a flag. The names of the reference's
+//! variables are in `docs/envoy.md`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

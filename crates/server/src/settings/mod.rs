@@ -45,7 +45,7 @@ macro_rules! options {
         }
 
         impl $name {
-            /// Each field of this, or of `under` where this says nothing.
+            /// Each field of this, or of `under` if this has none.
             fn or(self, under: Self) -> Self {
                 Self { $($field: self.$field.or(under.$field),)+ }
             }
@@ -444,7 +444,7 @@ fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
     u128::from_str_radix(text, 16).map(|bits| FleetSecret(bits.to_be_bytes())).map_err(|_| wrong())
 }
 
-/// Invalid settings. Somebody has to change them.
+/// Invalid settings, which a person has to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError(pub(crate) String);
 

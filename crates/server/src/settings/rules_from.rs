@@ -1,4 +1,4 @@
-//! Rules that come from Redis: in which form, from which server, under which names.
+//! Settings of rules that come from Redis: their form, server and names.
 
 use super::value::Secret;
 use super::{Options, SettingsError};
@@ -58,7 +58,7 @@ impl RulesFrom {
         let url = match url {
             None if matches!(from.expose(), "redis" | "hashes") => None,
             Some(url) if url.contains("://") => url.parse().ok(),
-            // What was said may hold a password, so it is not repeated.
+            // The value may hold a password, so it is not repeated.
             _ => {
                 return Err(SettingsError(
                     "--rules-from must be `redis`, `hashes`, or a URL such as redis://host or \

@@ -1,6 +1,6 @@
-//! The kinds of values that settings have: secrets, durations, listeners, and lists.
+//! Types of settings: secrets, durations, listeners, and words.
 //!
-//! Each is read from text in one way, whether that text is a flag, a variable or a string in a file.
+//! Each is read from text in one way, from a flag, a variable or a string in a file.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::words::{from_text, from_word, words};
 
-/// A text that must reach no log. Its `Debug` shows nothing of it, and it has no `Display`.
+/// A text that must reach no log. Its `Debug` hides it, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Text itself, to send it.
+    /// The text itself, to send it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -36,7 +36,7 @@ impl FromStr for Secret {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Files end with a newline that nobody means.
+        // Files usually end with a newline, which is not part of the secret.
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() {
             Err("a secret needs at least one character")
@@ -134,7 +134,7 @@ words! {
     }
 }
 
-/// `name=header`: which attribute of a request a trusted proxy says in which header.
+/// `name=header`: an attribute of a request, and the header in which a trusted proxy sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeHeader {
     /// The attribute.

@@ -1,7 +1,7 @@
 //! Outcomes of requests, each counted exactly once.
 //!
-//! A request ends in one of four ways, and is counted when it ends: what was offered is the
-//! sum, at every moment. The same per rule, for as many rules as a monitoring system can bear.
+//! A request ends in one of four ways, and is counted when it ends, so that their sum is the number of
+//! requests at every moment. Rules have the same counts, up to [`MAX_RULES`] of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ words! {
 words! {
     /// Result of a request, as it is counted.
     pub enum Outcome {
-        /// It passes, by the store's word or without limits.
+        /// It passes, by a decision of the store or without limits.
         Allowed = "allowed",
         /// It does not.
         Refused = "refused",
@@ -105,7 +105,7 @@ impl Counts {
         self.of(protocol).outcomes.add(outcome, count);
     }
 
-    /// Notes that `count` requests of a protocol took so long, since `began`.
+    /// Records the time since `began` for `count` requests of a protocol.
     #[inline]
     pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
         self.of(protocol).latency.add(began.elapsed(), count);
@@ -116,7 +116,7 @@ impl Counts {
         Protocol::ALL.map(|protocol| (protocol, self.of(protocol).latency.read()))
     }
 
-    /// Counts a request that was judged, for its protocol and for each rule that had a say.
+    /// Counts a decided request, for its protocol and for each rule that applied.
     pub fn judged(
         &self,
         protocol: Protocol,
@@ -131,7 +131,7 @@ impl Counts {
         self.rules.count(ruling, outcome, rules);
     }
 
-    /// Counts a call of Envoy's that was answered, for its protocol and for each rule that had a say.
+    /// Counts an answered call of Envoy's, for its protocol and for each rule that applied.
     pub fn answered(&self, protocol: Protocol, answer: &Answer) {
         let outcome = match answer.code() {
             _ if answer.outage().is_some() => Outcome::Degraded,
@@ -163,19 +163,19 @@ pub struct InFlightRequest<'c> {
 }
 
 impl<'c> InFlightRequest<'c> {
-    /// One more by this protocol.
+    /// Begins a request of this protocol.
     pub fn new(counts: &'c Counts, protocol: Protocol) -> Self {
         Self { counts, protocol, began: Instant::now(), ended: false }
     }
 
-    /// It ended, and is counted.
+    /// Ends it; the caller counts the outcome.
     pub fn end(mut self) -> &'c Counts {
         self.ended = true;
         self.counts.took(self.protocol, self.began, 1);
         self.counts
     }
 
-    /// It turned out to be several, each of which is under way by itself.
+    /// Ends it uncounted, because it consists of several requests with tokens of their own.
     pub fn divide(mut self) {
         self.ended = true;
     }
@@ -245,7 +245,7 @@ impl RuleCounts {
         let tallies = self.tallies(rules.rules().map(|rule| (rule.domain(), rule.name())));
         let table = Arc::new(RuleTallies { version: rules.version(), tallies });
         self.table.store(Arc::clone(&table));
-        // A request that was judged by a version that is gone already: its rules have other places.
+        // A request decided by an older version: its rules have other places.
         Guard::from_inner(if rules.version() == version { table } else { Arc::default() })
     }
 
@@ -277,14 +277,14 @@ impl RuleCounts {
         }
         let tallies = self.tallies(rules.rules().iter().map(|rule| (rule.domain(), rule.path())));
         let made = Arc::new(RuleTallies { version: rules.version(), tallies });
-        // Whoever was answered by a version that is gone must not bring it back.
+        // An answer by an older version must not bring that version back.
         if table.version < rules.version() {
             self.envoy.store(Arc::clone(&made));
         }
         Guard::from_inner(made)
     }
 
-    /// A tally for each of these domains and names, and one for all that are too many.
+    /// A tally for each of these domains and names; above the bound they share one.
     fn tallies<'n>(&self, names: impl Iterator<Item = (&'n str, &'n str)>) -> Vec<Arc<Tally>> {
         let mut named = lock(&self.named);
         let tally = |(domain, name): (&str, &str)| {

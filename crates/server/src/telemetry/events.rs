@@ -1,8 +1,7 @@
 //! Events of the server, as a stream of the admin API.
 //!
-//! Nothing waits for a subscriber. A slow one misses events and is told how many; there are at most
-//! [`MAX_SUBSCRIBERS`]. At most [`REFUSALS`] refusals are published per second: nobody can read a
-//! flood of them.
+//! Nothing waits for a subscriber. A slow one misses events and gets their number. There are at most
+//! [`MAX_SUBSCRIBERS`], and at most [`REFUSALS`] refusals are published per second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,17 +32,17 @@ pub struct EventMessage {
     pub data: Arc<str>,
 }
 
-/// Tells subscribers.
+/// Publishes events to subscribers.
 #[derive(Debug)]
 pub struct Events {
     sender: broadcast::Sender<EventMessage>,
     subscribers: Arc<AtomicUsize>,
     refusal_rate: LocalLimit,
-    /// The version of the rules that apply, for what does not say by which it was decided.
+    /// The version of the rules that apply, for events without a version of their own.
     rules_version: AtomicU64,
 }
 
-/// Somebody who listens, until dropped.
+/// A subscriber, until dropped.
 #[derive(Debug)]
 pub struct Subscriber {
     /// Receives the events.
@@ -63,7 +62,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// One more listener, unless there are too many.
+    /// Adds a subscriber, unless there are too many.
     pub fn subscribe(&self) -> Option<Subscriber> {
         let more = |count: usize| (count < MAX_SUBSCRIBERS).then(|| count.saturating_add(1));
         self.subscribers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -71,12 +70,12 @@ impl Events {
         Some(Subscriber { receiver: self.sender.subscribe(), subscribers })
     }
 
-    /// Tells of something, made only if somebody listens.
+    /// Publishes an event, which is built only for subscribers.
     pub fn publish<T: Serialize>(&self, name: &'static str, data: impl FnOnce() -> T) {
         if self.sender.receiver_count() > 0
             && let Ok(data) = serde_json::to_string(&data())
         {
-            // Whoever left meanwhile need not hear it.
+            // The last subscriber may have left meanwhile.
             let _ = self.sender.send(EventMessage { name, data: data.into() });
         }
     }
@@ -86,7 +85,7 @@ impl Events {
         self.publish(name, || serde_json::json!({ "error": error, "version": version }));
     }
 
-    /// Tells of a refusal, unless there are too many.
+    /// Publishes a refusal, unless there are too many.
     pub fn publish_refusal(&self, refusal: &RefusalRecord) {
         if self.sender.receiver_count() > 0 && self.has_room() {
             self.publish("refused", || refusal);
@@ -104,7 +103,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// Passes on what only the limiter knows: bans, shadow refusals, new rules.
+/// Forwards the events of the limiter: bans, shadow refusals, new rules.
 #[derive(Debug)]
 pub struct EventForwarder(pub Arc<Events>);
 

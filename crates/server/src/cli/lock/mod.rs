@@ -157,7 +157,7 @@ impl LockCommand {
             WaitOutcome::Busy => self.conflict_exit_code,
             WaitOutcome::Interrupted(signal) => signals::status(signal.as_raw()),
         };
-        // What was asked for and not answered may be granted yet.
+        // A request without an answer may still be granted.
         locks.settled().await;
         Ok(status)
     }
@@ -262,7 +262,7 @@ impl LockCommand {
             return Ok(CommandEnd::Ended(ended));
         }
         if !foreground {
-            // What it has started and left.
+            // Children that it left behind.
             running.signal(Signal::KILL);
         }
         Ok(CommandEnd::Stopped)

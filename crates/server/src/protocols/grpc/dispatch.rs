@@ -1,4 +1,4 @@
-//! One request over gRPC: who may ask, what it is called, and where it goes.
+//! One request over gRPC: access control, its id, and its service.
 //!
 //! Envoy's calls go straight to their service; everything else through tonic's routes.
 
@@ -25,7 +25,7 @@ use crate::store::AnyStore;
 /// The path of Envoy's calls.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The path of whoever watches the health, an answer that lasts.
+/// The path of the health watch, whose answer is a stream.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// Time limit for a request body, once the server waits for it.
@@ -58,7 +58,7 @@ impl Dispatch {
         if request.uri().path() == SHOULD_RATE_LIMIT {
             return self.limit(request, health).await;
         }
-        // In a box, as whoever asks for a limit would have to find room for it.
+        // In a box, so that the future of a rate limit call stays short.
         Box::pin(self.pass_on(request, health)).await
     }
 

@@ -1,7 +1,7 @@
 //! The gRPC listener: our accept loop, hyper's HTTP/2 in bounds, and an end in good order.
 //!
 //! Everything that HTTP/2 floods use is bounded: streams, resets, heads, and send buffers
-//! (hyper, below); frames that ask for nothing (`metered`); bodies and time (`connection_health`, `bodies`).
+//! (hyper, below); frames without a request (`metered`); bodies and time (`connection_health`, `bodies`).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -76,7 +76,7 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
         tokio::spawn(health.clone().when_ready(Arc::downgrade(server)));
     }
     let (ends, mut stop) = (health.clone(), bound.stop.clone());
-    // Whoever watches the health was told before the stop, and would stay for ever.
+    // A client that watches the health has the last status by now, and would stay for ever.
     let end = async move {
         stopped(&mut stop).await;
         ends.end().await;
@@ -90,21 +90,21 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
 }
 
 impl HealthStatus {
-    /// Not serving any more, or not yet.
+    /// Sets the status of all services.
     async fn tell(&self, status: ServingStatus) {
         for name in NAMES {
             self.0.set_service_status(name, status).await;
         }
     }
 
-    /// Ends the answers of those who watch.
+    /// Ends the streams of clients that watch.
     async fn end(mut self) {
         for name in NAMES {
             self.0.clear_service_status(name).await;
         }
     }
 
-    /// Serving as soon as there are rules. Once there are, there always will be.
+    /// Waits until there are rules, and reports that the server serves. Rules never go away again.
     async fn when_ready(self, server: Weak<ServerState>) {
         const LOOK: Duration = Duration::from_millis(50);
         while let Some(server) = server.upgrade() {

@@ -1,11 +1,11 @@
 //! A connection whose frames are counted.
 //!
 //! hyper bounds streams, resets and heads of HTTP/2, but answers any number of pings and settings.
-//! Here the heads of frames are read as they pass by, and a client that says too much that asks for
-//! nothing ([`ConnectionHealth::idle_talk`]) has its next frame replaced by one that breaks the protocol: so it is
-//! hyper that says GOAWAY and closes, in order with what it was writing.
+//! Here the heads of frames are read as they pass by. If a client sends too many frames without a request
+//! ([`ConnectionHealth::idle_talk`]), its next frame is replaced by one that breaks the protocol, so that
+//! hyper sends GOAWAY and closes, in order with its other output.
 //!
-//! Frames are not understood beyond their length and type; whether they are right is hyper's business.
+//! Only the length and type of a frame are read; hyper validates it.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -30,15 +30,15 @@ const PREFACE: usize = 24;
 /// Time for the client to read the last frames.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes that are read and dropped meanwhile. A connection that is closed with something
-/// unread is reset, and with it goes what was sent and not yet taken: the GOAWAY.
+/// Bytes that are read and dropped meanwhile. Closing a connection with unread input resets it, and the
+/// client may lose the last output: the GOAWAY.
 const LINGER_BYTES: usize = 256 * 1024;
 
 /// A connection whose frames are counted.
 pub(super) struct MeteredStream<S> {
     stream: S,
     input: CheckedInput<Meter>,
-    /// Since nothing more is sent: until when the client may close, and what may come until then.
+    /// After the last output: the time for the client to close, and the bytes that may come until then.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
@@ -109,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     }
 }
 
-/// Finds frames in what passes by.
+/// Finds frames in the input.
 struct Meter {
     health: Arc<ConnectionHealth>,
     /// Bytes until the next head.
@@ -158,7 +158,7 @@ impl Meter {
         Self { health, skip: PREFACE, head: [0; 9], have: 0, flooded: false }
     }
 
-    /// A whole head is here.
+    /// Counts the frame whose head is complete.
     fn frame(&mut self) {
         let [a, b, c, kind, flags, ..] = self.head;
         let length = u32::from_be_bytes([0, a, b, c]);

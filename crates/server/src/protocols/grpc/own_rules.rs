@@ -1,12 +1,12 @@
 //! Calls about a domain of Tollgate's own rules.
 //!
-//! Files of Envoy's have a limit for each descriptor. Our rules judge a request by what is known of it, so all
+//! Envoy's files have a limit for each descriptor. Our rules decide a request by its attributes, so all
 //! entries of a call together are the attributes of one request (`remote_address` is its `ip`), which is one
-//! decision whatever `charge` says. Every descriptor is told the same: the limit that refuses, else the one
-//! with the least left.
+//! decision regardless of `charge`. Every descriptor has the same status: of the limit that refuses, else of
+//! the one with the least left.
 //!
-//! A client can make what Envoy passes on malformed, and an error would let it pass there. So what cannot be
-//! judged is over the limit; only what the configuration of Envoy got wrong is an error.
+//! A client can make an entry malformed, and Envoy lets a request pass on an error. So a malformed request is
+//! over the limit; only a mistake in the configuration of Envoy is an error.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str)
     limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)
 }
 
-/// Decides a call, and charges what it costs.
+/// Decides a call, and charges its cost.
 pub(super) async fn decide<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
@@ -64,7 +64,7 @@ pub(super) async fn decide<S: Store + 'static>(
     }))
 }
 
-/// The same as an ask, for whoever does not want it decided; or what is wrong with it.
+/// The ask of a call, with its cost.
 pub(super) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
     let cost = cost(asked).map_err(|error| error.to_string())?;
     ask(asked).map(|ask| ask.cost(cost))
@@ -123,11 +123,11 @@ fn cost(asked: &RateLimitRequest) -> Result<Cost, CallFailure> {
 }
 
 impl RuleAnswer {
-    /// The message that says it.
+    /// The message of this answer.
     ///
     /// # Errors
     ///
-    /// When it is refused only because the store is away: Envoy decides what becomes of such.
+    /// When it is refused only because the store is unreachable: then Envoy decides.
     pub(super) fn response(
         &self,
         asked: &RateLimitRequest,
@@ -147,7 +147,7 @@ impl RuleAnswer {
         }
         let code = if admission.passes() { Code::Ok } else { Code::OverLimit };
         let tightest = tightest(admission);
-        // Whoever is refused wants to know when that ends; others, when all of it is back.
+        // A refusal tells when it ends, an admission when all of the limit is back.
         let left = match admission.retry_after() {
             Some(after) => Some(after),
             None => tightest.as_ref().map(|finding| finding.decision.reset_after),

@@ -35,8 +35,7 @@ impl<S: Store + 'static> RateLimits<S> {
     ///
     /// # Errors
     ///
-    /// When it says nothing that can be answered, or the store does not answer and that is not to be made
-    /// up for.
+    /// When the request is invalid, or the store does not answer and outages are errors.
     pub async fn answer(&self, asked: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let answered = self.decide(asked).await;
         let response = answered.and_then(|answered| answered.response(asked, &self.settings));
@@ -73,7 +72,7 @@ impl<S: Store + 'static> RateLimits<S> {
         }
     }
 
-    /// Decides a request, and charges what it costs.
+    /// Decides a request, and charges its cost.
     pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<CallAnswer, CallFailure> {
         bounded(asked).map_err(CallFailure::Call)?;
         if own_rules::has_domain(&self.limiter, &asked.domain) {
@@ -100,7 +99,7 @@ pub(crate) enum CallExplanation {
     Rules(Explanation),
 }
 
-/// Says it, without charging anything.
+/// Explains a call, without charging anything.
 pub(crate) async fn explain<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
@@ -139,7 +138,7 @@ fn descriptors<'a>(
     descriptors
 }
 
-/// No more than a call may say, before anything is made of it.
+/// Checks the size of a call.
 fn bounded(asked: &RateLimitRequest) -> Result<(), CallError> {
     let count = asked.descriptors.len();
     if count > Call::MAX_DESCRIPTORS {
@@ -186,7 +185,7 @@ impl CallAnswer {
 /// Error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailure {
-    /// As the library says.
+    /// An error of the library.
     Call(CallError),
     /// It uses a field that a domain of our rules does not support.
     Misuse(&'static str),

@@ -52,7 +52,7 @@ from_text!(Enforcement, Metadata);
 pub struct HeaderNames {
     /// Of `requests_per_unit`.
     pub limit: String,
-    /// Of what is left.
+    /// Of the remaining count.
     pub remaining: String,
     /// Of the seconds until the window ends.
     pub reset: String,

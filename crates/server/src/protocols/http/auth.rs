@@ -1,10 +1,10 @@
 //! Forward-auth: a proxy asks about a request before it passes it on.
 //!
-//! The request that is meant is put together from what the proxy says in `X-Forwarded-*` (Traefik,
-//! Caddy) or `X-Original-*` (nginx); whoever is no proxy of ours may not ask. It then goes through the layer that services use (`tollgate::http`), around a service that
-//! says 204: so the answer, its fields and its problems are the layer's own.
+//! The request is put together from the fields `X-Forwarded-*` (Traefik, Caddy) or `X-Original-*` (nginx);
+//! only trusted proxies may ask. It then goes through the layer that services use (`tollgate::http`), around a
+//! service that answers 204, so that the answer, its fields and its problems are the layer's own.
 //!
-//! A permit of a concurrency limit ends with the answer: what bounds work must be where the work is.
+//! A permit of a concurrency limit ends with the answer: to bound work, limit it in the service itself.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -38,7 +38,7 @@ use crate::telemetry::refusals::RefusalRecord;
 
 type DomainLayer = LimitLayer<AnyStore>;
 
-/// Asks for proxies.
+/// Answers proxies.
 #[derive(Debug)]
 pub(super) struct ForwardAuth {
     trust: Trust,
@@ -86,7 +86,7 @@ impl ForwardAuth {
         meant.extensions_mut().insert(Peer(call.peer));
         let mut service = layer.layer(AllowedService(Arc::clone(server)));
         let Ok(response) = service.call(meant).await;
-        // What was judged is counted by whoever saw the ruling.
+        // The request was counted where its ruling was seen.
         in_flight.end();
         let (mut head, body) = response.into_parts();
         head.status = said.status(head.status);
@@ -95,8 +95,8 @@ impl ForwardAuth {
         Ok(Response::from_parts(head, bytes.into()))
     }
 
-    /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
-    /// say in headers, and a client must not choose whose limits it has.
+    /// The layer of the domain that `?domain=` names. No header names it: proxies pass on headers of
+    /// clients, and a client must not choose its limits.
     fn layer(&self, server: &Arc<ServerState>, named: Option<&str>) -> DomainLayer {
         let rules = server.limiter.rules();
         let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
@@ -108,8 +108,8 @@ impl ForwardAuth {
             return layer.clone();
         }
         if !rules.declaration().domains.iter().any(|known| known.name == domain) {
-            // Nothing to keep: it passes, as by every protocol. But a proxy cannot see that it does so
-            // for want of rules.
+            // The request passes, as by every protocol. But a proxy cannot see that this is for want of
+            // rules.
             self.tell_unknown(domain, rules.version());
             return self.make(server, domain);
         }
@@ -176,11 +176,11 @@ struct AuthQuery {
 }
 
 impl AuthQuery {
-    /// The status in the words of whoever asks.
+    /// The status for this proxy.
     fn status(&self, status: StatusCode) -> StatusCode {
         match (self.refuse, status) {
             (Some(refuse), StatusCode::TOO_MANY_REQUESTS) => refuse,
-            // What is malformed is the client's doing, and no failure of the proxy.
+            // A malformed request is the client's error, and no failure of the proxy.
             (Some(_), StatusCode::BAD_REQUEST) => StatusCode::FORBIDDEN,
             (_, status) => status,
         }
@@ -218,7 +218,7 @@ impl AuthQuery {
     }
 }
 
-/// A text of a query, its `%20` read.
+/// A text of a query without its percent escapes.
 fn unescape(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -282,7 +282,7 @@ fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<
     if let Some(client) = client {
         ask = ask.ip(client);
     }
-    // What cannot be said of it is left out: it is only shown.
+    // Invalid attributes are left out of the record.
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));

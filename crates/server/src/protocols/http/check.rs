@@ -56,7 +56,7 @@ pub(super) async fn answer(
     body: Incoming,
     asks: CheckKind,
 ) -> Response<Body> {
-    // Until it is judged it is an error, also if its client leaves.
+    // It counts as an error until it is decided, also if its client leaves.
     let in_flight =
         (asks != CheckKind::Peek).then(|| InFlightRequest::new(&server.counts, Protocol::Http));
     let bytes = match body::read(body, MAX_BODY).await {
@@ -116,7 +116,7 @@ fn written(admission: &Admission) -> Response<Body> {
     json(StatusCode::OK, &CheckAnswer::new(admission))
 }
 
-/// So many milliseconds, unless they are more than is granted: whoever was given less would not know.
+/// This many milliseconds, or a problem if they exceed the maximum: a client would not notice less.
 fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem> {
     let said = Duration::from_millis(millis);
     if said > most {

@@ -1,5 +1,4 @@
-//! `/json`: a call of Envoy's in JSON, as the reference service takes it. What is read and written is
-//! gRPC's.
+//! `/json`: a call of Envoy's in JSON, as the reference service takes it, read and written as for gRPC.
 
 use std::sync::Arc;
 

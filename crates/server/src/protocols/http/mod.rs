@@ -1,10 +1,10 @@
-//! HTTP: limits for whoever speaks JSON, and forward-auth for proxies.
+//! HTTP: limits as JSON, and forward-auth for proxies.
 //!
 //! | Path | Does |
 //! |---|---|
 //! | `POST /v1/check` | charges a request; `patience_ms` lets it be granted later |
 //! | `POST /v1/check/batch` | several, each on its own, in order |
-//! | `POST /v1/peek` | says what a check would say |
+//! | `POST /v1/peek` | a check without charging |
 //! | `POST /v1/reserve`, `/v1/commit`, `/v1/refund` | charges an estimate, and settles it |
 //! | `GET /v1/auth` | 204 or 429 for a proxy that asks about a request |
 //! | `POST /json` | a call of Envoy's, as its reference service takes it |
@@ -138,7 +138,7 @@ impl HttpApi {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TokenPolicy {
     Nothing,
-    /// It gives back what was charged, so not everybody may.
+    /// For refunds, which undo charges.
     TokenOffLoopback,
 }
 
@@ -159,7 +159,7 @@ fn allowed(server: &ServerState, call: &HttpCall, needs: TokenPolicy) -> Result<
     }
 }
 
-/// The token that a request says.
+/// The token of a request.
 pub(crate) fn bearer(headers: &http::HeaderMap) -> Option<&[u8]> {
     token(headers.get(http::header::AUTHORIZATION)?.as_bytes())
 }

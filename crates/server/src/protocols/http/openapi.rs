@@ -1,8 +1,8 @@
 //! OpenAPI 3.1 description of this listener, and a page that shows it. A test compares the
 //! description with the routes.
 //!
-//! The page is three files of our own, which need nothing from elsewhere and are let load nothing
-//! from there: it works without a network.
+//! The page is three files of our own, which neither need nor may load anything from elsewhere: it works
+//! without a network.
 
 use http::Response;
 use http::header::{CONTENT_SECURITY_POLICY, HeaderValue, X_CONTENT_TYPE_OPTIONS};

@@ -1,9 +1,9 @@
 //! Checks that arrive whole, answered without hyper.
 //!
-//! Most of what this listener is sent is `POST /v1/check` in one piece, with nothing in its head that changes how
-//! it is read. Such a request is read where it lies, and answered in one write. Everything else is hyper's from
-//! its first byte: whatever comes in several pieces, says something uncommon, or is wrong in any way. So nothing
-//! here writes an error, and both ways say the same to the same request; a test compares them.
+//! Most requests at this listener are `POST /v1/check` in one piece, with no field in the head that changes
+//! how it is read. Such a request is parsed in place, and answered in one write. hyper reads all others from
+//! their first byte: requests in several pieces, with uncommon fields, or with any error. So nothing here
+//! writes an error, and both paths give the same answer to the same request; a test compares them.
 //!
 //! Requests answered here must be a subset of those hyper accepts: heads are read by hyper's parser, after
 //! `framing.rs` has seen them.
@@ -33,7 +33,7 @@ const INPUT: usize = 4 * 1024;
 /// Beyond this, answers are sent before the next request is looked at.
 const OUTPUT: usize = 8 * 1024;
 
-/// The longest buffer of answers that is kept while nobody asks.
+/// The longest buffer of answers that is kept between requests.
 const KEPT: usize = 2 * 1024;
 
 /// The most fields of a head; hyper takes more.
@@ -41,7 +41,7 @@ const MAX_FIELDS: usize = 24;
 
 const LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 
-/// Answers whole checks, until there is something else.
+/// Answers whole checks, until another request comes.
 pub(super) async fn serve<S>(connection: &mut RawConnection<'_, S>) -> io::Result<Handover>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -59,7 +59,7 @@ where
             let Some(admission) = request.judge(connection.server).await else { break };
             answers.add(connection.server, &request, &admission);
             rest = behind;
-            // Whoever asks Redis is not kept waiting for those behind it.
+            // An answer from Redis does not wait for the requests behind it.
             if answers.bytes.len() > OUTPUT || connection.server.limiter.store().is_remote() {
                 answers.send(connection).await?;
             }
@@ -71,7 +71,7 @@ where
     }
 }
 
-/// Reads what there is; nothing when the client has left, or the server stops.
+/// Reads the next bytes; none when the client has left, or the server stops.
 async fn read<S>(connection: &mut RawConnection<'_, S>, input: &mut [u8]) -> io::Result<usize>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -81,7 +81,7 @@ where
         match Pin::new(&mut *connection.stream).poll_read(context, &mut buffer) {
             Poll::Pending if !connection.stop.is_now(context) => return Poll::Pending,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            // Between two requests nobody is owed anything.
+            // Between two requests the client is owed no answer.
             Poll::Pending | Poll::Ready(Ok(())) => {}
         }
         Poll::Ready(Ok(buffer.filled().len()))
@@ -98,7 +98,7 @@ struct WholeRequest<'b> {
 }
 
 impl<'b> WholeRequest<'b> {
-    /// The request that these bytes begin with, if there is nothing uncommon about it, and what is behind it.
+    /// The request that these bytes begin with, if it is a common one, and the bytes behind it.
     fn read(bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let fields_on = bytes.strip_prefix(LINE)?;
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
@@ -219,7 +219,7 @@ struct DateField {
 }
 
 impl DateField {
-    /// Now. Not by the store's clock, which nobody knows before it has answered, but as hyper does.
+    /// The current date by the system's clock, as hyper does; the store's is unknown before its first answer.
     #[expect(clippy::disallowed_methods, reason = "a field for caches: nothing is decided by it")]
     fn text(&mut self) -> &str {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Serves what a client says, and returns what it is told and what comes next.
+    /// Serves this input, and returns the output and the next step.
     async fn served(said: &[u8]) -> (String, Handover) {
         let server =
             Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();

@@ -55,7 +55,7 @@ impl StoreCommand {
     ///
     /// # Errors
     ///
-    /// With the reply that says what is wrong.
+    /// With the text of the error reply.
     pub(super) fn read(command: &[u8], words: CommandWords<'_>) -> Result<Self, String> {
         let name = String::from_utf8_lossy(command).to_ascii_lowercase();
         let count = words.1.len();

@@ -1,9 +1,9 @@
-//! One connection: what was read is answered in one write.
+//! One connection: all commands of one read are answered in one write.
 //!
 //! On the embedded store all of it happens on the thread that reads, between two waits, in buffers
-//! that belong to the thread: a connection that says nothing has none. Input that is no whole command
-//! yet and output that the client does not take are kept with the connection, both bounded. While
-//! there is output nothing more is read, so that a client who does not listen holds itself up.
+//! that belong to the thread: an idle connection has none. Incomplete input and output that the client
+//! does not take are kept with the connection, both bounded. While there is output nothing more is read,
+//! so that a client that does not read holds up only itself.
 //!
 //! `remote.rs` is the same for a store that takes a trip.
 
@@ -76,7 +76,7 @@ impl Connection {
         Self { stream, session, server, entry, rest: Vec::new(), more: false, unsent: Vec::new() }
     }
 
-    /// Serves until the client leaves, errs or is told to.
+    /// Serves until the client leaves, quits or breaks the protocol.
     pub(super) async fn serve(mut self) -> std::io::Result<()> {
         loop {
             let step = poll_fn(|context| {
@@ -92,8 +92,8 @@ impl Connection {
         }
     }
 
-    /// Reads and answers for as long as there is input and the client takes the output. What is unsent
-    /// then is sent before anything else.
+    /// Reads and answers for as long as there is input and the client takes the output. Unsent output is
+    /// sent before anything else.
     fn poll_batches(
         &mut self,
         context: &mut Context<'_>,
@@ -185,7 +185,7 @@ impl Connection {
 pub(super) enum BatchEnd {
     /// There is no whole command left.
     InputDone,
-    /// What was answered is sent first, and there may be more.
+    /// The output is sent before the next command is answered.
     OutputFull,
     /// The connection ends.
     Close,

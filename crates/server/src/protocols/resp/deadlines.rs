@@ -1,7 +1,7 @@
-//! Deadlines of a thread's connections: ends those that take too long, and all at the end.
+//! Deadlines of a thread's connections: ends slow ones, and all of them when the server stops.
 //!
-//! A connection only says what it is at and how often it was served, in two stores to memory. Looking
-//! at that now and then costs nothing per command, where a timer for each connection would.
+//! A connection only notes its activity and the number of its commands, in two stores to memory. One task
+//! checks these every few seconds, which costs nothing per command, unlike a timer for each connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -93,11 +93,11 @@ impl ConnectionTable {
         }
     }
 
-    /// Looks once: ends what has not moved for too long, and says how many.
+    /// Ends the connections that have not moved for too long, and returns their number.
     fn look(&self) -> u64 {
         let mut ended = 0_u64;
         for row in lock(&self.rows).values_mut() {
-            // Whoever begins a command after a long silence has not been at it for so long.
+            // The time before a command began does not count towards it.
             let state = row.entry.state.load(Ordering::Relaxed);
             let seen = (row.entry.beats.load(Ordering::Relaxed), state);
             row.quiet = if seen == row.seen { row.quiet.saturating_add(1) } else { 0 };
@@ -127,7 +127,7 @@ impl ConnectionTable {
         lock(&self.rows).len()
     }
 
-    /// Ends all connections that nothing is owed to; true if none is left.
+    /// Ends all connections without pending replies; true if none is left.
     pub(super) fn dismiss(&self) -> bool {
         let rows = lock(&self.rows);
         for row in rows.values().filter(|row| row.entry.state.load(Ordering::Relaxed) < 2) {

@@ -1,8 +1,8 @@
 //! One connection on a store that takes a trip.
 //!
 //! The decisions of a pipeline are asked for together and answered in order, so that a pipeline of
-//! thirty commands costs one trip, not thirty. A command that gives back waits for those before it,
-//! and those behind it wait for it.
+//! thirty commands costs one trip, not thirty. A command that resets waits for those before it, and those
+//! behind it wait for it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::state::ServerState;
 /// Commands of one connection in flight at the store: two full pipelines of most clients.
 const AT_ONCE: usize = 64;
 
-/// Serves until the client leaves, errs or is told to.
+/// Serves until the client leaves, quits or breaks the protocol.
 pub(super) async fn serve(
     mut stream: TcpStream,
     mut session: Session,

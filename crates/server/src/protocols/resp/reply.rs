@@ -1,6 +1,6 @@
 //! Replies of the Redis protocol, written into a buffer.
 //!
-//! RESP2 and RESP3 differ only in maps and in nothing; everything else is the same bytes.
+//! RESP2 and RESP3 differ only in maps and nulls; everything else is the same bytes.
 
 /// Protocol version of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,12 +31,12 @@ pub fn simple(text: &str, out: &mut Vec<u8>) {
     one_line(b'+', text, out);
 }
 
-/// `-ERR …`. Whatever it repeats of a client's words is kept to one line.
+/// `-ERR …`, on one line even if it repeats words of the client.
 pub fn error(text: &str, out: &mut Vec<u8>) {
     one_line(b'-', text, out);
 }
 
-/// The longest text of an error: what it repeats may be sixteen kilobytes.
+/// The longest text of an error: a repeated argument may have sixteen kilobytes.
 const MAX_ERROR: usize = 256;
 
 fn one_line(kind: u8, text: &str, out: &mut Vec<u8>) {
@@ -53,7 +53,7 @@ pub fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Nothing.
+/// The null reply.
 pub fn null(version: RespVersion, out: &mut Vec<u8>) {
     out.extend_from_slice(match version {
         RespVersion::Resp2 => b"$-1\r\n",

@@ -26,7 +26,7 @@ use crate::telemetry::refusals::{RefusalRecord, cut};
 /// State of one client.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// A number of its own.
+    /// Number of the connection.
     pub(super) id: u64,
     /// Address, if known.
     peer: Option<SocketAddr>,
@@ -37,11 +37,10 @@ pub(super) struct Session {
     trusted: bool,
 }
 
-/// Buffers and counts that the commands of a thread share. Nothing here outlives a batch but the
-/// limits.
+/// Buffers and counts that the commands of a thread share. Only the limits outlive a batch.
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
-    /// LimitCache made lately.
+    /// Limits made lately.
     pub(super) limits: LimitCache,
     key: Vec<u8>,
     /// Counted when the batch ends, as a counter of its own for each command would be a queue.
@@ -341,7 +340,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecor
 }
 
 impl ThreadScratch {
-    /// Counts what the batch brought since it was read.
+    /// Counts the decisions of the batch, with the time since it was read.
     #[inline]
     pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
         let decided = self.allowed.wrapping_add(self.refused);
@@ -362,7 +361,7 @@ impl ThreadScratch {
     }
 }
 
-/// The word at this place, or nothing.
+/// The word at this place, or an empty one.
 pub(super) fn nth<'a>((input, args): CommandWords<'a>, at: usize) -> &'a [u8] {
     args.get(at).and_then(|range| input.get(range.clone())).unwrap_or_default()
 }
@@ -377,7 +376,7 @@ fn unknown(command: &[u8], out: &mut Vec<u8>) -> AfterCommand {
     AfterCommand::Answered
 }
 
-/// The ask of `domain cost name value …`, or what is wrong with it.
+/// The ask of `domain cost name value …`, or the error.
 pub(super) fn read_ask<'a>(
     domain: &'a [u8],
     cost: u64,

@@ -1,8 +1,8 @@
-//! Rules that somebody else keeps in Redis as hashes, one a rule, and announces on a channel: the
+//! Rules that another system keeps in Redis as hashes, one for each rule, and announces on a channel: the
 //! layout of the articles (`rate_limit_config:*`).
 //!
-//! They are followed, never written. A message is `RELOAD_ALL`, or one rule as JSON that is applied at
-//! once; whatever was said, the next look at the hashes decides. As hashes have no version, servers
+//! The server follows the hashes and never writes them. A message is `RELOAD_ALL`, or one rule as JSON
+//! that is applied at once; the next look at the hashes overrides it. As hashes have no version, servers
 //! agree on one: a set of the same rules has the same version on all of them.
 
 mod rule;
@@ -69,7 +69,7 @@ impl Hashes {
         &self.channel
     }
 
-    /// Looks at the hashes, and applies what they say if it is new and right.
+    /// Reads the hashes, and applies them if they are new and valid.
     pub(super) async fn look(
         &self,
         server: &Arc<ServerState>,
@@ -85,7 +85,7 @@ impl Hashes {
             return Ok(None);
         }
         if rows.is_empty() {
-            // Somebody's flush must not lift every limit. Rules are ended by `enabled: false`.
+            // A flush of Redis must not lift every limit. `enabled: false` ends a rule.
             return Err(RulesError::Unreadable(format!(
                 "no key in Redis matches {}",
                 shown(self.pattern.as_bytes())
@@ -94,7 +94,7 @@ impl Hashes {
         self.take(server, line, rows).await
     }
 
-    /// Follows a message. What is wrong with one changes nothing.
+    /// Handles a message. An invalid one changes nothing.
     pub(super) async fn hear(
         &self,
         server: &Arc<ServerState>,

@@ -28,7 +28,7 @@ impl std::error::Error for BadJson {}
 ///
 /// # Errors
 ///
-/// When the text is not JSON, or says something that a request has no field for.
+/// When the text is not JSON, or has an unknown field.
 pub fn read(text: &str) -> Result<RateLimitRequest, BadJson> {
     let tree: Tree = serde_json::from_str(text).map_err(|error| BadJson(error.to_string()))?;
     let mut asked = RateLimitRequest::default();

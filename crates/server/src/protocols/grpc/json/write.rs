@@ -1,4 +1,4 @@
-//! A response into JSON: fields that say nothing are left out, as protocol buffers do.
+//! A response into JSON: fields with default values are left out, as protocol buffers do.
 
 use prost_types::Struct;
 use prost_types::value::Kind;
@@ -74,7 +74,7 @@ fn free_form(value: &prost_types::Value) -> Value {
     }
 }
 
-/// An object of the fields that say something.
+/// An object of the fields that differ from their defaults.
 fn object<const COUNT: usize>(fields: [(&str, Value); COUNT]) -> Value {
     let says = |value: &Value| match value {
         Value::Null => false,
