@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_at_a_door_keep_no_admin_out_and_are_all_counted() {
+    fn wrong_tokens_at_other_listeners_lock_no_admin_out_and_are_all_counted() {
         let failed_logins = FailedLogins::default();
         for number in 0..20_000 {
             failed_logins.record(Listener::Http, Some(peer(number)), None);

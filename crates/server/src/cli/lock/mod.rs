@@ -4,11 +4,11 @@
 //! |---|---|
 //! | the command's own | it ran under the lock from its beginning to its end |
 //! | 128 + n | it, or the wait for the lock, was ended by signal n |
-//! | 1, or `-E` | somebody else had the lock for longer than was to be waited; it did not run |
-//! | 2 | the command line makes no sense; nothing was asked for, and it did not run |
-//! | 124 | the lock was lost; the command was stopped, or had ended when that was found out |
-//! | 125 | the lock could not be asked for; it did not run |
-//! | 126, 127 | it cannot be run; there is none of that name |
+//! | 1, or `-E` | another owner had the lock for longer than `--wait`; it did not run |
+//! | 2 | the command line is invalid; it did not run |
+//! | 124 | the lock was lost; the command was stopped, or had ended before the loss was noticed |
+//! | 125 | the lock could not be requested; it did not run |
+//! | 126, 127 | it cannot be run; it does not exist |
 //!
 //! `docs/locks.md` and the help say this too.
 

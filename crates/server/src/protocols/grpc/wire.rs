@@ -1,4 +1,4 @@
-//! Between messages and what the library asks and answers.
+//! Conversion between messages and the library's calls and answers.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
@@ -29,7 +29,7 @@ pub(super) fn response(
     let tightest = answer.tightest().and_then(LimitHeaders::new);
     let statuses = answer.statuses().iter().map(|status| self::status(answer, status)).collect();
     let mut response = frame(asked, answer.code(), statuses, tightest, settings);
-    // Merged only where somebody wants it.
+    // Merged only if the settings include it.
     if let Some(fields) = &mut response.dynamic_metadata
         && let Some(metadata) = answer.metadata()
     {
