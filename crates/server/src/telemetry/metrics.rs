@@ -3,7 +3,7 @@
 //! Labels are protocols, listeners, outcomes, and the names of rules, of which there are at most
 //! [`MAX_RULES`](super::counts::MAX_RULES); never a key, an address or a user.
 //!
-//! A metric without labels is a row of [`metrics!`]: its doc comment is its help text.
+//! A metric without labels is a row of `metrics!`: its doc comment is its help text.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
