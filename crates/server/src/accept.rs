@@ -1,5 +1,5 @@
-//! Accepting connections: without delays of small packets, without dying of a full table, and no
-//! more than a listener may have.
+//! Accepts connections: without Nagle's delay, within `--max-connections`, and through a shortage of
+//! file descriptors.
 //!
 //! [`serve`] is the accept loop of every listener that runs on the server's runtime. The Redis
 //! protocol has threads of its own, and shares [`next`] and [`OpenConnection`].
@@ -44,12 +44,12 @@ pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener
     Ok(listener)
 }
 
-/// Lets this process have as many descriptors as it may, and says how many these are.
+/// Raises the soft limit of file descriptors to the hard one, and returns it.
 pub(crate) fn raise_descriptors() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
-        // Where that is not allowed it stays as it was.
+        // If that is not allowed, the limit stays.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     getrlimit(Resource::Nofile).current
@@ -154,7 +154,7 @@ pub(crate) trait ServeConnection: Clone + Send + Sync + 'static {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 }
 
-/// Serves until told to stop, and then until the last connection has ended.
+/// Serves until the server stops, and then until the last connection has ended.
 pub(crate) async fn serve(bound: BoundListener, protocol: impl ServeConnection) {
     let BoundListener { listener, socket, server, mut stop, local } = bound;
     let Ok(socket) = TcpListener::from_std(socket) else { return };
@@ -177,13 +177,13 @@ pub(crate) async fn serve(bound: BoundListener, protocol: impl ServeConnection) 
     }
     drop(socket);
     let ended = async { while tasks.join_next().await.is_some() {} };
-    // Those that do not end in time are cut when the set is dropped.
+    // Connections that do not end in time are cut when the set is dropped.
     let _ = tokio::time::timeout(server.settings.drain_timeout, ended).await;
 }
 
-/// Waits until the server is told to stop.
+/// Waits until the server stops.
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // If nobody can tell any more, there is nothing to serve for.
+    // A dropped sender means that the server is gone.
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
@@ -199,16 +199,16 @@ async fn begin<P: ServeConnection>(
     };
     let shaken = tokio::select! {
         shaken = tls.accept(stream, P::ALPN) => shaken,
-        // Whoever has not asked yet is owed nothing.
+        // A client without a request is owed no answer.
         () = stopped(&mut connection.stop) => return,
     };
-    // What became of a handshake that failed is counted there.
+    // `Tls::accept` has counted a handshake that failed.
     if let Ok(stream) = shaken {
         protocol.serve(stream, connection).await;
     }
 }
 
-/// Says why, if that can be said without shaking hands, and closes.
+/// Answers with an error, unless that takes a TLS handshake, and closes.
 fn turn_away<P: ServeConnection>(stream: TcpStream, server: &ServerState, _: &P) {
     use std::io::Write as _;
     if server.tls.is_none()

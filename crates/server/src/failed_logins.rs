@@ -1,19 +1,15 @@
-//! Wrong tokens: counted for each listener, and told in the log, within bounds.
+//! Wrong tokens: counted for each listener, and logged within bounds.
 //!
-//! At the admin listener an address that says too many waits. At the others nobody does: clients behind
-//! one proxy have one address, and an old token of one of them must not shut out the others. So the two
-//! are counted apart, too, or whoever floods another could keep an admin out.
+//! At the admin listener an address with too many wrong tokens has to wait. At the other listeners it does
+//! not: clients behind one proxy share an address, and an old token of one client must not lock out the
+//! others. The two counts are separate, so that a flood at another listener cannot lock out an admin.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::EmbeddedStore;
-use tollgate::TokenBucket;
-use tollgate::store::{Charge, Key, Op};
-use tollgate::{Limit, Quota};
-
 use crate::listener::{Listener, PerListener};
+use crate::local_limit::LocalLimit;
 
 /// Wrong tokens per address and minute: at the admin listener before it waits, at
 /// the others before no more of them are logged.
@@ -25,41 +21,33 @@ const MAX_LOGGED: u64 = 100;
 /// Addresses that are counted; beyond them all share one count.
 const MAX_ADDRESSES: usize = 10_000;
 
-/// The key of all addresses together, which is none of them.
-const EVERYBODY: &str = "everybody";
-
 /// Failed logins, counted by listener and by address.
 #[derive(Debug)]
 pub(crate) struct FailedLogins {
     counts: PerListener<AtomicU64>,
-    admin: EmbeddedStore,
-    clients: EmbeddedStore,
-    /// Of one address.
-    each: Option<Limit>,
-    /// Of all addresses at the others.
-    all: Option<Limit>,
+    /// Of one address, at the admin listener.
+    admin: LocalLimit,
+    /// Of one address, at the others.
+    clients: LocalLimit,
+    /// Of all addresses, at the others.
+    logged: LocalLimit,
 }
 
 impl Default for FailedLogins {
     fn default() -> Self {
-        let store = || EmbeddedStore::builder().max_keys(MAX_ADDRESSES).build();
-        let limit = |count: u64| {
-            let quota = Quota::new(count, Duration::from_secs(60)).ok()?;
-            Limit::new(TokenBucket, quota).ok()
-        };
+        let per_minute = |keys, count| LocalLimit::new(keys, count, Duration::from_secs(60));
         Self {
             counts: PerListener::default(),
-            admin: store(),
-            clients: store(),
-            each: limit(MAX_PER_ADDRESS),
-            all: limit(MAX_LOGGED),
+            admin: per_minute(MAX_ADDRESSES, MAX_PER_ADDRESS),
+            clients: per_minute(MAX_ADDRESSES, MAX_PER_ADDRESS),
+            logged: per_minute(1, MAX_LOGGED),
         }
     }
 }
 
 impl FailedLogins {
-    /// Notes a wrong token, or none where one is needed. `request` is what the request is called, if
-    /// it has a name. The token itself is not asked for, so that nothing can show it.
+    /// Records a wrong or missing token. `request` is the id of the request, if it has one. The token
+    /// itself is not a parameter, so that nothing can show it.
     pub(crate) fn record(
         &self,
         listener: Listener,
@@ -67,12 +55,10 @@ impl FailedLogins {
         request: Option<&str>,
     ) {
         self.counts[listener].fetch_add(1, Ordering::Relaxed);
-        let address = peer.map(|peer| peer.ip());
-        let logged = if listener == Listener::Admin {
-            self.each(&self.admin, address, Op::Take(1))
-        } else {
-            self.each(&self.clients, address, Op::Take(1))
-                && charge(&self.clients, self.all.as_ref(), EVERYBODY, Op::Take(1))
+        let key = peer.map_or_else(|| "?".to_owned(), |peer| key(peer.ip()));
+        let logged = match listener {
+            Listener::Admin => self.admin.take(&key),
+            _ => self.clients.take(&key) && self.logged.take("all"),
         };
         if logged {
             let peer = peer.map(tracing::field::display);
@@ -82,25 +68,17 @@ impl FailedLogins {
 
     /// Tells whether an address may still try at the admin listener.
     pub(crate) fn may_try(&self, address: IpAddr) -> bool {
-        self.each(&self.admin, Some(address), Op::Peek(1))
+        self.admin.has_room(&key(address))
     }
 
     /// Count of a listener.
     pub(crate) fn count(&self, listener: Listener) -> u64 {
         self.counts[listener].load(Ordering::Relaxed)
     }
-
-    fn each(&self, store: &EmbeddedStore, address: Option<IpAddr>, op: Op) -> bool {
-        let address =
-            address.map_or_else(|| "?".to_owned(), |address| address.to_canonical().to_string());
-        charge(store, self.each.as_ref(), &address, op)
-    }
 }
 
-/// Charges a limit, and tells whether it passes.
-fn charge(store: &EmbeddedStore, limit: Option<&Limit>, key: &str, op: Op) -> bool {
-    let (Some(limit), Ok(key)) = (limit, Key::new(key)) else { return false };
-    Charge::new(key, limit, op).is_ok_and(|charge| store.charge_one(&charge).passes())
+fn key(address: IpAddr) -> String {
+    address.to_canonical().to_string()
 }
 
 #[cfg(test)]
@@ -112,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_at_a_door_keep_no_admin_out_and_are_all_counted() {
+    fn wrong_tokens_at_other_listeners_lock_no_admin_out_and_are_all_counted() {
         let failed_logins = FailedLogins::default();
         for number in 0..20_000 {
             failed_logins.record(Listener::Http, Some(peer(number)), None);

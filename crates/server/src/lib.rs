@@ -15,6 +15,7 @@ mod failed_logins;
 mod fuzz;
 mod http;
 mod listener;
+mod local_limit;
 pub mod protocols;
 pub mod rules;
 mod server;
@@ -24,6 +25,7 @@ mod store;
 mod sync;
 pub mod telemetry;
 pub mod tls;
+mod words;
 
 pub use listener::{Listener, PerListener};
 pub use server::{Server, StartError};

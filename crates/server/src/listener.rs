@@ -50,7 +50,7 @@ enum Transport {
 }
 
 /// In the order of [`Listener::ALL`].
-const TABLE: [Row; Listener::ALL.len()] = [
+static TABLE: [Row; Listener::ALL.len()] = [
     Row {
         name: "http",
         default_port: 8080,
@@ -124,8 +124,7 @@ impl Listener {
     }
 
     fn row(self) -> &'static Row {
-        static ROWS: [Row; Listener::ALL.len()] = TABLE;
-        &ROWS[self.index()]
+        &TABLE[self.index()]
     }
 
     #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]

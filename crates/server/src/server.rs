@@ -140,7 +140,7 @@ impl Server {
             announcement().await;
         }
         tokio::time::sleep(self.state.settings.drain_delay).await;
-        // Without anybody who serves there is nobody to tell.
+        // No receiver is left if all listeners have ended.
         let _ = self.stop.send(true);
         self.followers.abort_all();
         let patience = self.state.settings.drain_timeout.saturating_add(Duration::from_secs(1));

@@ -19,6 +19,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::refusals::{RefusalLog, RefusalRecord};
 use crate::tls::Tls;
+use crate::words::words;
 
 /// State that all listeners share.
 #[derive(Debug)]
@@ -63,25 +64,15 @@ pub struct Connections {
     pub timed_out: AtomicU64,
 }
 
-/// Readiness of a server for requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readiness {
-    /// Ready for requests.
-    Ready,
-    /// Stopping.
-    Draining,
-    /// Rules are configured, and none were ever loaded.
-    NoRules,
-}
-
-impl Readiness {
-    /// Name in answers of the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::NoRules => "no rules",
-        }
+words! {
+    /// Readiness of a server for requests.
+    pub enum Readiness {
+        /// Ready for requests.
+        Ready = "ready",
+        /// Stopping.
+        Draining = "draining",
+        /// Rules are configured, and none were ever loaded.
+        NoRules = "no rules",
     }
 }
 
@@ -148,7 +139,8 @@ impl ServerState {
         self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
     }
 
-    /// The same for a call about this domain, which may be one of those rules of ours that there never were.
+    /// Tells whether a call about this domain is refused because our own rules were never loaded: they may
+    /// define the domain.
     pub(crate) fn refuses_envoy_in(&self, domain: &str) -> bool {
         self.refuses_all() && !self.limiter.envoy_rules().has_domain(domain)
     }
@@ -156,23 +148,11 @@ impl ServerState {
     /// A name for a request that brought none: sixteen digits that no other request of this fleet
     /// is likely to have.
     pub fn request_id(&self) -> String {
-        String::from_utf8_lossy(&self.request_digits()).into_owned()
-    }
-
-    /// The same as bytes.
-    pub(crate) fn request_digits(&self) -> [u8; 16] {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let mut bits = self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut id = [b'0'; 16];
-        for place in &mut id {
-            bits = bits.rotate_left(4);
-            let digit = u8::try_from(bits & 15).unwrap_or(0);
-            *place = digit.wrapping_add(if digit < 10 { b'0' } else { b'a' - 10 });
-        }
-        id
+        format!("{:016x}", self.node.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// Counts and remembers what was decided about a request.
+    /// Counts the decision about a request, and records a refusal.
     pub fn record(&self, protocol: Protocol, ask: &Ask<'_>, admission: &Admission) {
         let ruling = admission.ruling();
         self.counts.judged(protocol, ruling, Outcome::of(admission), || self.limiter.rules());
@@ -182,10 +162,10 @@ impl ServerState {
         }
     }
 
-    /// Remembers a refusal that stands for `weight` of them, and tells whoever listens.
+    /// Records a refusal that stands for `weight` of them, and publishes it.
     pub(crate) fn remember(&self, mut refusal: RefusalRecord, weight: u64) {
         if refusal.at_us == 0 {
-            // Whoever is blocked, or was refused a moment ago, is refused without asking the store.
+            // Blocks and repeated refusals do not ask the store.
             refusal.at_us = self.limiter.store().now().as_micros();
         }
         self.events.publish_refusal(&refusal);

@@ -15,7 +15,7 @@ use tollgate::{Store, StoreError, Timestamp};
 
 use crate::settings::Settings;
 
-/// One of the two.
+/// One of the two stores.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a process has one, and it stays where it is")]
 pub enum AnyStore {
@@ -26,8 +26,7 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
-    /// The store that the settings name. A Redis that cannot be reached is no error: it is looked
-    /// for until it is there.
+    /// Opens the store of the settings. A Redis that cannot be reached is no error: the store retries.
     ///
     /// # Errors
     ///
@@ -68,7 +67,7 @@ impl AnyStore {
     /// last answer tells; the epoch if there was none.
     pub fn now(&self) -> Timestamp {
         match self {
-            // A request without charges is told the time and nothing else.
+            // The answer to a request without charges has only the time.
             Self::Embedded(store) => Request::new(&[])
                 .map_or(Timestamp::EPOCH, |nothing| store.charge_request(&nothing).at),
             Self::Redis(_, time) => time.now(),
@@ -76,7 +75,7 @@ impl AnyStore {
     }
 }
 
-/// The clock of a store that is elsewhere, as its answers show it.
+/// The clock of a remote store, as its answers show it.
 #[derive(Debug)]
 pub struct StoreTime {
     origin: Instant,
@@ -95,7 +94,7 @@ impl StoreTime {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// An answer that was decided at this moment has just come.
+    /// Learns from an answer that was decided at this moment and has just come.
     fn learn(&self, at: Timestamp) {
         if at > Timestamp::EPOCH {
             self.ahead.store(at.as_micros().saturating_sub(self.since()), Ordering::Relaxed);

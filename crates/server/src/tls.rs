@@ -1,12 +1,11 @@
 //! TLS at the listeners: one certificate for all of them, read again when its files change.
 //!
-//! The two files are looked at every second and at SIGHUP; their bytes decide whether anything
-//! changed, so that links that are swapped, as ConfigMaps and certbot swap them, are followed too.
-//! A pair that is broken, or half written, changes nothing but [`Tls::trouble`]: connections go on
-//! under the last good one. Connections that are open keep what they began with.
+//! The two files are read every second and at SIGHUP. Their bytes decide whether anything changed, so that
+//! swapped links, as of ConfigMaps and certbot, are followed too. A pair that is broken, or half written,
+//! changes nothing but [`Tls::trouble`]: new connections use the last good pair. Open connections keep theirs.
 //!
-//! Whoever accepts a connection hands it to [`Tls::accept`] in the connection's own task, so that a
-//! client that does not shake hands holds up nobody. The key is in no message, log line or `Debug`.
+//! Each connection calls [`Tls::accept`] in its own task, so that a client that does not shake hands holds up
+//! no other. The key is in no message, log line or `Debug`.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -24,6 +23,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::rules::read_at_most;
 use crate::sync::lock;
 pub(crate) use tokio_rustls::server::TlsStream;
 
@@ -34,7 +34,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_secs(1);
 
 /// The longest file that is read: a chain has a few kilobytes.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 
 /// Application protocol that a listener agrees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Tls {
     /// Looks at the files, and uses their pair from now on if it is another and good. Blocks.
     pub fn look(&self) {
         let mut seen = lock(&self.seen);
-        // Who may read it can change while its bytes stay.
+        // The mode of a file can change while its bytes stay.
         self.look_at_key();
         let read = self.files.read();
         let hash = self.hasher.hash_one(&read);
@@ -176,7 +176,7 @@ impl Tls {
         loop {
             ticks.tick().await;
             let this = Arc::clone(&self);
-            // One that panicked has said so, and the next look is a second away.
+            // A panic was reported, and the next look is a second away.
             let _ = tokio::task::spawn_blocking(move || this.look()).await;
         }
     }
@@ -223,12 +223,8 @@ impl TlsFiles {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    use std::io::Read as _;
     let wrong = |error: io::Error| TlsError(format!("cannot read {}: {error}", path.display()));
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(wrong)?;
-    file.take(MAX_FILE).read_to_end(&mut bytes).map_err(wrong)?;
-    Ok(bytes)
+    read_at_most(path, MAX_FILE).map_err(wrong)
 }
 
 impl PemBytes {

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::stopped;
 use crate::http::body::Body;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, typed};
 use crate::state::ServerState;
 use crate::telemetry::events::Subscriber;
 
@@ -26,10 +25,7 @@ pub(super) fn stream(server: &ServerState, ending: watch::Receiver<bool>) -> Res
     };
     let (parts, body) = mpsc::channel(WAITING);
     tokio::spawn(pass_on(subscriber, parts, ending));
-    let mut response = Response::new(Body::Stream(body));
-    let kind = HeaderValue::from_static("text/event-stream");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
+    typed("text/event-stream", Body::Stream(body))
 }
 
 /// Passes events on until the client leaves or the server ends.

@@ -1,4 +1,4 @@
-//! Explain: what every rule says about a request, without charging it.
+//! Explain: the effect of every rule on a request, without charging it.
 //!
 //! The request is described as at the HTTP listener, by attributes, or as Envoy does, by descriptors.
 
@@ -20,18 +20,19 @@ use crate::protocols::http::{CheckRequest, MAX_BODY, read};
 use crate::state::{ServerState, millis_up};
 use crate::telemetry::refusals::reason;
 
-pub(super) async fn answer(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
-    let explained = async {
-        let bytes = body::read(call.request.into_body(), MAX_BODY).await?;
-        let QuestionKind { descriptors } = read(&bytes)?;
-        if descriptors.is_some() {
-            return answer_envoy(server, &bytes).await;
-        }
+pub(super) async fn answer(
+    server: &Arc<ServerState>,
+    call: HttpCall,
+) -> Result<Response<Body>, Problem> {
+    let bytes = body::read(call.request.into_body(), MAX_BODY).await?;
+    let QuestionKind { descriptors } = read(&bytes)?;
+    let explanation = if descriptors.is_some() {
+        explain_call(server, &bytes).await?
+    } else {
         let check: CheckRequest<'_> = read(&bytes)?;
-        let explanation = server.limiter.explain(&check.ask()?).await;
-        Ok::<_, Problem>(json(StatusCode::OK, &shown(&explanation)))
+        shown(&server.limiter.explain(&check.ask()?).await)
     };
-    explained.await.unwrap_or_else(Into::into)
+    Ok(json(StatusCode::OK, &explanation))
 }
 
 /// Distinguishes the two kinds of request.
@@ -41,16 +42,15 @@ struct QuestionKind {
     descriptors: Option<IgnoredAny>,
 }
 
-async fn answer_envoy(server: &ServerState, bytes: &[u8]) -> Result<Response<Body>, Problem> {
-    let malformed = |why: &dyn std::fmt::Display| Problem::new(400, &why.to_string());
+async fn explain_call(server: &ServerState, bytes: &[u8]) -> Result<serde_json::Value, Problem> {
+    let malformed = |why: &dyn std::fmt::Display| Problem::new(400, why.to_string());
     let text = std::str::from_utf8(bytes).map_err(|_| malformed(&"the body is not UTF-8"))?;
     let asked = grpc::json::read(text).map_err(|error| malformed(&error))?;
     let explained = explain(&server.limiter, &asked).await.map_err(|why| malformed(&why))?;
-    let shown = match &explained {
+    Ok(match &explained {
         CallExplanation::Envoy(answer) => shown_envoy(&asked, answer),
         CallExplanation::Rules(explanation) => shown(explanation),
-    };
-    Ok(json(StatusCode::OK, &shown))
+    })
 }
 
 fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
@@ -82,39 +82,31 @@ fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
 }
 
 fn shown(explanation: &Explanation) -> serde_json::Value {
-    let rules: Vec<_> = explanation
-        .rules
-        .iter()
-        .map(|rule| {
-            let (fate, because) = fate(&rule.fate);
-            object!({ "rule": rule.rule, "fate": fate, "because": because })
+    let rules = explanation.rules.iter().map(|rule| {
+        let (fate, because) = fate(&rule.fate);
+        object!({ "rule": rule.rule, "fate": fate, "because": because })
+    });
+    let counters = explanation.counters.iter().map(|counter| {
+        object!({
+            "rule": counter.rule,
+            "limit": counter.limit,
+            "allows": counter.allows,
+            "is_ban": counter.is_ban,
+            "cost": counter.cost,
+            "key": counter.key,
+            "passes": counter.passes,
+            "remaining": counter.remaining,
+            "clears_after_ms": counter.clears_after.map(millis_up),
+            "full_after_ms": millis_up(counter.full_after),
         })
-        .collect();
-    let counters: Vec<_> = explanation
-        .counters
-        .iter()
-        .map(|counter| {
-            object!({
-                "rule": counter.rule,
-                "limit": counter.limit,
-                "allows": counter.allows,
-                "is_ban": counter.is_ban,
-                "cost": counter.cost,
-                "key": counter.key,
-                "passes": counter.passes,
-                "remaining": counter.remaining,
-                "clears_after_ms": counter.clears_after.map(millis_up),
-                "full_after_ms": millis_up(counter.full_after),
-            })
-        })
-        .collect();
+    });
     object!({
         "rules_version": explanation.version,
         "allowed": explanation.verdict.passes(),
         "reason": reason(explanation.reason),
         "degraded": explanation.outage.is_some(),
-        "rules": rules,
-        "counters": counters,
+        "rules": rules.collect::<Vec<_>>(),
+        "counters": counters.collect::<Vec<_>>(),
     })
 }
 

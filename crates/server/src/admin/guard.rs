@@ -1,10 +1,10 @@
 //! Access control of the admin listener.
 //!
 //! Off loopback a token is needed, and there is no default one. Tokens are compared in constant time;
-//! an address with too many failed logins is made to wait. Browsers are kept from being used by other sites: whatever
-//! changes something must not come from another origin and must have a type that a form cannot send,
-//! and without a token only names of this machine are answered to, as any name can be made to point
-//! here.
+//! an address with too many failed logins has to wait. Other sites cannot use a browser: a request that
+//! changes something must not come from another origin, and must have a content type that a form cannot
+//! send. Without a token, the Host must be a name of this machine, because any other name can be made to
+//! point here.
 
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 
@@ -14,7 +14,7 @@ use crate::listener::Listener;
 use crate::protocols::http::bearer;
 use crate::state::ServerState;
 
-/// Lets a request in, or says why not.
+/// Admits a request, or returns the problem.
 pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem> {
     let headers = call.request.headers();
     match &server.settings.admin_token {
@@ -47,7 +47,7 @@ pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem
     Ok(())
 }
 
-/// Refuses what a page of another site can make a browser send.
+/// Refuses requests that a page of another site can make a browser send.
 fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
     let crossing = || Problem::new(403, "cross-site requests are not allowed");
     if let Some(site) = headers.get("sec-fetch-site")
@@ -76,8 +76,8 @@ fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Tells whether the host is a loopback address or `localhost`: a name that somebody else's DNS answers for is
-/// how a page of theirs would get here.
+/// Tells whether the host is a loopback address or `localhost`. Any other name may be an attacker's, whose
+/// DNS points it here.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
     let name = match host.strip_prefix('[') {

@@ -9,8 +9,8 @@ use tollgate::rules::{self, Format, Problems};
 
 use crate::http::HttpCall;
 use crate::http::body::{self, Body};
-use crate::http::problem::{Problem, json};
-use crate::rules::RulesError;
+use crate::http::problem::{Problem, json, typed};
+use crate::rules::{RulesChange, RulesError};
 use crate::state::ServerState;
 
 /// The longest rules that are taken over HTTP.
@@ -19,76 +19,50 @@ const MAX_RULES: usize = 8 * 1024 * 1024;
 /// The longest name of an author that is kept.
 const MAX_AUTHOR: usize = 128;
 
-pub(super) fn get(server: &ServerState, call: &HttpCall) -> Response<Body> {
+type Answer = Result<Response<Body>, Problem>;
+
+pub(super) fn get(server: &ServerState, call: &HttpCall) -> Answer {
     let query = call.request.uri().query().unwrap_or_default();
-    let format = match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
-        None | Some("yaml") => Format::Yaml,
-        Some("json") => Format::Json,
-        Some("toml") => Format::Toml,
-        Some(_) => return Problem::new(400, "`format` must be yaml, json or toml").into(),
+    let (format, kind) = match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
+        None | Some("yaml") => (Format::Yaml, "application/yaml"),
+        Some("json") => (Format::Json, "application/json"),
+        Some("toml") => (Format::Toml, "application/toml"),
+        Some(_) => return Err(Problem::new(400, "`format` must be yaml, json or toml")),
     };
     let set = server.limiter.rules();
-    let mut response = Response::new(rules::write(set.declaration(), format).into());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(type_of(format)));
+    let mut response = typed(kind, rules::write(set.declaration(), format));
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", set.version())) {
-        headers.insert(ETAG, tag);
+        response.headers_mut().insert(ETAG, tag);
     }
-    response
+    Ok(response)
 }
 
-const fn type_of(format: Format) -> &'static str {
-    match format {
-        Format::Json => "application/json",
-        Format::Toml => "application/toml",
-        _ => "application/yaml",
-    }
-}
-
-pub(super) async fn put(server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
+pub(super) async fn put(server: &Arc<ServerState>, call: HttpCall) -> Answer {
     let (peer, id) = (call.peer, call.id.clone());
-    let by = author(call.request.headers(), peer);
-    let (expected, format) = match (version(call.request.headers()), format(call.request.headers()))
-    {
-        (Ok(expected), Ok(format)) => (expected, format),
-        (Err(problem), _) | (_, Err(problem)) => return problem.into(),
-    };
-    let text = match text(call).await {
-        Ok(text) => text,
-        Err(problem) => return problem.into(),
-    };
+    let headers = call.request.headers();
+    let (by, expected, format) = (author(headers, peer), version(headers)?, format(headers)?);
+    let text = text(call).await?;
     match crate::rules::put(server, expected, text, format, &by).await {
-        Ok(applied) => {
-            let (from, to) = (applied.from, applied.to);
+        Ok(RulesChange { from, to }) => {
             tracing::warn!(audit = true, %peer, by, request = id, from, version = to, "replaced the rules");
-            json(StatusCode::OK, &object!({ "from": from, "to": to }))
+            Ok(json(StatusCode::OK, &object!({ "from": from, "to": to })))
         }
         Err(error) => {
             let applies = server.limiter.rules().version();
             tracing::warn!(audit = true, %peer, by, request = id, expected, version = applies, %error, "rejected new rules");
-            problem(&error).into()
+            Err(problem(&error))
         }
     }
 }
 
-pub(super) async fn check(call: HttpCall) -> Response<Body> {
-    let format = match format(call.request.headers()) {
-        Ok(format) => format,
-        Err(problem) => return problem.into(),
-    };
-    let text = match text(call).await {
-        Ok(text) => text,
-        Err(problem) => return problem.into(),
-    };
+pub(super) async fn check(call: HttpCall) -> Answer {
+    let format = format(call.request.headers())?;
+    let text = text(call).await?;
     let loaded = tokio::task::spawn_blocking(move || rules::load(&text, format)).await;
-    match loaded {
-        Ok(Ok(set)) => json(
-            StatusCode::OK,
-            &object!({ "version": set.version(), "rules": set.rules().count() }),
-        ),
-        Ok(Err(problems)) => invalid(&problems).into(),
-        Err(_) => Problem::new(500, "cannot check the rules").into(),
-    }
+    let loaded = loaded.map_err(|_| Problem::new(500, "cannot check the rules"))?;
+    let set = loaded.map_err(|problems| invalid(&problems))?;
+    let found = object!({ "version": set.version(), "rules": set.rules().count() });
+    Ok(json(StatusCode::OK, &found))
 }
 
 async fn text(call: HttpCall) -> Result<String, Problem> {
@@ -126,34 +100,32 @@ fn format(headers: &HeaderMap) -> Result<Format, Problem> {
 }
 
 fn problem(error: &RulesError) -> Problem {
-    match error {
-        RulesError::Invalid(problems) => invalid(problems),
+    let (status, present) = match error {
+        RulesError::Invalid(problems) => return invalid(problems),
         RulesError::Conflict { present } | RulesError::Damaged { present, .. } => {
-            Problem::new(409, &error.to_string()).with("present", *present)
+            (409, Some(*present))
         }
-        RulesError::Stale(stale) => {
-            Problem::new(409, &error.to_string()).with("present", stale.present)
-        }
-        RulesError::Taken(_) => Problem::new(409, &error.to_string()),
-        RulesError::NotOurs(why) => Problem::new(405, why),
+        RulesError::Stale(stale) => (409, Some(stale.present)),
+        RulesError::Taken(_) => (409, None),
+        RulesError::NotOurs(_) => (405, None),
         RulesError::Unreadable(_)
         | RulesError::Unwritable(_)
         | RulesError::Unreachable(_)
-        | RulesError::Message(_) => Problem::new(503, &error.to_string()),
-    }
+        | RulesError::Message(_) => (503, None),
+    };
+    let problem = Problem::new(status, error.to_string());
+    if let Some(present) = present { problem.with("present", present) } else { problem }
 }
 
 fn invalid(problems: &Problems) -> Problem {
-    let places: Vec<_> = problems
-        .iter()
-        .map(|problem| {
-            object!({
-                "line": problem.line(),
-                "column": problem.column(),
-                "message": problem.message(),
-                "hint": problem.hint(),
-            })
+    let places = problems.iter().map(|problem| {
+        object!({
+            "line": problem.line(),
+            "column": problem.column(),
+            "message": problem.message(),
+            "hint": problem.hint(),
         })
-        .collect();
-    Problem::new(400, &problems.to_string()).with("problems", places)
+    });
+    let places: Vec<_> = places.collect();
+    Problem::new(400, problems.to_string()).with("problems", places)
 }

@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::{Exit, Failure, say, wait};
+use super::{Exit, Failure, answer, wait};
 use crate::settings::secret;
 use crate::settings::value::Secret;
 
@@ -41,17 +41,9 @@ pub(super) struct CheckCommand {
     attributes: Vec<String>,
 }
 
-/// A secret by itself or by its file.
-pub(super) fn token(
-    said: Option<&Secret>,
-    file: Option<&PathBuf>,
-) -> Result<Option<Secret>, Failure> {
-    Ok(secret("token", said.cloned(), file.cloned())?)
-}
-
 impl CheckCommand {
     pub(super) fn run(&self) -> Result<Exit, Failure> {
-        let token = token(self.token.as_ref(), self.token_file.as_ref())?;
+        let token = secret("token", &self.token, &self.token_file)?;
         let client = Client::new(&self.server, token, self.ca_file.as_deref())?;
         let mut attributes = Map::new();
         for pair in &self.attributes {
@@ -67,9 +59,9 @@ impl CheckCommand {
         if reply.status != StatusCode::OK {
             return Err(reply.problem());
         }
-        let answer: Value = serde_json::from_slice(&reply.body)?;
-        say(&format!("{}\n", serde_json::to_string_pretty(&answer)?))?;
-        let allowed = answer.get("allowed").and_then(Value::as_bool);
-        Ok(if allowed == Some(true) { Exit::Yes } else { Exit::No })
+        let said: Value = serde_json::from_slice(&reply.body)?;
+        let allowed = said.get("allowed").and_then(Value::as_bool) == Some(true);
+        let exit = if allowed { Exit::Yes } else { Exit::No };
+        answer(exit, &format!("{}\n", serde_json::to_string_pretty(&said)?))
     }
 }

@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 32 * 1024 * 1024;
 /// Time limit to connect, and for an answer to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server and what it is told by way of introduction.
+/// A server, and the token for it.
 pub(super) struct Client {
     base: Uri,
     token: Option<Secret>,
@@ -53,7 +53,7 @@ impl ServerReply {
 }
 
 impl Client {
-    /// Asks the server at a URL, over TLS if it says so; `ca_file` is whom to believe then.
+    /// A client of the server at a URL; `ca_file` has the trusted authorities for `https`.
     pub(super) fn new(
         url: &str,
         token: Option<Secret>,
@@ -86,18 +86,19 @@ impl Client {
         let host = self.base.host().unwrap_or_default().trim_matches(['[', ']']);
         let usual = if self.tls.is_some() { 443 } else { 80 };
         let address = (host, self.base.port_u16().unwrap_or(usual));
-        let connected = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await;
-        let stream = connected
-            .map_err(|_| format!("{} does not answer", self.base))?
-            .map_err(|error| format!("{} cannot be reached: {error}", self.base))?;
+        let stream = self.in_time(TcpStream::connect(address)).await?;
+        let stream = stream.map_err(|error| format!("{} cannot be reached: {error}", self.base))?;
         let Some(tls) = &self.tls else { return speak(stream).await };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| format!("{host:?} is not a host name for a certificate"))?;
-        let shaken = tokio::time::timeout(PATIENCE, tls.connect(name, stream)).await;
-        let stream = shaken
-            .map_err(|_| format!("{} does not answer", self.base))?
-            .map_err(|error| format!("cannot trust {}: {error}", self.base))?;
-        speak(stream).await
+        let shaken = self.in_time(tls.connect(name, stream)).await?;
+        speak(shaken.map_err(|error| format!("cannot trust {}: {error}", self.base))?).await
+    }
+
+    /// Waits for one step of a request, up to [`PATIENCE`].
+    async fn in_time<T>(&self, step: impl Future<Output = T>) -> Result<T, Failure> {
+        let done = tokio::time::timeout(PATIENCE, step).await;
+        done.map_err(|_| format!("{} does not answer", self.base).into())
     }
 
     /// Asks, and hands over the answer as it comes.
@@ -118,10 +119,7 @@ impl Client {
             request = request.header("authorization", format!("Bearer {}", token.expose()));
         }
         let sent = sender.send_request(request.body(Full::new(body))?);
-        tokio::time::timeout(PATIENCE, sent)
-            .await
-            .map_err(|_| format!("{} does not answer", self.base))?
-            .map_err(Into::into)
+        Ok(self.in_time(sent).await??)
     }
 }
 

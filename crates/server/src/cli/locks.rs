@@ -1,8 +1,8 @@
-//! `tollgate locks`: who holds what, and taking a lock from whoever holds it.
+//! `tollgate locks`: lists holders, and releases locks by force.
 
 #![expect(clippy::arithmetic_side_effects, reason = "places in two texts in memory")]
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tollgate::locks::{LockHolder, LockKind};
 use tollgate::redis::RedisStore;
 
 use super::redis::{LockStore, chain, plain, whoami};
-use super::{Exit, Failure, say, wait};
+use super::{Exit, Failure, answer, say, wait};
 use crate::settings::value::{LogFormat, LogLevel};
 use crate::telemetry::log;
 
@@ -103,9 +103,7 @@ async fn list(
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     match shape {
-        ListFormat::Json => {
-            found.iter().try_for_each(|holder| say(&format!("{}\n", object(holder))))?
-        }
+        ListFormat::Json => found.iter().try_for_each(|it| say(&format!("{}\n", object(it))))?,
         ListFormat::Table => say(&table(&found))?,
     }
     if more {
@@ -122,8 +120,7 @@ async fn force(
     format: Option<LogFormat>,
 ) -> Result<Exit, Failure> {
     let Some(shown) = locks.inspect(name).await? else {
-        say(&format!("nobody holds {:?}\n", plain(name)))?;
-        return Ok(Exit::No);
+        return answer(Exit::No, &format!("nobody holds {:?}\n", plain(name)));
     };
     if !yes {
         if !confirmed(&shown)? {
@@ -131,15 +128,13 @@ async fn force(
         }
         let now = locks.inspect(name).await?;
         if now.map(|now| (now.owner, now.fence)) != Some((shown.owner.clone(), shown.fence)) {
-            say("somebody else holds it by now: it was left alone\n")?;
-            return Ok(Exit::No);
+            return answer(Exit::No, "somebody else holds it by now: it was left alone\n");
         }
     }
     let Some(holder) = locks.force_release(name, reason).await? else {
-        say(&format!("nobody holds {:?} any more\n", plain(name)))?;
-        return Ok(Exit::No);
+        return answer(Exit::No, &format!("nobody holds {:?} any more\n", plain(name)));
     };
-    // The log is this one line: what the connection had to say is not what was asked.
+    // Only now, so that the log is this one line, without messages of the connection.
     log::start(LogLevel::Info, format);
     tracing::warn!(
         audit = true,
@@ -152,8 +147,7 @@ async fn force(
         reason,
         "a lock was taken from its holder"
     );
-    say(&format!("taken from {}\n", sentence(&holder)))?;
-    Ok(Exit::Yes)
+    answer(Exit::Yes, &format!("taken from {}\n", sentence(&holder)))
 }
 
 /// Asks at the terminal.
@@ -254,29 +248,20 @@ fn lasting(span: Duration) -> String {
 
 /// Tells whether a name matches a pattern, in which * is any text and ? any character.
 fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), name.chars().collect());
-    let (mut at, mut of) = (0_usize, 0_usize);
-    // Where to go on if what follows the last * does not fit: one character of the name further.
-    let mut back: Option<(usize, usize)> = None;
-    while let Some(character) = name.get(at) {
-        match pattern.get(of) {
-            Some('*') => {
-                back = Some((of, at));
-                of += 1;
-            }
-            Some(wanted) if *wanted == '?' || wanted == character => {
-                (at, of) = (at + 1, of + 1);
-            }
-            _ => {
-                let Some((star, from)) = back else { return false };
-                let next = from + 1;
-                back = Some((star, next));
-                (at, of) = (next, star + 1);
-            }
-        }
+    let name: Vec<char> = name.chars().collect();
+    // Lengths of the beginnings of the name that the pattern matches so far.
+    let mut lengths = BTreeSet::from([0]);
+    for wanted in pattern.chars() {
+        let one_more = |length: &usize| {
+            let next = name.get(*length).filter(|next| wanted == '?' || wanted == **next);
+            next.map(|_| length + 1)
+        };
+        lengths = match wanted {
+            '*' => lengths.first().map(|least| *least..=name.len()).into_iter().flatten().collect(),
+            _ => lengths.iter().filter_map(one_more).collect(),
+        };
     }
-    pattern.iter().skip(of).all(|rest| *rest == '*')
+    lengths.contains(&name.len())
 }
 
 #[cfg(test)]

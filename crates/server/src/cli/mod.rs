@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! `serve` is the server; everything else asks a running one, or needs none. Exit status: 0 for yes,
-//! 1 for no (refused, wrong, different), 2 if it could not be found out. `lock` has that of the command
-//! it runs, and its own ones.
+//! `serve` is the server; the other commands ask a running one, or need none. Exit status: 0 for yes,
+//! 1 for no (refused, invalid, different), 2 on errors. `lock` exits with the status of its command, or
+//! with one of its own.
 
 mod check;
 mod client;
@@ -157,9 +157,9 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Says what went wrong.
+/// Reports an error.
 fn complain(text: &str) {
-    // Without a stderr there is nobody to tell.
+    // A closed stderr is no reason to fail.
     let _ = writeln!(std::io::stderr(), "tollgate: {text}");
 }
 
@@ -186,15 +186,13 @@ fn check_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
 
 /// Together, as a domain may be in one of them only.
 fn check_envoy_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {
-    let checked = crate::envoy::check(paths);
-    say(&match &checked {
+    match crate::envoy::check(paths) {
         Ok(set) => {
             let (rules, domains) = (set.rules().len(), set.domains().count());
-            format!("{rules} rules in {domains} domains\n")
+            answer(Exit::Yes, &format!("{rules} rules in {domains} domains\n"))
         }
-        Err(why) => format!("{why}\n"),
-    })?;
-    Ok(if checked.is_ok() { Exit::Yes } else { Exit::No })
+        Err(why) => answer(Exit::No, &format!("{why}\n")),
+    }
 }
 
 fn man() -> Result<Exit, Failure> {
@@ -213,6 +211,12 @@ fn say(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Prints to stdout, and ends with this status.
+fn answer(exit: Exit, text: &str) -> Result<Exit, Failure> {
+    say(text)?;
+    Ok(exit)
 }
 
 /// Runs a future to its end, on this thread.

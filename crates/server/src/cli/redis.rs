@@ -44,17 +44,17 @@ pub(super) struct LockStore {
 }
 
 impl LockStore {
-    /// Connects, and says which rights are missing for locks of these names. A Redis that cannot be
-    /// reached is no error yet: the first step on a lock is.
+    /// Connects, and reports missing rights for locks of these names. A Redis that cannot be reached is an
+    /// error only at the first operation on a lock.
     pub(super) async fn open(&self, names: Option<&str>) -> Result<RedisStore, Failure> {
-        let url = secret("store", self.store.clone(), self.store_file.clone())?;
+        let url = secret("store", &self.store, &self.store_file)?;
         let url = url.filter(|url| url.expose() != "embedded").ok_or(
             "locks across processes need Redis, not the embedded store: set --store \
              redis://127.0.0.1:6379 or TOLLGATE_STORE",
         )?;
         let mut config = Config::new(url.expose())?;
-        let (said, file) = (self.store_password.clone(), self.store_password_file.clone());
-        if let Some(password) = secret("store-password", said, file)? {
+        let password = secret("store-password", &self.store_password, &self.store_password_file)?;
+        if let Some(password) = password {
             config = config.password(password.expose());
         }
         if let Some(DurationText(deadline)) = self.store_deadline {
@@ -72,7 +72,7 @@ impl LockStore {
     }
 }
 
-/// An error of locks and what led to it, in one line.
+/// An error of locks and its causes, in one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = words(error);
     let mut source = error.source();
@@ -86,18 +86,15 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// One error in words that fit a lock: a store speaks of charges, and a library of its types.
 fn words(error: &(dyn Error + 'static)) -> String {
-    match error.downcast_ref() {
-        Some(LockError::Foreign(name)) => {
-            let name = plain(name.as_str());
-            return format!(
-                "the key of {name:?} does not hold a lock of this kind: choose another name"
-            );
-        }
-        Some(LockError::TooDeep(name)) => {
-            let name = plain(name.as_str());
-            return format!("the owner has entered {name:?} 256 times: is each entry released?");
-        }
-        _ => {}
+    if let Some(LockError::Foreign(name)) = error.downcast_ref() {
+        let name = plain(name.as_str());
+        return format!(
+            "the key of {name:?} does not hold a lock of this kind: choose another name"
+        );
+    }
+    if let Some(LockError::TooDeep(name)) = error.downcast_ref() {
+        let name = plain(name.as_str());
+        return format!("the owner has entered {name:?} 256 times: is each entry released?");
     }
     match error.downcast_ref().map(StoreError::kind) {
         Some(StoreErrorKind::Timeout) => "no answer in time".to_owned(),
@@ -116,7 +113,7 @@ pub(super) fn whoami() -> String {
     plain(&format!("{name}(uid {uid}) at {host}, pid {}", std::process::id()))
 }
 
-/// A text from elsewhere, without what a terminal would take for an order.
+/// A foreign text without control characters.
 pub(super) fn plain(text: &str) -> String {
     let escape = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{206f}' | '\u{feff}');
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {

@@ -8,10 +8,10 @@ use http_body_util::BodyExt as _;
 use tollgate::redis::Config;
 use tollgate::rules::{self as files, Format};
 
-use super::check::token;
 use super::client::{Client, ServerReply};
-use super::{AdminServer, Exit, Failure, diff, say, wait};
+use super::{AdminServer, Exit, Failure, answer, diff, say, wait};
 use crate::rules::hashes;
+use crate::settings::secret;
 use crate::settings::value::Secret;
 
 /// Subcommands of `tollgate rules`.
@@ -68,21 +68,16 @@ impl Import {
     async fn run(&self) -> Result<Exit, Failure> {
         let config = Config::new(self.from.expose())?;
         let yaml = hashes::import(config, &self.pattern, &self.domain, self.as_version).await?;
-        say(&yaml)?;
-        Ok(Exit::Yes)
+        answer(Exit::Yes, &yaml)
     }
 }
 
 pub(super) fn run(server: &AdminServer, command: &RulesCommand) -> Result<Exit, Failure> {
-    let token = token(server.token.as_ref(), server.token_file.as_ref())?;
+    let token = secret("token", &server.token, &server.token_file)?;
     let client = Client::new(&server.admin, token, server.ca_file.as_deref())?;
     wait(async {
         match command {
-            RulesCommand::Get { format } => {
-                let reply = get(&client, format).await?;
-                say(&reply.text())?;
-                Ok(Exit::Yes)
-            }
+            RulesCommand::Get { format } => answer(Exit::Yes, &get(&client, format).await?.text()),
             RulesCommand::Put { expect, author, file } => {
                 put(&client, *expect, author.as_deref(), file).await
             }
@@ -93,8 +88,7 @@ pub(super) fn run(server: &AdminServer, command: &RulesCommand) -> Result<Exit, 
                 let declared = files::read(&text, format)
                     .map_err(|problems| problems.in_file(file.display().to_string()))?;
                 let difference = diff::diff(&reply.text(), &files::write(&declared, Format::Yaml));
-                say(&difference)?;
-                Ok(if difference.is_empty() { Exit::Yes } else { Exit::No })
+                answer(if difference.is_empty() { Exit::Yes } else { Exit::No }, &difference)
             }
             RulesCommand::Watch => watch(&client).await,
         }
@@ -139,13 +133,9 @@ async fn put(
         [("content-type", kind), ("if-match", expected.as_str()), ("x-tollgate-author", author)];
     let reply = client.ask(Method::PUT, "/v1/rules", &headers, text).await?;
     match reply.status {
-        StatusCode::OK => {
-            say(&format!("{}\n", reply.text()))?;
-            Ok(Exit::Yes)
-        }
+        StatusCode::OK => answer(Exit::Yes, &format!("{}\n", reply.text())),
         StatusCode::CONFLICT | StatusCode::BAD_REQUEST => {
-            say(&format!("{}\n", reply.problem()))?;
-            Ok(Exit::No)
+            answer(Exit::No, &format!("{}\n", reply.problem()))
         }
         _ => Err(reply.problem()),
     }

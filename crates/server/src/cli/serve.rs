@@ -47,7 +47,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Exit, Failu
 
 /// Warns if the system ends before `--max-connections` does: then one listener's clients keep all others out.
 fn enough_descriptors(settings: &Settings) {
-    /// For files, listeners, connections to Redis, and somebody at another listener.
+    /// For files, listeners, connections to Redis, and clients of other listeners.
     const OTHERS: usize = 128;
     let wanted = settings.max_connections.saturating_add(OTHERS);
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -85,7 +85,7 @@ fn greeting(server: &Server) -> String {
     let (insecure, plain) =
         if state.tls.is_some() { ("k", "-insecure") } else { ("", "-plaintext") };
     let token = match state.settings.api_token {
-        // As the shell that started the server knows it, or as whoever tries it fills it in.
+        // As a variable of the shell that started the server, or to be filled in.
         Some(_) if std::env::var_os("TOLLGATE_API_TOKEN").is_some() => {
             r#" -H "Authorization: Bearer $TOLLGATE_API_TOKEN""#
         }

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Failure;
 
-/// A connector that believes whoever these certificates vouch for.
+/// A connector that trusts the authorities of this file, or of the system.
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, Failure> {
     let roots = match ca_file {
         Some(path) => of_file(path)?,
@@ -44,7 +44,7 @@ fn of_file(path: &Path) -> Result<RootCertStore, Failure> {
 
 fn of_system() -> Result<RootCertStore, Failure> {
     let mut roots = RootCertStore::empty();
-    // A system's store may hold certificates nobody can read; one that works is enough.
+    // A system's store may hold unreadable certificates; one that works is enough.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         return Err("the system has no trusted certificates: name a file with --ca-file".into());

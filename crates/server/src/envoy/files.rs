@@ -1,11 +1,12 @@
-//! The files of envoyproxy/ratelimit that a server is told of: read whole, or not at all.
+//! The configured files of envoyproxy/ratelimit: read whole, or not at all.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tollgate::rules::{self, MAX_TEXT};
+
+use crate::rules::read_at_most;
 
 /// One file.
 #[derive(Clone, Debug, Serialize, Deserialize, Hash)]
@@ -31,7 +32,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<EnvoyFile>, String> {
     Ok(files)
 }
 
-/// The files of a directory, without those that are hidden: a ConfigMap has some.
+/// The YAML files of a directory, without hidden ones, as a ConfigMap has.
 fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let wrong = |error: std::io::Error| format!("cannot read {}: {error}", dir.display());
     let mut found = Vec::new();
@@ -44,7 +45,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
         }
     }
     if found.is_empty() {
-        // As a directory whose volume is not there looks. Rules do not go away by that.
+        // A directory whose volume is not mounted looks like this, and must not remove all rules.
         return Err(format!("{} has no .yaml file", dir.display()));
     }
     found.sort();
@@ -54,10 +55,7 @@ fn inside(dir: &Path) -> Result<Vec<PathBuf>, String> {
 fn read_one(path: &Path, most: usize) -> Result<EnvoyFile, String> {
     let name = path.display().to_string();
     let wrong = |error: std::io::Error| format!("cannot read {name}: {error}");
-    let file = File::open(path).map_err(wrong)?;
-    let mut bytes = Vec::new();
-    let bound = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(bound).read_to_end(&mut bytes).map_err(wrong)?;
+    let bytes = read_at_most(path, most.saturating_add(1)).map_err(wrong)?;
     if bytes.len() > most {
         return Err(format!("{name}: the files together have more than {MAX_TEXT} bytes"));
     }
@@ -66,7 +64,7 @@ fn read_one(path: &Path, most: usize) -> Result<EnvoyFile, String> {
     Ok(EnvoyFile { text: text.to_owned(), name })
 }
 
-/// Place of a domain in a text, as well as a search of its lines can tell.
+/// Place of a domain in a text, by a search of its lines.
 pub(crate) fn place(name: &str, text: &str, domain: &str) -> String {
     let says = |line: &str| line.contains("domain") && line.contains(domain);
     match text.lines().position(says) {

@@ -1,9 +1,9 @@
 //! Envoy's rules while the server runs: files that are followed, beside the rules of `crate::rules`.
 //!
-//! Both kinds are applied to one limiter on one store. A domain belongs to one of them: whichever
-//! comes second with it is not taken, with an error that names both places (`DomainOwnership`). What is wrong
-//! changes nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the
-//! server counts: each set that comes to apply is one more.
+//! Both kinds are applied to one limiter on one store. A domain belongs to one of them: the second set that
+//! defines it is rejected, with an error that names both places (`DomainOwnership`). Invalid files change
+//! nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the server counts
+//! the sets that it applies.
 //!
 //! `files` reads, `watch` notices.
 
@@ -11,7 +11,6 @@ mod files;
 mod watch;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -20,7 +19,7 @@ use tollgate::Limiter;
 use tollgate::RuleSet;
 use tollgate::envoy::EnvoyRules;
 
-use crate::rules::{LastGood, RuleSource};
+use crate::rules::{LastGood, RuleSource, hash};
 use crate::settings::Settings;
 use crate::settings::envoy::EnvoyDomains;
 use crate::store::AnyStore;
@@ -30,7 +29,7 @@ use files::EnvoyFile;
 pub(crate) use watch::{follow, look};
 
 /// Source of Envoy's rules, and its state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EnvoyRuleSource {
     paths: Vec<PathBuf>,
     domains: EnvoyDomains,
@@ -64,11 +63,8 @@ impl EnvoyRuleSource {
             paths: settings.envoy.rules.clone(),
             domains: settings.envoy.domains,
             last_good: LastGood::new(dir, "envoy.last-good.json"),
-            state: Mutex::default(),
             missing: AtomicBool::new(!settings.envoy.rules.is_empty()),
-            applied: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            unknown_domain: AtomicU64::new(0),
+            ..Self::default()
         }
     }
 
@@ -112,11 +108,11 @@ impl EnvoyRuleSource {
         self.state().trouble = Some(error);
     }
 
-    /// Looks at the files, and applies what they say if that is new and right. Whether it did.
+    /// Reads the files, and applies their rules if they are new and valid. Returns whether it did.
     ///
     /// # Errors
     ///
-    /// When it is not right. What applied before still does.
+    /// When the rules are invalid. The previous ones still apply.
     pub(crate) fn refresh(
         &self,
         limiter: &Limiter<AnyStore>,
@@ -125,10 +121,10 @@ impl EnvoyRuleSource {
         let mut state = self.state();
         let read = files::read(&self.paths);
         let texts = hash(&read);
-        // What was refused for the sake of other rules is looked at again when those change.
+        // Files rejected for a domain of the other rules are checked again when those change.
         let seen = hash(&(texts, limiter.rules().version()));
         if state.seen == Some(seen) {
-            // Whoever mends the directory does not edit the rules for it.
+            // The state directory can become usable without a change of the rules.
             if state.applies == Some(texts)
                 && self.last_good.trouble().is_some()
                 && let Ok(files) = &read
@@ -175,7 +171,7 @@ impl EnvoyRuleSource {
             limiter.set_envoy_rules(set).map_err(|stale| stale.to_string())?;
             *ownership = offered;
         }
-        // Rules that were refused for what Envoy's files said are worth another look.
+        // Rules rejected for a domain of Envoy's files may be valid now.
         beside.look_again();
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.missing.store(false, Ordering::Relaxed);
@@ -205,15 +201,11 @@ impl EnvoyRuleSource {
 ///
 /// # Errors
 ///
-/// With what is wrong.
+/// When they cannot be read, or are invalid.
 pub(crate) fn check(paths: &[PathBuf]) -> Result<EnvoyRules, String> {
     let files = files::read(paths)?;
     let texts = files.iter().map(|file| (file.name.as_str(), file.text.as_str()));
     EnvoyRules::load(1, texts).map_err(|problems| problems.to_string())
-}
-
-fn hash(what: &impl std::hash::Hash) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
 }
 
 /// Domains that Envoy's files define, with their places. Locked while rules of either kind are
@@ -235,7 +227,7 @@ impl DomainOwnership {
         Self(domains)
     }
 
-    /// Checks that the other rules, which are at `beside`, define none of these domains.
+    /// Checks that the other rules, those of the file `beside`, define none of these domains.
     pub(crate) fn are_free(&self, rules: &RuleSet, beside: Option<&Path>) -> Result<(), String> {
         for domain in &rules.declaration().domains {
             let Some(ours) = self.0.get(&domain.name) else { continue };

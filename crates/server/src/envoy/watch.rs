@@ -38,15 +38,9 @@ pub(crate) async fn look(server: &Arc<ServerState>) {
         Ok(Ok(false)) | Err(_) => {}
         Ok(Err(error)) => {
             let version = version();
-            tracing::error!(
-                error,
-                version,
-                "rejected Envoy's rules; the previous ones still apply"
-            );
-            server.events.publish(
-                "envoy-rules-rejected",
-                || serde_json::json!({ "error": error, "version": version }),
-            );
+            let why = "rejected Envoy's rules; the previous ones still apply";
+            tracing::error!(error, version, "{why}");
+            server.events.publish_rejected("envoy-rules-rejected", &error, version);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies: those that are read, bounded in size and time, and those that are sent.
+//! Bodies of requests, which are bounded in size and time, and bodies of responses.
 
 use std::future::poll_fn;
 use std::mem;
@@ -25,12 +25,12 @@ static ARRIVING: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads a body whole.
 pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> {
-    let too_large = || Problem::new(413, &format!("the body is longer than {most} bytes")).close();
+    let too_large = || Problem::new(413, format!("the body is longer than {most} bytes")).close();
     let said = body.size_hint().exact().unwrap_or(0);
     if said > u64::try_from(most).unwrap_or(u64::MAX) {
         return Err(too_large());
     }
-    let mut whole = pin!(WholeBody { body, most, held: Vec::new(), counted: 0, all: &ARRIVING });
+    let mut whole = pin!(WholeBody::new(body, most, &ARRIVING));
     // Most bodies come with their heads, and need no timer.
     let at_once = poll_fn(|context| Poll::Ready(whole.as_mut().poll(context))).await;
     let read = match at_once {
@@ -58,8 +58,8 @@ enum BodyError {
     Broken,
 }
 
-/// A body that arrives. Its parts are copied together: each of them keeps some kilobytes of hyper's, however
-/// short it is.
+/// A body that arrives. Its parts are copied together, because each of them keeps some kilobytes of hyper's
+/// buffer, however short it is.
 struct WholeBody<B> {
     body: B,
     most: usize,
@@ -70,7 +70,11 @@ struct WholeBody<B> {
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> WholeBody<B> {
-    /// Takes a part; with all of it, if there was but one.
+    const fn new(body: B, most: usize, all: &'static AtomicUsize) -> Self {
+        Self { body, most, held: Vec::new(), counted: 0, all }
+    }
+
+    /// Takes a part, and returns it if it is the whole body.
     fn take(&mut self, part: Bytes) -> Result<Option<Bytes>, BodyError> {
         if self.held.len().saturating_add(part.len()) > self.most {
             return Err(BodyError::TooLong);
@@ -99,7 +103,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin> Future for WholeBody<B> {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(BodyError::Broken)),
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
-            // What is behind the last part says nothing that anybody asks for.
+            // Trailers are ignored.
             let Ok(part) = frame.into_data() else { continue };
             match self.take(part) {
                 Ok(None) => {}
@@ -176,14 +180,6 @@ mod tests {
 
     use super::*;
 
-    fn whole<B: HttpBody<Data = Bytes> + Unpin>(
-        body: B,
-        most: usize,
-        all: &'static AtomicUsize,
-    ) -> WholeBody<B> {
-        WholeBody { body, most, held: Vec::new(), counted: 0, all }
-    }
-
     /// A body in parts, each of which is the beginning of eight kilobytes.
     fn parts(lengths: &[usize]) -> impl HttpBody<Data = Bytes> + Unpin {
         let part = |length: &usize| Bytes::from(vec![7; 8 * 1024]).slice(..*length);
@@ -196,13 +192,13 @@ mod tests {
     async fn a_body_is_read_however_it_comes() {
         static ALL: AtomicUsize = AtomicUsize::new(0);
         for lengths in [&[][..], &[10], &[3, 7], &[1; 10]] {
-            let read = whole(parts(lengths), 10, &ALL).await.unwrap();
+            let read = WholeBody::new(parts(lengths), 10, &ALL).await.unwrap();
             assert_eq!(read, vec![7; lengths.iter().sum()], "{lengths:?}");
         }
-        assert_eq!(whole(parts(&[5, 6]), 10, &ALL).await, Err(BodyError::TooLong));
+        assert_eq!(WholeBody::new(parts(&[5, 6]), 10, &ALL).await, Err(BodyError::TooLong));
         let bytes = Bytes::from_static(b"all at once");
-        assert_eq!(whole(Full::new(bytes.clone()), 11, &ALL).await, Ok(bytes.clone()));
-        assert_eq!(whole(Full::new(bytes), 10, &ALL).await, Err(BodyError::TooLong));
+        assert_eq!(WholeBody::new(Full::new(bytes.clone()), 11, &ALL).await, Ok(bytes.clone()));
+        assert_eq!(WholeBody::new(Full::new(bytes), 10, &ALL).await, Err(BodyError::TooLong));
         assert_eq!(ALL.load(Ordering::Relaxed), 0);
     }
 
@@ -210,7 +206,7 @@ mod tests {
     #[test]
     fn bodies_that_arrive_slowly_hold_what_they_have_sent() {
         static ALL: AtomicUsize = AtomicUsize::new(0);
-        let mut slow = whole(parts(&[]), 64 * 1024, &ALL);
+        let mut slow = WholeBody::new(parts(&[]), 64 * 1024, &ALL);
         for _ in 0..20_000 {
             assert_eq!(slow.take(Bytes::from(vec![7; 8 * 1024]).slice(..1)), Ok(None));
         }
@@ -225,10 +221,10 @@ mod tests {
     async fn bodies_share_what_memory_there_is() {
         static ALL: AtomicUsize = AtomicUsize::new(MAX_ARRIVING - 8);
 
-        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await.map(|it| it.len()), Ok(16));
+        assert_eq!(WholeBody::new(parts(&[8, 8]), 64, &ALL).await.map(|it| it.len()), Ok(16));
         ALL.fetch_add(9, Ordering::Relaxed);
-        assert_eq!(whole(parts(&[8, 8]), 64, &ALL).await, Err(BodyError::Full));
-        let at_once = whole(Full::new(Bytes::from_static(b"{}")), 64, &ALL).await;
+        assert_eq!(WholeBody::new(parts(&[8, 8]), 64, &ALL).await, Err(BodyError::Full));
+        let at_once = WholeBody::new(Full::new(Bytes::from_static(b"{}")), 64, &ALL).await;
         assert!(at_once.is_ok(), "it holds nothing up");
         assert_eq!(ALL.load(Ordering::Relaxed), MAX_ARRIVING + 1, "what was held is given back");
     }

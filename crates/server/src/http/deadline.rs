@@ -1,15 +1,16 @@
-//! A connection that does not wait for ever.
+//! A connection with deadlines.
 //!
 //! The deadline depends on the phase of the connection: between requests it may be idle for a
 //! minute; a head must arrive within ten seconds of its first byte; a response must be taken within
-//! thirty. Bodies are the business of whoever reads them. One timer does for all of it, and is moved
+//! thirty. The code that reads a body has a deadline for it. One timer serves all of these, and is moved
 //! only when it would fire too early or too late.
 //!
-//! Nor does it hand on a request that can be read in two ways (`framing.rs`): what follows is replaced by
-//! something that is no request, so that it is hyper that says 400 and closes, after what came before.
+//! A request that can be read in two ways (`framing.rs`) does not get through: bytes that are no request
+//! replace it, so that hyper answers 400 and closes, after the answers to earlier requests.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use super::checked_input::CheckedInput;
 use super::framing::Framing;
 
 /// Idle time allowed between requests.
@@ -28,10 +30,6 @@ const HEAD: Duration = Duration::from_secs(10);
 /// Time limit for a client to read a response.
 const WRITE: Duration = Duration::from_secs(30);
 
-/// No head, nor any part of one or of a body: whatever it is put behind, hyper refuses one byte or the next. A
-/// line feed alone ends a line of a head, and a zero byte may be in a chunk's extension.
-const BROKEN: &[u8] = b"\0\n\r\n\r\n";
-
 /// Phase of a connection, which selects its deadline.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionPhase(AtomicU8);
@@ -42,12 +40,12 @@ const SERVING: u8 = 2;
 const TIMED_OUT: u8 = 3;
 
 impl ConnectionPhase {
-    /// A request has begun to be served.
+    /// Notes that a request is being served.
     pub(crate) fn serving(&self) {
         self.0.store(SERVING, Ordering::Relaxed);
     }
 
-    /// It was answered.
+    /// Notes that the request was answered.
     pub(crate) fn idle(&self) {
         self.0.store(AT_REST, Ordering::Relaxed);
     }
@@ -61,7 +59,7 @@ impl ConnectionPhase {
 /// A connection with deadlines.
 pub(crate) struct DeadlineStream<S> {
     stream: S,
-    phase: std::sync::Arc<ConnectionPhase>,
+    phase: Arc<ConnectionPhase>,
     timer: Pin<Box<Sleep>>,
     /// Set if the timer, unless it has fired, wakes the task that serves.
     wakes: bool,
@@ -69,33 +67,27 @@ pub(crate) struct DeadlineStream<S> {
     reading: Option<(u8, Instant)>,
     /// Until when the client must take more.
     writing: Option<Instant>,
-    framing: Framing,
+    input: CheckedInput<Framing>,
     /// Bytes to be read again, before any others.
     ahead: Vec<u8>,
-    /// Rest of the bytes that replace the client's, to end the connection.
-    ending: Option<&'static [u8]>,
 }
 
 impl<S> DeadlineStream<S> {
-    pub(crate) fn new(stream: S, phase: std::sync::Arc<ConnectionPhase>) -> Self {
-        let timer = Box::pin(tokio::time::sleep(HEAD));
-        // A connection that was opened means to say something.
-        let reading = Some((AT_REST, after(HEAD)));
-        let (framing, ahead) = (Framing::default(), Vec::new());
+    pub(crate) fn new(stream: S, phase: Arc<ConnectionPhase>) -> Self {
         Self {
             stream,
             phase,
-            timer,
+            timer: Box::pin(tokio::time::sleep(HEAD)),
             wakes: false,
-            reading,
+            // A client that connects is about to send something.
+            reading: Some((AT_REST, after(HEAD))),
             writing: None,
-            framing,
-            ahead,
-            ending: None,
+            input: CheckedInput::new(Framing::default()),
+            ahead: Vec::new(),
         }
     }
 
-    /// Has these bytes read again, before any others.
+    /// Puts these bytes in front of the input.
     pub(crate) fn unread(&mut self, bytes: Vec<u8>) {
         self.ahead = bytes;
     }
@@ -116,8 +108,8 @@ impl<S> DeadlineStream<S> {
         false
     }
 
-    /// Begins to be idle. hyper need not read before there is something to be read, if it tried while the
-    /// request was served: then nothing but this has it look at the time.
+    /// Begins to be idle. If hyper tried to read while the request was served, it does not read again
+    /// before there is input: then only this timer wakes the task.
     fn rest(&mut self, context: &mut Context<'_>) {
         let due = after(IDLE);
         self.reading = Some((AT_REST, due));
@@ -132,10 +124,6 @@ fn after(duration: Duration) -> Instant {
     now.checked_add(duration).unwrap_or(now)
 }
 
-fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the client took too long")
-}
-
 impl<S: AsyncRead + Unpin> AsyncRead for DeadlineStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -144,64 +132,43 @@ impl<S: AsyncRead + Unpin> AsyncRead for DeadlineStream<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let phase = this.phase.0.load(Ordering::Relaxed);
-        if !this.ahead.is_empty() {
-            this.began(phase);
+        let before = buffer.filled().len();
+        let read = if this.ahead.is_empty() {
+            this.input.poll_read(Pin::new(&mut this.stream), context, buffer)
+        } else {
             let length = this.ahead.len().min(buffer.remaining());
             buffer.put_slice(this.ahead.get(..length).unwrap_or_default());
             this.ahead.drain(..length);
-            return Poll::Ready(Ok(()));
+            Poll::Ready(Ok(()))
+        };
+        if phase == AT_REST && buffer.filled().len() > before {
+            this.phase.0.store(IN_HEAD, Ordering::Relaxed);
+            this.reading = None;
         }
-        if this.ending.is_some() {
-            this.end(buffer);
-            return Poll::Ready(Ok(()));
+        // How long a body may take is up to the code that reads it.
+        if read.is_ready() || phase == SERVING {
+            return read;
         }
-        let before = buffer.filled().len();
-        match Pin::new(&mut this.stream).poll_read(context, buffer) {
-            Poll::Ready(read) => {
-                let fresh = buffer.filled().get(before..).unwrap_or_default();
-                if !fresh.is_empty() {
-                    this.began(phase);
-                }
-                if let Err(at) = this.framing.pass(fresh) {
-                    buffer.set_filled(before.saturating_add(at));
-                    this.ending = Some(BROKEN);
-                    this.end(buffer);
-                }
-                Poll::Ready(read)
+        let due = match this.reading {
+            Some((since, due)) if since == phase => due,
+            _ => {
+                let due = after(if phase == AT_REST { IDLE } else { HEAD });
+                this.reading = Some((phase, due));
+                due
             }
-            // Whoever serves the request knows how long its body may take.
-            Poll::Pending if phase == SERVING => Poll::Pending,
-            Poll::Pending => {
-                let due = match this.reading {
-                    Some((since, due)) if since == phase => due,
-                    _ => {
-                        let due = after(if phase == AT_REST { IDLE } else { HEAD });
-                        this.reading = Some((phase, due));
-                        due
-                    }
-                };
-                if this.is_late(due, context) { Poll::Ready(Err(late())) } else { Poll::Pending }
-            }
-        }
+        };
+        this.pending_until(due, context)
     }
 }
 
 impl<S> DeadlineStream<S> {
-    /// Something was read, in this phase.
-    fn began(&mut self, phase: u8) {
-        if phase == AT_REST {
-            self.phase.0.store(IN_HEAD, Ordering::Relaxed);
-            self.reading = None;
+    /// Waits on, unless it is late.
+    fn pending_until<T>(&mut self, due: Instant, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.is_late(due, context) {
+            let late = io::Error::new(io::ErrorKind::TimedOut, "the client took too long");
+            return Poll::Ready(Err(late));
         }
-    }
-
-    /// Reads on in what ends the connection.
-    fn end(&mut self, buffer: &mut ReadBuf<'_>) {
-        if let Some(rest) = &mut self.ending {
-            let (now, later) = rest.split_at(rest.len().min(buffer.remaining()));
-            buffer.put_slice(now);
-            *rest = later;
-        }
+        Poll::Pending
     }
 
     fn written<T>(
@@ -215,8 +182,8 @@ impl<S> DeadlineStream<S> {
         self.taken(written, context)
     }
 
-    /// Gives up if the client has taken nothing for too long. Under TLS it is a flush or the end that waits for
-    /// it: what was written is only sealed then.
+    /// Gives up if the client has read nothing for too long. Under TLS a flush or the shutdown waits for the
+    /// client, as a write only fills a buffer.
     fn taken<T>(
         &mut self,
         done: Poll<io::Result<T>>,
@@ -227,7 +194,7 @@ impl<S> DeadlineStream<S> {
             return done;
         }
         let due = *self.writing.get_or_insert_with(|| after(WRITE));
-        if self.is_late(due, context) { Poll::Ready(Err(late())) } else { Poll::Pending }
+        self.pending_until(due, context)
     }
 }
 
@@ -270,15 +237,16 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
+    use super::super::checked_input::InputCheck as _;
     use super::*;
 
     /// The two ends of a connection.
-    async fn pair() -> (DeadlineStream<TcpStream>, TcpStream, std::sync::Arc<ConnectionPhase>) {
+    async fn pair() -> (DeadlineStream<TcpStream>, TcpStream, Arc<ConnectionPhase>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
-        let phase = std::sync::Arc::new(ConnectionPhase::default());
-        (DeadlineStream::new(server, std::sync::Arc::clone(&phase)), client, phase)
+        let phase = Arc::new(ConnectionPhase::default());
+        (DeadlineStream::new(server, Arc::clone(&phase)), client, phase)
     }
 
     /// Time until a read was given up, in seconds of virtual time.
@@ -316,10 +284,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_was_served_is_ended_whoever_reads() {
         let (guarded, mut client, phase) = pair().await;
-        let at = std::sync::Arc::clone(&phase);
+        let at = Arc::clone(&phase);
         let service = hyper::service::service_fn(move |_| {
             at.serving();
-            let at = std::sync::Arc::clone(&at);
+            let at = Arc::clone(&at);
             async move {
                 at.idle();
                 Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new()))
@@ -356,7 +324,11 @@ mod tests {
         // Of a line that did not fit into one read, what came before was passed on.
         let (first, second) = read.split_at(27);
         assert_eq!(first, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(second.ends_with(BROKEN) && !second.contains(&b'H'), "{}", second.escape_ascii());
+        assert!(
+            second.ends_with(Framing::BROKEN) && !second.contains(&b'H'),
+            "{}",
+            second.escape_ascii()
+        );
     }
 
     /// A stream as TLS is to a client that takes nothing: it keeps what is written, and cannot pass it on.
@@ -384,7 +356,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_response_that_nobody_unseals_ends_the_connection() {
         for ends in [false, true] {
-            let mut guarded = DeadlineStream::new(Sealed, std::sync::Arc::default());
+            let mut guarded = DeadlineStream::new(Sealed, Arc::default());
             guarded.write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
             let began = Instant::now();
 

@@ -1,9 +1,9 @@
 //! Request framing, checked strictly before hyper reads it leniently.
 //!
-//! A proxy in front of the server may read a request that can be read in two ways in the other one, and
-//! what is then its next request is not the same here (C19). hyper takes lines that end without a carriage
-//! return, the first of two equal lengths, and chunks beside a length. Here the bytes are followed from a
-//! head through its body to the next head, and such a one is found.
+//! If a request can be read in two ways, a proxy in front of the server and the server may disagree where
+//! the next request begins (C19). hyper accepts lines that end without a carriage return, the first of two
+//! equal lengths, and chunks beside a length. This check follows the bytes from a head through its body to
+//! the next head, and finds all of these.
 //!
 //! Framing that cannot be read at all is an error, too. Only a head without an end is left to hyper, which
 //! answers it and ends the connection.
@@ -13,8 +13,9 @@ use std::mem;
 use memchr::memchr;
 
 use super::MAX_HEAD;
+use super::checked_input::InputCheck;
 
-/// Follows what arrives on a connection.
+/// Follows the bytes that arrive on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     at: Position,
@@ -49,13 +50,18 @@ struct HeadFields {
     chunked: bool,
 }
 
-impl Framing {
+impl InputCheck for Framing {
+    // hyper refuses one byte or the next of these wherever they stand: a line feed alone ends a line of
+    // a head, and a zero byte may be in the extension of a chunk.
+    const BROKEN: &'static [u8] = b"\0\n\r\n\r\n";
+
     /// Follows these bytes.
     ///
     /// # Errors
     ///
-    /// When they can be read in two ways: with the place of the line that does it, or of what is here of it.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
+    /// When they can be read in two ways: with the place of the line that does it, or of its part that
+    /// is here.
+    fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
         let mut rest = bytes;
         while !rest.is_empty() && self.at != Position::TooLong {
             if let Position::Body(left) | Position::Chunk(left) = self.at {
@@ -83,7 +89,9 @@ impl Framing {
         }
         Ok(())
     }
+}
 
+impl Framing {
     fn skip<'b>(&mut self, left: u64, bytes: &'b [u8]) -> &'b [u8] {
         let here = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(left);
         self.at = match (self.at, left.saturating_sub(here)) {
@@ -95,7 +103,7 @@ impl Framing {
         bytes.get(usize::try_from(here).unwrap_or(usize::MAX)..).unwrap_or_default()
     }
 
-    /// Keeps the part of a line; whether one may still be as long.
+    /// Keeps the part of a line, and tells whether the line is short enough.
     fn keep(&mut self, part: &[u8]) -> bool {
         self.line.extend_from_slice(part);
         if self.line.len() <= MAX_HEAD {
@@ -108,7 +116,7 @@ impl Framing {
         is_head
     }
 
-    /// Reads a line; whether it can be read in one way only.
+    /// Reads a line, and tells whether it can be read in one way only.
     fn read(&mut self, line: &[u8]) -> bool {
         let Some(line) = line.strip_suffix(b"\r\n") else { return false };
         match self.at {

@@ -1,10 +1,11 @@
 //! HTTP/1.1 for the HTTP and admin listeners: connections with deadlines, requests that can be
-//! read in one way only, bodies with bounds, and problems told as RFC 9457 has them. A listener may answer some
+//! read in one way only, bodies with bounds, and problems as in RFC 9457. A listener may answer some
 //! requests before hyper sees the connection ([`Handler::without_hyper`]).
 //!
-//! HTTP/1.1 only: what HTTP/2 floods are made of does not exist here.
+//! HTTP/1.1 only, which has no frames to flood a server with.
 
 pub(crate) mod body;
+pub(crate) mod checked_input;
 pub(crate) mod deadline;
 pub(crate) mod framing;
 pub(crate) mod problem;
@@ -56,14 +57,14 @@ pub(crate) trait Handler: Clone + Send + Sync + 'static {
     /// closes one half has left.
     const ANSWERS_HALF_CLOSED: bool;
 
-    /// Answers one request. hyper copies what it gets from here for each of them, so it is short.
+    /// Answers one request. hyper copies the future for each request, so it is short.
     fn answer(
         &self,
         server: Arc<ServerState>,
         call: HttpCall,
     ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
 
-    /// Answers what it can read by itself, and says what comes next. Usually hyper reads everything.
+    /// Answers the requests that it reads by itself, and returns the next step. By default hyper reads all.
     ///
     /// # Errors
     ///
@@ -102,15 +103,15 @@ pub(crate) struct HttpCall {
     pub(crate) id: String,
 }
 
-/// Serves a listener by HTTP/1.1, until told to stop and the last request is answered.
+/// Serves a listener by HTTP/1.1, until the server stops and the last request is answered.
 pub(crate) fn serving(bound: BoundListener, handler: impl Handler) -> ListenerTask {
     ListenerTask::new(accept::serve(bound, Http1(handler)))
 }
 
 /// Stop signal of the server, as the task of one connection polls it.
 ///
-/// Listening takes a lock, which is much beside a decision. So it is done once, and after that only when
-/// the server drains, as it does before it stops: who listens is the same task every time.
+/// Polling the signal takes a lock, which is slow beside a decision. So it is polled once, and then only
+/// while the server drains, as it does before it stops. The same task polls every time.
 pub(crate) struct StopSignal {
     server: Arc<ServerState>,
     told: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -119,7 +120,7 @@ pub(crate) struct StopSignal {
 
 impl StopSignal {
     pub(crate) fn new(server: Arc<ServerState>, mut stop: watch::Receiver<bool>) -> Self {
-        // Who has used up its turn would be put off, and not listen at all.
+        // Unconstrained: a task that has used up its budget would not be registered at all.
         let told = unconstrained(async move { stopped(&mut stop).await });
         Self { server, told: Box::pin(told), listens: false }
     }
@@ -147,17 +148,16 @@ impl<H: Handler> ServeConnection for Http1<H> {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self(handler) = self;
-        let (server, peer, local) =
-            (Arc::clone(&connection.server), connection.peer, connection.local);
+        let connection = Arc::new(connection);
+        let server = &connection.server;
         let phase = Arc::new(ConnectionPhase::default());
         let mut stream = DeadlineStream::new(stream, Arc::clone(&phase));
-        let mut stop = StopSignal::new(Arc::clone(&server), connection.stop.clone());
-        let mut plain =
-            RawConnection { server: &server, stream: &mut stream, phase: &phase, stop: &mut stop };
-        let served = match handler.without_hyper(&mut plain).await {
+        let mut stop = StopSignal::new(Arc::clone(server), connection.stop.clone());
+        let mut raw = RawConnection { server, stream: &mut stream, phase: &phase, stop: &mut stop };
+        let served = match handler.without_hyper(&mut raw).await {
             Ok(Handover::Hyper(bytes)) => {
                 stream.unread(bytes);
-                let by = HttpConnection { server, peer, local, handler };
+                let by = HttpConnection { connection: Arc::clone(&connection), handler };
                 by.hyper(stream, Arc::clone(&phase), stop).await.is_ok()
             }
             Ok(Handover::End) => true,
@@ -171,9 +171,7 @@ impl<H: Handler> ServeConnection for Http1<H> {
 
 /// One connection and its handler.
 struct HttpConnection<H> {
-    server: Arc<ServerState>,
-    peer: SocketAddr,
-    local: bool,
+    connection: Arc<ConnectionContext>,
     handler: H,
 }
 
@@ -191,8 +189,8 @@ impl<H: Handler> HttpConnection<H> {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             phase.serving();
             let (id, answer) = self.begin(request);
-            // Who keeps its connection would find it closed a moment later, with a request in flight.
-            let (phase, last) = (Arc::clone(&phase), self.server.is_draining());
+            // A client that kept its connection would have the next request cut off.
+            let (phase, last) = (Arc::clone(&phase), self.connection.server.is_draining());
             async move {
                 let mut response = match answer {
                     Ok(answer) => answer.await,
@@ -239,14 +237,15 @@ impl<H: Handler> HttpConnection<H> {
         request: Request<Incoming>,
     ) -> (Option<HeaderValue>, Result<impl Future<Output = Response<Body>> + Send + use<H>, Problem>)
     {
-        let id = said_id(request.headers()).unwrap_or_else(|| self.server.request_id());
+        let ConnectionContext { server, peer, local, .. } = &*self.connection;
+        let id = said_id(request.headers()).unwrap_or_else(|| server.request_id());
         let value = HeaderValue::from_str(&id).ok();
         if let Some(problem) = refused(&request) {
             return (value, Err(problem));
         }
         tracing::debug!(request = id, method = %request.method(), "HTTP request");
-        let call = HttpCall { request, peer: self.peer, local: self.local, id };
-        (value, Ok(self.handler.answer(Arc::clone(&self.server), call)))
+        let call = HttpCall { request, peer: *peer, local: *local, id };
+        (value, Ok(self.handler.answer(Arc::clone(server), call)))
     }
 }
 
@@ -255,7 +254,7 @@ pub(crate) fn said_id(headers: &http::HeaderMap) -> Option<String> {
     harmless_id(headers.get(X_REQUEST_ID)?.as_bytes()).map(str::to_owned)
 }
 
-/// An id that can be repeated to anybody.
+/// An id that is safe to repeat.
 pub(crate) fn harmless_id(said: &[u8]) -> Option<&str> {
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let harmless = (1..=64).contains(&said.len()) && said.iter().all(fits);

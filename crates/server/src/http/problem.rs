@@ -1,4 +1,4 @@
-//! Problems (RFC 9457): what is wrong, for programs and for people.
+//! Problems (RFC 9457): errors for programs and for people.
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
@@ -6,27 +6,23 @@ use serde_json::{Map, Value};
 
 use super::body::Body;
 
-/// A response that says what is wrong.
+/// A response that reports an error.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
-    detail: String,
     members: Map<String, Value>,
     retry_after: Option<u64>,
     closes: bool,
 }
 
 impl Problem {
-    /// This status, because of that.
-    pub(crate) fn new(status: u16, detail: &str) -> Self {
+    /// A problem with this status and reason.
+    pub(crate) fn new(status: u16, detail: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self {
-            status,
-            detail: detail.to_owned(),
-            members: Map::new(),
-            retry_after: None,
-            closes: false,
-        }
+        let problem = Self { status, members: Map::new(), retry_after: None, closes: false };
+        let title = status.canonical_reason().unwrap_or("Error");
+        let problem = problem.with("type", "about:blank").with("title", title);
+        problem.with("status", status.as_u16()).with("detail", detail.into())
     }
 
     /// The same with one more member.
@@ -35,14 +31,14 @@ impl Problem {
         self
     }
 
-    /// The same, to be asked again after so many seconds.
+    /// The same with `Retry-After` in seconds.
     pub(crate) const fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// The same as the last response of its connection: what follows cannot be told apart from what
-    /// is wrong.
+    /// The same as the last response of its connection, because the bytes behind the faulty request cannot
+    /// be read.
     pub(crate) const fn close(mut self) -> Self {
         self.closes = true;
         self
@@ -51,14 +47,7 @@ impl Problem {
 
 impl From<Problem> for Response<Body> {
     fn from(problem: Problem) -> Self {
-        let mut object = Map::new();
-        object.insert("type".to_owned(), "about:blank".into());
-        let title = problem.status.canonical_reason().unwrap_or("Error");
-        object.insert("title".to_owned(), title.into());
-        object.insert("status".to_owned(), problem.status.as_u16().into());
-        object.insert("detail".to_owned(), problem.detail.into());
-        object.extend(problem.members);
-        let mut response = Self::new(Value::Object(object).to_string().into());
+        let mut response = Self::new(Value::Object(problem.members).to_string().into());
         *response.status_mut() = problem.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -77,14 +66,17 @@ impl From<Problem> for Response<Body> {
 
 /// A response with this object.
 pub(crate) fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<Body> {
-    match serde_json::to_vec(value) {
-        Ok(bytes) => {
-            let mut response = Response::new(bytes.into());
-            *response.status_mut() = status;
-            let json = HeaderValue::from_static("application/json");
-            response.headers_mut().insert(CONTENT_TYPE, json);
-            response
-        }
-        Err(_) => Problem::new(500, "cannot write the answer").into(),
-    }
+    let Ok(bytes) = serde_json::to_vec(value) else {
+        return Problem::new(500, "cannot write the answer").into();
+    };
+    let mut response = typed("application/json", bytes);
+    *response.status_mut() = status;
+    response
+}
+
+/// A response with this body, of this type.
+pub(crate) fn typed(kind: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }

@@ -1,4 +1,4 @@
-//! The protocols: bytes to an ask, an admission to bytes, and nothing else.
+//! The protocols: bytes into an ask, and an admission into bytes.
 //!
 //! Each has a directory of its own, and a row in `listener.rs` where it has a listener of its own.
 

@@ -1,8 +1,6 @@
-//! Follows rules in Redis: by messages, which say that something changed, and by looking now and then,
-//! as any of them may be lost.
+//! Follows rules in Redis: by messages about changes, and by polling, because any message may be lost.
 //!
-//! Messages come over a connection of their own. When it was lost and is back, all is looked at, since
-//! nobody knows what was missed.
+//! Messages come over a connection of their own. After a reconnection everything is read again.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -16,13 +14,13 @@ use super::stored::ReadMode;
 use super::{connection, watch};
 use crate::state::ServerState;
 
-/// Messages that may wait. One more is dropped: looking makes up for it.
+/// Messages that may wait. Further ones are dropped: the next poll makes up for them.
 const WAITING: usize = 64;
 
-/// The longest message that is heard. A rule has a few hundred bytes.
+/// The longest message that is read. A rule has a few hundred bytes.
 const MAX_MESSAGE: usize = 64 << 10;
 
-/// The pause after a message was followed, so that a flood of them is not a flood of looks.
+/// Pause after a message, so that a flood of messages is not a flood of reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Interval of pings on the subscription.
@@ -69,7 +67,7 @@ async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<C
     loop {
         let said = notice.clone();
         let hear = move |content: &[u8]| {
-            // What does not fit is found by looking.
+            // The next poll makes up for a message that does not fit.
             let _ = said.try_send(ChangeNotice::RedisValue(content.to_vec()));
         };
         let heard = AuxiliaryConnection::subscribe(
@@ -103,8 +101,8 @@ async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<C
     }
 }
 
-/// Six to nine tenths of a time, drawn at random. What is left is for what is done then: a look every
-/// second at the latest.
+/// Six to nine tenths of a time, drawn at random. The rest is for the read itself, so that reads begin
+/// at least every `most`.
 fn drawn(most: Duration) -> Duration {
     let tenth = most.checked_div(10).unwrap_or_default();
     let draw = u32::try_from(RandomState::new().hash_one(0_u8) % 1_024).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The connection to the Redis that rules are in. It is not the store's: what is long or slow here
-//! must not hold up decisions.
+//! The connection to the Redis that holds the rules. It is not the store's connection, because long and
+//! slow answers must not hold up decisions.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::settings::rules_from::RulesFrom;
 /// Time limit for an answer of Redis. Rules of megabytes take a while.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest answer: a whole set, and what is around it.
+/// The longest answer: a whole set with its framing.
 const MAX_ANSWER: usize = MAX_STORED.saturating_add(1 << 16);
 
 /// A connection that is made when it is needed.

@@ -1,4 +1,4 @@
-//! One edition of the rules as it lies in Redis, and what can be wrong with it.
+//! One edition of the rules as it is stored in Redis, and its errors.
 //!
 //! Pure: bytes in, a rule set or an error with its place out. `docs/keys.md` describes the hash,
 //! `lua/read.lua` and `lua/put.lua` are its other readers; change them together.
@@ -8,7 +8,7 @@ use tollgate::rules::{self, Format};
 
 use super::RulesError;
 
-/// A set of rules and what is known of it.
+/// A set of rules with its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Edition {
     pub(super) version: u64,
@@ -96,7 +96,7 @@ pub(super) fn load(key: &str, edition: &Edition) -> Result<RuleSet, RulesError> 
     Ok(set)
 }
 
-/// A sum over all that matters, so that what was cut short is not taken for whole.
+/// A checksum, so that a truncated text is not taken for a whole one.
 pub(super) fn sum_of(version: u64, format: Format, text: &str) -> String {
     let mut sum = sha1_smol::Sha1::new();
     sum.update(format!("{version} {}\n", name_of(format)).as_bytes());
@@ -121,7 +121,7 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|version| plain && (1..=MAX_VERSION).contains(version))
 }
 
-/// Bytes that others wrote, short and on one line.
+/// Foreign bytes as a short text on one line.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 80;
     let text = String::from_utf8_lossy(bytes);

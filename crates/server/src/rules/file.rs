@@ -1,7 +1,7 @@
 //! A rule file: read whole, replaced whole.
 
 use std::fs::{self, File};
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
@@ -14,21 +14,27 @@ pub(super) fn read(path: &Path) -> Result<String, RulesError> {
     let unreadable = |why: &dyn std::fmt::Display| {
         RulesError::Unreadable(format!("cannot read the rules at {}: {why}", path.display()))
     };
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
-    let mut bytes = Vec::new();
-    let most = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(most).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    let bytes = read_at_most(path, MAX_TEXT + 1).map_err(|error| unreadable(&error))?;
     let text = rules::decode(&bytes)
         .map_err(|problems| RulesError::Invalid(problems.in_file(path.display().to_string())))?;
     Ok(text.to_owned())
 }
 
-/// Tells texts apart. Not for keeping: another version of Rust may count differently.
-pub(super) fn hash(bytes: &[u8]) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(bytes)
+/// Reads a file up to this length. With a bound of one byte above its maximum, a caller detects a longer
+/// file.
+pub(crate) fn read_at_most(path: &Path, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
-/// Replaces a file at once: whoever reads it sees the old text or the new one.
+/// Hash of a value, for comparison in this process: another version of Rust may hash differently.
+pub(crate) fn hash(value: &impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(value)
+}
+
+/// Replaces a file atomically: a reader sees the old text or the new one.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
     let unwritable = |why: &dyn std::fmt::Display| {
         RulesError::Unwritable(format!("cannot write {}: {why}", path.display()))
@@ -47,7 +53,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), RulesError> {
         fs::rename(&beside, path)
     };
     write().map_err(|error| {
-        // What was half written is nobody's.
+        // Half a text is of no use.
         let _ = fs::remove_file(&beside);
         unwritable(&error)
     })

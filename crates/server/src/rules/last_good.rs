@@ -1,10 +1,10 @@
 //! The last good rules, kept in `--state-dir` for a start at which their authority has none.
 //!
-//! A directory that cannot be used keeps nobody from serving, but is told: in the log, by `/v1/status`
-//! and in `/metrics`, as it shows only when it is needed otherwise.
+//! The server also serves with a directory that it cannot use. It reports the error in the log, at
+//! `/v1/status` and in `/metrics`, because otherwise the next restart would be the first to show it.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -35,7 +35,8 @@ impl LastGood {
     /// Reads the saved rules, if any, and checks that the directory is writable.
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         let path = self.path.as_ref()?;
-        self.note(writable(path).map_err(|error| cannot_be_kept(path, &error)).err());
+        let wrong = |error| format!("cannot write {}: {error}", path.display());
+        self.note(writable(path).err().map(wrong));
         match read(path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -66,7 +67,7 @@ impl LastGood {
         self.note(file::replace(path, text).err().map(|error| error.to_string()));
     }
 
-    /// Logs what is wrong if it is another thing than before.
+    /// Records the error, and logs it if it is new.
     fn note(&self, wrong: Option<String>) {
         let mut trouble = lock(&self.trouble);
         if *trouble != wrong {
@@ -80,14 +81,7 @@ impl LastGood {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let most = u64::try_from(MAX_TEXT).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    File::open(path)?.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn cannot_be_kept(path: &Path, error: &io::Error) -> String {
-    format!("cannot write {}: {error}", path.display())
+    file::read_at_most(path, MAX_TEXT + 1)
 }
 
 /// Checks that a file can be created beside this one, as saving does.

@@ -1,15 +1,15 @@
 //! Rules that change while the server runs.
 //!
-//! One authority says what they are: a file, a set in Redis, hashes in Redis that somebody else
-//! writes, or, where none is named, whoever uses the admin API. Whatever it offers is read and checked
-//! whole before it replaces what applies; what is wrong changes nothing but [`RuleSource::trouble`]. The
-//! last good rules can be kept in a directory, for a start at which the authority has none.
+//! They have one authority: a file, a set in Redis, hashes in Redis that another system writes, or
+//! otherwise the admin API. A new set is read and checked whole before it replaces the one that applies; an
+//! invalid one changes nothing but [`RuleSource::trouble`]. The last good rules can be kept in a directory,
+//! for a start at which the authority has none.
 //!
 //! | Part | Does |
 //! |---|---|
 //! | `file`, `watch` | a file: reads and writes, notices |
-//! | `stored`, `edition` | a set in Redis, and what can be wrong with it |
-//! | `hashes` | rules that others keep as hashes |
+//! | `stored`, `edition` | a set in Redis, and its errors |
+//! | `hashes` | rules that another system keeps as hashes |
 //! | `last_good` | the last good rules, in a directory |
 //! | `connection`, `change_notices` | the connection to Redis, and messages over another |
 
@@ -38,6 +38,7 @@ use crate::settings::rules_from::RulesLayout;
 use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::sync::lock;
+pub(crate) use file::{hash, read_at_most};
 use hashes::Hashes;
 pub(crate) use last_good::LastGood;
 use stored::StoredSet;
@@ -46,7 +47,7 @@ pub use watch::follow;
 pub(crate) use watch::{follow_dirs, look, start};
 
 /// Source of the rules, and its state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RuleSource {
     authority: Authority,
     last_good: LastGood,
@@ -67,12 +68,13 @@ pub struct RuleSource {
     pub rejected: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Authority {
     File(PathBuf, Format),
     Stored(StoredSet),
     Hashes(Hashes),
-    /// The admin API alone; nothing is kept but in `last_good`.
+    /// The admin API alone; only `last_good` keeps them.
+    #[default]
     Memory,
 }
 
@@ -81,16 +83,16 @@ enum Authority {
 pub enum RulesError {
     /// They cannot be read from where they are.
     Unreadable(String),
-    /// They are wrong, at these places.
+    /// They are invalid, at these places.
     Invalid(Problems),
     /// Their version is not above the one that applies.
     Stale(StaleRules),
-    /// Others apply than the caller thought.
+    /// Another version applies than the caller expected.
     Conflict {
         /// The version that applies.
         present: u64,
     },
-    /// Others are kept than the caller thought, and those are of no use.
+    /// Another version is stored than the caller expected, and it is damaged.
     Damaged {
         /// The version that is kept.
         present: u64,
@@ -103,9 +105,9 @@ pub enum RulesError {
     Taken(String),
     /// Their storage does not answer.
     Unreachable(String),
-    /// Somebody said something about them that makes no sense.
+    /// A message about them is invalid.
     Message(String),
-    /// They are somebody else's to write.
+    /// Another system writes them.
     NotOurs(String),
 }
 
@@ -161,18 +163,7 @@ impl RuleSource {
         };
         let last_good = LastGood::new(settings.state_dir.as_ref(), "rules.last-good.yaml");
         let missing = !matches!(authority, Authority::Memory);
-        Ok(Self {
-            authority,
-            last_good,
-            seen: Mutex::default(),
-            trouble: Mutex::default(),
-            told: Mutex::default(),
-            anew: AtomicBool::new(false),
-            missing: AtomicBool::new(missing),
-            domain_ownership: Mutex::default(),
-            applied: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-        })
+        Ok(Self { authority, last_good, missing: AtomicBool::new(missing), ..Self::default() })
     }
 
     /// Source of the rules, for people.
@@ -231,25 +222,24 @@ impl RuleSource {
         self.last_good.keep(&rules::write(limiter.rules().declaration(), Format::Yaml));
     }
 
-    /// Looks at the file, if there is one, and applies what it says if that is new and right. `None`
-    /// if it is what was looked at before.
+    /// Reads the file, if there is one, and applies its rules if they are new and valid. `None` if it has
+    /// not changed.
     ///
     /// # Errors
     ///
-    /// When it is not right. What applied before still does.
+    /// When the rules are invalid. The previous ones still apply.
     pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<RulesChange>, RulesError> {
         let Authority::File(path, format) = &self.authority else { return Ok(None) };
         let mut seen = lock(&self.seen);
         let read = file::read(path);
+        // A file that is gone and one that was never there are told once.
         let hash = match &read {
-            Ok(text) => file::hash(text.as_bytes()),
-            // A file that is gone and one that was never there are told once.
-            Err(error) => file::hash(error.to_string().as_bytes()),
+            Ok(text) => hash(text),
+            Err(error) => hash(&error.to_string()),
         };
-        if *seen == Some(hash) {
+        if seen.replace(hash) == Some(hash) {
             return Ok(None);
         }
-        *seen = Some(hash);
         let name = path.display().to_string();
         let loaded = read.and_then(|text| {
             rules::load(&text, *format)
@@ -259,7 +249,7 @@ impl RuleSource {
         self.noted(taken)
     }
 
-    /// Applies what the authority says. `None` if it is what applies.
+    /// Applies rules of the authority. `None` if they apply already.
     fn take(
         &self,
         limiter: &Limiter<AnyStore>,
@@ -275,16 +265,16 @@ impl RuleSource {
         self.apply(limiter, set).map(Some)
     }
 
-    /// Notes what is wrong with what the authority says. The same error again is none: it was told.
+    /// Records an error of the authority's rules. A repeated error is `None`: it was logged.
     fn noted(
         &self,
         looked: Result<Option<RulesChange>, RulesError>,
     ) -> Result<Option<RulesChange>, RulesError> {
         let Err(error) = looked else { return looked };
         let text = error.to_string();
-        // A message is not what the authority says, only what somebody said about it.
+        // An invalid message says nothing about the rules themselves.
         if !matches!(error, RulesError::Message(_)) {
-            let hash = file::hash(text.as_bytes());
+            let hash = hash(&text);
             *lock(&self.trouble) = Some(text);
             let mut told = lock(&self.told);
             if told.replace(hash) == Some(hash) {
@@ -302,12 +292,11 @@ impl RuleSource {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Replaces the rules of a file, or those that are kept nowhere, if version `expected` is what
-    /// applies.
+    /// Replaces the rules of a file or of the admin API, if version `expected` applies.
     ///
     /// # Errors
     ///
-    /// When they are wrong, or others apply, or they cannot be kept. Nothing changed then.
+    /// When they are invalid, or another version applies, or they cannot be saved. Nothing changed then.
     pub fn put(
         &self,
         limiter: &Limiter<AnyStore>,
@@ -331,7 +320,7 @@ impl RuleSource {
         // Before anything is written; `apply` asks again, while nobody can swap.
         self.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         if let Authority::File(path, kept) = &self.authority {
-            let on_disk = file::read(path).ok().map(|text| file::hash(text.as_bytes()));
+            let on_disk = file::read(path).ok().map(|text| hash(&text));
             if on_disk.is_some() && on_disk != *seen {
                 // Somebody edited the file, and it was not looked at yet.
                 return Err(RulesError::Conflict { present });
@@ -342,7 +331,7 @@ impl RuleSource {
                 rules::write(set.declaration(), *kept)
             };
             file::replace(path, &text)?;
-            *seen = Some(file::hash(text.as_bytes()));
+            *seen = Some(hash(&text));
         }
         self.apply(limiter, set)
     }
@@ -363,7 +352,7 @@ impl RuleSource {
         lock(&self.domain_ownership)
     }
 
-    /// If what the authority says was not taken, it is judged anew at the next look.
+    /// Has rejected rules checked again at the next look.
     pub(crate) fn look_again(&self) {
         if self.trouble().is_some() {
             *lock(&self.seen) = None;
@@ -380,12 +369,12 @@ impl RuleSource {
     }
 }
 
-/// Replaces the rules through the authority, if version `expected` is what it has. `by` is who does.
+/// Replaces the rules through the authority, if version `expected` is its current one. `by` is the author.
 ///
 /// # Errors
 ///
-/// When they are wrong, or there are others, or they cannot be kept. Nothing changed then, unless the
-/// error says that it may have.
+/// When they are invalid, or there is another version, or they cannot be saved. Nothing changed then,
+/// unless the error says that it may have.
 pub async fn put(
     server: &Arc<ServerState>,
     expected: u64,

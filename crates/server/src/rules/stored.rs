@@ -1,8 +1,8 @@
 //! One set of rules in Redis, as the authority: read when its version is another, replaced by
 //! compare-and-set, in one script each.
 //!
-//! Servers are told of a change over a channel, and look besides; a message is only a hint. What is
-//! stored is described in `docs/keys.md`.
+//! A message on a channel announces a change, and servers poll as well; a message is only a hint.
+//! `docs/keys.md` describes the stored form.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ pub(crate) struct StoredSet {
     key: String,
     before: String,
     channel: String,
-    /// Held while one looks or writes, so that what was read is not older than what applies.
+    /// Held from a read or write to its application, so that no older version is applied afterwards.
     state: Mutex<StoredState>,
 }
 
 #[derive(Debug)]
 struct StoredState {
     line: RulesConnection,
-    /// Version and sum of what was looked at last, as the script compares them.
+    /// Version and sum of the last read, as the script compares them.
     known: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl StoredSet {
         &self.channel
     }
 
-    /// Looks at Redis, and applies what is there if it is new and right.
+    /// Reads the set, and applies it if it is new and valid.
     pub(super) async fn look(
         &self,
         server: &Arc<ServerState>,
@@ -132,7 +132,7 @@ impl StoredSet {
         state.line.run(READ, &keys, &args).await.map(connection::words)
     }
 
-    /// Replaces the set, if version `expected` is what is there.
+    /// Replaces the set, if version `expected` is stored.
     pub(super) async fn put(
         &self,
         server: &Arc<ServerState>,
@@ -142,8 +142,8 @@ impl StoredSet {
         by: &str,
     ) -> Result<RulesChange, RulesError> {
         let (set, text) =
-            checked(text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
-        // Before anything is written; whoever applies it asks again.
+            checked(server, text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
+        // Before anything is written; it is checked again when the set is applied.
         server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
         let sum = edition::sum_of(version, format, &text);
@@ -201,17 +201,18 @@ impl StoredSet {
 }
 
 /// Checks rules whole, off the threads that serve.
-async fn checked(text: String, format: Format) -> Result<(RuleSet, String), RulesError> {
-    if text.len() > MAX_STORED {
-        let length = text.len();
-        return Err(RulesError::Unwritable(format!(
-            "rules of {length} bytes are too long for Redis: {MAX_STORED} at most"
-        )));
+async fn checked(
+    server: &Arc<ServerState>,
+    text: String,
+    format: Format,
+) -> Result<(RuleSet, String), RulesError> {
+    let length = text.len();
+    if length > MAX_STORED {
+        let why = format!("rules of {length} bytes are too long for Redis: {MAX_STORED} at most");
+        return Err(RulesError::Unwritable(why));
     }
-    let checked = tokio::task::spawn_blocking(move || {
-        rules::load(&text, format).map(|set| (set, text)).map_err(RulesError::Invalid)
-    });
-    checked.await.unwrap_or_else(|_| Err(RulesError::Unreadable("cannot read the rules".into())))
+    let load = move || rules::load(&text, format).map(|set| (set, text));
+    blocking(server, |_| load().map_err(RulesError::Invalid)).await
 }
 
 async fn take(
@@ -233,7 +234,7 @@ async fn take(
     .await
 }
 
-/// Runs what reads, checks and writes files, off the threads that serve.
+/// Runs blocking work, off the threads that serve.
 pub(super) async fn blocking<T: Send + 'static>(
     server: &Arc<ServerState>,
     work: impl FnOnce(&ServerState) -> Result<T, RulesError> + Send + 'static,

@@ -1,8 +1,8 @@
 //! Notices that the rules have changed.
 //!
-//! Of a file the directory is watched rather than the file: editors and ConfigMaps put another file in its
-//! place. Notices get lost (on network file systems there are none; of messages any may be), so rules
-//! are looked at now and then as well; what they say decides whether anything changed.
+//! For a file, its directory is watched, because editors and ConfigMaps put another file in its place.
+//! Notices get lost (on network file systems there are none), so rules are polled as well. Only the
+//! content decides whether anything changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::state::ServerState;
 /// Time to wait for more notices: one save makes several.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// The first rules: the last good ones, then the authority's. Whatever is wrong with those is logged,
-/// and is [`RuleSource::trouble`](super::RuleSource::trouble).
+/// Applies the first rules: the last good ones, then the authority's. Their errors are logged, and are
+/// [`RuleSource::trouble`](super::RuleSource::trouble).
 pub(crate) async fn start(server: &Arc<ServerState>) {
     let recalling = Arc::clone(server);
     let recalled = tokio::task::spawn_blocking(move || {
         recalling.rules.recall(&recalling.limiter);
     });
-    // A panic there would be a bug, and no reason not to look further.
+    // A panic there would be a bug; the authority is asked all the same.
     let _ = recalled.await;
     look(server).await;
     if server.rules.are_missing() {
@@ -51,7 +51,7 @@ async fn follow_file(server: &Arc<ServerState>, path: &Path) {
     follow_dirs(server, &[dir], "the rules", || look(server)).await;
 }
 
-/// Looks whenever something happens in the directories, and now and then, until dropped.
+/// Looks at every change in the directories, and at every poll, until dropped.
 pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
     server: &ServerState,
     dirs: &[PathBuf],
@@ -77,7 +77,7 @@ pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
     }
 }
 
-/// Looks once, off the threads that serve, at all there is.
+/// Reads everything once, off the threads that serve.
 pub(crate) async fn look(server: &Arc<ServerState>) {
     look_how(server, ReadMode::Everything).await;
 }
@@ -95,7 +95,7 @@ pub(super) async fn look_how(server: &Arc<ServerState>, how: ReadMode) {
     };
     tell(server, looked);
     if server.rules.state_trouble().is_some() {
-        // Whoever mends the directory does not edit the rules for it.
+        // The directory can become usable without a change of the rules.
         let _ = super::stored::blocking(server, |server| {
             server.rules.keep_again(&server.limiter);
             Ok(())
@@ -104,7 +104,7 @@ pub(super) async fn look_how(server: &Arc<ServerState>, how: ReadMode) {
     }
 }
 
-/// Follows a message.
+/// Handles a message.
 pub(super) async fn hear(server: &Arc<ServerState>, message: &[u8]) {
     match &server.rules.authority {
         Authority::Hashes(hashes) => {
@@ -124,10 +124,7 @@ fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
         Err(error) => {
             let version = server.limiter.rules().version();
             tracing::error!(%error, version, "rejected the rules; the previous ones still apply");
-            server.events.publish(
-                "rules-rejected",
-                || serde_json::json!({ "error": error.to_string(), "version": version }),
-            );
+            server.events.publish_rejected("rules-rejected", &error.to_string(), version);
         }
     }
 }

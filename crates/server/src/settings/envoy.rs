@@ -1,23 +1,24 @@
 //! Settings for Envoy's calls: where its rules are, and how calls are answered.
 //!
-//! Each setting is a word, so that a file, a variable and a flag say it in the same way. The names of
-//! the reference's variables are in `docs/envoy.md`.
+//! Each setting is a word, the same in a file, a variable and a flag. The names of the reference's
+//! variables are in `docs/envoy.md`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer};
 use tollgate::envoy::{self, Conduct};
-use tollgate::rules::declaration;
+use tollgate::rules::declaration::OnOutage;
 
-use super::value::{from_text, words};
-use crate::protocols::grpc::{self, HeaderNames};
+use super::Options;
+use crate::protocols::grpc::{GrpcSettings, HeaderNames};
+use crate::words::{from_text, from_word, words};
 
 words! {
     /// Handling of a domain in several files.
-    EnvoyDomains {
+    #[derive(Default)]
+    pub enum EnvoyDomains {
         /// An error.
+        #[default]
         Separate = "separate",
         /// Merged, as with `MERGE_DOMAIN_CONFIG`.
         Merge = "merge",
@@ -26,8 +27,10 @@ words! {
 
 words! {
     /// Charges of a call with a descriptor over its limit.
-    EnvoyCharge {
+    #[derive(Default)]
+    pub enum EnvoyCharge {
         /// Nothing.
+        #[default]
         AllOrNone = "all-or-none",
         /// Every descriptor by itself, as the reference charges.
         All = "all",
@@ -36,33 +39,15 @@ words! {
 
 words! {
     /// Answer while the store is unreachable.
-    EnvoyOnOutage {
+    #[derive(Default)]
+    pub enum EnvoyOnOutage {
         /// This node, by its share of each limit.
+        #[default]
         Local = "local",
         /// Everything passes.
         Admit = "admit",
         /// The call is an error.
         Refuse = "refuse",
-    }
-}
-
-words! {
-    /// Enforcement of limits.
-    EnvoyMode {
-        /// Requests over a limit are refused.
-        Enforce = "enforce",
-        /// Nothing is refused, as with `SHADOW_MODE`.
-        Shadow = "shadow",
-    }
-}
-
-words! {
-    /// Dynamic metadata in answers.
-    EnvoyMetadata {
-        /// Left out.
-        Omit = "omit",
-        /// Included, as with `RESPONSE_DYNAMIC_METADATA`.
-        Include = "include",
     }
 }
 
@@ -95,69 +80,48 @@ impl FromStr for EnvoyHeaders {
     }
 }
 
-from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyMode, EnvoyMetadata, EnvoyHeaders);
+from_word!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage);
+from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyHeaders);
 
 /// Settings for Envoy's calls.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EnvoySettings {
     /// Files, and directories of files, of envoyproxy/ratelimit.
     pub rules: Vec<PathBuf>,
     /// Handling of a domain in several of them.
     pub domains: EnvoyDomains,
     /// Behaviour of calls.
-    pub calls: grpc::GrpcSettings,
+    pub calls: GrpcSettings,
 }
 
-impl Default for EnvoySettings {
-    fn default() -> Self {
-        Self {
-            rules: Vec::new(),
-            domains: EnvoyDomains::Separate,
-            calls: grpc::GrpcSettings::default(),
-        }
-    }
-}
-
-/// Options about Envoy's calls.
-#[derive(Debug, Default)]
-pub(super) struct EnvoyOptions {
-    pub(super) charge: Option<EnvoyCharge>,
-    pub(super) on_outage: Option<EnvoyOnOutage>,
-    pub(super) mode: Option<EnvoyMode>,
-    pub(super) headers: Option<EnvoyHeaders>,
-    pub(super) metadata: Option<EnvoyMetadata>,
-}
-
-impl EnvoyOptions {
-    /// Combines the options with defaults.
-    pub(super) fn resolve(self) -> grpc::GrpcSettings {
-        let charge = match self.charge {
-            None | Some(EnvoyCharge::AllOrNone) => envoy::Charge::AllOrNone,
-            Some(EnvoyCharge::All) => envoy::Charge::All,
+impl EnvoySettings {
+    /// Takes the options about Envoy's calls, and combines them with defaults.
+    pub(super) fn take(options: &mut Options) -> Self {
+        let charge = match options.envoy_charge.unwrap_or_default() {
+            EnvoyCharge::AllOrNone => envoy::Charge::AllOrNone,
+            EnvoyCharge::All => envoy::Charge::All,
         };
-        let on_outage = match self.on_outage {
-            None | Some(EnvoyOnOutage::Local) => declaration::OnOutage::Local,
-            Some(EnvoyOnOutage::Admit) => declaration::OnOutage::Admit,
-            Some(EnvoyOnOutage::Refuse) => declaration::OnOutage::Refuse,
+        let on_outage = match options.envoy_on_outage.unwrap_or_default() {
+            EnvoyOnOutage::Local => OnOutage::Local,
+            EnvoyOnOutage::Admit => OnOutage::Admit,
+            EnvoyOnOutage::Refuse => OnOutage::Refuse,
         };
-        grpc::GrpcSettings {
+        let calls = GrpcSettings {
             conduct: Conduct::DEFAULT.charging(charge).in_outages(on_outage),
-            enforcement: match self.mode {
-                None | Some(EnvoyMode::Enforce) => grpc::Enforcement::Enforce,
-                Some(EnvoyMode::Shadow) => grpc::Enforcement::Shadow,
-            },
-            headers: self.headers.and_then(|headers| headers.0),
-            metadata: match self.metadata {
-                None | Some(EnvoyMetadata::Omit) => grpc::Metadata::Omit,
-                Some(EnvoyMetadata::Include) => grpc::Metadata::Include,
-            },
-        }
+            enforcement: options.envoy_mode.unwrap_or_default(),
+            headers: options.envoy_headers.take().and_then(|headers| headers.0),
+            metadata: options.envoy_metadata.unwrap_or_default(),
+        };
+        let rules = options.envoy_rules.take().unwrap_or_default();
+        Self { rules, domains: options.envoy_domains.unwrap_or_default(), calls }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ListenAddress;
     use super::*;
+    use crate::protocols::grpc::{Enforcement, Metadata};
 
     #[test]
     fn a_file_says_the_same_as_flags() {
@@ -171,20 +135,18 @@ mod tests {
             envoy-headers = "on"
             envoy-metadata = "include"
         "#;
-        let settings = toml::from_str::<super::super::Options>(file).unwrap().resolve().unwrap();
-        assert_eq!(
-            settings.listen[crate::Listener::Grpc],
-            super::super::ListenAddress::At(([127, 0, 0, 1], 9).into())
-        );
+        let settings = toml::from_str::<Options>(file).unwrap().resolve().unwrap();
+        let grpc = ListenAddress::At(([127, 0, 0, 1], 9).into());
+        assert_eq!(settings.listen[crate::Listener::Grpc], grpc);
         let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
         assert_eq!(domains, EnvoyDomains::Merge);
         let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
-        assert_eq!(calls.conduct, conduct.in_outages(declaration::OnOutage::Refuse));
-        assert_eq!(calls.enforcement, grpc::Enforcement::Shadow);
+        assert_eq!(calls.conduct, conduct.in_outages(OnOutage::Refuse));
+        assert_eq!(calls.enforcement, Enforcement::Shadow);
         assert_eq!(calls.headers, Some(HeaderNames::default()));
-        assert_eq!(calls.metadata, grpc::Metadata::Include);
-        let bad = toml::from_str::<super::super::Options>("envoy-mode = \"maybe\"").unwrap_err();
+        assert_eq!(calls.metadata, Metadata::Include);
+        let bad = toml::from_str::<Options>("envoy-mode = \"maybe\"").unwrap_err();
         assert!(bad.message().contains("not one of: enforce shadow"), "{bad}");
     }
 

@@ -20,25 +20,32 @@ use serde::Deserialize;
 use tollgate::http::Trust;
 
 use crate::listener::{Listener, PerListener};
-use crate::tls;
+use crate::protocols::grpc;
+use crate::tls::TlsFiles;
 use envoy::EnvoySettings;
-use rules_from::{RulesFrom, RulesFromOptions};
+use rules_from::RulesFrom;
 use value::{
     AttributeHeader, DurationText, ListenAddress, LogFormat, LogLevel, Secret, WithoutRules,
 };
 
-/// Defines the options once: as fields, and for [`Options::or`].
+/// Defines the options once: as fields with their variables and value names, and for
+/// [`Options::or`].
 macro_rules! options {
     ($(#[$outer:meta])* pub struct $name:ident {
-        $($(#[$inner:meta])* pub $field:ident: Option<$kind:ty>,)+
+        $($(#[$help:meta])* $field:ident: $kind:ty = $env:literal, $value:literal
+            $(, $key:ident = $more:literal)?;)+
     }) => {
         $(#[$outer])*
         pub struct $name {
-            $($(#[$inner])* pub $field: Option<$kind>,)+
+            $(
+                $(#[$help])*
+                #[arg(long, env = $env, value_name = $value $(, $key = $more)?)]
+                pub $field: Option<$kind>,
+            )+
         }
 
         impl $name {
-            /// Each field of this, or of `under` where this says nothing.
+            /// Each field of this, or of `under` if this has none.
             fn or(self, under: Self) -> Self {
                 Self { $($field: self.$field.or(under.$field),)+ }
             }
@@ -52,149 +59,98 @@ options! {
     #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
     pub struct Options {
         /// Counter store: `embedded`, or the URL of Redis or Valkey [default: embedded]
-        #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
-        pub store: Option<Secret>,
+        store: Secret = "TOLLGATE_STORE", "URL", hide_env_values = true;
         /// File that holds the store URL, for a URL with a password
-        #[arg(long, env = "TOLLGATE_STORE_FILE", value_name = "FILE")]
-        pub store_file: Option<PathBuf>,
+        store_file: PathBuf = "TOLLGATE_STORE_FILE", "FILE";
         /// Password of Redis, instead of one in the URL
-        #[arg(long, env = "TOLLGATE_STORE_PASSWORD", hide_env_values = true, value_name = "TEXT")]
-        pub store_password: Option<Secret>,
+        store_password: Secret = "TOLLGATE_STORE_PASSWORD", "TEXT", hide_env_values = true;
         /// File that holds the password of Redis
-        #[arg(long, env = "TOLLGATE_STORE_PASSWORD_FILE", value_name = "FILE")]
-        pub store_password_file: Option<PathBuf>,
+        store_password_file: PathBuf = "TOLLGATE_STORE_PASSWORD_FILE", "FILE";
         /// Time limit for a decision in Redis [default: 20ms]
-        #[arg(long, env = "TOLLGATE_STORE_DEADLINE", value_name = "TIME")]
-        pub store_deadline: Option<DurationText>,
+        store_deadline: DurationText = "TOLLGATE_STORE_DEADLINE", "TIME";
         /// Keys that the embedded store can hold [default: 1000000]
-        #[arg(long, env = "TOLLGATE_MAX_KEYS", value_name = "COUNT")]
-        pub max_keys: Option<usize>,
+        max_keys: usize = "TOLLGATE_MAX_KEYS", "COUNT";
         /// Fleet of this node; its nodes divide the limits while Redis is unreachable
-        #[arg(long, env = "TOLLGATE_FLEET", value_name = "NAME")]
-        pub fleet: Option<String>,
+        fleet: String = "TOLLGATE_FLEET", "NAME";
         /// Nodes in the fleet, until they have been counted [default: 1]
-        #[arg(long, env = "TOLLGATE_NODES", value_name = "COUNT")]
-        pub nodes: Option<u64>,
+        nodes: u64 = "TOLLGATE_NODES", "COUNT";
         /// Secret of the fleet, 32 hexadecimal digits: hashes long keys and signs reservations
-        #[arg(long, env = "TOLLGATE_SECRET", hide_env_values = true, value_name = "HEX")]
-        pub secret: Option<Secret>,
+        secret: Secret = "TOLLGATE_SECRET", "HEX", hide_env_values = true;
         /// File that holds the secret of the fleet
-        #[arg(long, env = "TOLLGATE_SECRET_FILE", value_name = "FILE")]
-        pub secret_file: Option<PathBuf>,
+        secret_file: PathBuf = "TOLLGATE_SECRET_FILE", "FILE";
         /// Rule file in YAML, TOML or JSON; reloaded when it changes
-        #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
-        pub rules: Option<PathBuf>,
+        rules: PathBuf = "TOLLGATE_RULES", "FILE";
         /// Rules in Redis: `redis` for one set, `hashes` for hashes that another system writes, both in
         /// the store's Redis; `redis://…` or `hashes:redis://…` for another server
-        #[arg(long, env = "TOLLGATE_RULES_FROM", hide_env_values = true, value_name = "WHERE")]
-        pub rules_from: Option<Secret>,
+        rules_from: Secret = "TOLLGATE_RULES_FROM", "WHERE", hide_env_values = true;
         /// File that holds the value of --rules-from, for a URL with a password
-        #[arg(long, env = "TOLLGATE_RULES_FROM_FILE", value_name = "FILE")]
-        pub rules_from_file: Option<PathBuf>,
+        rules_from_file: PathBuf = "TOLLGATE_RULES_FROM_FILE", "FILE";
         /// Name of the rule set in Redis [default: default]
-        #[arg(long, env = "TOLLGATE_RULES_NAME", value_name = "NAME")]
-        pub rules_name: Option<String>,
+        rules_name: String = "TOLLGATE_RULES_NAME", "NAME";
         /// Key pattern of rule hashes [default: rate_limit_config:*]
-        #[arg(long, env = "TOLLGATE_RULES_PATTERN", value_name = "PATTERN")]
-        pub rules_pattern: Option<String>,
+        rules_pattern: String = "TOLLGATE_RULES_PATTERN", "PATTERN";
         /// Channel that announces changes of rule hashes [default: rate_limit_config_channel]
-        #[arg(long, env = "TOLLGATE_RULES_CHANNEL", value_name = "CHANNEL")]
-        pub rules_channel: Option<String>,
+        rules_channel: String = "TOLLGATE_RULES_CHANNEL", "CHANNEL";
         /// Domain of the rules in hashes [default: default]
-        #[arg(long, env = "TOLLGATE_RULES_DOMAIN", value_name = "DOMAIN")]
-        pub rules_domain: Option<String>,
+        rules_domain: String = "TOLLGATE_RULES_DOMAIN", "DOMAIN";
         /// Polling interval for rules, in addition to watching them [default: 1s]
-        #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "TIME")]
-        pub rules_poll: Option<DurationText>,
+        rules_poll: DurationText = "TOLLGATE_RULES_POLL", "TIME";
         /// Directory for the last good rules, which a restart falls back on
-        #[arg(long, env = "TOLLGATE_STATE_DIR", value_name = "DIR")]
-        pub state_dir: Option<PathBuf>,
+        state_dir: PathBuf = "TOLLGATE_STATE_DIR", "DIR";
         /// Answer while no rules have been loaded: admit or refuse [default: admit]
-        #[arg(long, env = "TOLLGATE_WITHOUT_RULES", value_name = "WORD")]
-        pub without_rules: Option<WithoutRules>,
+        without_rules: WithoutRules = "TOLLGATE_WITHOUT_RULES", "WORD";
         /// Address of the HTTP listener, or `off` [default: 127.0.0.1:8080]
-        #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
-        pub http: Option<ListenAddress>,
+        http: ListenAddress = "TOLLGATE_HTTP", "ADDRESS";
         /// Address of the gRPC listener (Envoy's rate limit service), or `off` [default: 127.0.0.1:8081]
-        #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
-        pub grpc: Option<ListenAddress>,
+        grpc: ListenAddress = "TOLLGATE_GRPC", "ADDRESS";
         /// Rule files of envoyproxy/ratelimit, and directories of them; reloaded when they change
-        #[arg(long, env = "TOLLGATE_ENVOY_RULES", value_name = "PATH", value_delimiter = ',')]
-        pub envoy_rules: Option<Vec<PathBuf>>,
+        envoy_rules: Vec<PathBuf> = "TOLLGATE_ENVOY_RULES", "PATH", value_delimiter = ',';
         /// Domains in several Envoy files: separate (an error) or merge [default: separate]
-        #[arg(long, env = "TOLLGATE_ENVOY_DOMAINS", value_name = "WORD")]
-        pub envoy_domains: Option<envoy::EnvoyDomains>,
+        envoy_domains: envoy::EnvoyDomains = "TOLLGATE_ENVOY_DOMAINS", "WORD";
         /// Charges of an Envoy call that is over a limit: all-or-none or all [default: all-or-none]
-        #[arg(long, env = "TOLLGATE_ENVOY_CHARGE", value_name = "WORD")]
-        pub envoy_charge: Option<envoy::EnvoyCharge>,
+        envoy_charge: envoy::EnvoyCharge = "TOLLGATE_ENVOY_CHARGE", "WORD";
         /// Answer to Envoy while the store is unreachable: local, admit or refuse [default: local]
-        #[arg(long, env = "TOLLGATE_ENVOY_ON_OUTAGE", value_name = "WORD")]
-        pub envoy_on_outage: Option<envoy::EnvoyOnOutage>,
+        envoy_on_outage: envoy::EnvoyOnOutage = "TOLLGATE_ENVOY_ON_OUTAGE", "WORD";
         /// Enforcement for Envoy: enforce or shadow [default: enforce]
-        #[arg(long, env = "TOLLGATE_ENVOY_MODE", value_name = "WORD")]
-        pub envoy_mode: Option<envoy::EnvoyMode>,
+        envoy_mode: grpc::Enforcement = "TOLLGATE_ENVOY_MODE", "WORD";
         /// Headers for Envoy to add to responses: off, on, or three names [default: off]
-        #[arg(long, env = "TOLLGATE_ENVOY_HEADERS", value_name = "NAMES")]
-        pub envoy_headers: Option<envoy::EnvoyHeaders>,
+        envoy_headers: envoy::EnvoyHeaders = "TOLLGATE_ENVOY_HEADERS", "NAMES";
         /// Dynamic metadata in answers to Envoy: omit or include [default: omit]
-        #[arg(long, env = "TOLLGATE_ENVOY_METADATA", value_name = "WORD")]
-        pub envoy_metadata: Option<envoy::EnvoyMetadata>,
+        envoy_metadata: grpc::Metadata = "TOLLGATE_ENVOY_METADATA", "WORD";
         /// Address of the Redis protocol listener, or `off` [default: 127.0.0.1:6380]
-        #[arg(long, env = "TOLLGATE_RESP", value_name = "ADDRESS")]
-        pub resp: Option<ListenAddress>,
+        resp: ListenAddress = "TOLLGATE_RESP", "ADDRESS";
         /// Threads for the Redis protocol [default: half the cores, at least 1]
-        #[arg(long, env = "TOLLGATE_RESP_THREADS", value_name = "COUNT")]
-        pub resp_threads: Option<usize>,
+        resp_threads: usize = "TOLLGATE_RESP_THREADS", "COUNT";
         /// Address of the admin API, or `off` [default: 127.0.0.1:9091]
-        #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
-        pub admin: Option<ListenAddress>,
+        admin: ListenAddress = "TOLLGATE_ADMIN", "ADDRESS";
         /// Certificate chain of the HTTP, gRPC and admin listeners, as PEM; reloaded when it changes
-        #[arg(long, env = "TOLLGATE_TLS_CERT", value_name = "FILE")]
-        pub tls_cert: Option<PathBuf>,
+        tls_cert: PathBuf = "TOLLGATE_TLS_CERT", "FILE";
         /// Private key of the certificate, as PEM
-        #[arg(long, env = "TOLLGATE_TLS_KEY", value_name = "FILE")]
-        pub tls_key: Option<PathBuf>,
+        tls_key: PathBuf = "TOLLGATE_TLS_KEY", "FILE";
         /// Connections per listener [default: 10000]
-        #[arg(long, env = "TOLLGATE_MAX_CONNECTIONS", value_name = "COUNT")]
-        pub max_connections: Option<usize>,
+        max_connections: usize = "TOLLGATE_MAX_CONNECTIONS", "COUNT";
         /// Token that HTTP, gRPC and RESP clients must send: as a bearer token, or with AUTH
-        #[arg(long, env = "TOLLGATE_API_TOKEN", hide_env_values = true, value_name = "TEXT")]
-        pub api_token: Option<Secret>,
+        api_token: Secret = "TOLLGATE_API_TOKEN", "TEXT", hide_env_values = true;
         /// File that holds the API token
-        #[arg(long, env = "TOLLGATE_API_TOKEN_FILE", value_name = "FILE")]
-        pub api_token_file: Option<PathBuf>,
+        api_token_file: PathBuf = "TOLLGATE_API_TOKEN_FILE", "FILE";
         /// Bearer token that admin clients must send
-        #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", hide_env_values = true, value_name = "TEXT")]
-        pub admin_token: Option<Secret>,
+        admin_token: Secret = "TOLLGATE_ADMIN_TOKEN", "TEXT", hide_env_values = true;
         /// File that holds the admin token
-        #[arg(long, env = "TOLLGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
-        pub admin_token_file: Option<PathBuf>,
+        admin_token_file: PathBuf = "TOLLGATE_ADMIN_TOKEN_FILE", "FILE";
         /// Networks of trusted proxies, which may ask for their clients [default: none]
-        #[arg(long, env = "TOLLGATE_TRUST", value_name = "NETWORK", value_delimiter = ',')]
-        pub trust: Option<Vec<String>>,
+        trust: Vec<String> = "TOLLGATE_TRUST", "NETWORK", value_delimiter = ',';
         /// Domain of forward-auth requests that name none [default: the first domain of the rules]
-        #[arg(long, env = "TOLLGATE_AUTH_DOMAIN", value_name = "DOMAIN")]
-        pub auth_domain: Option<String>,
+        auth_domain: String = "TOLLGATE_AUTH_DOMAIN", "DOMAIN";
         /// Attributes that a trusted proxy sends in headers, such as `user=x-user`
-        #[arg(
-            long,
-            env = "TOLLGATE_AUTH_ATTRIBUTE",
-            value_name = "NAME=HEADER",
-            value_delimiter = ','
-        )]
-        pub auth_attribute: Option<Vec<AttributeHeader>>,
+        auth_attribute: Vec<AttributeHeader> = "TOLLGATE_AUTH_ATTRIBUTE", "NAME=HEADER", value_delimiter = ',';
         /// Time between reporting not ready and closing listeners [default: 0s]
-        #[arg(long, env = "TOLLGATE_DRAIN_DELAY", value_name = "TIME")]
-        pub drain_delay: Option<DurationText>,
+        drain_delay: DurationText = "TOLLGATE_DRAIN_DELAY", "TIME";
         /// Time limit for open connections to finish [default: 10s]
-        #[arg(long, env = "TOLLGATE_DRAIN_TIMEOUT", value_name = "TIME")]
-        pub drain_timeout: Option<DurationText>,
+        drain_timeout: DurationText = "TOLLGATE_DRAIN_TIMEOUT", "TIME";
         /// Log level: off, error, warn, info, debug or trace [default: info]
-        #[arg(long, env = "TOLLGATE_LOG_LEVEL", value_name = "WORD")]
-        pub log_level: Option<LogLevel>,
+        log_level: LogLevel = "TOLLGATE_LOG_LEVEL", "WORD";
         /// Log format: json or text [default: text on a terminal, else json]
-        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "WORD")]
-        pub log_format: Option<LogFormat>,
+        log_format: LogFormat = "TOLLGATE_LOG_FORMAT", "WORD";
     }
 }
 
@@ -243,7 +199,9 @@ impl Options {
     /// When a secret's file cannot be read, or values conflict.
     pub fn resolve(mut self) -> Result<Settings, SettingsError> {
         let defaults = Settings::default();
-        let envoy = self.take_envoy();
+        let envoy = EnvoySettings::take(&mut self);
+        let rules_from = secret("rules-from", &self.rules_from, &self.rules_from_file)?;
+        let rules_from = rules_from.map(|from| RulesFrom::new(&from, &mut self)).transpose()?;
         let listen = PerListener::new(|listener| {
             listener.setting(&self).unwrap_or(defaults.listen[listener])
         });
@@ -252,27 +210,21 @@ impl Options {
         let trust = Trust::proxies(self.trust.unwrap_or_default())
             .map_err(|error| SettingsError(format!("--trust: {error}")))?;
         let settings = Settings {
-            store: secret("store", self.store, self.store_file)?.unwrap_or(defaults.store),
+            store: secret("store", &self.store, &self.store_file)?.unwrap_or(defaults.store),
             store_password: secret(
                 "store-password",
-                self.store_password,
-                self.store_password_file,
+                &self.store_password,
+                &self.store_password_file,
             )?,
             store_deadline: lasting(self.store_deadline, defaults.store_deadline),
             max_keys: self.max_keys.unwrap_or(defaults.max_keys),
             fleet: self.fleet.unwrap_or(defaults.fleet),
             nodes: self.nodes.unwrap_or(defaults.nodes),
-            secret: secret("secret", self.secret, self.secret_file)?
+            secret: secret("secret", &self.secret, &self.secret_file)?
                 .map(|text| fleet_secret(&text))
                 .transpose()?,
             rules: self.rules,
-            rules_from: RulesFrom::new(RulesFromOptions {
-                from: secret("rules-from", self.rules_from, self.rules_from_file)?,
-                name: self.rules_name,
-                pattern: self.rules_pattern,
-                channel: self.rules_channel,
-                domain: self.rules_domain,
-            })?,
+            rules_from,
             rules_poll: lasting(self.rules_poll, defaults.rules_poll),
             state_dir: self.state_dir,
             without_rules: self.without_rules.unwrap_or(defaults.without_rules),
@@ -281,8 +233,8 @@ impl Options {
             resp_threads: self.resp_threads.unwrap_or(defaults.resp_threads).clamp(1, MAX_THREADS),
             tls: tls(self.tls_cert, self.tls_key)?,
             max_connections: self.max_connections.unwrap_or(defaults.max_connections),
-            api_token: secret("api-token", self.api_token, self.api_token_file)?,
-            admin_token: secret("admin-token", self.admin_token, self.admin_token_file)?,
+            api_token: secret("api-token", &self.api_token, &self.api_token_file)?,
+            admin_token: secret("admin-token", &self.admin_token, &self.admin_token_file)?,
             trust,
             auth_domain: self.auth_domain,
             auth_attributes: self.auth_attribute.unwrap_or_default(),
@@ -292,21 +244,6 @@ impl Options {
             log_format: self.log_format,
         };
         settings.checked()
-    }
-
-    fn take_envoy(&mut self) -> EnvoySettings {
-        let said = envoy::EnvoyOptions {
-            charge: self.envoy_charge,
-            on_outage: self.envoy_on_outage,
-            mode: self.envoy_mode,
-            headers: self.envoy_headers.take(),
-            metadata: self.envoy_metadata,
-        };
-        EnvoySettings {
-            rules: self.envoy_rules.take().unwrap_or_default(),
-            domains: self.envoy_domains.unwrap_or(envoy::EnvoyDomains::Separate),
-            calls: said.resolve(),
-        }
     }
 }
 
@@ -347,7 +284,7 @@ pub struct Settings {
     /// Threads for the Redis protocol.
     pub resp_threads: usize,
     /// The certificate of the HTTP, gRPC and admin listeners, and its key.
-    pub tls: Option<tls::TlsFiles>,
+    pub tls: Option<TlsFiles>,
     /// Connections per listener.
     pub max_connections: usize,
     /// Token that HTTP, gRPC and RESP clients must send.
@@ -395,7 +332,7 @@ impl Default for Settings {
             rules_from: None,
             rules_poll: Duration::from_secs(1),
             state_dir: None,
-            without_rules: WithoutRules::Admit,
+            without_rules: WithoutRules::default(),
             listen: PerListener::new(|listener| ListenAddress::At(listener.default_address())),
             envoy: EnvoySettings::default(),
             resp_threads: (cores / 2).clamp(1, MAX_THREADS),
@@ -408,7 +345,7 @@ impl Default for Settings {
             auth_attributes: Vec::new(),
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(10),
-            log_level: LogLevel::Info,
+            log_level: LogLevel::default(),
             log_format: None,
         }
     }
@@ -470,41 +407,31 @@ impl Settings {
     }
 }
 
-fn tls(
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-) -> Result<Option<tls::TlsFiles>, SettingsError> {
-    match (cert, key) {
-        (None, None) => Ok(None),
-        (Some(cert), Some(key)) => Ok(Some(tls::TlsFiles { cert, key })),
-        (Some(_), None) => {
-            Err(SettingsError("--tls-cert is set without --tls-key: TLS needs both".into()))
-        }
-        (None, Some(_)) => {
-            Err(SettingsError("--tls-key is set without --tls-cert: TLS needs both".into()))
-        }
-    }
+fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<TlsFiles>, SettingsError> {
+    let (set, missing) = match (cert, key) {
+        (None, None) => return Ok(None),
+        (Some(cert), Some(key)) => return Ok(Some(TlsFiles { cert, key })),
+        (Some(_), None) => ("cert", "key"),
+        (None, Some(_)) => ("key", "cert"),
+    };
+    Err(SettingsError(format!("--tls-{set} is set without --tls-{missing}: TLS needs both")))
 }
 
 /// Reads a secret from its setting or its file. Setting both is an error.
 pub(crate) fn secret(
     name: &str,
-    said: Option<Secret>,
-    file: Option<PathBuf>,
+    said: &Option<Secret>,
+    file: &Option<PathBuf>,
 ) -> Result<Option<Secret>, SettingsError> {
-    let path = match (said, file) {
-        (said, None) => return Ok(said),
-        (None, Some(path)) => path,
-        (Some(_), Some(_)) => {
-            return Err(SettingsError(format!(
-                "--{name} and --{name}-file are both set: set only one of them"
-            )));
-        }
-    };
+    let Some(path) = file else { return Ok(said.clone()) };
+    if said.is_some() {
+        let why = format!("--{name} and --{name}-file are both set: set only one of them");
+        return Err(SettingsError(why));
+    }
     let wrong = |why: &dyn fmt::Display| {
         SettingsError(format!("cannot use --{name}-file {}: {why}", path.display()))
     };
-    let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     text.parse().map(Some).map_err(|error| wrong(&error))
 }
 
@@ -517,7 +444,7 @@ fn fleet_secret(text: &Secret) -> Result<FleetSecret, SettingsError> {
     u128::from_str_radix(text, 16).map(|bits| FleetSecret(bits.to_be_bytes())).map_err(|_| wrong())
 }
 
-/// Invalid settings. Somebody has to change them.
+/// Invalid settings, which a person has to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError(pub(crate) String);
 

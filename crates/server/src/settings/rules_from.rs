@@ -1,7 +1,7 @@
-//! Rules that come from Redis: in which form, from which server, under which names.
+//! Settings of rules that come from Redis: their form, server and names.
 
-use super::SettingsError;
 use super::value::Secret;
+use super::{Options, SettingsError};
 
 /// Rules that come from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,16 +29,6 @@ pub enum RulesLayout {
     Hashes,
 }
 
-/// Options about rules in Redis.
-#[derive(Debug, Default)]
-pub(super) struct RulesFromOptions {
-    pub(super) from: Option<Secret>,
-    pub(super) name: Option<String>,
-    pub(super) pattern: Option<String>,
-    pub(super) channel: Option<String>,
-    pub(super) domain: Option<String>,
-}
-
 /// The longest name, pattern or channel: it is repeated in every command.
 const MAX_NAME: usize = 256;
 
@@ -57,8 +47,7 @@ impl Default for RulesFrom {
 
 impl RulesFrom {
     /// From `redis`, `hashes`, or one of them with a URL: `redis://…`, `hashes:redis://…`.
-    pub(super) fn new(said: RulesFromOptions) -> Result<Option<Self>, SettingsError> {
-        let Some(from) = said.from else { return Ok(None) };
+    pub(super) fn new(from: &Secret, options: &mut Options) -> Result<Self, SettingsError> {
         let defaults = Self::default();
         let (layout, url) = match from.expose().strip_prefix("hashes") {
             Some("") => (RulesLayout::Hashes, None),
@@ -69,7 +58,7 @@ impl RulesFrom {
         let url = match url {
             None if matches!(from.expose(), "redis" | "hashes") => None,
             Some(url) if url.contains("://") => url.parse().ok(),
-            // What was said may hold a password, so it is not repeated.
+            // The value may hold a password, so it is not repeated.
             _ => {
                 return Err(SettingsError(
                     "--rules-from must be `redis`, `hashes`, or a URL such as redis://host or \
@@ -81,12 +70,12 @@ impl RulesFrom {
         let from = Self {
             layout,
             url,
-            name: said.name.unwrap_or(defaults.name),
-            pattern: said.pattern.unwrap_or(defaults.pattern),
-            channel: said.channel.unwrap_or(defaults.channel),
-            domain: said.domain.unwrap_or(defaults.domain),
+            name: options.rules_name.take().unwrap_or(defaults.name),
+            pattern: options.rules_pattern.take().unwrap_or(defaults.pattern),
+            channel: options.rules_channel.take().unwrap_or(defaults.channel),
+            domain: options.rules_domain.take().unwrap_or(defaults.domain),
         };
-        from.checked().map(Some)
+        from.checked()
     }
 
     fn checked(self) -> Result<Self, SettingsError> {
@@ -115,11 +104,8 @@ mod tests {
     use super::*;
 
     fn from(text: &str) -> Result<(RulesLayout, Option<String>), SettingsError> {
-        let said = RulesFromOptions { from: text.parse().ok(), ..RulesFromOptions::default() };
-        RulesFrom::new(said).map(|from| {
-            let from = from.unwrap();
-            (from.layout, from.url.map(|url| url.expose().to_owned()))
-        })
+        let from = RulesFrom::new(&text.parse().unwrap(), &mut Options::default())?;
+        Ok((from.layout, from.url.map(|url| url.expose().to_owned())))
     }
 
     #[test]
@@ -138,12 +124,9 @@ mod tests {
     #[test]
     fn a_name_is_plain() {
         for (name, good) in [("a.B-9_", true), ("", false), ("a}b", false), ("a b", false)] {
-            let said = RulesFromOptions {
-                from: "redis".parse().ok(),
-                name: Some(name.to_owned()),
-                ..RulesFromOptions::default()
-            };
-            assert_eq!(RulesFrom::new(said).is_ok(), good, "{name:?}");
+            let mut options = Options { rules_name: Some(name.into()), ..Options::default() };
+            let from = RulesFrom::new(&"redis".parse().unwrap(), &mut options);
+            assert_eq!(from.is_ok(), good, "{name:?}");
         }
     }
 }

@@ -1,21 +1,20 @@
-//! The kinds of values that settings have: secrets, durations, listeners, and lists.
+//! Types of settings: secrets, durations, listeners, and words.
 //!
-//! Each is read from text in one way, whether that text is a flag, a variable or a string in a file.
+//! Each is read from text in one way, from a flag, a variable or a string in a file.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use crate::words::{from_text, from_word, words};
 
-/// A text that must reach no log. Its `Debug` shows nothing of it, and it has no `Display`.
+/// A text that must reach no log. Its `Debug` hides it, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Text itself, to send it.
+    /// The text itself, to send it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -37,7 +36,7 @@ impl FromStr for Secret {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Files end with a newline that nobody means.
+        // Files usually end with a newline, which is not part of the secret.
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() {
             Err("a secret needs at least one character")
@@ -93,30 +92,12 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// A word of a fixed list.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$inner])* $variant),+ }
-
-        impl FromStr for $name {
-            type Err = &'static str;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(concat!("not one of:" $(, " ", $word)+)),
-                }
-            }
-        }
-    };
-}
-
 words! {
     /// Answer to requests before rules are loaded.
-    WithoutRules {
+    #[derive(Default)]
+    pub enum WithoutRules {
         /// Requests pass, as in a domain without rules.
+        #[default]
         Admit = "admit",
         /// Requests are refused as unavailable.
         Refuse = "refuse",
@@ -125,7 +106,7 @@ words! {
 
 words! {
     /// Format of log lines.
-    LogFormat {
+    pub enum LogFormat {
         /// One JSON object a line.
         Json = "json",
         /// For people.
@@ -134,8 +115,9 @@ words! {
 }
 
 words! {
-    /// Least severe level that is logged.
-    LogLevel {
+    /// Least severe level that is logged, by tracing's names.
+    #[derive(Default)]
+    pub enum LogLevel {
         /// Nothing.
         Off = "off",
         /// Needs an operator.
@@ -143,6 +125,7 @@ words! {
         /// May need an operator.
         Warn = "warn",
         /// Changes of state.
+        #[default]
         Info = "info",
         /// Every request over HTTP.
         Debug = "debug",
@@ -151,7 +134,7 @@ words! {
     }
 }
 
-/// `name=header`: which attribute of a request a trusted proxy says in which header.
+/// `name=header`: an attribute of a request, and the header in which a trusted proxy sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeHeader {
     /// The attribute.
@@ -171,18 +154,5 @@ impl FromStr for AttributeHeader {
     }
 }
 
-/// Reads each of these from a string of a settings file as from a flag.
-macro_rules! from_text {
-    ($($name:ident),+) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                text.parse().map_err(de::Error::custom)
-            }
-        }
-    )+};
-}
-
 from_text!(Secret, DurationText, ListenAddress, WithoutRules, LogFormat, LogLevel, AttributeHeader);
-
-pub(super) use {from_text, words};
+from_word!(WithoutRules, LogFormat, LogLevel);

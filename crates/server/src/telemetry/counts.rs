@@ -1,7 +1,7 @@
 //! Outcomes of requests, each counted exactly once.
 //!
-//! A request ends in one of four ways, and is counted when it ends: what was offered is the
-//! sum, at every moment. The same per rule, for as many rules as a monitoring system can bear.
+//! A request ends in one of four ways, and is counted when it ends, so that their sum is the number of
+//! requests at every moment. Rules have the same counts, up to [`MAX_RULES`] of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,79 +16,41 @@ use tollgate::{Admission, Reason, Ruling};
 use super::latency::{LatencyHistogram, LatencySnapshot};
 
 use crate::sync::lock;
+use crate::words::words;
 
-/// The way in which a request asked: a label of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// A check, reservation or batch over HTTP.
-    Http,
-    /// Forward-auth.
-    Auth,
-    /// `CL.THROTTLE`.
-    Throttle,
-    /// `TG.CHECK`.
-    Resp,
-    /// A call of Envoy's over gRPC.
-    Grpc,
-    /// The same as JSON, at `/json`.
-    Json,
-}
-
-impl Protocol {
-    /// All of them, in the order of their places.
-    pub const ALL: [Self; 6] =
-        [Self::Http, Self::Auth, Self::Throttle, Self::Resp, Self::Grpc, Self::Json];
-
-    /// Its name in metrics and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Auth => "forward-auth",
-            Self::Throttle => "cl.throttle",
-            Self::Resp => "resp",
-            Self::Grpc => "grpc",
-            Self::Json => "json",
-        }
-    }
-
-    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
-    const fn index(self) -> usize {
-        self as usize
+words! {
+    /// The way in which a request asked: a label of metrics.
+    pub enum Protocol {
+        /// A check, reservation or batch over HTTP.
+        Http = "http",
+        /// Forward-auth.
+        Auth = "forward-auth",
+        /// `CL.THROTTLE`.
+        Throttle = "cl.throttle",
+        /// `TG.CHECK`.
+        Resp = "resp",
+        /// A call of Envoy's over gRPC.
+        Grpc = "grpc",
+        /// The same as JSON, at `/json`.
+        Json = "json",
     }
 }
 
-/// Result of a request, as it is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It passes, by the store's word or without limits.
-    Allowed,
-    /// It does not.
-    Refused,
-    /// It was answered without the store.
-    Degraded,
-    /// It could not be judged: malformed, or its client left.
-    Error,
+words! {
+    /// Result of a request, as it is counted.
+    pub enum Outcome {
+        /// It passes, by a decision of the store or without limits.
+        Allowed = "allowed",
+        /// It does not.
+        Refused = "refused",
+        /// It was answered without the store.
+        Degraded = "degraded",
+        /// It could not be judged: malformed, or its client left.
+        Error = "error",
+    }
 }
 
 impl Outcome {
-    /// All of them, in the order of their places.
-    pub const ALL: [Self; 4] = [Self::Allowed, Self::Refused, Self::Degraded, Self::Error];
-
-    /// Its name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Refused => "refused",
-            Self::Degraded => "degraded",
-            Self::Error => "error",
-        }
-    }
-
-    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
-    const fn index(self) -> usize {
-        self as usize
-    }
-
     /// Outcome of an admission.
     pub fn of(admission: &Admission) -> Self {
         match admission.outage() {
@@ -105,8 +67,9 @@ impl Outcome {
 struct Tally([AtomicU64; 4]);
 
 impl Tally {
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
     fn add(&self, outcome: Outcome, count: u64) {
-        self.0[outcome.index()].fetch_add(count, Ordering::Relaxed);
+        self.0[outcome as usize].fetch_add(count, Ordering::Relaxed);
     }
 
     fn read(&self) -> [u64; 4] {
@@ -131,24 +94,29 @@ pub struct Counts {
 }
 
 impl Counts {
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
+    const fn of(&self, protocol: Protocol) -> &ProtocolCounts {
+        &self.protocols[protocol as usize]
+    }
+
     /// Counts `count` requests of a protocol.
     #[inline]
     pub fn add(&self, protocol: Protocol, outcome: Outcome, count: u64) {
-        self.protocols[protocol.index()].outcomes.add(outcome, count);
+        self.of(protocol).outcomes.add(outcome, count);
     }
 
-    /// Notes that `count` requests of a protocol took so long, since `began`.
+    /// Records the time since `began` for `count` requests of a protocol.
     #[inline]
     pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
-        self.protocols[protocol.index()].latency.add(began.elapsed(), count);
+        self.of(protocol).latency.add(began.elapsed(), count);
     }
 
     /// Latencies by protocol.
     pub fn latencies(&self) -> [(Protocol, LatencySnapshot); Protocol::ALL.len()] {
-        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].latency.read()))
+        Protocol::ALL.map(|protocol| (protocol, self.of(protocol).latency.read()))
     }
 
-    /// Counts a request that was judged, for its protocol and for each rule that had a say.
+    /// Counts a decided request, for its protocol and for each rule that applied.
     pub fn judged(
         &self,
         protocol: Protocol,
@@ -163,7 +131,7 @@ impl Counts {
         self.rules.count(ruling, outcome, rules);
     }
 
-    /// Counts a call of Envoy's that was answered, for its protocol and for each rule that had a say.
+    /// Counts an answered call of Envoy's, for its protocol and for each rule that applied.
     pub fn answered(&self, protocol: Protocol, answer: &Answer) {
         let outcome = match answer.code() {
             _ if answer.outage().is_some() => Outcome::Degraded,
@@ -176,7 +144,7 @@ impl Counts {
 
     /// Counts by protocol, with outcomes in the order of [`Outcome::ALL`].
     pub fn protocols(&self) -> [(Protocol, [u64; 4]); Protocol::ALL.len()] {
-        Protocol::ALL.map(|protocol| (protocol, self.protocols[protocol.index()].outcomes.read()))
+        Protocol::ALL.map(|protocol| (protocol, self.of(protocol).outcomes.read()))
     }
 
     /// The same for each rule: allowed, refused by it, degraded, refused by another.
@@ -195,19 +163,19 @@ pub struct InFlightRequest<'c> {
 }
 
 impl<'c> InFlightRequest<'c> {
-    /// One more by this protocol.
+    /// Begins a request of this protocol.
     pub fn new(counts: &'c Counts, protocol: Protocol) -> Self {
         Self { counts, protocol, began: Instant::now(), ended: false }
     }
 
-    /// It ended, and is counted.
+    /// Ends it; the caller counts the outcome.
     pub fn end(mut self) -> &'c Counts {
         self.ended = true;
         self.counts.took(self.protocol, self.began, 1);
         self.counts
     }
 
-    /// It turned out to be several, each of which is under way by itself.
+    /// Ends it uncounted, because it consists of several requests with tokens of their own.
     pub fn divide(mut self) {
         self.ended = true;
     }
@@ -229,24 +197,13 @@ pub const MAX_RULES: usize = 1_000;
 type RuleName = (Arc<str>, Arc<str>);
 
 /// Counts by rule.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct RuleCounts {
     table: ArcSwap<RuleTallies>,
     /// The same for Envoy's rules, which have versions of their own.
     envoy: ArcSwap<RuleTallies>,
     named: Mutex<HashMap<RuleName, Arc<Tally>>>,
     others: Arc<Tally>,
-}
-
-impl Default for RuleCounts {
-    fn default() -> Self {
-        Self {
-            table: ArcSwap::from_pointee(RuleTallies::default()),
-            envoy: ArcSwap::from_pointee(RuleTallies::default()),
-            named: Mutex::default(),
-            others: Arc::default(),
-        }
-    }
 }
 
 /// The tallies of one version's rules, by their index.
@@ -288,7 +245,7 @@ impl RuleCounts {
         let tallies = self.tallies(rules.rules().map(|rule| (rule.domain(), rule.name())));
         let table = Arc::new(RuleTallies { version: rules.version(), tallies });
         self.table.store(Arc::clone(&table));
-        // A request that was judged by a version that is gone already: its rules have other places.
+        // A request decided by an older version: its rules have other places.
         Guard::from_inner(if rules.version() == version { table } else { Arc::default() })
     }
 
@@ -320,14 +277,14 @@ impl RuleCounts {
         }
         let tallies = self.tallies(rules.rules().iter().map(|rule| (rule.domain(), rule.path())));
         let made = Arc::new(RuleTallies { version: rules.version(), tallies });
-        // Whoever was answered by a version that is gone must not bring it back.
+        // An answer by an older version must not bring that version back.
         if table.version < rules.version() {
             self.envoy.store(Arc::clone(&made));
         }
         Guard::from_inner(made)
     }
 
-    /// A tally for each of these domains and names, and one for all that are too many.
+    /// A tally for each of these domains and names; above the bound they share one.
     fn tallies<'n>(&self, names: impl Iterator<Item = (&'n str, &'n str)>) -> Vec<Arc<Tally>> {
         let mut named = lock(&self.named);
         let tally = |(domain, name): (&str, &str)| {

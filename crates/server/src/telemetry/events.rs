@@ -1,20 +1,18 @@
 //! Events of the server, as a stream of the admin API.
 //!
-//! Nothing waits for a subscriber. A slow one misses events and is told how many; there are at most
-//! [`MAX_SUBSCRIBERS`]. At most [`REFUSALS`] refusals are published per second: nobody can read a
-//! flood of them.
+//! Nothing waits for a subscriber. A slow one misses events and gets their number. There are at most
+//! [`MAX_SUBSCRIBERS`], and at most [`REFUSALS`] refusals are published per second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::broadcast;
-use tollgate::TokenBucket;
-use tollgate::store::{Charge, Key};
-use tollgate::{EmbeddedStore, Event, Observer};
-use tollgate::{Limit, Quota};
+use tollgate::{Event, Observer};
 
 use super::refusals::RefusalRecord;
+use crate::local_limit::LocalLimit;
 
 /// Event streams that may be open at a time.
 pub const MAX_SUBSCRIBERS: usize = 32;
@@ -34,18 +32,17 @@ pub struct EventMessage {
     pub data: Arc<str>,
 }
 
-/// Tells subscribers.
+/// Publishes events to subscribers.
 #[derive(Debug)]
 pub struct Events {
     sender: broadcast::Sender<EventMessage>,
     subscribers: Arc<AtomicUsize>,
-    refusal_rate: EmbeddedStore,
-    limit: Option<Limit>,
-    /// The version of the rules that apply, for what does not say by which it was decided.
+    refusal_rate: LocalLimit,
+    /// The version of the rules that apply, for events without a version of their own.
     rules_version: AtomicU64,
 }
 
-/// Somebody who listens, until dropped.
+/// A subscriber, until dropped.
 #[derive(Debug)]
 pub struct Subscriber {
     /// Receives the events.
@@ -55,19 +52,17 @@ pub struct Subscriber {
 
 impl Default for Events {
     fn default() -> Self {
-        let quota = Quota::new(REFUSALS, std::time::Duration::from_secs(1));
         Self {
             sender: broadcast::Sender::new(WAITING),
             subscribers: Arc::default(),
-            refusal_rate: EmbeddedStore::builder().max_keys(1).build(),
-            limit: quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok()),
+            refusal_rate: LocalLimit::new(1, REFUSALS, Duration::from_secs(1)),
             rules_version: AtomicU64::new(0),
         }
     }
 }
 
 impl Events {
-    /// One more listener, unless there are too many.
+    /// Adds a subscriber, unless there are too many.
     pub fn subscribe(&self) -> Option<Subscriber> {
         let more = |count: usize| (count < MAX_SUBSCRIBERS).then(|| count.saturating_add(1));
         self.subscribers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -75,17 +70,22 @@ impl Events {
         Some(Subscriber { receiver: self.sender.subscribe(), subscribers })
     }
 
-    /// Tells of something, made only if somebody listens.
+    /// Publishes an event, which is built only for subscribers.
     pub fn publish<T: Serialize>(&self, name: &'static str, data: impl FnOnce() -> T) {
         if self.sender.receiver_count() > 0
             && let Ok(data) = serde_json::to_string(&data())
         {
-            // Whoever left meanwhile need not hear it.
+            // The last subscriber may have left meanwhile.
             let _ = self.sender.send(EventMessage { name, data: data.into() });
         }
     }
 
-    /// Tells of a refusal, unless there are too many.
+    /// Publishes that rules were rejected while `version` applies.
+    pub(crate) fn publish_rejected(&self, name: &'static str, error: &str, version: u64) {
+        self.publish(name, || serde_json::json!({ "error": error, "version": version }));
+    }
+
+    /// Publishes a refusal, unless there are too many.
     pub fn publish_refusal(&self, refusal: &RefusalRecord) {
         if self.sender.receiver_count() > 0 && self.has_room() {
             self.publish("refused", || refusal);
@@ -93,9 +93,7 @@ impl Events {
     }
 
     fn has_room(&self) -> bool {
-        let (Some(limit), Ok(key)) = (&self.limit, Key::new("refusals")) else { return true };
-        Charge::take(key, limit, 1)
-            .is_ok_and(|charge| self.refusal_rate.charge_one(&charge).passes())
+        self.refusal_rate.take("refusals")
     }
 }
 
@@ -105,7 +103,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// Passes on what only the limiter knows: bans, shadow refusals, new rules.
+/// Forwards the events of the limiter: bans, shadow refusals, new rules.
 #[derive(Debug)]
 pub struct EventForwarder(pub Arc<Events>);
 
@@ -115,10 +113,7 @@ impl Observer for EventForwarder {
             Event::Banned { rule, domain, .. } => {
                 tracing::info!(rule = &**rule, domain = &**domain, "banned a client");
                 let version = self.0.rules_version.load(Ordering::Relaxed);
-                self.0.publish(
-                    "banned",
-                    || serde_json::json!({ "rule": &**rule, "domain": &**domain, "rules_version": version }),
-                );
+                self.0.publish("banned", || of_rule(rule, domain, version));
             }
             Event::ShadowRefused { ruling } => {
                 let by = ruling.refusing().and_then(|finding| {
@@ -126,11 +121,7 @@ impl Observer for EventForwarder {
                     own.or_else(|| finding.envoy.map(|rule| (rule.path(), rule.domain())))
                 });
                 if let Some((rule, domain)) = by.filter(|_| self.0.has_room()) {
-                    let version = ruling.version();
-                    self.0.publish(
-                        "shadow-refused",
-                        || serde_json::json!({ "rule": rule, "domain": domain, "rules_version": version }),
-                    );
+                    self.0.publish("shadow-refused", || of_rule(rule, domain, ruling.version()));
                 }
             }
             Event::RulesChanged { from, to } => {
@@ -147,4 +138,8 @@ impl Observer for EventForwarder {
     fn hears_requests(&self) -> bool {
         false
     }
+}
+
+fn of_rule(rule: &str, domain: &str, version: u64) -> serde_json::Value {
+    serde_json::json!({ "rule": rule, "domain": domain, "rules_version": version })
 }

@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bounds of the buckets, in microseconds: from what a decision in this process takes to
-/// what nobody waits for. One more bucket has no bound.
+/// The upper bounds of the buckets, in microseconds: from a decision in this process to a client's
+/// timeout. One more bucket has no bound.
 pub const BOUNDS_US: [u64; 14] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000,
     10_000_000,
@@ -37,7 +37,7 @@ pub struct LatencySnapshot {
 }
 
 impl LatencyHistogram {
-    /// So many requests took so long each.
+    /// Adds `count` requests that took this long each.
     #[inline]
     pub fn add(&self, took: Duration, count: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

@@ -17,7 +17,7 @@ use crate::settings::value::{LogFormat, LogLevel};
 pub struct LevelHandle(Option<reload::Handle<LevelFilter, Registry>>);
 
 impl LevelHandle {
-    /// Logs this and what is worse from now on; `false` where the program logs in its own way.
+    /// Sets the level; `false` if the program has a logger of its own.
     pub fn set(&self, level: LogLevel) -> bool {
         self.0.as_ref().is_some_and(|handle| handle.reload(filter(level)).is_ok())
     }
@@ -29,7 +29,7 @@ impl LevelHandle {
     }
 }
 
-/// Logs to stderr. In a program that logs already, nothing changes.
+/// Starts to log to stderr, unless the program has a logger already.
 pub fn start(level: LogLevel, format: Option<LogFormat>) -> LevelHandle {
     let terminal = std::io::stderr().is_terminal();
     let default = if terminal { LogFormat::Text } else { LogFormat::Json };
@@ -44,13 +44,6 @@ pub fn start(level: LogLevel, format: Option<LogFormat>) -> LevelHandle {
     LevelHandle(started.is_ok().then_some(handle))
 }
 
-const fn filter(level: LogLevel) -> LevelFilter {
-    match level {
-        LogLevel::Off => LevelFilter::OFF,
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    }
+fn filter(level: LogLevel) -> LevelFilter {
+    level.name().parse().unwrap_or(LevelFilter::INFO)
 }

@@ -2,24 +2,63 @@
 //!
 //! Labels are protocols, listeners, outcomes, and the names of rules, of which there are at most
 //! [`MAX_RULES`](super::counts::MAX_RULES); never a key, an address or a user.
+//!
+//! A metric without labels is a row of `metrics!`: its doc comment is its help text.
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::listener::Listener;
-use crate::state::{Readiness, ServerState};
+use crate::state::{Connections, Readiness, ServerState};
 use crate::store::AnyStore;
 
 use super::counts::Outcome;
 use super::latency::BOUNDS;
+
+/// Writes metrics without labels: kind, name and value of each, with its help text as a comment.
+macro_rules! metrics {
+    ($page:expr => $(#[doc = $help:literal] $kind:ident $name:ident = $value:expr;)+) => {$(
+        $page.head(stringify!($name), stringify!($kind), $help.trim_start());
+        $page.row(stringify!($name), &[], $value.value());
+    )+};
+}
+
+/// Value of a metric without labels.
+trait MetricValue {
+    fn value(&self) -> u64;
+}
+
+impl MetricValue for u64 {
+    fn value(&self) -> u64 {
+        *self
+    }
+}
+
+impl MetricValue for usize {
+    fn value(&self) -> u64 {
+        Self::try_into(*self).unwrap_or(u64::MAX)
+    }
+}
+
+/// 1 for true.
+impl MetricValue for bool {
+    fn value(&self) -> u64 {
+        (*self).into()
+    }
+}
+
+impl MetricValue for AtomicU64 {
+    fn value(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+}
 
 /// All metrics of a server, in the text format.
 pub fn text(server: &ServerState) -> String {
     let mut page = Page(String::with_capacity(4096));
     requests(server, &mut page);
     latencies(server, &mut page);
-    connections(server, &mut page);
-    wrong_tokens(server, &mut page);
+    listeners(server, &mut page);
     tls(server, &mut page);
     limiter(server, &mut page);
     rules(server, &mut page);
@@ -68,122 +107,64 @@ fn latencies(server: &ServerState, page: &mut Page) {
 
 fn limiter(server: &ServerState, page: &mut Page) {
     let stats = server.limiter.stats();
-    page.counter(
-        "tollgate_deny_cache_refusals_total",
-        "Refusals from the deny cache, without asking the store.",
-        stats.cached,
-    );
-    page.counter("tollgate_guard_refusals_total", "Refusals by a local guard.", stats.guarded);
-    page.counter(
-        "tollgate_shadow_refused_total",
-        "Requests that a shadow rule would have refused.",
-        stats.shadow_refused,
-    );
-    page.counter(
-        "tollgate_debts_settled_total",
-        "Debts of outages settled with the store.",
-        stats.debited,
-    );
-    page.counter(
-        "tollgate_lost_jobs_total",
-        "Releases, credits and refusals that never reached the store.",
-        stats.lost_jobs,
-    );
-    page.gauge("tollgate_nodes", "Nodes that share the store, as last counted.", stats.nodes);
-}
-
-fn rules(server: &ServerState, page: &mut Page) {
-    let rules = &server.rules;
-    page.gauge(
-        "tollgate_rules_version",
-        "Version of the rules that apply.",
-        server.limiter.rules().version(),
-    );
-    page.counter(
-        "tollgate_rules_applied_total",
-        "Times that new rules were applied.",
-        rules.applied.load(Ordering::Relaxed),
-    );
-    page.counter(
-        "tollgate_rules_rejected_total",
-        "Times that rules were rejected.",
-        rules.rejected.load(Ordering::Relaxed),
-    );
-    page.gauge(
-        "tollgate_rules_trouble",
-        "1 if the current rules of the authority do not apply.",
-        u64::from(rules.trouble().is_some()),
-    );
-    page.counter(
-        "tollgate_unknown_domain_total",
-        "Requests of unknown domains, which pass.",
-        server.counts.unknown_domain.load(Ordering::Relaxed),
-    );
-    page.gauge(
-        "tollgate_state_trouble",
-        "1 if the last good rules cannot be saved in --state-dir.",
-        u64::from(server.state_trouble().is_some()),
-    );
-    envoy_rules(server, page);
-    page.gauge(
-        "tollgate_ready",
-        "1 if the server is ready for requests.",
-        u64::from(server.readiness() == Readiness::Ready),
-    );
-}
-
-fn envoy_rules(server: &ServerState, page: &mut Page) {
-    let envoy = &server.envoy;
-    page.gauge(
-        "tollgate_envoy_rules_version",
-        "Sets of Envoy's rules applied so far; the last one applies.",
-        server.limiter.envoy_rules().version(),
-    );
-    page.counter(
-        "tollgate_envoy_rules_rejected_total",
-        "Times that Envoy's files were rejected.",
-        envoy.rejected.load(Ordering::Relaxed),
-    );
-    page.gauge(
-        "tollgate_envoy_rules_trouble",
-        "1 if the current Envoy files do not apply.",
-        u64::from(envoy.trouble().is_some()),
-    );
-    page.counter(
-        "tollgate_envoy_unknown_domain_total",
-        "Calls of unknown domains, which pass.",
-        envoy.unknown_domain.load(Ordering::Relaxed),
-    );
-}
-
-fn connections(server: &ServerState, page: &mut Page) {
-    type Read = fn(&crate::state::Connections) -> &std::sync::atomic::AtomicU64;
-    let rows: [(&str, &str, &str, Read); 4] = [
-        ("tollgate_connections", "gauge", "Open connections.", |it| &it.open),
-        ("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted),
-        (
-            "tollgate_connections_turned_away_total",
-            "counter",
-            "Connections rejected by --max-connections.",
-            |it| &it.turned_away,
-        ),
-        (
-            "tollgate_connections_timed_out_total",
-            "counter",
-            "Connections closed because the client was too slow.",
-            |it| &it.timed_out,
-        ),
-    ];
-    for (name, kind, help, read) in rows {
-        page.head(name, kind, help);
-        for listener in Listener::ALL {
-            let count = read(&server.connections[listener]).load(Ordering::Relaxed);
-            page.row(name, &[("listener", listener.name())], count);
-        }
+    metrics! { page =>
+        /// Refusals from the deny cache, without asking the store.
+        counter tollgate_deny_cache_refusals_total = stats.cached;
+        /// Refusals by a local guard.
+        counter tollgate_guard_refusals_total = stats.guarded;
+        /// Requests that a shadow rule would have refused.
+        counter tollgate_shadow_refused_total = stats.shadow_refused;
+        /// Debts of outages settled with the store.
+        counter tollgate_debts_settled_total = stats.debited;
+        /// Releases, credits and refusals that never reached the store.
+        counter tollgate_lost_jobs_total = stats.lost_jobs;
+        /// Nodes that share the store, as last counted.
+        gauge tollgate_nodes = stats.nodes;
     }
 }
 
-fn wrong_tokens(server: &ServerState, page: &mut Page) {
+fn rules(server: &ServerState, page: &mut Page) {
+    let (rules, envoy) = (&server.rules, &server.envoy);
+    metrics! { page =>
+        /// Version of the rules that apply.
+        gauge tollgate_rules_version = server.limiter.rules().version();
+        /// Times that new rules were applied.
+        counter tollgate_rules_applied_total = rules.applied;
+        /// Times that rules were rejected.
+        counter tollgate_rules_rejected_total = rules.rejected;
+        /// 1 if the current rules of the authority do not apply.
+        gauge tollgate_rules_trouble = rules.trouble().is_some();
+        /// Requests of unknown domains, which pass.
+        counter tollgate_unknown_domain_total = server.counts.unknown_domain;
+        /// 1 if the last good rules cannot be saved in --state-dir.
+        gauge tollgate_state_trouble = server.state_trouble().is_some();
+        /// Sets of Envoy's rules applied so far; the last one applies.
+        gauge tollgate_envoy_rules_version = server.limiter.envoy_rules().version();
+        /// Times that Envoy's files were rejected.
+        counter tollgate_envoy_rules_rejected_total = envoy.rejected;
+        /// 1 if the current Envoy files do not apply.
+        gauge tollgate_envoy_rules_trouble = envoy.trouble().is_some();
+        /// Calls of unknown domains, which pass.
+        counter tollgate_envoy_unknown_domain_total = envoy.unknown_domain;
+        /// 1 if the server is ready for requests.
+        gauge tollgate_ready = server.readiness() == Readiness::Ready;
+    }
+}
+
+fn listeners(server: &ServerState, page: &mut Page) {
+    let mut each = |name, kind, help, read: fn(&Connections) -> &AtomicU64| {
+        page.head(name, kind, help);
+        for listener in Listener::ALL {
+            let count = read(&server.connections[listener]).value();
+            page.row(name, &[("listener", listener.name())], count);
+        }
+    };
+    each("tollgate_connections", "gauge", "Open connections.", |it| &it.open);
+    each("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted);
+    let help = "Connections rejected by --max-connections.";
+    each("tollgate_connections_turned_away_total", "counter", help, |it| &it.turned_away);
+    let help = "Connections closed because the client was too slow.";
+    each("tollgate_connections_timed_out_total", "counter", help, |it| &it.timed_out);
     const NAME: &str = "tollgate_wrong_tokens_total";
     page.head(NAME, "counter", "Missing or wrong tokens and passwords.");
     for listener in Listener::ALL {
@@ -193,76 +174,58 @@ fn wrong_tokens(server: &ServerState, page: &mut Page) {
 
 fn tls(server: &ServerState, page: &mut Page) {
     let Some(tls) = &server.tls else { return };
-    let rows = [
-        ("tollgate_tls_loads_total", "Certificates loaded.", &tls.loaded),
-        (
-            "tollgate_tls_loads_rejected_total",
-            "Times that the files had no usable pair.",
-            &tls.rejected,
-        ),
-        ("tollgate_tls_handshakes_failed_total", "Handshakes that failed.", &tls.failed),
-        (
-            "tollgate_tls_handshakes_timed_out_total",
-            "Handshakes that took too long.",
-            &tls.timed_out,
-        ),
-    ];
-    for (name, help, count) in rows {
-        page.counter(name, help, count.load(Ordering::Relaxed));
+    metrics! { page =>
+        /// Certificates loaded.
+        counter tollgate_tls_loads_total = tls.loaded;
+        /// Times that the files had no usable pair.
+        counter tollgate_tls_loads_rejected_total = tls.rejected;
+        /// Handshakes that failed.
+        counter tollgate_tls_handshakes_failed_total = tls.failed;
+        /// Handshakes that took too long.
+        counter tollgate_tls_handshakes_timed_out_total = tls.timed_out;
+        /// 1 if the current files are not in use.
+        gauge tollgate_tls_trouble = tls.trouble().is_some();
     }
-    let trouble = u64::from(tls.trouble().is_some());
-    page.gauge("tollgate_tls_trouble", "1 if the current files are not in use.", trouble);
 }
 
 fn store(server: &ServerState, page: &mut Page) {
     let store = server.limiter.store();
-    page.gauge("tollgate_store_up", "1 if the store answers.", u64::from(store.is_up()));
+    metrics! { page =>
+        /// 1 if the store answers.
+        gauge tollgate_store_up = store.is_up();
+    }
     match store {
         AnyStore::Embedded(store) => {
             let stats = store.stats();
-            let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-            page.gauge("tollgate_keys", "Keys that have a counter.", count(stats.keys));
-            page.gauge("tollgate_table_bytes", "Bytes of the tables.", count(stats.table_bytes));
-            page.counter(
-                "tollgate_keys_overflowed_total",
-                "Charges that found the store full.",
-                stats.overflowed,
-            );
-            page.counter(
-                "tollgate_keys_reclaimed_total",
-                "Idle keys dropped to make room.",
-                stats.reclaimed,
-            );
+            metrics! { page =>
+                /// Keys that have a counter.
+                gauge tollgate_keys = stats.keys;
+                /// Bytes of the tables.
+                gauge tollgate_table_bytes = stats.table_bytes;
+                /// Charges that found the store full.
+                counter tollgate_keys_overflowed_total = stats.overflowed;
+                /// Idle keys dropped to make room.
+                counter tollgate_keys_reclaimed_total = stats.reclaimed;
+            }
         }
         AnyStore::Redis(store, _) => {
             let stats = store.stats();
-            page.counter("tollgate_redis_runs_total", "Runs of the script.", stats.runs);
-            page.counter("tollgate_redis_requests_total", "Requests sent in them.", stats.requests);
-            page.counter(
-                "tollgate_redis_poisoned_total",
-                "Stored values in an unknown format.",
-                stats.poisoned,
-            );
-            page.counter(
-                "tollgate_redis_twin_mismatches_total",
-                "Decisions on which script and server disagreed; always 0.",
-                stats.twin_mismatches,
-            );
-            page.counter(
-                "tollgate_redis_timeouts_total",
-                "Calls that were not answered in time.",
-                stats.timeouts,
-            );
-            page.counter(
-                "tollgate_redis_reconnects_total",
-                "Connections made beyond the first.",
-                stats.reconnects,
-            );
-            page.gauge(
-                "tollgate_redis_breaker_open",
-                "1 if calls fail at once.",
-                u64::from(stats.breaker_open),
-            );
+            metrics! { page =>
+                /// Runs of the script.
+                counter tollgate_redis_runs_total = stats.runs;
+                /// Requests sent in them.
+                counter tollgate_redis_requests_total = stats.requests;
+                /// Stored values in an unknown format.
+                counter tollgate_redis_poisoned_total = stats.poisoned;
+                /// Decisions on which script and server disagreed; always 0.
+                counter tollgate_redis_twin_mismatches_total = stats.twin_mismatches;
+                /// Calls that were not answered in time.
+                counter tollgate_redis_timeouts_total = stats.timeouts;
+                /// Connections made beyond the first.
+                counter tollgate_redis_reconnects_total = stats.reconnects;
+                /// 1 if calls fail at once.
+                gauge tollgate_redis_breaker_open = stats.breaker_open;
+            }
         }
     }
 }
@@ -298,15 +261,5 @@ impl Page {
             self.0.push('}');
         }
         let _ = writeln!(self.0, " {value}");
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.row(name, &[], value);
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "gauge", help);
-        self.row(name, &[], value);
     }
 }

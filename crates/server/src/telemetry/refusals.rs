@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Mutex;
 
 use serde::Serialize;
@@ -16,6 +15,7 @@ use tollgate::{Blocked, Reason, Ruling};
 
 use super::counts::Protocol;
 
+use crate::rules::hash;
 use crate::sync::lock;
 
 /// Refusals that are remembered.
@@ -93,7 +93,7 @@ impl RefusalLog {
     }
 
     fn count(&self, domain: &str, rule: &str, key: &str, weight: u64) {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((domain, rule, key));
+        let hash = hash(&(domain, rule, key));
         let mut top = lock(&self.top);
         let same = |row: &RefusedKey| row.key == key && row.rule == rule && row.domain == domain;
         let at = top.hashes.iter().position(|known| *known == hash);

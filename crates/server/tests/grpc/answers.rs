@@ -1,4 +1,4 @@
-//! What Envoy is told, field by field; and every strange request that C33 names.
+//! Answers to Envoy, field by field; and every strange request that C33 names.
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

@@ -30,7 +30,7 @@ const END_HEADERS: u8 = 4;
 
 const CALM: u32 = 11;
 
-/// How much more memory the program may have after a flood: buffers of some connections.
+/// Memory that the program may have gained after a flood: buffers of some connections.
 const FLAT_KIB: u64 = 32 * 1024;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -87,7 +87,7 @@ pub(crate) fn begun() -> Vec<u8> {
     [greeting(&[]), frame(HEADERS, END_HEADERS, 1, &head())].concat()
 }
 
-/// Whether an answer begins in these bytes.
+/// Tells whether an answer begins in these bytes.
 pub(crate) fn has_head(bytes: &[u8]) -> bool {
     frames(bytes).iter().any(|(kind, ..)| *kind == HEADERS)
 }
@@ -100,7 +100,7 @@ fn stream(number: u32) -> u32 {
 /// One frame that came back: its kind, stream and payload.
 type Told = (u8, u32, Vec<u8>);
 
-/// What came back, and whether the server cut the connection before it had taken all.
+/// The answer, and whether the server cut the connection before it had read all.
 struct Ended {
     told: Vec<Told>,
     cut: bool,

@@ -103,7 +103,7 @@ async fn refusals_keys_and_events_know_the_door() {
     assert!(refused.contains("\"protocol\":\"grpc\""), "{refused}");
 }
 
-/// Who asks why is told of every descriptor, and charges nothing.
+/// Explain reports every descriptor, and charges nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_can_be_explained() {
     let running = start(|_| {}).await;

@@ -20,7 +20,7 @@ async fn client(running: &Running) -> Client {
     Client::at(grpc(running)).await
 }
 
-/// What a route of Envoy's says of a login, in two descriptors that have the address in common.
+/// The two descriptors of a login route of Envoy's, which have the address in common.
 fn login() -> [RateLimitDescriptor; 2] {
     [
         d("remote_address=203.0.113.9"),
@@ -100,7 +100,7 @@ async fn lists_and_requests_that_no_rule_matches_are_answered() {
     assert_eq!(told(&client.shop(&[d("path=/other")]).await), "OK: OK 0");
 }
 
-/// What a client can spoil must not be an error, which Envoy would let pass.
+/// Malformed input of a client must not be an error, which Envoy would let pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_judged_is_over_the_limit() {
     let running = start().await;

@@ -42,7 +42,7 @@ impl Program {
         Self { child, log: Some(log), http, grpc, admin, said: said.join("\n") }
     }
 
-    /// What it has in memory, in KiB.
+    /// Its resident memory, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -73,7 +73,7 @@ pub(crate) async fn channel(address: SocketAddr) -> Channel {
     endpoint.connect().await.unwrap()
 }
 
-/// What Envoy asks.
+/// A request of Envoy's.
 pub(crate) type Asked = RateLimitRequest;
 
 /// Envoy's side.

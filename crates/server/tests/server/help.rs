@@ -1,4 +1,4 @@
-//! What the help and the manual say, and that the documentation says it too.
+//! The help and the manual, which must agree with the documentation.
 
 use super::program::run;
 

@@ -1,4 +1,4 @@
-//! What nobody should send over HTTP.
+//! Hostile input over HTTP.
 
 use super::support::{
     ask, check, connect, metric, outcomes, parse, raw, start, start_with, until, whole_check,
@@ -244,7 +244,7 @@ fn names_that_look_like_something_else_are_only_text() {
     }
 }
 
-/// Whoever keeps its connection is told that the server is about to end.
+/// Kept connections are closed when the server drains.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_answer_before_the_end_closes_its_connection() {
     let running = start_with(|settings| settings.drain_delay = Duration::from_secs(600)).await;

@@ -21,13 +21,13 @@ const KEYS: u64 = 4;
 /// Clients of each protocol, each with one request under way.
 const CLIENTS: u64 = 2;
 
-/// How often the server is killed: ten times, or `TOLLGATE_SOAK` times that.
+/// Kills of the server: ten, or `TOLLGATE_SOAK` times that.
 fn kills() -> u64 {
     let soak = std::env::var("TOLLGATE_SOAK").ok().and_then(|text| text.parse::<u64>().ok());
     10 * soak.unwrap_or(1).max(1)
 }
 
-/// What the clients share.
+/// State that the clients share.
 struct Load {
     /// The listeners of the server that lives: HTTP, RESP.
     listeners: Mutex<(SocketAddr, SocketAddr)>,
@@ -37,7 +37,7 @@ struct Load {
     done: AtomicBool,
 }
 
-/// What a key was told: how often it was let through, and whether it was refused.
+/// Answers to a key: the number of admissions, and whether it was refused.
 type Told = HashMap<String, (u64, bool)>;
 
 #[test]

@@ -107,7 +107,7 @@ pub(crate) fn until_waiting(redis: &RedisServer, name: &str, count: i64) {
     });
 }
 
-/// Whether a process is there and no zombie.
+/// Tells whether a process exists and is no zombie.
 pub(crate) fn lives(id: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z"))
@@ -252,7 +252,7 @@ fn on_a_loss_the_command_is_told_and_its_status_does_not_count() {
     assert!(complaints.contains("\"a\" was lost: the command is sent USR1"), "{complaints}");
 }
 
-/// Whoever has been given time to end can still be told to hurry.
+/// A signal during the grace period still reaches the command.
 #[test]
 fn signals_are_passed_on_after_a_loss() {
     let redis = RedisServer::start().unwrap();

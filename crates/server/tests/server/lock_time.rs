@@ -1,4 +1,4 @@
-//! How soon a command is killed that does not listen: real time, so `make faults` runs it.
+//! Time until a command that ignores signals is killed: real time, so `make faults` runs it.
 #![cfg(faults)]
 
 use tollgate_harness::{Direction, Fault, FaultProxy, RedisServer, Reply};

@@ -1,4 +1,4 @@
-//! What `tollgate lock` and `tollgate locks` say when something is wrong: words of locks, and of people.
+//! Error messages of `tollgate lock` and `tollgate locks`, in terms of locks.
 
 use tollgate_harness::RedisServer;
 

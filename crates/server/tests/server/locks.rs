@@ -170,7 +170,7 @@ fn at_a_terminal_it_asks_first() {
     assert_eq!(code, Some(7), "{read}");
 }
 
-/// What is no lock is neither shown nor taken.
+/// Foreign keys are neither listed nor released.
 #[test]
 fn what_is_no_lock_stays() {
     let redis = RedisServer::start().unwrap();

@@ -150,7 +150,7 @@ async fn nginx_asks_and_says_429_when_it_is_too_often() {
     assert_eq!([outcome("allowed"), outcome("refused"), outcome("error")], [3, 1, 0]);
 }
 
-/// What a client says in headers that proxies use is not what nginx says.
+/// Headers of a client do not override those of nginx.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_speaks_for_nginx() {
     let running = limits().await;

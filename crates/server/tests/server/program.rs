@@ -100,7 +100,7 @@ fn serve_says_where_it_listens_and_sigterm_ends_it_well() {
     assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()));
 }
 
-/// What it says to try works as it stands there, whatever the listeners ask for.
+/// The commands of the banner work as printed, with any settings of the listeners.
 #[test]
 fn what_it_says_to_try_works() {
     let dir = TempDir::new();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::support::{metric, start};
 
-/// What a program prints.
+/// Output of a program.
 fn run(program: &str, address: SocketAddr, words: &[&str]) -> String {
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     let output =

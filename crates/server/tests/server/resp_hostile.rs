@@ -1,4 +1,4 @@
-//! What nobody should send over the Redis protocol.
+//! Hostile input over the Redis protocol.
 
 use std::io::{Read, Write};
 use std::time::Duration;

@@ -13,7 +13,7 @@ use super::{rules_hashes, rules_redis};
 
 const POISONS: usize = 10_000;
 
-/// What is put into rules to spoil them.
+/// Texts that make rules invalid.
 const PARTS: [&str; 26] = [
     "",
     "\0",

@@ -1,4 +1,4 @@
-//! How soon two servers follow a change of rules in Redis: real time, so `make faults` runs it.
+//! Time until two servers follow a change of rules in Redis: real time, so `make faults` runs it.
 #![cfg(faults)]
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures")]
 
@@ -10,7 +10,7 @@ use super::program::{Program, serve};
 use super::rules_redis::{KEY, put, store, version};
 use super::support::check;
 
-/// How long it takes from `since` until this version applies there.
+/// Time from `since` until this version applies there.
 fn until_it_applies(server: &Program, number: u64, since: Instant) -> Duration {
     let ask = r#"{"domain":"shop","attributes":{"user":"u"}}"#;
     loop {

@@ -108,7 +108,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What came back over HTTP.
+/// A response over HTTP.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -195,7 +195,7 @@ pub(crate) fn metric(admin: SocketAddr, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
 }
 
-/// How many requests of a protocol were allowed, refused, degraded and in error.
+/// Counts of a protocol: requests allowed, refused, degraded and in error.
 pub(crate) fn outcomes(admin: SocketAddr, protocol: &str) -> [u64; 4] {
     ["allowed", "refused", "degraded", "error"].map(|outcome| {
         metric(

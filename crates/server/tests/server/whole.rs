@@ -13,7 +13,7 @@ use super::support::{
 
 const USER: &str = r#"{"domain":"shop","attributes":{"user":"u"}}"#;
 
-/// What both ways must agree on: the status, the fields by name, and the body but for what time changes.
+/// Parts that both paths must agree on: the status, the fields by name, and the body without times.
 fn gist(reply: &Reply) -> (u16, Vec<String>, Value) {
     let names = reply.head.lines().skip(1).filter_map(|line| Some(line.split_once(':')?.0));
     let mut names: Vec<String> = names.map(str::to_ascii_lowercase).collect();
@@ -173,7 +173,7 @@ async fn a_connection_between_two_checks_ends_with_the_server() {
     }
 }
 
-/// Whoever asks while the server drains is told to ask elsewhere from then on.
+/// While the server drains, an answer closes its connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_check_before_the_end_closes_its_connection() {
     let running = start_with(|settings| settings.drain_delay = Duration::from_secs(600)).await;
@@ -227,7 +227,7 @@ async fn nobody_who_asks_on_while_it_drains_is_left_without_an_answer() {
     stopping.abort();
 }
 
-/// Who has asked and says no more is answered, whoever reads it.
+/// Half-closed clients are answered, on both paths.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_says_no_more_is_answered() {
     let redis = tollgate_harness::RedisServer::start().unwrap();

@@ -1,7 +1,7 @@
-//! The command that runs under a lock: started, told signals, ended with its group.
+//! The command that runs under a lock: start, signals, and the end of its process group.
 //!
-//! It has a process group of its own, so that a signal reaches what it has started as well and nothing
-//! else. At a terminal it has none, or it could not read from it.
+//! It has a process group of its own, so that a signal reaches its children, too, and no other process. At
+//! a terminal it has none, because it could not read from it then.
 //!
 //! On Linux it is started by way of this same program (`exec`), which asks the kernel to kill it
 //! should its parent die, and then becomes the command: a `kill -9` of `tollgate lock` leaves no
@@ -18,9 +18,9 @@ use tokio::process::{Child, Command};
 use super::super::complain;
 use super::signals;
 
-/// It is there and cannot be run, as shells say it.
+/// Exit status of shells for a command that cannot be run.
 const NOT_EXECUTABLE: u8 = 126;
-/// There is none of that name.
+/// Exit status of shells for a command that does not exist.
 const NOT_FOUND: u8 = 127;
 
 /// A command that runs. It is killed when this is dropped.
@@ -52,10 +52,10 @@ impl ChildProcess {
         self.child.wait().await.map(code)
     }
 
-    /// Sends a signal to it and to what it has started; at a terminal, to it alone.
+    /// Sends a signal to it and its children; at a terminal, to it alone.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(id) = self.id else { return };
-        // There may be nobody left.
+        // The process may have ended.
         let _ = if self.foreground {
             // Once it was waited for, its number may be another's.
             match self.child.id() {
@@ -98,7 +98,7 @@ fn program(command: &[OsString]) -> Command {
     program
 }
 
-/// Becomes a command that ends with its parent, or says why not.
+/// Becomes a command that ends with its parent, or reports the error.
 pub(in super::super) fn exec(parent: i32, command: &[OsString]) -> ExitCode {
     let (Some(name), arguments) = (command.first(), command.get(1..).unwrap_or_default()) else {
         return ExitCode::from(NOT_FOUND);

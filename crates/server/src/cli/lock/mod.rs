@@ -4,11 +4,11 @@
 //! |---|---|
 //! | the command's own | it ran under the lock from its beginning to its end |
 //! | 128 + n | it, or the wait for the lock, was ended by signal n |
-//! | 1, or `-E` | somebody else had the lock for longer than was to be waited; it did not run |
-//! | 2 | the command line makes no sense; nothing was asked for, and it did not run |
-//! | 124 | the lock was lost; the command was stopped, or had ended when that was found out |
-//! | 125 | the lock could not be asked for; it did not run |
-//! | 126, 127 | it cannot be run; there is none of that name |
+//! | 1, or `-E` | another owner had the lock for longer than `--wait`; it did not run |
+//! | 2 | the command line is invalid; it did not run |
+//! | 124 | the lock was lost; the command was stopped, or had ended before the loss was noticed |
+//! | 125 | the lock could not be requested; it did not run |
+//! | 126, 127 | it cannot be run; it does not exist |
 //!
 //! `docs/locks.md` and the help say this too.
 
@@ -18,7 +18,6 @@ mod signals;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
@@ -33,6 +32,7 @@ pub(super) use command::exec;
 use super::redis::{LockStore, chain, plain, whoami};
 use super::{Failure, complain, wait};
 use crate::settings::value::DurationText;
+use crate::words::{from_word, words};
 use command::ChildProcess;
 use signals::{SignalName, Signals};
 
@@ -41,29 +41,19 @@ const LOST: u8 = 124;
 /// The lock could not be asked for. As timeout(1), env(1) and others have it when they fail themselves.
 const FAILED: u8 = 125;
 
-/// Replication of a lock before the command runs.
-#[derive(Clone, Copy, Debug)]
-enum DurabilityOption {
-    /// The server has it.
-    Plain,
-    /// A majority of the replicas is waited for.
-    Majority,
-    /// A majority of the replicas must have it.
-    Required,
-}
-
-impl FromStr for DurabilityOption {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "plain" => Ok(Self::Plain),
-            "majority" => Ok(Self::Majority),
-            "required" => Ok(Self::Required),
-            _ => Err("not one of: plain majority required"),
-        }
+words! {
+    /// Replication of a lock before the command runs.
+    enum DurabilityOption {
+        /// The server has it.
+        Plain = "plain",
+        /// A majority of the replicas is waited for.
+        Majority = "majority",
+        /// A majority of the replicas must have it.
+        Required = "required",
     }
 }
+
+from_word!(DurabilityOption);
 
 /// The exit status, for the help.
 const STATUSES: &str = "\
@@ -167,7 +157,7 @@ impl LockCommand {
             WaitOutcome::Busy => self.conflict_exit_code,
             WaitOutcome::Interrupted(signal) => signals::status(signal.as_raw()),
         };
-        // What was asked for and not answered may be granted yet.
+        // A request without an answer may still be granted.
         locks.settled().await;
         Ok(status)
     }
@@ -245,40 +235,34 @@ impl LockCommand {
         signals: &mut Signals,
         foreground: bool,
     ) -> Result<CommandEnd, Failure> {
-        loop {
-            tokio::select! {
-                ended = running.end() => return Ok(CommandEnd::Ended(ended?)),
-                signal = signals.next() => {
-                    if signals::is_passed_on(signal, foreground) {
-                        running.signal(signal);
-                    }
-                }
-                () = guard.lost() => break,
-            }
-        }
-        let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
-        complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
-        running.signal(self.signal.0);
-        let kill_after = self.kill_after.map_or_else(|| grace(self.lease.0), |it| it.0);
-        let kill = tokio::time::sleep(kill_after);
+        // Far in the future until the lock is lost.
+        let kill = tokio::time::sleep(Duration::MAX);
         tokio::pin!(kill);
-        loop {
+        let mut lost = false;
+        let ended = loop {
             tokio::select! {
-                ended = running.end() => {
-                    // Its status does not count any more.
-                    ended?;
-                    break;
-                }
+                ended = running.end() => break ended?,
                 signal = signals.next() => {
                     if signals::is_passed_on(signal, foreground) {
                         running.signal(signal);
                     }
+                }
+                () = guard.lost(), if !lost => {
+                    lost = true;
+                    let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
+                    complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
+                    running.signal(self.signal.0);
+                    let kill_after = self.kill_after.map_or_else(|| grace(self.lease.0), |it| it.0);
+                    kill.set(tokio::time::sleep(kill_after));
                 }
                 () = &mut kill, if !kill.is_elapsed() => running.signal(Signal::KILL),
             }
+        };
+        if !lost {
+            return Ok(CommandEnd::Ended(ended));
         }
         if !foreground {
-            // What it has started and left.
+            // Children that it left behind.
             running.signal(Signal::KILL);
         }
         Ok(CommandEnd::Stopped)

@@ -1,4 +1,4 @@
-//! Signals: by name, and those that are passed on.
+//! Signals by name, and the choice of those that are passed on.
 
 use std::str::FromStr;
 use std::task::Poll;
@@ -94,8 +94,8 @@ impl Signals {
     }
 }
 
-/// Tells whether a signal is passed on to the command. One that stops would stop what renews the
-/// lock, so it is for nobody.
+/// Tells whether a signal is passed on to the command. A stop signal is not: a stopped command would hold
+/// the lock for ever.
 pub(super) fn is_passed_on(signal: Signal, foreground: bool) -> bool {
     signal != Signal::TSTP && !(foreground && FROM_THE_TERMINAL.contains(&signal))
 }

@@ -42,7 +42,7 @@ impl InFlightCall {
         self.server.refuses_envoy_in(domain)
     }
 
-    /// It was answered so.
+    /// Counts the call by its answer.
     pub(super) fn judged(
         &self,
         asked: &RateLimitRequest,

@@ -1,4 +1,4 @@
-//! Bodies of requests, which arrive in time and in bounds, and of answers, which are taken.
+//! Bodies of requests, bounded in time and size, and bodies of answers, which are counted until read.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -51,7 +51,7 @@ impl ConnectionCalls {
         self.arrivals.clone()
     }
 
-    /// Goes on with the connection and its calls; with what it ended with when the connection has.
+    /// Polls the connection and its calls. Ready with the result of the connection when it has ended.
     pub(super) fn poll<C: Future>(
         &mut self,
         connection: Pin<&mut C>,

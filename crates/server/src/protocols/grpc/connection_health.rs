@@ -1,8 +1,8 @@
 //! Health of a connection: activity, memory, and when it has had enough time.
 //!
-//! HTTP/2 lets a client hold what costs it nothing: frames that ask for nothing, bodies that do not
-//! arrive, answers that are not taken. Each has a bound here. Whoever serves the connection looks at it
-//! every [`TICK`]; nothing in here reads a clock, so that tests count ticks.
+//! HTTP/2 lets a client use resources at no cost: by frames without a request, by bodies that do not
+//! arrive, by answers that it does not read. Each has a bound here. The connection's task checks it every
+//! [`TICK`]; nothing in here reads a clock, so that tests count ticks.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) const TICK: Duration = Duration::from_secs(5);
 const GREETING: u32 = 2;
 
 /// Ticks without a request after which a connection is closed: an hour. Envoy keeps its
-/// connections, and whoever is gone without a word is found by pings.
+/// connections, and pings find clients that are gone.
 const IDLE: u32 = 720;
 
 /// Ticks that a client may take to take an answer: 30 s.
@@ -34,12 +34,13 @@ const PER_TICK: i64 = 100;
 pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
 
 /// Activity and memory of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ConnectionHealth {
     heard: AtomicU64,
     begun: AtomicU64,
     ended: AtomicU64,
-    spare: AtomicI64,
+    /// Frames that carried no request, less the allowances since.
+    spent: AtomicI64,
     held: AtomicUsize,
 }
 
@@ -58,65 +59,56 @@ pub(super) struct Watchdog {
 pub(super) enum HealthAction {
     /// Go on.
     Keep,
-    /// It has nothing to do: let it end well.
+    /// It is idle: shut it down gracefully.
     Retire,
     /// It took too long: cut it.
     Cut,
 }
 
-impl Default for ConnectionHealth {
-    fn default() -> Self {
-        Self {
-            heard: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            spare: AtomicI64::new(SPARE),
-            held: AtomicUsize::new(0),
-        }
-    }
-}
-
 impl ConnectionHealth {
-    /// A frame arrived that begins or carries a request.
+    /// Counts a frame that begins or carries a request.
     pub(super) fn useful(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
         // Only the connection's task counts frames, and ticks: nothing is lost in between.
-        let spare = self.spare.load(Ordering::Relaxed).saturating_add(PER_REQUEST);
-        self.spare.store(spare.min(SPARE), Ordering::Relaxed);
+        self.allow(PER_REQUEST);
     }
 
-    /// A frame arrived that does not. Whether there were too many.
+    /// Counts a frame that does not, and tells whether there were too many.
     pub(super) fn idle_talk(&self) -> bool {
         self.heard.fetch_add(1, Ordering::Relaxed);
-        self.spare.fetch_sub(1, Ordering::Relaxed) <= 0
+        self.spent.fetch_add(1, Ordering::Relaxed) >= SPARE
     }
 
-    /// A request whose answer must be taken.
+    fn allow(&self, frames: i64) {
+        let spent = self.spent.load(Ordering::Relaxed).saturating_sub(frames);
+        self.spent.store(spent.max(0), Ordering::Relaxed);
+    }
+
+    /// Counts a request, whose answer the client must read.
     pub(super) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It was taken, or nobody wants it any more.
+    /// Counts an answer that was read, or a request that was cancelled.
     pub(super) fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes room for bytes of a body; whether there is some.
+    /// Reserves memory for bytes of a body, and tells whether there is enough.
     pub(super) fn hold(&self, bytes: usize) -> bool {
         self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= MAX_HELD
     }
 
-    /// Gives that room back.
+    /// Releases that memory.
     pub(super) fn release(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 impl Watchdog {
-    /// Looks once more, a tick after the last time.
+    /// Checks the connection, a tick after the last check.
     pub(super) fn look(&mut self, health: &ConnectionHealth) -> HealthAction {
-        let spare = health.spare.load(Ordering::Relaxed).saturating_add(PER_TICK);
-        health.spare.store(spare.min(SPARE), Ordering::Relaxed);
+        health.allow(PER_TICK);
         if health.heard.load(Ordering::Relaxed) == 0 {
             self.silent = self.silent.saturating_add(1);
             return if self.silent >= GREETING { HealthAction::Cut } else { HealthAction::Keep };

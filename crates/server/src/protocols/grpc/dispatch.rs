@@ -1,8 +1,7 @@
-//! One request over gRPC: who may ask, what it is called, and where it goes.
+//! One request over gRPC: access control, its id, and its service.
 //!
 //! Envoy's calls go straight to their service; everything else through tonic's routes.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,16 +16,16 @@ use super::bodies::{BodyDeadline, RequestBody, ResponseBody};
 use super::connection_health::ConnectionHealth;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::service::{NO_RULES, RateLimits};
+use crate::accept::ConnectionContext;
 use crate::http::{X_REQUEST_ID, said_id};
 use crate::listener::Listener;
 use crate::protocols::http::bearer;
-use crate::state::ServerState;
 use crate::store::AnyStore;
 
 /// The path of Envoy's calls.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The path of whoever watches the health, an answer that lasts.
+/// The path of the health watch, whose answer is a stream.
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// Time limit for a request body, once the server waits for it.
@@ -43,14 +42,10 @@ pub(super) struct Services {
 }
 
 /// The services, for the requests of one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Dispatch {
     pub(super) services: Services,
-    pub(super) server: Arc<ServerState>,
-    /// The other end of the connection.
-    pub(super) peer: SocketAddr,
-    /// Set if only this machine reaches the listener.
-    pub(super) local: bool,
+    pub(super) connection: Arc<ConnectionContext>,
 }
 
 impl Dispatch {
@@ -63,7 +58,7 @@ impl Dispatch {
         if request.uri().path() == SHOULD_RATE_LIMIT {
             return self.limit(request, health).await;
         }
-        // In a box, as whoever asks for a limit would have to find room for it.
+        // In a box, so that the future of a rate limit call stays short.
         Box::pin(self.pass_on(request, health)).await
     }
 
@@ -104,7 +99,7 @@ impl Dispatch {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return given;
         }
-        let id = given.unwrap_or_else(|| self.server.request_id());
+        let id = given.unwrap_or_else(|| self.connection.server.request_id());
         tracing::debug!(request = id, "gRPC call");
         Some(id)
     }
@@ -114,18 +109,18 @@ impl Dispatch {
         request: Request<Incoming>,
         health: &Arc<ConnectionHealth>,
     ) -> Result<Response<tonic::body::Body>, Status> {
-        if let Some(token) = &self.server.settings.api_token
+        let ConnectionContext { server, peer, local, .. } = &*self.connection;
+        if let Some(token) = &server.settings.api_token
             && !token.is(bearer(request.headers()).unwrap_or_default())
         {
             let id = said_id(request.headers());
-            self.server.failed_logins.record(Listener::Grpc, Some(self.peer), id.as_deref());
-            let why = "missing or wrong bearer token";
-            return Err(Status::unauthenticated(why));
+            server.failed_logins.record(Listener::Grpc, Some(*peer), id.as_deref());
+            return Err(Status::unauthenticated("missing or wrong bearer token"));
         }
         // Until it is judged it is an error, also if its client leaves.
-        let may_give_back = self.local || self.server.settings.api_token.is_some();
-        let in_flight = Arc::new(InFlightCall::new(Arc::clone(&self.server), may_give_back));
-        if self.server.refuses_envoy() {
+        let may_give_back = *local || server.settings.api_token.is_some();
+        let in_flight = Arc::new(InFlightCall::new(Arc::clone(server), may_give_back));
+        if server.refuses_envoy() {
             return Err(Status::unavailable(NO_RULES));
         }
         let mut request = request.map(|body| {

@@ -1,7 +1,7 @@
 //! The gRPC listener: our accept loop, hyper's HTTP/2 in bounds, and an end in good order.
 //!
 //! Everything that HTTP/2 floods use is bounded: streams, resets, heads, and send buffers
-//! (hyper, below); frames that ask for nothing (`metered`); bodies and time (`connection_health`, `bodies`).
+//! (hyper, below); frames without a request (`metered`); bodies and time (`connection_health`, `bodies`).
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -52,7 +52,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Interval and time limit of pings to a silent client.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// GrpcSettings, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
+/// `SETTINGS`, and that there are too many already: `GOAWAY` with `ENHANCE_YOUR_CALM`.
 const TOO_MANY: [u8; 26] =
     [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
 
@@ -76,7 +76,7 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
         tokio::spawn(health.clone().when_ready(Arc::downgrade(server)));
     }
     let (ends, mut stop) = (health.clone(), bound.stop.clone());
-    // Whoever watches the health was told before the stop, and would stay for ever.
+    // A client that watches the health has the last status by now, and would stay for ever.
     let end = async move {
         stopped(&mut stop).await;
         ends.end().await;
@@ -90,21 +90,21 @@ pub(crate) async fn start(bound: BoundListener) -> std::io::Result<ListenerTask>
 }
 
 impl HealthStatus {
-    /// Not serving any more, or not yet.
+    /// Sets the status of all services.
     async fn tell(&self, status: ServingStatus) {
         for name in NAMES {
             self.0.set_service_status(name, status).await;
         }
     }
 
-    /// Ends the answers of those who watch.
+    /// Ends the streams of clients that watch.
     async fn end(mut self) {
         for name in NAMES {
             self.0.clear_service_status(name).await;
         }
     }
 
-    /// Serving as soon as there are rules. Once there are, there always will be.
+    /// Waits until there are rules, and reports that the server serves. Rules never go away again.
     async fn when_ready(self, server: Weak<ServerState>) {
         const LOOK: Duration = Duration::from_millis(50);
         while let Some(server) = server.upgrade() {
@@ -130,9 +130,8 @@ impl ServeConnection for Services {
         let health = Arc::new(ConnectionHealth::default());
         let io = TokioIo::new(MeteredStream::new(stream, Arc::clone(&health)));
         let at = Arc::clone(&health);
-        let (server, peer, local) =
-            (Arc::clone(&connection.server), connection.peer, connection.local);
-        let dispatch = Dispatch { services: self, server, peer, local };
+        let connection = Arc::new(connection);
+        let dispatch = Dispatch { services: self, connection: Arc::clone(&connection) };
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             // In a box: hyper and tokio move what they are given several times before it has its place.
             let answer = Box::pin(dispatch.clone().answer(request, Arc::clone(&at)));

@@ -1,11 +1,16 @@
 //! A connection whose frames are counted.
 //!
 //! hyper bounds streams, resets and heads of HTTP/2, but answers any number of pings and settings.
-//! Here the heads of frames are read as they pass by, and a client that says too much that asks for
-//! nothing ([`ConnectionHealth::idle_talk`]) has its next frame replaced by one that breaks the protocol: so it is
-//! hyper that says GOAWAY and closes, in order with what it was writing.
+//! Here the heads of frames are read as they pass by. If a client sends too many frames without a request
+//! ([`ConnectionHealth::idle_talk`]), its next frame is replaced by one that breaks the protocol, so that
+//! hyper sends GOAWAY and closes, in order with its other output.
 //!
-//! Frames are not understood beyond their length and type; whether they are right is hyper's business.
+//! Only the length and type of a frame are read; hyper validates it.
+
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "places in a buffer, and in a head of nine bytes"
+)]
 
 use std::io;
 use std::pin::Pin;
@@ -17,33 +22,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::connection_health::ConnectionHealth;
+use crate::http::checked_input::{CheckedInput, InputCheck};
 
 /// `PRI * HTTP/2.0` and what follows it.
 const PREFACE: usize = 24;
 
-/// A ping on a stream, which no client may send.
-const BROKEN: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-
 /// Time for the client to read the last frames.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes that are read and dropped meanwhile. A connection that is closed with something
-/// unread is reset, and with it goes what was sent and not yet taken: the GOAWAY.
+/// Bytes that are read and dropped meanwhile. Closing a connection with unread input resets it, and the
+/// client may lose the last output: the GOAWAY.
 const LINGER_BYTES: usize = 256 * 1024;
 
 /// A connection whose frames are counted.
 pub(super) struct MeteredStream<S> {
     stream: S,
-    meter: Meter,
-    /// Rest of the bytes that replace the client's, to end the connection.
-    ending: Option<&'static [u8]>,
-    /// Since nothing more is sent: until when the client may close, and what may come until then.
+    input: CheckedInput<Meter>,
+    /// After the last output: the time for the client to close, and the bytes that may come until then.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> MeteredStream<S> {
     pub(super) const fn new(stream: S, health: Arc<ConnectionHealth>) -> Self {
-        Self { stream, meter: Meter::new(health), ending: None, lingering: None }
+        Self { stream, input: CheckedInput::new(Meter::new(health)), lingering: None }
     }
 }
 
@@ -54,24 +55,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.ending.is_none() {
-            let before = buffer.filled().len();
-            ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
-            let fresh = buffer.filled().get(before..).unwrap_or_default();
-            match this.meter.pass(fresh) {
-                Flow::Fine => return Poll::Ready(Ok(())),
-                Flow::Flood { at } => {
-                    buffer.set_filled(before.saturating_add(at));
-                    this.ending = Some(&BROKEN);
-                }
-            }
-        }
-        if let Some(rest) = &mut this.ending {
-            let (now, later) = rest.split_at(rest.len().min(buffer.remaining()));
-            buffer.put_slice(now);
-            *rest = later;
-        }
-        Poll::Ready(Ok(()))
+        this.input.poll_read(Pin::new(&mut this.stream), context, buffer)
     }
 }
 
@@ -125,19 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     }
 }
 
-/// Action for bytes that arrived.
-#[derive(Debug, PartialEq, Eq)]
-enum Flow {
-    /// Nothing.
-    Fine,
-    /// One frame too many begins here.
-    Flood {
-        /// Bytes before it.
-        at: usize,
-    },
-}
-
-/// Finds frames in what passes by.
+/// Finds frames in the input.
 struct Meter {
     health: Arc<ConnectionHealth>,
     /// Bytes until the next head.
@@ -148,51 +120,51 @@ struct Meter {
     flooded: bool,
 }
 
+impl InputCheck for Meter {
+    // A ping on a stream, which no client may send.
+    const BROKEN: &'static [u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    /// Follows these bytes.
+    ///
+    /// # Errors
+    ///
+    /// When one frame too many begins in them; with its place.
+    fn pass(&mut self, bytes: &[u8]) -> Result<(), usize> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.skip == 0 && self.have == 0 && self.flooded {
+                return Err(bytes.len() - rest.len());
+            }
+            let wanted = if self.skip > 0 { self.skip } else { self.head.len() - self.have };
+            let (now, later) = rest.split_at(wanted.min(rest.len()));
+            rest = later;
+            if self.skip > 0 {
+                self.skip -= now.len();
+                continue;
+            }
+            let end = self.have + now.len();
+            self.head[self.have..end].copy_from_slice(now);
+            self.have = end % self.head.len();
+            if self.have == 0 {
+                self.frame();
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Meter {
     const fn new(health: Arc<ConnectionHealth>) -> Self {
         Self { health, skip: PREFACE, head: [0; 9], have: 0, flooded: false }
     }
 
-    fn pass(&mut self, bytes: &[u8]) -> Flow {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            if self.skip > 0 {
-                let skipped = self.skip.min(rest.len());
-                self.skip = self.skip.saturating_sub(skipped);
-                rest = rest.get(skipped..).unwrap_or_default();
-                continue;
-            }
-            if self.flooded && self.have == 0 {
-                return Flow::Flood { at: bytes.len().saturating_sub(rest.len()) };
-            }
-            let wanted = self.head.len().saturating_sub(self.have).min(rest.len());
-            let (now, later) = rest.split_at(wanted);
-            for byte in now {
-                if let Some(place) = self.head.get_mut(self.have) {
-                    *place = *byte;
-                }
-                self.have = self.have.saturating_add(1);
-            }
-            rest = later;
-            if self.have == self.head.len() {
-                self.have = 0;
-                self.frame();
-            }
-        }
-        Flow::Fine
-    }
-
-    /// A whole head is here.
+    /// Counts the frame whose head is complete.
     fn frame(&mut self) {
         let [a, b, c, kind, flags, ..] = self.head;
         let length = u32::from_be_bytes([0, a, b, c]);
         self.skip = usize::try_from(length).unwrap_or(usize::MAX);
         // Data that is empty and not the last asks for nothing either.
-        let useful = match kind {
-            0 => length > 0 || flags & 1 == 1,
-            1 => true,
-            _ => false,
-        };
+        let useful = kind == 1 || (kind == 0 && (length > 0 || flags & 1 == 1));
         if useful {
             self.health.useful();
         } else {
@@ -213,7 +185,7 @@ mod tests {
 
     fn begin() -> Meter {
         let mut meter = Meter::new(Arc::default());
-        assert_eq!(meter.pass(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Flow::Fine);
+        assert_eq!(meter.pass(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Ok(()));
         meter
     }
 
@@ -224,11 +196,11 @@ mod tests {
             let bytes = PING.repeat(2_000);
             let mut passed = 0;
             let cut = bytes.chunks(split).find_map(|chunk| match meter.pass(chunk) {
-                Flow::Fine => {
+                Ok(()) => {
                     passed += chunk.len();
                     None
                 }
-                Flow::Flood { at } => Some(passed + at),
+                Err(at) => Some(passed + at),
             });
             let allowed = usize::try_from(SPARE).unwrap() + 1;
             assert_eq!(cut, Some(allowed * PING.len()), "split at {split}");
@@ -271,8 +243,8 @@ mod tests {
     fn whoever_asks_for_something_may_ping_as_well() {
         let mut meter = begin();
         for _ in 0..10_000 {
-            assert_eq!(meter.pass(&HEADERS), Flow::Fine);
-            assert_eq!(meter.pass(&PING), Flow::Fine);
+            assert_eq!(meter.pass(&HEADERS), Ok(()));
+            assert_eq!(meter.pass(&PING), Ok(()));
         }
     }
 }

@@ -1,18 +1,17 @@
 //! gRPC: Envoy's rate limit service, health and reflection.
 //!
 //! It turns bytes into a [`Call`](tollgate::envoy::Call) and an
-//! [`Answer`](tollgate::envoy::Answer) into bytes; what is answered is the library's. The same
-//! answers are given to JSON ([`json`]), for whoever mounts it at `/json`. `docs/envoy.md` says how
-//! both compare with the reference service.
+//! [`Answer`](tollgate::envoy::Answer) into bytes; the library decides. JSON ([`json`]) has the same
+//! answers, at `/json`. `docs/envoy.md` compares both with the reference service.
 //!
 //! | File | Holds |
 //! |---|---|
 //! | `service`, `wire`, `json`, `proto` | from a request to a response |
 //! | `own_rules` | the same for domains of our own rules |
-//! | `listen`, `calls`, `dispatch`, `account` | the listener of the server: who may ask, and what is kept of it |
-//! | `connection_health`, `metered`, `bodies` | what a client may hold, and for how long |
+//! | `listen`, `calls`, `dispatch`, `account` | the listener of the server: access, accounting |
+//! | `connection_health`, `metered`, `bodies` | bounds of memory and time for a client |
 //!
-//! [`routes`] are the same services for whoever has a listener of his own.
+//! [`routes`] are the same services, to be mounted on another listener.
 
 mod account;
 mod bodies;
@@ -53,7 +52,7 @@ pub const MAX_MESSAGE: usize = 1024 * 1024;
 pub const HEALTH_NAME: &str = "ratelimit";
 
 /// The services: rate limits, health, and reflection in both of its versions; and the handle
-/// by which the server says that it is about to end.
+/// by which the server announces its end.
 ///
 /// # Errors
 ///
@@ -66,7 +65,7 @@ pub async fn routes<S: Store + 'static>(
     Ok((others.add_service(limits), health))
 }
 
-/// The names under which the health is told.
+/// The names under which the health is reported.
 const NAMES: [&str; 3] = ["", HEALTH_NAME, SERVICE_NAME];
 
 /// The same, with the rate limits apart from the others.

@@ -1,14 +1,13 @@
 //! Calls about a domain of Tollgate's own rules.
 //!
-//! Files of Envoy's have a limit for each descriptor. Our rules judge a request by what is known of it, so all
+//! Envoy's files have a limit for each descriptor. Our rules decide a request by its attributes, so all
 //! entries of a call together are the attributes of one request (`remote_address` is its `ip`), which is one
-//! decision whatever `charge` says. Every descriptor is told the same: the limit that refuses, else the one
-//! with the least left.
+//! decision regardless of `charge`. Every descriptor has the same status: of the limit that refuses, else of
+//! the one with the least left.
 //!
-//! A client can make what Envoy passes on malformed, and an error would let it pass there. So what cannot be
-//! judged is over the limit; only what the configuration of Envoy got wrong is an error.
+//! A client can make an entry malformed, and Envoy lets a request pass on an error. So a malformed request is
+//! over the limit; only a mistake in the configuration of Envoy is an error.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate::envoy::{CallError, Code, Unit};
@@ -28,47 +27,21 @@ use super::wire::{self, LimitHeaders};
 /// Answer by Tollgate's own rules.
 #[derive(Debug)]
 pub(crate) struct RuleAnswer {
-    pub(crate) said: Result<Admission, InvalidAttribute>,
+    /// The admission, or the attribute that cannot be used and the reason.
+    pub(crate) said: Result<Admission, String>,
     pub(crate) version: u64,
 }
 
-/// Attribute with a value that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct InvalidAttribute {
-    attribute: String,
-    why: AskError,
-}
+/// Error of a descriptor that brings its own limit.
+const LIMIT: &str = "the rules of this domain define its limits: a descriptor cannot bring one";
 
-impl fmt::Display for InvalidAttribute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { attribute, why } = self;
-        write!(f, "invalid attribute `{}`: {why}", attribute.escape_debug())
-    }
-}
+/// Error of a descriptor that refunds.
+const GIVING_BACK: &str =
+    "this domain refunds through /v1/reserve and /v1/refund, not by is_negative_hits";
 
-/// Field that calls about a domain of our rules cannot use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallMisuse {
-    Limit,
-    GivingBack,
-    Costs,
-}
-
-impl fmt::Display for CallMisuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Limit => {
-                "the rules of this domain define its limits: a descriptor cannot bring one"
-            }
-            Self::GivingBack => {
-                "this domain refunds through /v1/reserve and /v1/refund, not by is_negative_hits"
-            }
-            Self::Costs => {
-                "the descriptors of this domain describe one request and must have the same hits_addend"
-            }
-        })
-    }
-}
+/// Error of descriptors with several costs.
+const COSTS: &str =
+    "the descriptors of this domain describe one request and must have the same hits_addend";
 
 /// Tells whether our rules have this domain, and Envoy's do not.
 pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
@@ -76,7 +49,7 @@ pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str)
     limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)
 }
 
-/// Decides a call, and charges what it costs.
+/// Decides a call, and charges its cost.
 pub(super) async fn decide<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
@@ -91,14 +64,14 @@ pub(super) async fn decide<S: Store + 'static>(
     }))
 }
 
-/// The same as an ask, for whoever does not want it decided; or what is wrong with it.
+/// The ask of a call, with its cost.
 pub(super) fn described(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
     let cost = cost(asked).map_err(|error| error.to_string())?;
-    ask(asked).map(|ask| ask.cost(cost)).map_err(|unclear| unclear.to_string())
+    ask(asked).map(|ask| ask.cost(cost))
 }
 
 /// The request that the descriptors describe.
-pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, InvalidAttribute> {
+pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, String> {
     let mut ask = Ask::new(&asked.domain);
     for entry in entries(asked) {
         let name = attribute(entry);
@@ -109,7 +82,7 @@ pub(super) fn ask(asked: &RateLimitRequest) -> Result<Ask<'_>, InvalidAttribute>
                 if entries(asked)
                     .find(|it| attribute(it) == name)
                     .is_some_and(|first| first.value == entry.value) => {}
-            Err(why) => return Err(InvalidAttribute { attribute: name.to_owned(), why }),
+            Err(why) => return Err(format!("invalid attribute `{}`: {why}", name.escape_debug())),
         }
     }
     Ok(ask)
@@ -136,25 +109,25 @@ fn cost(asked: &RateLimitRequest) -> Result<Cost, CallFailure> {
     let mut cost = None;
     for descriptor in &asked.descriptors {
         if descriptor.limit.is_some() {
-            return Err(CallFailure::CallMisuse(CallMisuse::Limit));
+            return Err(CallFailure::Misuse(LIMIT));
         }
         if descriptor.is_negative_hits {
-            return Err(CallFailure::CallMisuse(CallMisuse::GivingBack));
+            return Err(CallFailure::Misuse(GIVING_BACK));
         }
         let own = descriptor.hits_addend.unwrap_or(usual);
         if *cost.get_or_insert(own) != own {
-            return Err(CallFailure::CallMisuse(CallMisuse::Costs));
+            return Err(CallFailure::Misuse(COSTS));
         }
     }
     Ok(cost.unwrap_or(usual))
 }
 
 impl RuleAnswer {
-    /// The message that says it.
+    /// The message of this answer.
     ///
     /// # Errors
     ///
-    /// When it is refused only because the store is away: Envoy decides what becomes of such.
+    /// When it is refused only because the store is unreachable: then Envoy decides.
     pub(super) fn response(
         &self,
         asked: &RateLimitRequest,
@@ -165,7 +138,7 @@ impl RuleAnswer {
             Err(unclear) => {
                 let statuses = vec![status(Code::OverLimit, None, None); asked.descriptors.len()];
                 let mut response = wire::frame(asked, Code::OverLimit, statuses, None, settings);
-                response.raw_body = unclear.to_string().into_bytes();
+                response.raw_body = unclear.clone().into_bytes();
                 return Ok(response);
             }
         };
@@ -174,7 +147,7 @@ impl RuleAnswer {
         }
         let code = if admission.passes() { Code::Ok } else { Code::OverLimit };
         let tightest = tightest(admission);
-        // Whoever is refused wants to know when that ends; others, when all of it is back.
+        // A refusal tells when it ends, an admission when all of the limit is back.
         let left = match admission.retry_after() {
             Some(after) => Some(after),
             None => tightest.as_ref().map(|finding| finding.decision.reset_after),

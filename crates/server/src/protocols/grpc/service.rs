@@ -11,7 +11,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
 use super::account::InFlightCall;
-use super::own_rules::{self, CallMisuse, RuleAnswer};
+use super::own_rules::{self, RuleAnswer};
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -35,8 +35,7 @@ impl<S: Store + 'static> RateLimits<S> {
     ///
     /// # Errors
     ///
-    /// When it says nothing that can be answered, or the store does not answer and that is not to be made
-    /// up for.
+    /// When the request is invalid, or the store does not answer and outages are errors.
     pub async fn answer(&self, asked: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let answered = self.decide(asked).await;
         let response = answered.and_then(|answered| answered.response(asked, &self.settings));
@@ -47,10 +46,8 @@ impl<S: Store + 'static> RateLimits<S> {
     /// A text above [`MAX_MESSAGE`] is not read.
     pub async fn answer_json(&self, text: &str) -> (u16, String) {
         if text.len() > MAX_MESSAGE {
-            return (
-                400,
-                format!("a request of {} bytes is longer than {MAX_MESSAGE}", text.len()),
-            );
+            let length = text.len();
+            return (400, format!("a request of {length} bytes is longer than {MAX_MESSAGE}"));
         }
         match json::read(text) {
             Ok(asked) => {
@@ -75,7 +72,7 @@ impl<S: Store + 'static> RateLimits<S> {
         }
     }
 
-    /// Decides a request, and charges what it costs.
+    /// Decides a request, and charges its cost.
     pub(crate) async fn decide(&self, asked: &RateLimitRequest) -> Result<CallAnswer, CallFailure> {
         bounded(asked).map_err(CallFailure::Call)?;
         if own_rules::has_domain(&self.limiter, &asked.domain) {
@@ -102,7 +99,7 @@ pub(crate) enum CallExplanation {
     Rules(Explanation),
 }
 
-/// Says it, without charging anything.
+/// Explains a call, without charging anything.
 pub(crate) async fn explain<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &RateLimitRequest,
@@ -141,7 +138,7 @@ fn descriptors<'a>(
     descriptors
 }
 
-/// No more than a call may say, before anything is made of it.
+/// Checks the size of a call.
 fn bounded(asked: &RateLimitRequest) -> Result<(), CallError> {
     let count = asked.descriptors.len();
     if count > Call::MAX_DESCRIPTORS {
@@ -188,17 +185,17 @@ impl CallAnswer {
 /// Error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailure {
-    /// As the library says.
+    /// An error of the library.
     Call(CallError),
-    /// It says what a domain of our rules cannot hear.
-    CallMisuse(CallMisuse),
+    /// It uses a field that a domain of our rules does not support.
+    Misuse(&'static str),
 }
 
 impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(error) => error.fmt(f),
-            Self::CallMisuse(misuse) => misuse.fmt(f),
+            Self::Misuse(why) => f.write_str(why),
         }
     }
 }
@@ -260,7 +257,7 @@ fn status(error: &CallFailure) -> Status {
         // As the reference, whose errors have no code.
         CallFailure::Call(CallError::EmptyDomain | CallError::NoDescriptors) => Code::Unknown,
         CallFailure::Call(CallError::Unavailable(_)) => Code::Unavailable,
-        CallFailure::Call(_) | CallFailure::CallMisuse(_) => Code::InvalidArgument,
+        CallFailure::Call(_) | CallFailure::Misuse(_) => Code::InvalidArgument,
     };
     Status::new(code, error.to_string())
 }

@@ -2,6 +2,8 @@
 
 use tollgate::envoy::Conduct;
 
+use crate::words::{from_text, from_word, words};
+
 /// Behaviour of Envoy's calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,34 +18,41 @@ pub struct GrpcSettings {
     pub metadata: Metadata,
 }
 
-/// Enforcement of limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Enforcement {
-    /// Requests over a limit are refused.
-    #[default]
-    Enforce,
-    /// Nothing is refused, as with the reference's `SHADOW_MODE`: statuses report the limits, and the whole is
-    /// OK.
-    Shadow,
+words! {
+    /// Enforcement of limits.
+    #[derive(Default)]
+    pub enum Enforcement {
+        /// Requests over a limit are refused.
+        #[default]
+        Enforce = "enforce",
+        /// Nothing is refused, as with the reference's `SHADOW_MODE`: statuses report the limits,
+        /// and the whole is OK.
+        Shadow = "shadow",
+    }
 }
 
-/// Dynamic metadata in answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Metadata {
-    /// Left out.
-    #[default]
-    Omit,
-    /// The call, and the metadata of the rules that passed, as with the reference's
-    /// `RESPONSE_DYNAMIC_METADATA`.
-    Include,
+words! {
+    /// Dynamic metadata in answers.
+    #[derive(Default)]
+    pub enum Metadata {
+        /// Left out.
+        #[default]
+        Omit = "omit",
+        /// The call, and the metadata of the rules that passed, as with the reference's
+        /// `RESPONSE_DYNAMIC_METADATA`.
+        Include = "include",
+    }
 }
+
+from_word!(Enforcement, Metadata);
+from_text!(Enforcement, Metadata);
 
 /// Names of headers with the state of the tightest limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
     /// Of `requests_per_unit`.
     pub limit: String,
-    /// Of what is left.
+    /// Of the remaining count.
     pub remaining: String,
     /// Of the seconds until the window ends.
     pub reset: String,

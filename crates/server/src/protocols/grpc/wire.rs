@@ -1,4 +1,4 @@
-//! Between messages and what the library asks and answers.
+//! Conversion between messages and the library's calls and answers.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
@@ -14,16 +14,10 @@ use super::settings::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 /// The limit that comes with a descriptor.
 pub(super) fn limit(limit: &RateLimitOverride) -> Override {
-    let unit = match RateLimitUnit::try_from(limit.unit).unwrap_or_default() {
-        RateLimitUnit::Unknown => None,
-        RateLimitUnit::Second => Some(Unit::Second),
-        RateLimitUnit::Minute => Some(Unit::Minute),
-        RateLimitUnit::Hour => Some(Unit::Hour),
-        RateLimitUnit::Day => Some(Unit::Day),
-        RateLimitUnit::Month => Some(Unit::Month),
-        RateLimitUnit::Year => Some(Unit::Year),
-    };
-    Override { requests_per_unit: limit.requests_per_unit, unit }
+    // Units have the same names in requests and in answers.
+    let name = RateLimitUnit::try_from(limit.unit).unwrap_or_default().as_str_name();
+    let known = Unit::ALL.into_iter().find(|it| unit(*it).as_str_name() == name);
+    Override { requests_per_unit: limit.requests_per_unit, unit: known }
 }
 
 /// The message of an answer.
@@ -35,7 +29,7 @@ pub(super) fn response(
     let tightest = answer.tightest().and_then(LimitHeaders::new);
     let statuses = answer.statuses().iter().map(|status| self::status(answer, status)).collect();
     let mut response = frame(asked, answer.code(), statuses, tightest, settings);
-    // Merged only where somebody wants it.
+    // Merged only if the settings include it.
     if let Some(fields) = &mut response.dynamic_metadata
         && let Some(metadata) = answer.metadata()
     {

@@ -1,10 +1,10 @@
 //! Forward-auth: a proxy asks about a request before it passes it on.
 //!
-//! The request that is meant is put together from what the proxy says in `X-Forwarded-*` (Traefik,
-//! Caddy) or `X-Original-*` (nginx); whoever is no proxy of ours may not ask. It then goes through the layer that services use (`tollgate::http`), around a service that
-//! says 204: so the answer, its fields and its problems are the layer's own.
+//! The request is put together from the fields `X-Forwarded-*` (Traefik, Caddy) or `X-Original-*` (nginx);
+//! only trusted proxies may ask. It then goes through the layer that services use (`tollgate::http`), around a
+//! service that answers 204, so that the answer, its fields and its problems are the layer's own.
 //!
-//! A permit of a concurrency limit ends with the answer: what bounds work must be where the work is.
+//! A permit of a concurrency limit ends with the answer: to bound work, limit it in the service itself.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -28,6 +28,7 @@ use tower_service::Service;
 use crate::http::HttpCall;
 use crate::http::body::Body;
 use crate::http::problem::Problem;
+use crate::protocols::grpc::{NO_RULES, RULES_VERSION};
 use crate::settings::value::AttributeHeader;
 use crate::state::ServerState;
 use crate::store::AnyStore;
@@ -37,7 +38,7 @@ use crate::telemetry::refusals::RefusalRecord;
 
 type DomainLayer = LimitLayer<AnyStore>;
 
-/// Asks for proxies.
+/// Answers proxies.
 #[derive(Debug)]
 pub(super) struct ForwardAuth {
     trust: Trust,
@@ -60,46 +61,42 @@ impl ForwardAuth {
         }
     }
 
-    pub(super) async fn answer(&self, server: &Arc<ServerState>, call: HttpCall) -> Response<Body> {
+    pub(super) async fn answer(
+        &self,
+        server: &Arc<ServerState>,
+        call: HttpCall,
+    ) -> Result<Response<Body>, Problem> {
         let in_flight = InFlightRequest::new(&server.counts, Protocol::Auth);
         let (parts, _) = call.request.into_parts();
         if server.refuses_all() {
-            return Problem::new(503, "no rules have been loaded yet").retry_after(1).into();
+            return Err(Problem::new(503, NO_RULES).retry_after(1));
         }
         if !self.believes(call.peer.ip()) {
             let why = "only trusted proxies may ask: add the network of this one to --trust";
-            return Problem::new(403, why).into();
+            return Err(Problem::new(403, why));
         }
-        let said = match AuthQuery::read(parts.uri.query().unwrap_or_default()) {
-            Ok(said) => said,
-            Err(problem) => return problem.into(),
-        };
+        let said = AuthQuery::read(parts.uri.query().unwrap_or_default())?;
         let layer = self.layer(server, said.domain.as_deref());
         // A proxy that adds its own line leaves the client's before it.
         let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
         if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
-            return Problem::new(400, &format!("{header} is repeated")).into();
+            return Err(Problem::new(400, format!("{header} is repeated")));
         }
-        let meant = match meant(parts) {
-            Ok(mut meant) => {
-                meant.extensions_mut().insert(Peer(call.peer));
-                meant
-            }
-            Err(problem) => return problem.into(),
-        };
+        let mut meant = meant(parts)?;
+        meant.extensions_mut().insert(Peer(call.peer));
         let mut service = layer.layer(AllowedService(Arc::clone(server)));
         let Ok(response) = service.call(meant).await;
-        // What was judged is counted by whoever saw the ruling.
+        // The request was counted where its ruling was seen.
         in_flight.end();
         let (mut head, body) = response.into_parts();
         head.status = said.status(head.status);
         // The layer's own answers are there at once.
         let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        Response::from_parts(head, bytes.into())
+        Ok(Response::from_parts(head, bytes.into()))
     }
 
-    /// The layer of the domain that `?domain=` names. No header does: proxies pass on what clients
-    /// say in headers, and a client must not choose whose limits it has.
+    /// The layer of the domain that `?domain=` names. No header names it: proxies pass on headers of
+    /// clients, and a client must not choose its limits.
     fn layer(&self, server: &Arc<ServerState>, named: Option<&str>) -> DomainLayer {
         let rules = server.limiter.rules();
         let first = rules.declaration().domains.first().map(|domain| domain.name.as_str());
@@ -111,8 +108,8 @@ impl ForwardAuth {
             return layer.clone();
         }
         if !rules.declaration().domains.iter().any(|known| known.name == domain) {
-            // Nothing to keep: it passes, as by every protocol. But a proxy cannot see that it does so
-            // for want of rules.
+            // The request passes, as by every protocol. But a proxy cannot see that this is for want of
+            // rules.
             self.tell_unknown(domain, rules.version());
             return self.make(server, domain);
         }
@@ -145,7 +142,7 @@ impl ForwardAuth {
                 refused(&records, &trust, &named, refusal);
                 let mut response = refusal.respond();
                 if let Some(ruling) = refusal.ruling() {
-                    response.headers_mut().insert(VERSION, ruling.version().into());
+                    response.headers_mut().insert(RULES_VERSION, ruling.version().into());
                 }
                 response
             });
@@ -167,9 +164,6 @@ impl ForwardAuth {
     }
 }
 
-/// By which version of the rules a request was judged.
-const VERSION: &str = "x-tollgate-rules-version";
-
 /// Domains without rules that are logged: a proxy's settings name a few.
 const MAX_UNKNOWN: usize = 32;
 
@@ -182,51 +176,49 @@ struct AuthQuery {
 }
 
 impl AuthQuery {
-    /// The status in the words of whoever asks.
+    /// The status for this proxy.
     fn status(&self, status: StatusCode) -> StatusCode {
         match (self.refuse, status) {
             (Some(refuse), StatusCode::TOO_MANY_REQUESTS) => refuse,
-            // What is malformed is the client's doing, and no failure of the proxy.
+            // A malformed request is the client's error, and no failure of the proxy.
             (Some(_), StatusCode::BAD_REQUEST) => StatusCode::FORBIDDEN,
             (_, status) => status,
         }
     }
 
     fn read(query: &str) -> Result<Self, Problem> {
-        let wrong = |why: String| Problem::new(400, &why);
+        let wrong = |why: &str| Problem::new(400, why);
         let (mut domain, mut refuse) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let shown = name.escape_debug();
             let place = match name {
                 "domain" => &mut domain,
                 "refuse" => &mut refuse,
                 _ => {
-                    let name = name.escape_debug();
-                    return Err(wrong(format!(
-                        "unknown query field `{name}`: only `domain` and `refuse` are known"
+                    return Err(wrong(&format!(
+                        "unknown query field `{shown}`: only `domain` and `refuse` are known"
                     )));
                 }
             };
             if place.replace(value).is_some() {
-                return Err(wrong(format!("the query repeats `{name}`")));
+                return Err(wrong(&format!("the query repeats `{name}`")));
             }
         }
-        let domain = domain.map(|text| {
-            unescape(text)
-                .filter(|name| !name.is_empty())
-                .ok_or_else(|| wrong("`domain` is empty or not UTF-8".to_owned()))
-        });
+        let unescaped = |text| unescape(text).filter(|name| !name.is_empty());
+        let domain = domain
+            .map(|text| unescaped(text).ok_or_else(|| wrong("`domain` is empty or not UTF-8")));
         let refuse = match refuse {
             None | Some("429") => None,
             Some("403") => Some(StatusCode::FORBIDDEN),
             Some("401") => Some(StatusCode::UNAUTHORIZED),
-            Some(_) => return Err(wrong("`refuse` must be 401, 403 or 429".to_owned())),
+            Some(_) => return Err(wrong("`refuse` must be 401, 403 or 429")),
         };
         Ok(Self { domain: domain.transpose()?, refuse })
     }
 }
 
-/// A text of a query, its `%20` read.
+/// A text of a query without its percent escapes.
 fn unescape(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -253,12 +245,12 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
             let [one, other] = names;
             return Err(Problem::new(
                 400,
-                &format!("{one} and {other} conflict, or one of them is repeated"),
+                format!("{one} and {other} conflict, or one of them is repeated"),
             ));
         }
         Ok(first.cloned())
     };
-    let wrong = |what: &str| Problem::new(400, &format!("the proxy sent an invalid {what}"));
+    let wrong = |what: &str| Problem::new(400, format!("the proxy sent an invalid {what}"));
     let method = said(["x-forwarded-method", "x-original-method"])?;
     let uri = said(["x-forwarded-uri", "x-original-uri"])?;
     let host = said(["x-forwarded-host", "x-original-host"])?;
@@ -290,7 +282,7 @@ fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<
     if let Some(client) = client {
         ask = ask.ip(client);
     }
-    // What cannot be said of it is left out: it is only shown.
+    // Invalid attributes are left out of the record.
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
@@ -323,7 +315,7 @@ impl Service<Request<()>> for AllowedService {
         let mut response = Response::new(http_body_util::Empty::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
         if let Some(ruling) = judged.iter().find_map(|judged| judged.iter().next()) {
-            response.headers_mut().insert(VERSION, ruling.version().into());
+            response.headers_mut().insert(RULES_VERSION, ruling.version().into());
         }
         ready(Ok(response))
     }

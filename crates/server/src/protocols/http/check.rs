@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json as object;
@@ -13,7 +12,6 @@ use tollgate::{Admission, MAX_LIFETIME};
 use tollgate::{Store as _, Timestamp};
 
 use super::wire::{self, BatchRequest, CheckAnswer, CheckRequest};
-use super::write;
 use crate::http::body::{self, Body};
 use crate::http::problem::{Problem, json};
 use crate::state::ServerState;
@@ -58,7 +56,7 @@ pub(super) async fn answer(
     body: Incoming,
     asks: CheckKind,
 ) -> Response<Body> {
-    // Until it is judged it is an error, also if its client leaves.
+    // It counts as an error until it is decided, also if its client leaves.
     let in_flight =
         (asks != CheckKind::Peek).then(|| InFlightRequest::new(&server.counts, Protocol::Http));
     let bytes = match body::read(body, MAX_BODY).await {
@@ -71,9 +69,9 @@ pub(super) async fn answer(
     // Futures that ask the store are long, and would be copied into each of those around them.
     let answered = match asks {
         CheckKind::Check if server.limiter.store().is_remote() => {
-            Box::pin(check_far(&server, &bytes, in_flight)).await
+            Box::pin(check(&server, &bytes, in_flight)).await
         }
-        CheckKind::Check => check(&server, &bytes, in_flight),
+        CheckKind::Check => at_once(check(&server, &bytes, in_flight)),
         CheckKind::Batch => Box::pin(batch(&server, &bytes, in_flight)).await,
         CheckKind::Peek => Box::pin(peek(&server, &bytes)).await,
         CheckKind::Reserve => Box::pin(reserve(&server, &bytes, in_flight)).await,
@@ -83,76 +81,47 @@ pub(super) async fn answer(
 
 type CheckResult = Result<Response<Body>, Problem>;
 
-/// A check of the store in this process.
-fn check(
+async fn check(
     server: &ServerState,
     bytes: &[u8],
     in_flight: Option<InFlightRequest<'_>>,
 ) -> CheckResult {
     let check: CheckRequest<'_> = wire::read(bytes)?;
     let (ask, patience) = (check.ask()?, patience(&check)?);
-    Ok(written(&judge(server, &ask, patience, in_flight)))
-}
-
-/// A check of a store that is asked over a connection.
-async fn check_far(
-    server: &ServerState,
-    bytes: &[u8],
-    in_flight: Option<InFlightRequest<'_>>,
-) -> CheckResult {
-    let check: CheckRequest<'_> = wire::read(bytes)?;
-    let (ask, patience) = (check.ask()?, patience(&check)?);
-    Ok(written(&judge_far(server, &ask, patience, in_flight).await))
+    Ok(written(&judge(server, &ask, patience, in_flight).await))
 }
 
 pub(super) fn patience(check: &CheckRequest<'_>) -> Result<Duration, Problem> {
     at_most("patience_ms", check.patience_ms, MAX_PATIENCE)
 }
 
-/// Has the store in this process decide, and counts it.
-pub(super) fn judge(
+/// Has the store decide, and counts it. On the embedded store it never waits.
+pub(super) async fn judge(
     server: &ServerState,
     ask: &Ask<'_>,
     patience: Duration,
     in_flight: Option<InFlightRequest<'_>>,
 ) -> Admission {
-    let admission = at_once(server.limiter.admit_within(ask, patience));
-    in_flight.map(InFlightRequest::end);
-    server.record(Protocol::Http, ask, &admission);
-    admission
-}
-
-/// The same of a store that is asked over a connection.
-pub(super) async fn judge_far(
-    server: &ServerState,
-    ask: &Ask<'_>,
-    patience: Duration,
-    in_flight: Option<InFlightRequest<'_>>,
-) -> Admission {
-    // Requests arrive in droves: those that are read before one asks share its trip.
-    yield_now().await;
+    if server.limiter.store().is_remote() {
+        // Requests arrive in droves: those that are read before one asks share its trip.
+        yield_now().await;
+    }
     let admission = server.limiter.admit_within(ask, patience).await;
     in_flight.map(InFlightRequest::end);
     server.record(Protocol::Http, ask, &admission);
     admission
 }
 
-/// The answer, written.
 fn written(admission: &Admission) -> Response<Body> {
-    let mut body = Vec::with_capacity(write::USUAL);
-    write::answer(&CheckAnswer::new(admission), &mut body);
-    let mut response = Response::new(body.into());
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
-    response
+    json(StatusCode::OK, &CheckAnswer::new(admission))
 }
 
-/// So many milliseconds, unless they are more than is granted: whoever was given less would not know.
+/// This many milliseconds, or a problem if they exceed the maximum: a client would not notice less.
 fn at_most(name: &str, millis: u64, most: Duration) -> Result<Duration, Problem> {
     let said = Duration::from_millis(millis);
     if said > most {
         let most = most.as_millis();
-        return Err(Problem::new(400, &format!("`{name}` is {millis}: at most {most} is allowed")));
+        return Err(Problem::new(400, format!("`{name}` is {millis}: at most {most} is allowed")));
     }
     Ok(said)
 }
@@ -172,13 +141,10 @@ async fn batch(
 ) -> CheckResult {
     let batch: BatchRequest<'_> = wire::read(bytes)?;
     if batch.checks.len() > MAX_BATCH {
-        return Err(Problem::new(400, &format!("a batch has at most {MAX_BATCH} checks")));
+        return Err(Problem::new(400, format!("a batch has at most {MAX_BATCH} checks")));
     }
-    let asks = batch
-        .checks
-        .iter()
-        .enumerate()
-        .map(|(at, check)| check.ask().map_err(|problem| problem.with("check", at)));
+    let asks = batch.checks.iter().enumerate();
+    let asks = asks.map(|(at, check)| check.ask().map_err(|problem| problem.with("check", at)));
     let asks = asks.collect::<Result<Vec<_>, _>>()?;
     let mut admissions = Vec::with_capacity(asks.len());
     if let Some(in_flight) = in_flight {
@@ -212,19 +178,15 @@ async fn reserve(
         in_flight.map(InFlightRequest::end);
         server.record(Protocol::Http, &ask, admission);
     });
-    let reserved = reserved.await;
-    match reserved {
-        Ok(reservation) => {
-            let mut body = object!({
-                "allowed": true,
-                "reservation": server.limiter.token(&reservation),
-            });
-            // Where nothing was charged there is nothing to settle in time.
-            if charged {
-                body["expires_at_us"] = reservation.expires().as_micros().into();
-            }
-            Ok(json(StatusCode::OK, &body))
-        }
-        Err(admission) => Ok(written(&admission)),
+    let reservation = match reserved.await {
+        Ok(reservation) => reservation,
+        Err(admission) => return Ok(written(&admission)),
+    };
+    let token = server.limiter.token(&reservation);
+    let mut body = object!({ "allowed": true, "reservation": token });
+    // Where nothing was charged there is nothing to settle in time.
+    if charged {
+        body["expires_at_us"] = reservation.expires().as_micros().into();
     }
+    Ok(json(StatusCode::OK, &body))
 }

@@ -1,10 +1,10 @@
-//! HTTP: limits for whoever speaks JSON, and forward-auth for proxies.
+//! HTTP: limits as JSON, and forward-auth for proxies.
 //!
 //! | Path | Does |
 //! |---|---|
 //! | `POST /v1/check` | charges a request; `patience_ms` lets it be granted later |
 //! | `POST /v1/check/batch` | several, each on its own, in order |
-//! | `POST /v1/peek` | says what a check would say |
+//! | `POST /v1/peek` | a check without charging |
 //! | `POST /v1/reserve`, `/v1/commit`, `/v1/refund` | charges an estimate, and settles it |
 //! | `GET /v1/auth` | 204 or 429 for a proxy that asks about a request |
 //! | `POST /json` | a call of Envoy's, as its reference service takes it |
@@ -20,13 +20,13 @@ mod openapi;
 mod reserve;
 mod whole;
 mod wire;
-mod write;
 
 use std::future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::{Method, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -79,7 +79,9 @@ impl Handler for HttpApi {
         let elsewhere: fn(OtherRoute) -> Either<_, OtherRoute> = Either::Right;
         let posted = call.request.method() == Method::POST;
         let Some(asks) = CheckKind::at(call.request.uri().path()).filter(|_| posted) else {
-            return elsewhere(Box::pin(self.clone().elsewhere(server, call)));
+            let api = self.clone();
+            let answer = async move { api.elsewhere(&server, call).await };
+            return elsewhere(Box::pin(answer.map(|answered| answered.unwrap_or_else(Into::into))));
         };
         match allowed(&server, &call, TokenPolicy::Nothing) {
             Ok(()) => Either::Left(check::answer(server, call.request.into_body(), asks)),
@@ -96,47 +98,47 @@ impl Handler for HttpApi {
 }
 
 impl HttpApi {
-    async fn elsewhere(self, server: Arc<ServerState>, call: HttpCall) -> Response<Body> {
+    async fn elsewhere(
+        &self,
+        server: &Arc<ServerState>,
+        call: HttpCall,
+    ) -> Result<Response<Body>, Problem> {
         let path = call.request.uri().path();
         match (call.request.method(), path) {
-            (&Method::GET | &Method::HEAD, "/healthz") => Response::new("ok\n".into()),
-            (&Method::GET | &Method::HEAD, "/readyz") => ready(&server),
-            (&Method::GET, "/openapi.json") => openapi::response(),
-            (_, "/v1/auth") => match allowed(&server, &call, TokenPolicy::Nothing) {
-                Ok(()) => self.forward_auth.answer(&server, call).await,
-                Err(problem) => problem.into(),
-            },
-            (&Method::POST, "/json") => match allowed(&server, &call, TokenPolicy::Nothing) {
-                Ok(()) => json::answer(&server, &self.envoy, call).await,
-                Err(problem) => problem.into(),
-            },
-            (&Method::POST, "/v1/commit" | "/v1/refund") => {
-                match allowed(&server, &call, TokenPolicy::TokenOffLoopback) {
-                    Ok(()) => reserve::settle(&server, call).await,
-                    Err(problem) => problem.into(),
-                }
+            (&Method::GET | &Method::HEAD, "/healthz") => Ok(Response::new("ok\n".into())),
+            (&Method::GET | &Method::HEAD, "/readyz") => Ok(ready(server)),
+            (&Method::GET, "/openapi.json") => Ok(openapi::response()),
+            (_, "/v1/auth") => {
+                allowed(server, &call, TokenPolicy::Nothing)?;
+                self.forward_auth.answer(server, call).await
             }
-            (_, "/v1/commit" | "/v1/refund" | "/json") => takes_post(),
-            (_, path) if CheckKind::at(path).is_some() => takes_post(),
-            (&Method::GET, path) => openapi::page(path).unwrap_or_else(nothing),
-            _ => nothing(),
+            (&Method::POST, "/json") => {
+                allowed(server, &call, TokenPolicy::Nothing)?;
+                json::answer(server, &self.envoy, call).await
+            }
+            (&Method::POST, "/v1/commit" | "/v1/refund") => {
+                allowed(server, &call, TokenPolicy::TokenOffLoopback)?;
+                reserve::settle(server, call).await
+            }
+            (_, path)
+                if matches!(path, "/v1/commit" | "/v1/refund" | "/json")
+                    || CheckKind::at(path).is_some() =>
+            {
+                Err(Problem::new(405, "this path needs POST"))
+            }
+            (method, path) => {
+                let page = openapi::page(path).filter(|_| method == Method::GET);
+                page.ok_or_else(|| Problem::new(404, "no such path; see /docs"))
+            }
         }
     }
-}
-
-fn takes_post() -> Response<Body> {
-    Problem::new(405, "this path needs POST").into()
-}
-
-fn nothing() -> Response<Body> {
-    Problem::new(404, "no such path; see /docs").into()
 }
 
 /// Token that a request needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TokenPolicy {
     Nothing,
-    /// It gives back what was charged, so not everybody may.
+    /// For refunds, which undo charges.
     TokenOffLoopback,
 }
 
@@ -157,7 +159,7 @@ fn allowed(server: &ServerState, call: &HttpCall, needs: TokenPolicy) -> Result<
     }
 }
 
-/// The token that a request says.
+/// The token of a request.
 pub(crate) fn bearer(headers: &http::HeaderMap) -> Option<&[u8]> {
     token(headers.get(http::header::AUTHORIZATION)?.as_bytes())
 }

@@ -1,13 +1,14 @@
 //! OpenAPI 3.1 description of this listener, and a page that shows it. A test compares the
 //! description with the routes.
 //!
-//! The page is three files of our own, which need nothing from elsewhere and are let load nothing
-//! from there: it works without a network.
+//! The page is three files of our own, which neither need nor may load anything from elsewhere: it works
+//! without a network.
 
 use http::Response;
-use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_SECURITY_POLICY, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 
 use crate::http::body::Body;
+use crate::http::problem::typed;
 
 /// The description.
 pub(super) const OPENAPI: &str = include_str!("openapi.json");
@@ -17,15 +18,15 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(super) fn response() -> Response<Body> {
-    file("application/json", OPENAPI)
+    typed("application/json", OPENAPI)
 }
 
 /// A file of the page, if it has one at this path.
 pub(super) fn page(path: &str) -> Option<Response<Body>> {
     let mut response = match path {
-        "/docs" => file("text/html; charset=utf-8", include_str!("docs/index.html")),
-        "/docs/page.js" => file("text/javascript; charset=utf-8", include_str!("docs/page.js")),
-        "/docs/style.css" => file("text/css; charset=utf-8", include_str!("docs/style.css")),
+        "/docs" => typed("text/html; charset=utf-8", include_str!("docs/index.html")),
+        "/docs/page.js" => typed("text/javascript; charset=utf-8", include_str!("docs/page.js")),
+        "/docs/style.css" => typed("text/css; charset=utf-8", include_str!("docs/style.css")),
         _ => return None,
     };
     let headers = response.headers_mut();
@@ -33,10 +34,4 @@ pub(super) fn page(path: &str) -> Option<Response<Body>> {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
     Some(response)
-}
-
-fn file(kind: &'static str, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(bytes::Bytes::from_static(text.as_bytes()).into());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }

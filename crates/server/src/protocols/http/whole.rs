@@ -1,15 +1,16 @@
 //! Checks that arrive whole, answered without hyper.
 //!
-//! Most of what this listener is sent is `POST /v1/check` in one piece, with nothing in its head that changes how
-//! it is read. Such a request is read where it lies, and answered in one write. Everything else is hyper's from
-//! its first byte: whatever comes in several pieces, says something uncommon, or is wrong in any way. So nothing
-//! here writes an error, and both ways say the same to the same request; a test compares them.
+//! Most requests at this listener are `POST /v1/check` in one piece, with no field in the head that changes
+//! how it is read. Such a request is parsed in place, and answered in one write. hyper reads all others from
+//! their first byte: requests in several pieces, with uncommon fields, or with any error. So nothing here
+//! writes an error, and both paths give the same answer to the same request; a test compares them.
 //!
 //! Requests answered here must be a subset of those hyper accepts: heads are read by hyper's parser, after
 //! `framing.rs` has seen them.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,9 +21,10 @@ use tollgate::Admission;
 use tollgate::Store as _;
 
 use super::wire::{self, CheckAnswer, CheckRequest};
-use super::{check, token, write};
+use super::{check, token};
 use crate::http::{Handover, RawConnection, harmless_id};
 use crate::state::ServerState;
+use crate::store::at_once;
 use crate::telemetry::counts::{InFlightRequest, Protocol};
 
 /// Bytes per read: one typical request, or several.
@@ -31,7 +33,7 @@ const INPUT: usize = 4 * 1024;
 /// Beyond this, answers are sent before the next request is looked at.
 const OUTPUT: usize = 8 * 1024;
 
-/// The longest buffer of answers that is kept while nobody asks.
+/// The longest buffer of answers that is kept between requests.
 const KEPT: usize = 2 * 1024;
 
 /// The most fields of a head; hyper takes more.
@@ -39,7 +41,7 @@ const MAX_FIELDS: usize = 24;
 
 const LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 
-/// Answers whole checks, until there is something else.
+/// Answers whole checks, until another request comes.
 pub(super) async fn serve<S>(connection: &mut RawConnection<'_, S>) -> io::Result<Handover>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -57,7 +59,7 @@ where
             let Some(admission) = request.judge(connection.server).await else { break };
             answers.add(connection.server, &request, &admission);
             rest = behind;
-            // Whoever asks Redis is not kept waiting for those behind it.
+            // An answer from Redis does not wait for the requests behind it.
             if answers.bytes.len() > OUTPUT || connection.server.limiter.store().is_remote() {
                 answers.send(connection).await?;
             }
@@ -69,7 +71,7 @@ where
     }
 }
 
-/// Reads what there is; nothing when the client has left, or the server stops.
+/// Reads the next bytes; none when the client has left, or the server stops.
 async fn read<S>(connection: &mut RawConnection<'_, S>, input: &mut [u8]) -> io::Result<usize>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
@@ -79,7 +81,7 @@ where
         match Pin::new(&mut *connection.stream).poll_read(context, &mut buffer) {
             Poll::Pending if !connection.stop.is_now(context) => return Poll::Pending,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            // Between two requests nobody is owed anything.
+            // Between two requests the client is owed no answer.
             Poll::Pending | Poll::Ready(Ok(())) => {}
         }
         Poll::Ready(Ok(buffer.filled().len()))
@@ -96,7 +98,7 @@ struct WholeRequest<'b> {
 }
 
 impl<'b> WholeRequest<'b> {
-    /// The request that these bytes begin with, if there is nothing uncommon about it, and what is behind it.
+    /// The request that these bytes begin with, if it is a common one, and the bytes behind it.
     fn read(bytes: &'b [u8]) -> Option<(Self, &'b [u8])> {
         let fields_on = bytes.strip_prefix(LINE)?;
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
@@ -148,9 +150,9 @@ impl<'b> WholeRequest<'b> {
         let in_flight = Some(InFlightRequest::new(&server.counts, Protocol::Http));
         Some(if server.limiter.store().is_remote() {
             // In a box: it is long, and the task of a connection that is idle would be as long.
-            Box::pin(check::judge_far(server, &ask, patience, in_flight)).await
+            Box::pin(check::judge(server, &ask, patience, in_flight)).await
         } else {
-            check::judge(server, &ask, patience, in_flight)
+            at_once(check::judge(server, &ask, patience, in_flight))
         })
     }
 }
@@ -178,23 +180,18 @@ struct ResponseBuffer {
 
 impl ResponseBuffer {
     fn add(&mut self, server: &ServerState, request: &WholeRequest<'_>, admission: &Admission) {
-        let own = server.request_digits();
-        let id = request.id.or(str::from_utf8(&own).ok()).unwrap_or_default();
-        tracing::debug!(request = id, method = %Method::POST, "HTTP request");
+        let id = request.id.map_or_else(|| server.request_id().into(), Cow::Borrowed);
+        tracing::debug!(request = &*id, method = %Method::POST, "HTTP request");
         self.body.clear();
-        write::answer(&CheckAnswer::new(admission), &mut self.body);
-        let out = &mut self.bytes;
-        out.reserve(self.body.len().saturating_add(256));
-        out.extend_from_slice(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: ",
+        // Writing into memory does not fail.
+        let _ = serde_json::to_writer(&mut self.body, &CheckAnswer::new(admission));
+        let (length, date) = (self.body.len(), self.date.text());
+        let _ = write!(
+            self.bytes,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: {id}\r\n\
+             content-length: {length}\r\ndate: {date}\r\n\r\n"
         );
-        out.extend_from_slice(id.as_bytes());
-        out.extend_from_slice(b"\r\ncontent-length: ");
-        write::number(u64::try_from(self.body.len()).unwrap_or(u64::MAX), out);
-        out.extend_from_slice(b"\r\ndate: ");
-        out.extend_from_slice(self.date.text().as_bytes());
-        out.extend_from_slice(b"\r\n\r\n");
-        out.extend_from_slice(&self.body);
+        self.bytes.extend_from_slice(&self.body);
     }
 
     async fn send<S>(&mut self, connection: &mut RawConnection<'_, S>) -> io::Result<()>
@@ -222,7 +219,7 @@ struct DateField {
 }
 
 impl DateField {
-    /// Now. Not by the store's clock, which nobody knows before it has answered, but as hyper does.
+    /// The current date by the system's clock, as hyper does; the store's is unknown before its first answer.
     #[expect(clippy::disallowed_methods, reason = "a field for caches: nothing is decided by it")]
     fn text(&mut self) -> &str {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -309,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Serves what a client says, and returns what it is told and what comes next.
+    /// Serves this input, and returns the output and the next step.
     async fn served(said: &[u8]) -> (String, Handover) {
         let server =
             Server::start(Settings::on_free_ports(), LevelHandle::default()).await.unwrap();

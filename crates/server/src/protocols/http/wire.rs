@@ -1,7 +1,7 @@
-//! JSON that checks take and are given.
+//! JSON of checks and their answers.
 //!
-//! Strict: a field that nobody knows, a name that is twice, a number that is none or too large and
-//! anything behind the object are errors with their place. Nothing nests deeper than it has to.
+//! Strict: unknown and repeated fields, invalid and too large numbers, and anything behind the object are
+//! errors with their place. Nothing nests deeper than it has to.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -91,7 +91,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
     }
 }
 
-/// Reads an object, or says where it is wrong.
+/// Reads an object; an error has its place.
 pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
     // Looked at once as a whole, its strings need not be one by one.
     let read = match std::str::from_utf8(bytes) {
@@ -102,7 +102,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Prob
         let message = error.to_string();
         // The place comes as numbers, too.
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-        Problem::new(400, &format!("invalid body: {message}"))
+        Problem::new(400, format!("invalid body: {message}"))
             .with("line", error.line())
             .with("column", error.column())
     })
@@ -122,7 +122,7 @@ impl CheckRequest<'_> {
 fn wrong(name: &str, error: AskError) -> Problem {
     use std::error::Error as _;
     let why = error.source().map_or_else(String::new, |source| format!(": {source}"));
-    Problem::new(400, &format!("{error}{why}")).with("attribute", name)
+    Problem::new(400, format!("{error}{why}")).with("attribute", name)
 }
 
 /// Answer to a check.
@@ -136,7 +136,7 @@ pub(crate) struct CheckAnswer<'r> {
     pub(crate) source: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refused_by: Option<RefusedBy<'r>>,
-    /// After how long asking again can help; null on a refusal that never clears.
+    /// Time until a retry can pass; null on a refusal that never clears.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_ms: Option<Option<u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -55,7 +55,7 @@ impl StoreCommand {
     ///
     /// # Errors
     ///
-    /// With the reply that says what is wrong.
+    /// With the text of the error reply.
     pub(super) fn read(command: &[u8], words: CommandWords<'_>) -> Result<Self, String> {
         let name = String::from_utf8_lossy(command).to_ascii_lowercase();
         let count = words.1.len();
@@ -90,40 +90,56 @@ impl StoreCommand {
         version: RespVersion,
         out: &mut Vec<u8>,
     ) {
+        if let Err(wrong) = self.try_answer(server, version, out).await {
+            reply::error(&wrong, out);
+        }
+    }
+
+    async fn try_answer(
+        self,
+        server: &ServerState,
+        version: RespVersion,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         match self {
             Self::Throttle { key, limit, quantity } => {
-                throttle(server, &key, &limit, quantity, out).await;
+                return throttle(server, &key, &limit, quantity, out).await;
             }
             Self::Check { charges: true, cost, words } => {
                 let in_flight = InFlightRequest::new(&server.counts, Protocol::Resp);
-                match read_words(&words, cost) {
-                    Err(wrong) => reply::error(&wrong, out),
-                    Ok(_) if server.refuses_all() => reply::error(NO_RULES, out),
-                    Ok(ask) => {
-                        let admission = server.limiter.admit(&ask).await;
-                        in_flight.end();
-                        server.record(Protocol::Resp, &ask, &admission);
-                        ruled(&admission, version, out);
+                let ask = read_words(&words, cost)?;
+                if server.refuses_all() {
+                    return Err("UNAVAILABLE no rules have been loaded yet".to_owned());
+                }
+                let admission = server.limiter.admit(&ask).await;
+                in_flight.end();
+                server.record(Protocol::Resp, &ask, &admission);
+                ruled(&admission, version, out);
+            }
+            Self::Check { charges: false, cost, words } => {
+                ruled(&server.limiter.peek(&read_words(&words, cost)?).await, version, out);
+            }
+            Self::Reset { words } => {
+                let reset = server.limiter.reset(&read_words(&words, 1)?).await;
+                let count = reset.map_err(|error| format!("TRYAGAIN {error}"))?;
+                reply::integer(i64::try_from(count).unwrap_or(i64::MAX), out);
+            }
+            Self::Delete { keys } => {
+                let mut gone = 0_i64;
+                for key in &keys {
+                    match server.limiter.reset_throttle(key).await {
+                        Ok(was) => gone = gone.saturating_add(i64::from(was)),
+                        // No key of this length was ever charged.
+                        Err(ResetError::Key(_)) => {}
+                        Err(error) => return Err(format!("TRYAGAIN {error}")),
                     }
                 }
+                reply::integer(gone, out);
             }
-            Self::Check { charges: false, cost, words } => match read_words(&words, cost) {
-                Err(wrong) => reply::error(&wrong, out),
-                Ok(ask) => ruled(&server.limiter.peek(&ask).await, version, out),
-            },
-            Self::Reset { words } => match read_words(&words, 1) {
-                Err(wrong) => reply::error(&wrong, out),
-                Ok(ask) => match server.limiter.reset(&ask).await {
-                    Ok(count) => reply::integer(i64::try_from(count).unwrap_or(i64::MAX), out),
-                    Err(error) => reply::error(&format!("TRYAGAIN {error}"), out),
-                },
-            },
-            Self::Delete { keys } => delete(server, &keys, out).await,
         }
+        Ok(())
     }
 }
-
-const NO_RULES: &str = "UNAVAILABLE no rules have been loaded yet";
 
 fn read_words(words: &[Box<[u8]>], cost: u64) -> Result<tollgate::Ask<'_>, String> {
     let domain = words.first().map(|word| &**word).unwrap_or_default();
@@ -137,36 +153,19 @@ async fn throttle(
     limit: &Limit,
     quantity: u64,
     out: &mut Vec<u8>,
-) {
+) -> Result<(), String> {
     let in_flight = InFlightRequest::new(&server.counts, Protocol::Throttle);
-    match server.limiter.throttle(key, limit, quantity).await {
-        Err(error) => reply::error(&format!("ERR {error}"), out),
-        Ok(admission) => {
-            let outcome = Outcome::of(&admission);
-            in_flight.end().add(Protocol::Throttle, outcome, 1);
-            let Some(finding) = admission.ruling().findings().next() else {
-                return reply::error("TRYAGAIN the store did not answer", out);
-            };
-            Throttle { limit, quantity }.answer(&finding.decision, out);
-            if !admission.passes() {
-                let at_us = admission.ruling().at().as_micros();
-                server.remember(RefusalRecord { at_us, ..refusal(key, &finding.decision) }, 1);
-            }
-        }
+    let admission = server.limiter.throttle(key, limit, quantity).await;
+    let admission = admission.map_err(|error| format!("ERR {error}"))?;
+    in_flight.end().add(Protocol::Throttle, Outcome::of(&admission), 1);
+    let finding = admission.ruling().findings().next();
+    let finding = finding.ok_or("TRYAGAIN the store did not answer")?;
+    Throttle { limit, quantity }.answer(&finding.decision, out);
+    if !admission.passes() {
+        let at_us = admission.ruling().at().as_micros();
+        server.remember(RefusalRecord { at_us, ..refusal(key, &finding.decision) }, 1);
     }
-}
-
-async fn delete(server: &ServerState, keys: &[Box<[u8]>], out: &mut Vec<u8>) {
-    let mut gone = 0_i64;
-    for key in keys {
-        match server.limiter.reset_throttle(key).await {
-            Ok(was) => gone = gone.saturating_add(i64::from(was)),
-            // No key of this length was ever charged.
-            Err(ResetError::Key(_)) => {}
-            Err(error) => return reply::error(&format!("TRYAGAIN {error}"), out),
-        }
-    }
-    reply::integer(gone, out);
+    Ok(())
 }
 
 /// Writes an admission as pairs of a name and a value.

@@ -1,9 +1,9 @@
-//! One connection: what was read is answered in one write.
+//! One connection: all commands of one read are answered in one write.
 //!
 //! On the embedded store all of it happens on the thread that reads, between two waits, in buffers
-//! that belong to the thread: a connection that says nothing has none. Input that is no whole command
-//! yet and output that the client does not take are kept with the connection, both bounded. While
-//! there is output nothing more is read, so that a client who does not listen holds itself up.
+//! that belong to the thread: an idle connection has none. Incomplete input and output that the client
+//! does not take are kept with the connection, both bounded. While there is output nothing more is read,
+//! so that a client that does not read holds up only itself.
 //!
 //! `remote.rs` is the same for a store that takes a trip.
 
@@ -66,14 +66,6 @@ pub(super) struct Connection {
     unsent: Vec<u8>,
 }
 
-/// Next step after a batch.
-enum AfterBatch {
-    /// Output has to be sent before anything else.
-    Flush,
-    /// Nothing comes any more; what is unsent is sent first.
-    Close,
-}
-
 impl Connection {
     pub(super) const fn new(
         stream: TcpStream,
@@ -84,7 +76,7 @@ impl Connection {
         Self { stream, session, server, entry, rest: Vec::new(), more: false, unsent: Vec::new() }
     }
 
-    /// Serves until the client leaves, errs or is told to.
+    /// Serves until the client leaves, quits or breaks the protocol.
     pub(super) async fn serve(mut self) -> std::io::Result<()> {
         loop {
             let step = poll_fn(|context| {
@@ -94,18 +86,19 @@ impl Connection {
             self.entry.set(Activity::Writing);
             self.stream.write_all(&self.unsent).await?;
             self.unsent = Vec::new();
-            if let AfterBatch::Close = step {
+            if let BatchEnd::Close = step {
                 return self.stream.shutdown().await;
             }
         }
     }
 
-    /// Reads and answers for as long as there is input and the client takes the output.
+    /// Reads and answers for as long as there is input and the client takes the output. Unsent output is
+    /// sent before anything else.
     fn poll_batches(
         &mut self,
         context: &mut Context<'_>,
         buffers: &mut ThreadBuffers,
-    ) -> Poll<std::io::Result<AfterBatch>> {
+    ) -> Poll<std::io::Result<BatchEnd>> {
         loop {
             let ThreadBuffers { input, output, args, scratch } = buffers;
             let kept = self.rest.len();
@@ -122,7 +115,7 @@ impl Connection {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
-                        return Poll::Ready(Ok(AfterBatch::Close));
+                        return Poll::Ready(Ok(BatchEnd::Close));
                     }
                     Poll::Ready(Ok(())) => length = length.saturating_add(buffer.filled().len()),
                 }
@@ -146,14 +139,9 @@ impl Connection {
             if sent < output.len() {
                 self.unsent = output.get(sent..).unwrap_or_default().to_vec();
             }
-            match (end, self.unsent.is_empty()) {
-                (BatchEnd::Close, _) => return Poll::Ready(Ok(AfterBatch::Close)),
-                (_, false) => {
-                    self.more = matches!(end, BatchEnd::OutputFull);
-                    return Poll::Ready(Ok(AfterBatch::Flush));
-                }
-                (BatchEnd::OutputFull, true) => self.more = true,
-                (BatchEnd::InputDone, true) => self.more = false,
+            self.more = matches!(end, BatchEnd::OutputFull);
+            if matches!(end, BatchEnd::Close) || !self.unsent.is_empty() {
+                return Poll::Ready(Ok(end));
             }
         }
     }
@@ -194,8 +182,11 @@ impl Connection {
 
 /// Reason why a batch ended.
 #[derive(Clone, Copy)]
-enum BatchEnd {
+pub(super) enum BatchEnd {
+    /// There is no whole command left.
     InputDone,
+    /// The output is sent before the next command is answered.
     OutputFull,
+    /// The connection ends.
     Close,
 }

@@ -68,20 +68,19 @@ fn describe((name, arity, key): &(&str, i64, i64), out: &mut Vec<u8>) {
 /// `HELLO`
 pub(super) fn hello(id: u64, version: RespVersion, out: &mut Vec<u8>) {
     reply::map(7, version, out);
-    let texts = [("server", "tollgate"), ("version", env!("CARGO_PKG_VERSION"))];
-    for (name, text) in texts {
+    let text = |(name, text): (&str, &str), out: &mut Vec<u8>| {
         reply::bulk(name.as_bytes(), out);
         reply::bulk(text.as_bytes(), out);
-    }
+    };
+    text(("server", "tollgate"), out);
+    text(("version", env!("CARGO_PKG_VERSION")), out);
     let spoken = if version == RespVersion::Resp3 { 3 } else { 2 };
     for (name, number) in [("proto", spoken), ("id", i64::try_from(id).unwrap_or(i64::MAX))] {
         reply::bulk(name.as_bytes(), out);
         reply::integer(number, out);
     }
-    for (name, text) in [("mode", "standalone"), ("role", "master")] {
-        reply::bulk(name.as_bytes(), out);
-        reply::bulk(text.as_bytes(), out);
-    }
+    text(("mode", "standalone"), out);
+    text(("role", "master"), out);
     reply::bulk(b"modules", out);
     reply::array(0, out);
 }
@@ -112,10 +111,8 @@ pub(super) fn info(server: &ServerState, version: RespVersion, out: &mut Vec<u8>
     match version {
         RespVersion::Resp2 => reply::bulk(text.as_bytes(), out),
         RespVersion::Resp3 => {
-            out.push(b'=');
-            let length = i64::try_from(text.len().saturating_add(4)).unwrap_or(i64::MAX);
-            reply::digits(length, out);
-            out.extend_from_slice(b"\r\ntxt:");
+            reply::head(b'=', text.len().saturating_add(4), out);
+            out.extend_from_slice(b"txt:");
             out.extend_from_slice(text.as_bytes());
             out.extend_from_slice(b"\r\n");
         }

@@ -1,7 +1,7 @@
-//! Deadlines of a thread's connections: ends those that take too long, and all at the end.
+//! Deadlines of a thread's connections: ends slow ones, and all of them when the server stops.
 //!
-//! A connection only says what it is at and how often it was served, in two stores to memory. Looking
-//! at that now and then costs nothing per command, where a timer for each connection would.
+//! A connection only notes its activity and the number of its commands, in two stores to memory. One task
+//! checks these every few seconds, which costs nothing per command, unlike a timer for each connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -45,14 +45,9 @@ pub(super) struct ConnectionActivity {
 
 impl ConnectionActivity {
     #[inline]
+    #[expect(clippy::as_conversions, reason = "the number of a variant without fields")]
     pub(super) fn set(&self, state: Activity) {
-        let state = match state {
-            Activity::Idle => 0,
-            Activity::Partial => 1,
-            Activity::Writing => 2,
-            Activity::Asking => 3,
-        };
-        self.state.store(state, Ordering::Relaxed);
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 
     /// A command was answered. Only the connection itself counts, so no lock is needed.
@@ -81,16 +76,12 @@ impl ConnectionTable {
     pub(super) fn add(&self, id: u64, entry: Arc<ConnectionActivity>, task: AbortHandle) {
         // One that ended before it was noted must not stay.
         if !task.is_finished() {
-            self.rows().insert(id, TableRow { entry, task, seen: (u64::MAX, 0), quiet: 0 });
+            lock(&self.rows).insert(id, TableRow { entry, task, seen: (u64::MAX, 0), quiet: 0 });
         }
     }
 
     pub(super) fn remove(&self, id: u64) {
-        self.rows().remove(&id);
-    }
-
-    fn rows(&self) -> std::sync::MutexGuard<'_, HashMap<u64, TableRow>> {
-        lock(&self.rows)
+        lock(&self.rows).remove(&id);
     }
 
     /// Ends connections that take too long, for ever.
@@ -102,11 +93,11 @@ impl ConnectionTable {
         }
     }
 
-    /// Looks once: ends what has not moved for too long, and says how many.
+    /// Ends the connections that have not moved for too long, and returns their number.
     fn look(&self) -> u64 {
         let mut ended = 0_u64;
-        for row in self.rows().values_mut() {
-            // Whoever begins a command after a long silence has not been at it for so long.
+        for row in lock(&self.rows).values_mut() {
+            // The time before a command began does not count towards it.
             let state = row.entry.state.load(Ordering::Relaxed);
             let seen = (row.entry.beats.load(Ordering::Relaxed), state);
             row.quiet = if seen == row.seen { row.quiet.saturating_add(1) } else { 0 };
@@ -128,17 +119,17 @@ impl ConnectionTable {
     /// Commands answered on all of them, up to overflow: the same twice if none was.
     pub(super) fn beats(&self) -> u64 {
         let beats = |row: &TableRow| row.entry.beats.load(Ordering::Relaxed);
-        self.rows().values().map(beats).fold(0, u64::wrapping_add)
+        lock(&self.rows).values().map(beats).fold(0, u64::wrapping_add)
     }
 
     /// Number of connections.
     pub(super) fn count(&self) -> usize {
-        self.rows().len()
+        lock(&self.rows).len()
     }
 
-    /// Ends all connections that nothing is owed to; true if none is left.
+    /// Ends all connections without pending replies; true if none is left.
     pub(super) fn dismiss(&self) -> bool {
-        let rows = self.rows();
+        let rows = lock(&self.rows);
         for row in rows.values().filter(|row| row.entry.state.load(Ordering::Relaxed) < 2) {
             row.task.abort();
         }
@@ -147,7 +138,7 @@ impl ConnectionTable {
 
     /// Ends all.
     pub(super) fn dismiss_all(&self) {
-        self.rows().values().for_each(|row| row.task.abort());
+        lock(&self.rows).values().for_each(|row| row.task.abort());
     }
 }
 

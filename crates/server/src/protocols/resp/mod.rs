@@ -149,7 +149,7 @@ impl Worker {
         let (server, said) = (Arc::clone(&self.server), Arc::clone(&entry));
         let task = tokio::spawn(async move {
             let _watched = watched;
-            // A client that is gone has nobody to be told.
+            // A broken connection needs no report.
             let _ = match server.limiter.store() {
                 AnyStore::Embedded(_) => {
                     Connection::new(stream, session, Arc::clone(&server), said).serve().await
@@ -162,11 +162,12 @@ impl Worker {
         self.watch.add(id, entry, task.abort_handle());
     }
 
-    /// Lets those who are owed a reply have it, and ends the others.
+    /// Lets connections with pending replies finish, and ends the others.
     async fn drain(&self) {
         let pause = Duration::from_millis(10);
         let mut left = self.server.settings.drain_timeout;
-        // What has arrived is served first: until nobody was, or everybody could have been.
+        // Input that has arrived is served first: until a pause without a command, or until every
+        // connection had its turn.
         let mut served = None;
         for _ in 0..=self.watch.count().div_ceil(A_TURN).saturating_add(1) {
             tokio::time::sleep(pause).await;
@@ -198,7 +199,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// Says why, if that can be said at once, and closes.
+/// Answers with an error, if that can be sent at once, and closes.
 fn turn_away(stream: TcpStream) {
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(b"-ERR max number of clients reached\r\n");

@@ -42,7 +42,7 @@ pub enum ProtocolError {
     Inline,
     /// A quote in an inline line is not closed, or something follows it.
     Quotes,
-    /// An inline line has a byte that nobody types.
+    /// An inline line has a zero byte.
     Binary,
     /// The command is longer than [`MAX_COMMAND`].
     Command,
@@ -118,7 +118,7 @@ fn incomplete(input: &[u8]) -> Result<Option<usize>, ProtocolError> {
 }
 
 /// The number from `at` to the end of its line, and where the next line begins. It has as many
-/// digits as the largest one allowed, so that nobody has to keep a line that goes on for ever.
+/// digits as the largest one allowed, so that no endless line has to be kept.
 #[inline]
 fn number(
     input: &[u8],

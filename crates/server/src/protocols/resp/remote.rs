@@ -1,19 +1,17 @@
 //! One connection on a store that takes a trip.
 //!
 //! The decisions of a pipeline are asked for together and answered in order, so that a pipeline of
-//! thirty commands costs one trip, not thirty. A command that gives back waits for those before it,
-//! and those behind it wait for it.
+//! thirty commands costs one trip, not thirty. A command that resets waits for those before it, and those
+//! behind it wait for it.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
+use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::ask::StoreCommand;
-use super::connection::{INPUT, OUTPUT, with_scratch};
+use super::connection::{BatchEnd, INPUT, OUTPUT, with_scratch};
 use super::deadlines::{Activity, ConnectionActivity};
 use super::parse::{Args, parse};
 use super::reply;
@@ -23,7 +21,7 @@ use crate::state::ServerState;
 /// Commands of one connection in flight at the store: two full pipelines of most clients.
 const AT_ONCE: usize = 64;
 
-/// Serves until the client leaves, errs or is told to.
+/// Serves until the client leaves, quits or breaks the protocol.
 pub(super) async fn serve(
     mut stream: TcpStream,
     mut session: Session,
@@ -52,9 +50,9 @@ pub(super) async fn serve(
             stream.write_all(&output).await?;
             output.clear();
             match batch.end {
-                PipelineEnd::InputDone => break,
-                PipelineEnd::Full => {}
-                PipelineEnd::Close => return stream.shutdown().await,
+                BatchEnd::InputDone => break,
+                BatchEnd::OutputFull => {}
+                BatchEnd::Close => return stream.shutdown().await,
             }
         }
         input.drain(..used);
@@ -73,13 +71,7 @@ enum PipelineReply {
 struct Pipeline {
     parts: Vec<PipelineReply>,
     used: usize,
-    end: PipelineEnd,
-}
-
-enum PipelineEnd {
-    InputDone,
-    Full,
-    Close,
+    end: BatchEnd,
 }
 
 /// The next commands that may be asked for together.
@@ -90,90 +82,61 @@ fn batch(
     server: &Arc<ServerState>,
     entry: &ConnectionActivity,
 ) -> Pipeline {
-    let mut batch = Pipeline { parts: Vec::new(), used: 0, end: PipelineEnd::InputDone };
+    let mut batch = Pipeline { parts: Vec::new(), used: 0, end: BatchEnd::InputDone };
     let (mut questions, mut bytes) = (0_usize, 0_usize);
     while questions < AT_ONCE && bytes < OUTPUT {
         let rest = input.get(batch.used..).unwrap_or_default();
+        let mut out = Vec::new();
         let length = match parse(rest, args) {
             Ok(None) => return batch,
             Ok(Some(length)) => length,
             Err(error) => {
-                let mut out = Vec::new();
                 reply::error(&format!("ERR Protocol error: {error}"), &mut out);
                 batch.parts.push(PipelineReply::Reply(out));
-                batch.end = PipelineEnd::Close;
+                batch.end = BatchEnd::Close;
                 return batch;
             }
         };
-        let mut out = Vec::new();
         let next = with_scratch(|scratch| session.answer((rest, args), server, scratch, &mut out));
         bytes = bytes.saturating_add(out.len());
-        match next {
-            AfterCommand::Ask(question) => {
-                let alone =
-                    matches!(question, StoreCommand::Delete { .. } | StoreCommand::Reset { .. });
-                if alone && questions > 0 {
-                    // Read again when those before it are answered.
-                    batch.end = PipelineEnd::Full;
-                    return batch;
-                }
-                questions = if alone { AT_ONCE } else { questions.saturating_add(1) };
-                batch.parts.push(PipelineReply::StoreCommand(question));
+        let closes = matches!(next, AfterCommand::Close);
+        if let AfterCommand::Ask(question) = next {
+            let alone =
+                matches!(question, StoreCommand::Delete { .. } | StoreCommand::Reset { .. });
+            if alone && questions > 0 {
+                // Read again when those before it are answered.
+                break;
             }
-            AfterCommand::Answered => batch.parts.push(PipelineReply::Reply(out)),
-            AfterCommand::Close => {
-                batch.parts.push(PipelineReply::Reply(out));
-                batch.end = PipelineEnd::Close;
-            }
+            questions = if alone { AT_ONCE } else { questions.saturating_add(1) };
+            batch.parts.push(PipelineReply::StoreCommand(question));
+        } else {
+            batch.parts.push(PipelineReply::Reply(out));
         }
         batch.used = batch.used.saturating_add(length);
         entry.beat();
-        if let PipelineEnd::Close = batch.end {
+        if closes {
+            batch.end = BatchEnd::Close;
             return batch;
         }
     }
-    batch.end = PipelineEnd::Full;
+    batch.end = BatchEnd::OutputFull;
     batch
 }
 
-type PendingReply<'r> = Pin<Box<dyn Future<Output = Vec<u8>> + Send + 'r>>;
-
-/// Asks all of them, and writes the replies in order.
+/// Asks all of them in the order of the commands, and writes the replies in that order.
 async fn answer(
     parts: Vec<PipelineReply>,
     server: &Arc<ServerState>,
     version: reply::RespVersion,
     out: &mut Vec<u8>,
 ) {
-    let mut answers: Vec<Result<Vec<u8>, PendingReply<'_>>> = parts
-        .into_iter()
-        .map(|part| match part {
-            PipelineReply::Reply(reply) => Ok(reply),
-            PipelineReply::StoreCommand(question) => {
-                let answering: PendingReply<'_> = Box::pin(async move {
-                    let mut out = Vec::new();
-                    question.answer(server, version, &mut out).await;
-                    out
-                });
-                Err(answering)
-            }
-        })
-        .collect();
-    poll_fn(|context| {
-        let mut waiting = false;
-        // In order, so that the store is asked in the order of the commands.
-        for answer in &mut answers {
-            if let Err(answering) = answer {
-                match answering.as_mut().poll(context) {
-                    Poll::Ready(reply) => *answer = Ok(reply),
-                    Poll::Pending => waiting = true,
-                }
-            }
+    let answers = parts.into_iter().map(async |part| match part {
+        PipelineReply::Reply(reply) => reply,
+        PipelineReply::StoreCommand(question) => {
+            let mut out = Vec::new();
+            question.answer(server, version, &mut out).await;
+            out
         }
-        if waiting { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    for reply in answers.iter().flatten() {
-        out.extend_from_slice(reply);
-    }
+    });
+    out.extend(join_all(answers).await.into_iter().flatten());
 }

@@ -1,6 +1,6 @@
 //! Replies of the Redis protocol, written into a buffer.
 //!
-//! RESP2 and RESP3 differ only in maps and in nothing; everything else is the same bytes.
+//! RESP2 and RESP3 differ only in maps and nulls; everything else is the same bytes.
 
 /// Protocol version of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,24 +15,7 @@ pub enum RespVersion {
 /// A number, as it stands in replies and lengths.
 #[inline]
 pub fn digits(number: i64, out: &mut Vec<u8>) {
-    if (0..10).contains(&number) {
-        return out.push(b'0' | u8::try_from(number).unwrap_or_default());
-    }
-    let mut buffer = [0_u8; 20];
-    let mut left = number.unsigned_abs();
-    let mut start = buffer.len();
-    for (place, digit) in buffer.iter_mut().enumerate().rev() {
-        *digit = b'0' | u8::try_from(left % 10).unwrap_or_default();
-        start = place;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    if number < 0 {
-        out.push(b'-');
-    }
-    out.extend_from_slice(buffer.get(start..).unwrap_or_default());
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// `:7`
@@ -45,36 +28,32 @@ pub fn integer(number: i64, out: &mut Vec<u8>) {
 
 /// `+OK`
 pub fn simple(text: &str, out: &mut Vec<u8>) {
-    out.push(b'+');
-    one_line(text.as_bytes(), out);
-    out.extend_from_slice(b"\r\n");
+    one_line(b'+', text, out);
 }
 
-/// `-ERR …`. Whatever it repeats of a client's words is kept to one line.
+/// `-ERR …`, on one line even if it repeats words of the client.
 pub fn error(text: &str, out: &mut Vec<u8>) {
-    out.push(b'-');
-    one_line(text.as_bytes(), out);
-    out.extend_from_slice(b"\r\n");
+    one_line(b'-', text, out);
 }
 
-/// The longest text of an error: what it repeats may be sixteen kilobytes.
+/// The longest text of an error: a repeated argument may have sixteen kilobytes.
 const MAX_ERROR: usize = 256;
 
-fn one_line(text: &[u8], out: &mut Vec<u8>) {
-    let text = text.get(..text.len().min(MAX_ERROR)).unwrap_or_default();
-    out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+fn one_line(kind: u8, text: &str, out: &mut Vec<u8>) {
+    let text = text.as_bytes().iter().take(MAX_ERROR);
+    out.push(kind);
+    out.extend(text.map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+    out.extend_from_slice(b"\r\n");
 }
 
 /// `$3\r\nabc`
 pub fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
-    out.push(b'$');
-    digits(i64::try_from(bytes.len()).unwrap_or(i64::MAX), out);
-    out.extend_from_slice(b"\r\n");
+    head(b'$', bytes.len(), out);
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Nothing.
+/// The null reply.
 pub fn null(version: RespVersion, out: &mut Vec<u8>) {
     out.extend_from_slice(match version {
         RespVersion::Resp2 => b"$-1\r\n",
@@ -84,8 +63,13 @@ pub fn null(version: RespVersion, out: &mut Vec<u8>) {
 
 /// The head of a list of so many replies.
 pub fn array(count: usize, out: &mut Vec<u8>) {
-    out.push(b'*');
-    digits(i64::try_from(count).unwrap_or(i64::MAX), out);
+    head(b'*', count, out);
+}
+
+/// A length or a count on a line of its own.
+pub(super) fn head(kind: u8, count: usize, out: &mut Vec<u8>) {
+    out.push(kind);
+    out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
@@ -93,11 +77,7 @@ pub fn array(count: usize, out: &mut Vec<u8>) {
 pub fn map(pairs: usize, version: RespVersion, out: &mut Vec<u8>) {
     match version {
         RespVersion::Resp2 => array(pairs.saturating_mul(2), out),
-        RespVersion::Resp3 => {
-            out.push(b'%');
-            digits(i64::try_from(pairs).unwrap_or(i64::MAX), out);
-            out.extend_from_slice(b"\r\n");
-        }
+        RespVersion::Resp3 => head(b'%', pairs, out),
     }
 }
 

@@ -26,7 +26,7 @@ use crate::telemetry::refusals::{RefusalRecord, cut};
 /// State of one client.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// A number of its own.
+    /// Number of the connection.
     pub(super) id: u64,
     /// Address, if known.
     peer: Option<SocketAddr>,
@@ -37,11 +37,10 @@ pub(super) struct Session {
     trusted: bool,
 }
 
-/// Buffers and counts that the commands of a thread share. Nothing here outlives a batch but the
-/// limits.
+/// Buffers and counts that the commands of a thread share. Only the limits outlive a batch.
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
-    /// LimitCache made lately.
+    /// Limits made lately.
     pub(super) limits: LimitCache,
     key: Vec<u8>,
     /// Counted when the batch ends, as a counter of its own for each command would be a queue.
@@ -85,17 +84,23 @@ impl Session {
     #[inline]
     pub(super) fn answer(
         &mut self,
-        (input, args): CommandWords<'_>,
+        words: CommandWords<'_>,
         server: &Arc<ServerState>,
         scratch: &mut ThreadScratch,
         out: &mut Vec<u8>,
     ) -> AfterCommand {
-        let word = |at: usize| args.get(at).and_then(|range| input.get(range.clone()));
-        let Some(command) = word(0) else { return AfterCommand::Answered };
-        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
-            return throttle(input, args, server, scratch, out);
+        if words.1.is_empty() {
+            return AfterCommand::Answered;
         }
-        self.other(command, (input, args), server, out)
+        let command = nth(words, 0);
+        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
+            return throttle(words, server, scratch, out).unwrap_or_else(|wrong| {
+                server.counts.add(Protocol::Throttle, Outcome::Error, 1);
+                reply::error(&wrong, out);
+                AfterCommand::Answered
+            });
+        }
+        self.other(command, words, server, out)
     }
 
     #[inline(never)]
@@ -282,52 +287,37 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 /// `CL.THROTTLE`, on the thread that read it if the store is here.
 #[inline]
 fn throttle(
-    input: &[u8],
-    args: &[Range<usize>],
-    server: &Arc<ServerState>,
+    words: CommandWords<'_>,
+    server: &ServerState,
     scratch: &mut ThreadScratch,
     out: &mut Vec<u8>,
-) -> AfterCommand {
-    let key = args.get(1).and_then(|range| input.get(range.clone())).unwrap_or_default();
-    let numbers = args.get(2..).unwrap_or_default();
-    let texts = numbers.iter().map(|range| input.get(range.clone()).unwrap_or_default());
+) -> Result<AfterCommand, String> {
+    let key = nth(words, 1);
+    let numbers = (2..words.1.len()).map(|at| nth(words, at));
     let ThreadScratch { limits, key: buffer, allowed, refused, shown } = scratch;
-    let throttle = match Throttle::read(texts, limits) {
-        Ok(throttle) => throttle,
-        Err(wrong) => {
-            server.counts.add(Protocol::Throttle, Outcome::Error, 1);
-            reply::error(&wrong, out);
-            return AfterCommand::Answered;
-        }
-    };
-    if let Err(error) = throttle_key(key, buffer) {
-        server.counts.add(Protocol::Throttle, Outcome::Error, 1);
-        reply::error(&format!("ERR {error}"), out);
-        return AfterCommand::Answered;
-    }
+    let throttle = Throttle::read(numbers, limits)?;
+    throttle_key(key, buffer).map_err(|error| format!("ERR {error}"))?;
     let AnyStore::Embedded(store) = server.limiter.store() else {
-        return AfterCommand::Ask(ask::StoreCommand::Throttle {
+        return Ok(AfterCommand::Ask(ask::StoreCommand::Throttle {
             key: key.into(),
             limit: Box::new(*throttle.limit),
             quantity: throttle.quantity,
-        });
+        }));
     };
     let charge = Key::new(buffer.as_slice())
         .ok()
         .and_then(|key| Charge::take(key, throttle.limit, throttle.quantity).ok());
     // The key was found good, and a bucket can be taken from.
-    let Some(charge) = charge else { return AfterCommand::Answered };
+    let Some(charge) = charge else { return Ok(AfterCommand::Answered) };
     let decision = store.charge_one(&charge);
     throttle.answer(&decision, out);
     if decision.passes() {
         *allowed = allowed.wrapping_add(1);
     } else {
         *refused = refused.wrapping_add(1);
-        if shown.is_none() {
-            *shown = Some(Box::new(refusal(key, &decision)));
-        }
+        shown.get_or_insert_with(|| Box::new(refusal(key, &decision)));
     }
-    AfterCommand::Answered
+    Ok(AfterCommand::Answered)
 }
 
 /// Record of a refused `CL.THROTTLE`; its time is read from the store when the batch ends.
@@ -350,7 +340,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecor
 }
 
 impl ThreadScratch {
-    /// Counts what the batch brought since it was read.
+    /// Counts the decisions of the batch, with the time since it was read.
     #[inline]
     pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
         let decided = self.allowed.wrapping_add(self.refused);
@@ -371,7 +361,7 @@ impl ThreadScratch {
     }
 }
 
-/// The word at this place, or nothing.
+/// The word at this place, or an empty one.
 pub(super) fn nth<'a>((input, args): CommandWords<'a>, at: usize) -> &'a [u8] {
     args.get(at).and_then(|range| input.get(range.clone())).unwrap_or_default()
 }
@@ -386,7 +376,7 @@ fn unknown(command: &[u8], out: &mut Vec<u8>) -> AfterCommand {
     AfterCommand::Answered
 }
 
-/// The ask of `domain cost name value …`, or what is wrong with it.
+/// The ask of `domain cost name value …`, or the error.
 pub(super) fn read_ask<'a>(
     domain: &'a [u8],
     cost: u64,

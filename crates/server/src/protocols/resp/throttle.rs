@@ -24,8 +24,8 @@ pub struct Throttle<'l> {
 /// Error reply, which begins as redis-cell's do.
 pub type ThrottleError = String;
 
-/// LimitCache made lately, so that one that comes with every command is made once. Two that fall on one
-/// place take turns; nothing else depends on it.
+/// Limits made lately, so that a limit that comes with every command is made once. Two limits of one place
+/// take turns.
 #[derive(Debug)]
 pub struct LimitCache(Box<[Option<CachedLimit>; PLACES]>);
 

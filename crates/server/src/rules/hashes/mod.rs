@@ -1,8 +1,8 @@
-//! Rules that somebody else keeps in Redis as hashes, one a rule, and announces on a channel: the
+//! Rules that another system keeps in Redis as hashes, one for each rule, and announces on a channel: the
 //! layout of the articles (`rate_limit_config:*`).
 //!
-//! They are followed, never written. A message is `RELOAD_ALL`, or one rule as JSON that is applied at
-//! once; whatever was said, the next look at the hashes decides. As hashes have no version, servers
+//! The server follows the hashes and never writes them. A message is `RELOAD_ALL`, or one rule as JSON
+//! that is applied at once; the next look at the hashes overrides it. As hashes have no version, servers
 //! agree on one: a set of the same rules has the same version on all of them.
 
 mod rule;
@@ -15,7 +15,7 @@ use tollgate::redis::{Config, RedisValue};
 use tollgate::rules::Format;
 
 use self::rule::{Fields, unquoted};
-use self::table::{KnownHashes, Rows, ScanDepth, rule_set};
+use self::table::{KnownHashes, Rows, rule_set};
 use super::connection::RulesConnection;
 use super::edition::shown;
 use super::stored::{ReadMode, blocking};
@@ -69,7 +69,7 @@ impl Hashes {
         &self.channel
     }
 
-    /// Looks at the hashes, and applies what they say if it is new and right.
+    /// Reads the hashes, and applies them if they are new and valid.
     pub(super) async fn look(
         &self,
         server: &Arc<ServerState>,
@@ -79,14 +79,13 @@ impl Hashes {
         let HashesState { line, table, judged, heard } = &mut *state;
         let heard = std::mem::take(heard);
         let before = judged.take().filter(|_| how == ReadMode::Changes && !heard);
-        let reach = if how == ReadMode::Everything { ScanDepth::Whole } else { ScanDepth::Stretch };
-        let rows = table.read(line, &self.pattern, reach).await?;
+        let rows = table.read(line, &self.pattern, how).await?;
         *judged = Some(rows.clone());
         if before.as_ref() == Some(&rows) {
             return Ok(None);
         }
         if rows.is_empty() {
-            // Somebody's flush must not lift every limit. Rules are ended by `enabled: false`.
+            // A flush of Redis must not lift every limit. `enabled: false` ends a rule.
             return Err(RulesError::Unreadable(format!(
                 "no key in Redis matches {}",
                 shown(self.pattern.as_bytes())
@@ -95,7 +94,7 @@ impl Hashes {
         self.take(server, line, rows).await
     }
 
-    /// Follows a message. What is wrong with one changes nothing.
+    /// Handles a message. An invalid one changes nothing.
     pub(super) async fn hear(
         &self,
         server: &Arc<ServerState>,
@@ -178,21 +177,21 @@ impl Hashes {
         let least = applies.saturating_add(1).to_string();
         let args = [digest.as_bytes(), least.as_bytes()];
         match line.run(AGREE, &[self.agreed.as_bytes()], &args).await {
-            Ok(RedisValue::Text(text)) => {
-                String::from_utf8_lossy(&text).parse().map_err(|_| senseless())
-            }
+            Ok(RedisValue::Text(text)) => number(&text),
             Ok(_) => Err(senseless()),
             // A user who may only read: each server counts by the clock of Redis.
-            Err(_) => match super::connection::words(line.ask(&[b"TIME"]).await?).first() {
-                Some(Some(seconds)) => {
-                    let seconds: u64 =
-                        String::from_utf8_lossy(seconds).parse().map_err(|_| senseless())?;
-                    Ok(seconds.saturating_mul(1_000).max(applies.saturating_add(1)))
-                }
-                _ => Err(senseless()),
-            },
+            Err(_) => {
+                let words = super::connection::words(line.ask(&[b"TIME"]).await?);
+                let seconds =
+                    number(words.first().and_then(Option::as_ref).ok_or_else(senseless)?)?;
+                Ok(seconds.saturating_mul(1_000).max(applies.saturating_add(1)))
+            }
         }
     }
+}
+
+fn number(text: &[u8]) -> Result<u64, RulesError> {
+    String::from_utf8_lossy(text).parse().map_err(|_| senseless())
 }
 
 fn senseless() -> RulesError {
@@ -211,7 +210,7 @@ pub(crate) async fn import(
     version: u64,
 ) -> Result<String, RulesError> {
     let mut line = RulesConnection::new(config);
-    let rows = KnownHashes::default().read(&mut line, pattern, ScanDepth::Whole).await?;
+    let rows = KnownHashes::default().read(&mut line, pattern, ReadMode::Everything).await?;
     if rows.is_empty() {
         return Err(RulesError::Unreadable(format!("no key in Redis matches {pattern}")));
     }

@@ -1,7 +1,7 @@
 //! A rule as the articles' systems keep it: eight fields of a hash, or the same as JSON.
 //!
-//! Pure: fields in, one of our rules or what is wrong with them out. `docs/rules.md` has the table of
-//! what becomes what; change them together.
+//! Pure: fields in, one of our rules or an error out. `docs/rules.md` has the table of the conversion;
+//! change them together.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) const FIELDS: [&str; 8] = [
 /// The longest value of a field. A target may be a path.
 pub(crate) const MAX_FIELD: usize = 1_024;
 
-/// One rule as it lies there.
+/// One rule as it is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields([Option<String>; FIELDS.len()]);
 
@@ -48,7 +48,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// From a message: an object whose other fields are not looked at.
+    /// From a message: an object, of which other fields are ignored.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// The field that is missing, or is not what it should be.
+    /// The field that is missing or invalid.
     pub(crate) fn rule(&self, otherwise: &str) -> Result<Rule, String> {
         let mut rule = Rule::new(self.id().unwrap_or(otherwise));
         self.aim(&mut rule)?;

@@ -1,8 +1,8 @@
 //! Rules that lie in Redis as hashes, found by `SCAN` and read by a script.
 //!
-//! Nothing tells what there is but the keys themselves. So a whole sweep is made at the start, when
-//! somebody says so, and after a connection was lost; between them each look reads again what is known,
-//! and sweeps on by a bounded stretch for what is new.
+//! Only the keys themselves show which rules there are. So all keys are scanned at the start, on
+//! `RELOAD_ALL`, and after a connection was lost. Otherwise each look reads the known hashes again, and
+//! continues the scan for new ones by a bounded number of steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,7 @@ use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
 use crate::rules::connection::{RulesConnection, words};
 use crate::rules::edition::shown;
+use crate::rules::stored::ReadMode;
 
 /// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
 const COUNT: &[u8] = b"512";
@@ -29,7 +30,7 @@ const SWEEP: usize = 100_000;
 /// Hashes that one run of the script reads.
 const AT_ONCE: usize = 100;
 
-/// Errors that are told of one look.
+/// Errors that are reported of one look.
 const MAX_TOLD: usize = 20;
 
 const READ: &str = include_str!("../lua/hashes.lua");
@@ -48,22 +49,15 @@ pub(crate) struct KnownHashes {
     swept: bool,
 }
 
-/// Extent of the scan for new keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ScanDepth {
-    Stretch,
-    Whole,
-}
-
 impl KnownHashes {
-    /// Reads what is there now, without what has vanished.
+    /// Reads the hashes that exist now.
     pub(crate) async fn read(
         &mut self,
         line: &mut RulesConnection,
         pattern: &str,
-        reach: ScanDepth,
+        how: ReadMode,
     ) -> Result<Rows, RulesError> {
-        let looked = self.look(line, pattern, reach).await;
+        let looked = self.look(line, pattern, how).await;
         if matches!(looked, Err(RulesError::Unreachable(_))) {
             self.swept = false;
         }
@@ -74,9 +68,9 @@ impl KnownHashes {
         &mut self,
         line: &mut RulesConnection,
         pattern: &str,
-        reach: ScanDepth,
+        how: ReadMode,
     ) -> Result<Rows, RulesError> {
-        let whole = reach == ScanDepth::Whole || !self.swept;
+        let whole = how == ReadMode::Everything || !self.swept;
         if whole {
             self.cursor.clear();
         }
@@ -168,7 +162,7 @@ fn row(words: Vec<Option<Vec<u8>>>) -> Result<Option<Fields>, String> {
 ///
 /// # Errors
 ///
-/// Everything that is wrong, each with its key.
+/// All errors, each with its key.
 pub(crate) fn rule_set(
     rows: &Rows,
     pattern: &str,

@@ -28,7 +28,7 @@ impl std::error::Error for BadJson {}
 ///
 /// # Errors
 ///
-/// When the text is not JSON, or says something that a request has no field for.
+/// When the text is not JSON, or has an unknown field.
 pub fn read(text: &str) -> Result<RateLimitRequest, BadJson> {
     let tree: Tree = serde_json::from_str(text).map_err(|error| BadJson(error.to_string()))?;
     let mut asked = RateLimitRequest::default();
@@ -195,10 +195,6 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
         Ok(Tree::Text(text.to_owned()))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Tree, E> {
-        Ok(Tree::Text(text))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {

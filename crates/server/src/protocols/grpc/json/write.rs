@@ -1,9 +1,10 @@
-//! A response into JSON: fields that say nothing are left out, as protocol buffers do.
+//! A response into JSON: fields with default values are left out, as protocol buffers do.
 
 use prost_types::Struct;
 use prost_types::value::Kind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::protocols::grpc::proto::envoy::config::core::v3::HeaderValue;
 use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
@@ -20,38 +21,34 @@ pub fn status(response: &RateLimitResponse) -> u16 {
 
 /// Writes a response.
 pub fn write(response: &RateLimitResponse) -> String {
-    let mut fields = Map::new();
-    put(&mut fields, "overallCode", code(response.overall_code()));
     let statuses = response.statuses.iter().map(descriptor_status).collect();
-    put(&mut fields, "statuses", Value::Array(statuses));
-    let header = |header: &crate::protocols::grpc::proto::envoy::config::core::v3::HeaderValue| json!({ "key": header.key, "value": header.value });
+    let header = |header: &HeaderValue| json!({ "key": header.key, "value": header.value });
     let headers = response.response_headers_to_add.iter().map(header).collect();
-    put(&mut fields, "responseHeadersToAdd", Value::Array(headers));
-    if let Some(metadata) = &response.dynamic_metadata {
-        fields.insert("dynamicMetadata".to_owned(), structure(metadata));
-    }
-    Value::Object(fields).to_string()
+    let fields = [
+        ("overallCode", code(response.overall_code())),
+        ("statuses", Value::Array(statuses)),
+        ("responseHeadersToAdd", Value::Array(headers)),
+        ("dynamicMetadata", response.dynamic_metadata.as_ref().map_or(Value::Null, structure)),
+    ];
+    object(fields).to_string()
 }
 
 fn descriptor_status(status: &DescriptorStatus) -> Value {
-    let mut fields = Map::new();
-    put(&mut fields, "code", code(status.code()));
-    if let Some(limit) = &status.current_limit {
-        fields.insert("currentLimit".to_owned(), rate_limit(limit));
-    }
-    put(&mut fields, "limitRemaining", json!(status.limit_remaining));
-    if let Some(left) = &status.duration_until_reset {
-        fields.insert("durationUntilReset".to_owned(), json!(format!("{}s", left.seconds)));
-    }
-    Value::Object(fields)
+    let left = status.duration_until_reset.as_ref();
+    object([
+        ("code", code(status.code())),
+        ("currentLimit", status.current_limit.as_ref().map_or(Value::Null, rate_limit)),
+        ("limitRemaining", json!(status.limit_remaining)),
+        ("durationUntilReset", left.map_or(Value::Null, |it| json!(format!("{}s", it.seconds)))),
+    ])
 }
 
 fn rate_limit(limit: &RateLimit) -> Value {
-    let mut fields = Map::new();
-    put(&mut fields, "requestsPerUnit", json!(limit.requests_per_unit));
-    put(&mut fields, "unit", json!(limit.unit().as_str_name()));
-    put(&mut fields, "name", json!(limit.name));
-    Value::Object(fields)
+    object([
+        ("requestsPerUnit", json!(limit.requests_per_unit)),
+        ("unit", json!(limit.unit().as_str_name())),
+        ("name", json!(limit.name)),
+    ])
 }
 
 fn code(code: Code) -> Value {
@@ -77,16 +74,15 @@ fn free_form(value: &prost_types::Value) -> Value {
     }
 }
 
-/// A field, unless it says nothing.
-fn put(fields: &mut Map<String, Value>, name: &str, value: Value) {
-    let says = match &value {
+/// An object of the fields that differ from their defaults.
+fn object<const COUNT: usize>(fields: [(&str, Value); COUNT]) -> Value {
+    let says = |value: &Value| match value {
         Value::Null => false,
         Value::Number(number) => number.as_u64() != Some(0),
         Value::String(text) => !text.is_empty(),
         Value::Array(items) => !items.is_empty(),
         Value::Bool(_) | Value::Object(_) => true,
     };
-    if says {
-        fields.insert(name.to_owned(), value);
-    }
+    let fields = fields.into_iter().filter(|(_, value)| says(value));
+    Value::Object(fields.map(|(name, value)| (name.to_owned(), value)).collect())
 }
