@@ -34,6 +34,15 @@ impl Ratio {
         Self { num: whole.into(), den: 1 }
     }
 
+    /// Its numerator and denominator.
+    ///
+    /// # Panics
+    ///
+    /// When it is negative, or one of them needs more than 64 bits.
+    pub fn terms(self) -> (u64, u64) {
+        (u64::try_from(self.num).expect(RANGE), u64::try_from(self.den).expect(RANGE))
+    }
+
     /// The largest whole number not above it.
     pub fn floor(self) -> i128 {
         self.num.div_euclid(self.den)
