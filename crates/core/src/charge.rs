@@ -203,16 +203,17 @@ impl<'a> Charge<'a> {
         }
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms { op: self.op, patience_us: self.patience_us }
+    pub(crate) const fn terms(&self, now: Timestamp) -> Terms {
+        Terms { op: self.op, patience_us: self.patience_us, now }
     }
 }
 
-/// The part of a charge that an algorithm decides on.
+/// The part of a charge that an algorithm decides on, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) op: Op,
     pub(crate) patience_us: u64,
+    pub(crate) now: Timestamp,
 }
 
 /// The reason why a charge cannot be built.

@@ -10,7 +10,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
-use crate::charge::{Need, Op};
+use crate::charge::{Need, Op, Terms};
 use crate::counter::Counter;
 use crate::decision::{Answer, Decision, Retry, Verdict};
 use crate::{Charge, Timestamp};
@@ -119,9 +119,8 @@ impl<'a> Request<'a> {
             .filter(|(_, target)| Some(*target) == targets.get(i))
             .map(|(c, _)| c.immediate_cost());
         let Some(sum) = costs.reduce(|a, b| a?.checked_add(b?)).flatten() else { return alone };
-        let mut terms = charge.terms();
-        terms.op = Op::Peek(sum);
-        let (together, _) = counter.under().decide_terms(counter.state(), terms, now);
+        let terms = Terms { op: Op::Peek(sum), ..charge.terms(now) };
+        let (together, _) = counter.under().decide_terms(counter.state(), terms);
         // In a queue one large task may pass where two small ones have to wait.
         if together.verdict > alone.0.verdict { (together, Effect::None) } else { alone }
     }
@@ -215,10 +214,8 @@ fn conflict(a: &Charge<'_>, b: &Charge<'_>) -> bool {
 impl Counter {
     /// The decision about `charge` if nothing is charged.
     fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        let mut terms = charge.terms();
-        terms.op = terms.op.peeked();
-        let (decision, _) = self.under().decide_terms(self.state(), terms, now);
-        decision
+        let terms = Terms { op: charge.op().peeked(), ..charge.terms(now) };
+        self.under().decide_terms(self.state(), terms).0
     }
 }
 

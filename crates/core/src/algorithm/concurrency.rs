@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Change, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Conversion, Decided, MAX_AHEAD_US, Step, refuse_own_burst};
 use crate::charge::{Holder, Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind};
@@ -173,8 +173,8 @@ impl Step for Concurrency {
         plan: &ConcurrencyPlan,
         state: Option<&Holders>,
         terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<HoldersEdit>) {
+    ) -> Decided<HoldersEdit> {
+        let now = terms.now;
         let live = state.map_or(&[][..], |state| state.live(now));
         let mine = |holder: Holder| live.iter().any(|hold| hold.holder == holder);
         let last = live.last().map(|hold| hold.until);
@@ -225,13 +225,7 @@ impl Step for Concurrency {
         (!state.held.is_empty()).then_some(state)
     }
 
-    fn convert(
-        state: Holders,
-        _: &ConcurrencyPlan,
-        _: &ConcurrencyPlan,
-        _: Change,
-        _: Timestamp,
-    ) -> Option<Holders> {
+    fn convert(state: Holders, _: Conversion<'_, ConcurrencyPlan>) -> Option<Holders> {
         Some(state)
     }
 

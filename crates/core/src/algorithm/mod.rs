@@ -52,6 +52,18 @@ pub(crate) enum Change {
     Adopt,
 }
 
+/// A change from one plan to another under live state.
+#[derive(Clone, Copy)]
+pub(crate) struct Conversion<'p, P> {
+    pub(crate) from: &'p P,
+    pub(crate) to: &'p P,
+    pub(crate) change: Change,
+    pub(crate) now: Timestamp,
+}
+
+/// A decision, and the edit that carries it out.
+pub(crate) type Decided<E> = (Decision, Option<E>);
+
 /// The steps of an algorithm. The states it is given are settled: live at `now`, and not
 /// further ahead than they could be.
 pub(crate) trait Step {
@@ -68,15 +80,10 @@ pub(crate) trait Step {
     /// Repairs what a clock that stepped back left ahead; true when something changed.
     fn settle(plan: &Self::Plan, state: &mut Self::State, now: Timestamp) -> bool;
 
-    /// The decision, and the edit that carries it out.
-    fn decide(
-        plan: &Self::Plan,
-        state: Option<&Self::State>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<Self::Edit>);
+    /// Decides a charge.
+    fn decide(plan: &Self::Plan, state: Option<&Self::State>, terms: Terms) -> Decided<Self::Edit>;
 
-    /// Makes it so.
+    /// Applies an edit.
     fn apply(
         plan: &Self::Plan,
         state: Option<Self::State>,
@@ -84,13 +91,7 @@ pub(crate) trait Step {
     ) -> Option<Self::State>;
 
     /// Carries a settled state over to another quota.
-    fn convert(
-        state: Self::State,
-        from: &Self::Plan,
-        to: &Self::Plan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Self::State>;
+    fn convert(state: Self::State, by: Conversion<'_, Self::Plan>) -> Option<Self::State>;
 
     /// The first moment from which the state is worth no more than an absent one; `None` past
     /// the end of time.

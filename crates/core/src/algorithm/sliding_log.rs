@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::fixed_window::scale;
-use super::{Change, Step, refuse_own_burst};
+use super::{Change, Conversion, Decided, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -261,12 +261,8 @@ pub enum LogAction {
 
 impl SlidingLogPlan {
     /// Decides from what is known of the log.
-    pub(crate) fn decide(
-        &self,
-        view: LogView,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<LogAction>) {
+    fn decide(&self, view: LogView, terms: Terms) -> Decided<LogAction> {
+        let now = terms.now;
         let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));
         let look = |verdict, used: u64, newest: Option<Timestamp>| {
             let reset = newest.filter(|_| used > 0).map_or(0, until);
@@ -342,18 +338,14 @@ impl Step for SlidingLog {
         ahead
     }
 
-    fn decide(
-        plan: &SlidingLogPlan,
-        log: Option<&Log>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<LogEdit>) {
+    fn decide(plan: &SlidingLogPlan, log: Option<&Log>, terms: Terms) -> Decided<LogEdit> {
+        let now = terms.now;
         let cost = match terms.op {
             Op::Take(cost) | Op::Peek(cost) => cost,
             _ => 0,
         };
         let view = log.map_or_else(LogView::default, |log| log.view(plan, cost, now));
-        let (decision, action) = plan.decide(view, terms, now);
+        let (decision, action) = plan.decide(view, terms);
         (decision, action.map(|action| LogEdit { now, action }))
     }
 
@@ -367,13 +359,8 @@ impl Step for SlidingLog {
         (!log.entries.is_empty()).then_some(log)
     }
 
-    fn convert(
-        mut log: Log,
-        from: &SlidingLogPlan,
-        to: &SlidingLogPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Log> {
+    fn convert(mut log: Log, by: Conversion<'_, SlidingLogPlan>) -> Option<Log> {
+        let Conversion { from, to, change, now } = by;
         log.trim(from.window_us.min(to.window_us), now);
         match change {
             Change::Revise(OnChange::Reset) => return None,

@@ -28,7 +28,7 @@
 
 use std::time::Duration;
 
-use super::{Change, FURTHEST_US, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Change, Conversion, Decided, FURTHEST_US, MAX_AHEAD_US, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -226,9 +226,9 @@ impl SmoothPlan {
         &self,
         state: Option<&SmoothState>,
         cost: u64,
-        patience_us: u64,
-        now: Timestamp,
+        terms: Terms,
     ) -> (Verdict, Option<SmoothState>) {
+        let Terms { patience_us, now, .. } = terms;
         if self.payment == Payment::Next && cost > self.max_debt {
             return (Verdict::Deny(Retry::Never), None);
         }
@@ -250,7 +250,7 @@ impl SmoothPlan {
         }
         let retry = match self.payment {
             Payment::Next => Some(wait.saturating_sub(patience_us)),
-            Payment::Own => self.retry_own(state, &synced, cost, patience_us, now),
+            Payment::Own => self.retry_own(state, cost, terms),
         };
         let retry = retry.map_or(Retry::Never, |us| Retry::After(Duration::from_micros(us)));
         (Verdict::Deny(retry), None)
@@ -259,14 +259,9 @@ impl SmoothPlan {
     /// Time until the caller's own wait fits its patience, or `None` if idling never makes
     /// it: stored permits of a warming limiter only get dearer, those of a bursty one run out
     /// at the maximum.
-    fn retry_own(
-        &self,
-        state: Option<&SmoothState>,
-        synced: &SmoothState,
-        cost: u64,
-        patience_us: u64,
-        now: Timestamp,
-    ) -> Option<u64> {
+    fn retry_own(&self, state: Option<&SmoothState>, cost: u64, terms: Terms) -> Option<u64> {
+        let Terms { patience_us, now, .. } = terms;
+        let synced = self.resync(state, now);
         let wait_at = |later: u64| {
             let then = now.checked_plus_micros(later)?;
             let synced = self.resync(state, then);
@@ -392,12 +387,12 @@ impl Step for Smooth {
         plan: &SmoothPlan,
         state: Option<&SmoothState>,
         terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<SmoothState>) {
+    ) -> Decided<SmoothState> {
+        let now = terms.now;
         let (verdict, edit) = match terms.op {
             Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),
-            Op::Take(cost) => plan.take(state, cost, terms.patience_us, now),
-            Op::Peek(cost) => (plan.take(state, cost, terms.patience_us, now).0, None),
+            Op::Take(cost) => plan.take(state, cost, terms),
+            Op::Peek(cost) => (plan.take(state, cost, terms).0, None),
             Op::Debit { cost, at } => (Verdict::Allow, plan.debit(state, cost, at, now)),
             Op::Credit { cost, at } => {
                 (Verdict::Allow, state.map(|state| plan.credit(state, cost, at, now)))
@@ -414,13 +409,8 @@ impl Step for Smooth {
     }
 
     /// `F` stays: debt is priced at the rate under which it was made.
-    fn convert(
-        state: SmoothState,
-        from: &SmoothPlan,
-        to: &SmoothPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<SmoothState> {
+    fn convert(state: SmoothState, by: Conversion<'_, SmoothPlan>) -> Option<SmoothState> {
+        let Conversion { from, to, change, now } = by;
         let synced = from.resync(Some(&state), now);
         let stored = match change {
             Change::Revise(OnChange::Reset) => return None,

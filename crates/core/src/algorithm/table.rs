@@ -12,8 +12,8 @@ use super::sliding_log::{Log, LogEdit, SlidingLogPlan};
 use super::sliding_window::{Panes, PanesEdit, SlidingWindowPlan};
 use super::smooth::{SmoothPlan, SmoothState};
 use super::{
-    Change, Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
-    Step, TokenBucket,
+    Change, Concurrency, Conversion, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
+    SlidingWindow, Smooth, Step, TokenBucket,
 };
 use crate::charge::Terms;
 use crate::limit::LimitError;
@@ -107,15 +107,15 @@ macro_rules! algorithms {
             /// a charge of an older revision is judged by the newer limit it finds.
             #[inline]
             pub fn decide(&self, state: &State, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
-                self.decide_terms(state, charge.terms(), now)
+                self.decide_terms(state, charge.terms(now))
             }
 
             #[inline]
-            pub(crate) fn decide_terms(&self, state: &State, terms: Terms, now: Timestamp) -> (Decision, Effect) {
+            pub(crate) fn decide_terms(&self, state: &State, terms: Terms) -> (Decision, Effect) {
                 match self.plan() {
                     $(Plan::$name(plan) => {
                         let state = match state { State::$name(state) => Some(state), _ => None };
-                        let (decision, edit) = $name::decide(plan, state, terms, now);
+                        let (decision, edit) = $name::decide(plan, state, terms);
                         (decision, edit.map_or(Effect::None, Effect::$name))
                     })+
                 }
@@ -152,7 +152,7 @@ macro_rules! algorithms {
             pub(crate) fn convert(&self, from: &Self, state: State, change: Change, now: Timestamp) -> State {
                 match (from.plan(), self.plan(), state) {
                     $((Plan::$name(from), Plan::$name(to), State::$name(state)) => {
-                        $name::convert(state, from, to, change, now).map_or(State::Absent, State::$name)
+                        $name::convert(state, Conversion { from, to, change, now }).map_or(State::Absent, State::$name)
                     })+
                     _ => State::Absent,
                 }
