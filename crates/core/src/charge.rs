@@ -4,10 +4,10 @@
 //! algorithm; another store may execute its twin elsewhere. Building a charge is where misuse
 //! ends: an operation that does not fit the limit's algorithm cannot be charged.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::errors::messages;
 use crate::{Key, Limit, Timestamp};
 
 /// The permits of an operation. Zero asks without spending.
@@ -233,21 +233,8 @@ pub enum ChargeError {
     },
 }
 
-impl fmt::Display for ChargeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NeedsHolder => write!(
-                f,
-                "a concurrency limit cannot be spent: acquire it with a holder and a lease"
-            ),
-            Self::NotConcurrency => {
-                write!(f, "only a concurrency limit has holders: take a cost instead")
-            }
-            Self::Lease { lease, longest } => {
-                write!(f, "the lease {lease:?} is not between 1µs and the limit's {longest:?}")
-            }
-        }
-    }
+messages! { ChargeError:
+    Self::NeedsHolder => "a concurrency limit cannot be spent: acquire it with a holder and a lease";
+    Self::NotConcurrency => "only a concurrency limit has holders: take a cost instead";
+    Self::Lease { lease, longest } => "the lease {lease:?} is not between 1µs and the limit's {longest:?}";
 }
-
-impl std::error::Error for ChargeError {}

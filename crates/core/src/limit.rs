@@ -8,6 +8,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::algorithm::{Algorithm, Plan, bucket};
+use crate::errors::messages;
 use crate::{Quota, QuotaError};
 
 /// Which edit of a rule a limit comes from. Higher replaces lower.
@@ -261,13 +262,7 @@ pub enum LimitErrorKind {
     Parameter,
 }
 
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for LimitError {}
+messages! { LimitError: Self { reason, .. } => "{reason}"; }
 
 #[cfg(test)]
 mod tests {

@@ -5,14 +5,13 @@
 //! nothing is charged and the answer names who refuses. Charges on one counter see what their
 //! predecessors in the request would leave.
 
-use std::fmt;
-
 use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
 use crate::charge::{Need, Op, Terms};
 use crate::counter::Counter;
 use crate::decision::{Answer, Decision, Retry, Verdict};
+use crate::errors::messages;
 use crate::{Charge, Timestamp};
 
 /// Charges that are made together or not at all.
@@ -278,22 +277,10 @@ pub enum RequestError {
     },
 }
 
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany { charges } => {
-                write!(f, "{charges} charges in one request, above {}", Request::MAX_CHARGES)
-            }
-            Self::TwoLimits { charge } => write!(
-                f,
-                "charge {charge} has the key of an earlier one but another limit: name the \
-                 limit in the key"
-            ),
-            Self::SeveralWait { charges } => {
-                write!(f, "{charges} charges of one request have patience: at most one may wait")
-            }
-        }
-    }
+messages! { RequestError:
+    Self::TooMany { charges } => "{charges} charges in one request, above {}", Request::MAX_CHARGES;
+    Self::TwoLimits { charge } =>
+        "charge {charge} has the key of an earlier one but another limit: name the limit in the key";
+    Self::SeveralWait { charges } =>
+        "{charges} charges of one request have patience: at most one may wait";
 }
-
-impl std::error::Error for RequestError {}

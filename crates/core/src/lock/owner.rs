@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::errors::messages;
+
 /// The owner of a lock. Clones are the same owner: a lock is re-entrant for all of them, whatever task
 /// or thread they are on.
 ///
@@ -76,14 +78,10 @@ pub struct OwnerError {
     len: usize,
 }
 
-impl fmt::Display for OwnerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { len } = self;
-        write!(f, "an owner is 1 to 128 bytes of visible ASCII with a colon, not these {len} bytes")
-    }
+messages! { OwnerError:
+    Self { len } =>
+        "an owner is 1 to 128 bytes of visible ASCII with a colon, not these {len} bytes";
 }
-
-impl std::error::Error for OwnerError {}
 
 /// One grant of a lock: the request id of the acquisition, under which it is given back as well.
 ///

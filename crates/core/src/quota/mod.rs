@@ -12,9 +12,10 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::errors::messages;
 use crate::span::Rate;
 
-pub use parse::{ParseQuotaError, ParseQuotaErrorKind};
+pub use parse::ParseQuotaError;
 
 /// A count per period, and how much may be spent at once.
 ///
@@ -205,39 +206,20 @@ pub enum QuotaError {
     },
 }
 
-impl fmt::Display for QuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ZeroCount => write!(
-                f,
-                "a count of 0 is not a quota: block the subject to refuse everything, or drop \
-                 the limit to refuse nothing"
-            ),
-            Self::CountTooLarge { count } => {
-                write!(f, "the count {count} is above {}: count in larger units", Quota::MAX_COUNT)
-            }
-            Self::ZeroPeriod => write!(f, "the period is zero: the shortest is 1us"),
-            Self::PeriodNotWhole { period } => {
-                write!(f, "the period {period:?} is not a whole number of microseconds")
-            }
-            Self::PeriodTooLong { period } => {
-                write!(f, "the period {} is above 365d", Period(*period))
-            }
-            Self::TooFast { count, period } => {
-                write!(f, "{count} per {} is above 1000000000 per 1s", Period(*period))
-            }
-            Self::ZeroBurst => write!(f, "a burst of 0 would refuse everything: use at least 1"),
-            Self::BurstTooLarge { burst } => {
-                write!(f, "the burst {burst} is above {}: count in larger units", Quota::MAX_COUNT)
-            }
-            Self::RefillTooLong { burst, quota } => write!(
-                f,
-                "a burst of {burst} at {} per {} would take more than ten years to refill",
-                quota.count,
-                Period(quota.period())
-            ),
-        }
-    }
+messages! { QuotaError:
+    Self::ZeroCount =>
+        "a count of 0 is not a quota: block the subject to refuse everything, or drop the limit to \
+         refuse nothing";
+    Self::CountTooLarge { count } =>
+        "the count {count} is above {}: count in larger units", Quota::MAX_COUNT;
+    Self::ZeroPeriod => "the period is zero: the shortest is 1us";
+    Self::PeriodNotWhole { period } => "the period {period:?} is not a whole number of microseconds";
+    Self::PeriodTooLong { period } => "the period {} is above 365d", Period(*period);
+    Self::TooFast { count, period } => "{count} per {} is above 1000000000 per 1s", Period(*period);
+    Self::ZeroBurst => "a burst of 0 would refuse everything: use at least 1";
+    Self::BurstTooLarge { burst } =>
+        "the burst {burst} is above {}: count in larger units", Quota::MAX_COUNT;
+    Self::RefillTooLong { burst, quota } =>
+        "a burst of {burst} at {} per {} would take more than ten years to refill",
+        quota.count, Period(quota.period());
 }
-
-impl std::error::Error for QuotaError {}

@@ -4,8 +4,9 @@
 //! names two, is for the listener to refuse; [`super::Ask`] refuses a second `host` as well.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::Ipv6Addr;
+
+use crate::errors::messages;
 
 /// The longest host name that DNS knows.
 pub const MAX_LEN: usize = 253;
@@ -76,17 +77,11 @@ pub enum HostError {
     Malformed,
 }
 
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the host is empty",
-            Self::TooLong => "the host is longer than 253 bytes",
-            Self::Malformed => "the host is not a name or an address in brackets",
-        })
-    }
+messages! { HostError:
+    Self::Empty => "the host is empty";
+    Self::TooLong => "the host is longer than 253 bytes";
+    Self::Malformed => "the host is not a name or an address in brackets";
 }
-
-impl std::error::Error for HostError {}
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use super::declaration::Network;
+use crate::errors::messages;
 
 impl Network {
     /// The network of this address and so many leading bits; the other bits are cleared.
@@ -100,17 +101,11 @@ pub enum NetworkError {
     HostBits,
 }
 
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Address => "not an address",
-            Self::Prefix => "the prefix is not a number up to 32, or 128 for IPv6",
-            Self::HostBits => "bits after the prefix are set",
-        })
-    }
+messages! { NetworkError:
+    Self::Address => "not an address";
+    Self::Prefix => "the prefix is not a number up to 32, or 128 for IPv6";
+    Self::HostBits => "bits after the prefix are set";
 }
-
-impl std::error::Error for NetworkError {}
 
 #[cfg(test)]
 mod tests {

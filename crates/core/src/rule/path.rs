@@ -8,7 +8,8 @@
 //! (`template.rs`). The escapes kept here are the ones decoded there: change them together.
 
 use std::borrow::Cow;
-use std::fmt;
+
+use crate::errors::messages;
 
 /// The longest canonical path: what servers commonly accept as a whole request line.
 pub const MAX_LEN: usize = 8192;
@@ -210,23 +211,17 @@ pub enum PathError {
     NotUtf8,
 }
 
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotAbsolute => "the path does not begin with `/`",
-            Self::TooLong => "the path is longer than 8192 bytes",
-            Self::TooManySegments => "the path has more than 256 segments",
-            Self::AboveRoot => "the path climbs above its root",
-            Self::DotParameters => "the path has a dot segment with parameters",
-            Self::Fragment => "the path has a fragment",
-            Self::Backslash => "the path has a backslash",
-            Self::EncodedSeparator => "the path has an escaped slash or backslash",
-            Self::Control => "the path has a control character",
-            Self::MalformedEscape => "the path has a `%` that begins no escape",
-            Self::EncodedTwice => "the path is escaped twice",
-            Self::NotUtf8 => "the escapes of the path are not UTF-8",
-        })
-    }
+messages! { PathError:
+    Self::NotAbsolute => "the path does not begin with `/`";
+    Self::TooLong => "the path is longer than 8192 bytes";
+    Self::TooManySegments => "the path has more than 256 segments";
+    Self::AboveRoot => "the path climbs above its root";
+    Self::DotParameters => "the path has a dot segment with parameters";
+    Self::Fragment => "the path has a fragment";
+    Self::Backslash => "the path has a backslash";
+    Self::EncodedSeparator => "the path has an escaped slash or backslash";
+    Self::Control => "the path has a control character";
+    Self::MalformedEscape => "the path has a `%` that begins no escape";
+    Self::EncodedTwice => "the path is escaped twice";
+    Self::NotUtf8 => "the escapes of the path are not UTF-8";
 }
-
-impl std::error::Error for PathError {}
