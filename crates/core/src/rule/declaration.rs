@@ -41,7 +41,7 @@ pub struct Domain {
 }
 
 /// One rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Unique within its domain; part of its counters' keys.
     pub name: String,
@@ -253,23 +253,7 @@ impl Default for CostFrom {
 impl Rule {
     /// A rule with this name, and everything else as it is unless said.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            matches: Vec::new(),
-            by: Vec::new(),
-            limits: Vec::new(),
-            block: false,
-            scenario: None,
-            mode: Mode::default(),
-            on_outage: OnOutage::default(),
-            on_change: OnChange::default(),
-            on_full: OnFull::default(),
-            on_missing: OnMissing::default(),
-            replaces: Vec::new(),
-            ban: None,
-            cost: CostFrom::default(),
-            local_guard: None,
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 }
 

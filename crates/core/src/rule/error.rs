@@ -75,15 +75,6 @@ impl RuleError {
     /// The most errors of one declaration that are told: more are not read.
     pub const MAX: usize = 100;
 
-    pub(super) fn new(place: Place, message: impl Into<String>) -> Self {
-        Self { place, message: message.into(), hint: None }
-    }
-
-    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-
     /// The place of the error.
     pub const fn place(&self) -> Place {
         self.place
@@ -125,10 +116,12 @@ pub(super) struct ErrorReport {
 }
 
 impl ErrorReport {
-    pub(super) fn add(&mut self, error: RuleError) {
-        if self.errors.len() < RuleError::MAX {
-            self.errors.push(error);
+    pub(super) fn add(&mut self, place: Place, message: impl Into<String>) -> AddedError<'_> {
+        if self.is_full() {
+            return AddedError(None);
         }
+        self.errors.push(RuleError { place, message: message.into(), hint: None });
+        AddedError(self.errors.last_mut())
     }
 
     /// True when no more errors are taken.
@@ -139,5 +132,21 @@ impl ErrorReport {
     /// The checked value if there are no errors.
     pub(super) fn finish<T>(self, checked: T) -> Result<T, Vec<RuleError>> {
         if self.errors.is_empty() { Ok(checked) } else { Err(self.errors) }
+    }
+}
+
+/// The error that was just added, unless there were too many.
+pub(super) struct AddedError<'r>(Option<&'r mut RuleError>);
+
+impl AddedError<'_> {
+    /// Says what to write instead.
+    pub(super) fn hint(self, hint: impl Into<String>) {
+        self.some_hint(Some(hint.into()));
+    }
+
+    pub(super) fn some_hint(self, hint: Option<String>) {
+        if let Self(Some(error)) = self {
+            error.hint = hint;
+        }
     }
 }
