@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::errors::messages;
+use crate::time::micros;
 use crate::{Key, Limit, Timestamp};
 
 /// The permits of an operation. Zero asks without spending.
@@ -157,8 +158,7 @@ impl<'a> Charge<'a> {
     /// bucket and smooth limiters. Windows, logs and concurrency refuse with the exact delay
     /// instead, whatever the patience.
     pub fn with_patience(mut self, patience: Duration) -> Self {
-        let capped = patience.min(Self::MAX_PATIENCE);
-        self.patience_us = u64::try_from(capped.as_micros()).unwrap_or(u64::MAX);
+        self.patience_us = micros(patience.min(Self::MAX_PATIENCE));
         self
     }
 

@@ -71,7 +71,7 @@ impl<'a> Request<'a> {
         now: Timestamp,
     ) -> Answer {
         for (charge, target) in self.charges.iter().zip(targets) {
-            if let Some(counter) = target.counter_mut(counters) {
+            if let Some(counter) = counters.get_mut(target.index()) {
                 counter.settle(charge.limit(), now);
             }
         }
@@ -82,7 +82,7 @@ impl<'a> Request<'a> {
         let mut answer = Answer { verdict: ruling.verdict, at: now, refused_by, decisions };
         let rows = self.charges.iter().zip(targets).zip(answer.decisions.iter_mut().zip(effects));
         for ((charge, target), (decision, effect)) in rows {
-            let Some(counter) = target.counter_mut(counters) else { continue };
+            let Some(counter) = counters.get_mut(target.index()) else { continue };
             if !refused && ruling.charges(charge, decision) {
                 // What an earlier charge of a group would have left is not what is there.
                 let effect = if ruling.has_group { counter.decide(charge, now).1 } else { effect };
@@ -133,7 +133,7 @@ impl<'a> Request<'a> {
         let mut decisions = SmallVec::new();
         let mut effects: SmallVec<[Effect; 4]> = SmallVec::new();
         for (i, (charge, target)) in self.charges.iter().zip(targets).enumerate() {
-            let (decision, effect) = match (target, target.counter(counters)) {
+            let (decision, effect) = match (target, counters.get(target.index())) {
                 (_, Some(counter)) if !targets.iter().take(i).any(|other| other == target) => {
                     counter.decide(charge, now)
                 }
@@ -171,17 +171,11 @@ pub enum ChargeTarget {
 }
 
 impl ChargeTarget {
-    fn counter<'c>(&self, counters: &'c [Counter]) -> Option<&'c Counter> {
+    /// The position of its counter; of a fixed verdict, one where there is none.
+    const fn index(self) -> usize {
         match self {
-            Self::Counter(index) => counters.get(*index),
-            Self::Fixed(_) => None,
-        }
-    }
-
-    fn counter_mut<'c>(&self, counters: &'c mut [Counter]) -> Option<&'c mut Counter> {
-        match self {
-            Self::Counter(index) => counters.get_mut(*index),
-            Self::Fixed(_) => None,
+            Self::Counter(index) => index,
+            Self::Fixed(_) => usize::MAX,
         }
     }
 }

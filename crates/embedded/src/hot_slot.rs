@@ -91,16 +91,15 @@ impl HotSlots {
 
     /// Locks a hot slot; `None` before any was built.
     pub(crate) fn lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
-        let built = self.built.get()?;
-        let (hint, line) = (built.hints.get(index)?, built.hot_slots.get(index)?);
-        Some(LockedHotSlot { hint, hot_slot: line.0.lock() })
+        let (hint, hot_slot) = self.built.get()?.at(index)?;
+        Some(LockedHotSlot { hint, hot_slot: hot_slot.lock() })
     }
 
     /// Locks a hot slot unless another thread has it.
     pub(crate) fn try_lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
-        let built = self.built.get_or_init(|| HotSlotTable::new(self.count));
-        let (hint, line) = (built.hints.get(index)?, built.hot_slots.get(index)?);
-        line.0.try_lock().map(|hot_slot| LockedHotSlot { hint, hot_slot })
+        let (hint, hot_slot) =
+            self.built.get_or_init(|| HotSlotTable::new(self.count)).at(index)?;
+        hot_slot.try_lock().map(|hot_slot| LockedHotSlot { hint, hot_slot })
     }
 }
 
@@ -110,6 +109,10 @@ impl HotSlotTable {
             hints: (0..count).map(|_| AtomicU64::new(0)).collect(),
             hot_slots: (0..count).map(|_| CacheLine(Lock::new(HotSlot::default()))).collect(),
         }
+    }
+
+    fn at(&self, index: usize) -> Option<(&AtomicU64, &Lock<HotSlot>)> {
+        Some((self.hints.get(index)?, &self.hot_slots.get(index)?.0))
     }
 }
 

@@ -65,13 +65,9 @@ enum CounterLocation {
 
 impl<'s, C: Clock> MultiCharge<'s, C> {
     pub(crate) fn new(store: &'s EmbeddedStore<C>, request: &Request<'_>) -> Self {
-        let mut prints = SmallVec::new();
-        for charge in request.charges() {
-            prints.push(store.fingerprint(charge));
-        }
         Self {
             store,
-            prints,
+            prints: request.charges().iter().map(|charge| store.fingerprint(charge)).collect(),
             shards: SmallVec::new(),
             overflow: None,
             counters: SmallVec::new(),
@@ -91,9 +87,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
         self.end_reservations();
         for (i, charge) in request.charges().iter().enumerate() {
-            if let Some(print) = self.prints.get(i).copied() {
-                self.find_target(charge, print, now);
-            }
+            self.find_target(charge, self.prints[i], now);
         }
         let now = self.agree_with_overflow(now);
         *answer = request.judge(&mut self.counters, &self.targets, now);
@@ -187,17 +181,15 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let mut absent = 0;
         // Once more if making room dropped an idle key of this very request.
         for _ in 0..2 {
-            let missing: SmallVec<[usize; 4]> = self.missing();
+            let missing = self.missing();
             if missing.len() == absent {
                 return true;
             }
             self.end_reservations();
             for i in &missing {
-                let (Some(charge), Some(print)) = (charges.get(*i), self.prints.get(*i)) else {
-                    return false;
-                };
-                let shard = find(&mut self.shards, self.store.index(*print));
-                if !shard.is_some_and(|(_, shard)| shard.make_room(*print, charge.limit(), now)) {
+                let (limit, print) = (charges[*i].limit(), self.prints[*i]);
+                let shard = find(&mut self.shards, self.store.index(print));
+                if !shard.is_some_and(|(_, shard)| shard.make_room(print, limit, now)) {
                     self.end_reservations();
                     return false;
                 }
@@ -209,15 +201,11 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
 
     /// Positions of the keys that have no slot.
     fn missing(&mut self) -> SmallVec<[usize; 4]> {
-        let mut missing = SmallVec::new();
-        for (i, print) in self.prints.iter().enumerate() {
-            if let Some((_, shard)) = find(&mut self.shards, self.store.index(*print))
-                && !shard.has(*print)
-            {
-                missing.push(i);
-            }
-        }
-        missing
+        let (store, shards) = (self.store, &mut self.shards);
+        let mut is_missing = |print: Fingerprint| {
+            find(shards, store.index(print)).is_some_and(|(_, shard)| !shard.has(print))
+        };
+        (0..self.prints.len()).filter(|i| is_missing(self.prints[*i])).collect()
     }
 
     fn end_reservations(&mut self) {
@@ -233,15 +221,11 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
 
     /// Locks every shard that is touched, once, in ascending order.
     fn lock_shards(&mut self) {
-        let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
-        for print in &self.prints {
-            indices.push(self.store.index(*print));
-        }
+        let mut indices: SmallVec<[usize; 4]> =
+            self.prints.iter().map(|print| self.store.index(*print)).collect();
         indices.sort_unstable();
         indices.dedup();
-        for index in indices {
-            self.shards.push((index, self.store.lock(index)));
-        }
+        self.shards.extend(indices.into_iter().map(|index| (index, self.store.lock(index))));
     }
 
     /// Demotes the promoted slots of this request, and all slots of a shard that is short of room.
@@ -289,7 +273,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         now
     }
 
-    /// Finds where a charge is counted, and takes that counter in hand.
+    /// Finds where a charge is counted, and takes that counter out.
     fn find_target(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
         if self.share_target(CounterLocation::Shard(print)) {
             return;
@@ -321,7 +305,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    /// Seats a charge at a counter that an earlier charge brought.
+    /// Counts a charge by a counter that an earlier charge brought.
     fn share_target(&mut self, location: CounterLocation) -> bool {
         let found = self.locations.iter().position(|other| *other == location);
         if let Some(i) = found {
@@ -368,11 +352,8 @@ fn answer_immediately(
 ) {
     for (charge, take) in request.charges().iter().zip(takes) {
         if let (Some(plan), Some(cost)) = (charge.limit().bucket_plan(), charge.immediate_cost()) {
-            answer.decisions.push(if passes {
-                plan.answer(take, cost)
-            } else {
-                plan.peek(take, cost)
-            });
+            let decision = if passes { plan.answer(take, cost) } else { plan.peek(take, cost) };
+            answer.decisions.push(decision);
         }
     }
     answer.at = now;

@@ -12,7 +12,7 @@ use tollgate_core::{
 /// own quotas must not grow it.
 const MAX_LIMITS: usize = 1024;
 
-/// OverflowTarget counters by limit.
+/// Shared counters by limit.
 #[derive(Debug, Default)]
 pub(crate) struct Overflow {
     counters: HashMap<Limit, State>,
@@ -62,12 +62,13 @@ impl Overflow {
             OnFull::Admit => OverflowTarget::Fixed(Verdict::Allow),
             OnFull::Refuse => OverflowTarget::Fixed(Verdict::Deny(until_room)),
             OnFull::Share => {
-                if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
-                {
+                let full = |counters: &HashMap<Limit, State>| {
+                    counters.len() >= MAX_LIMITS && !counters.contains_key(charge.limit())
+                };
+                if full(&self.counters) {
                     self.drop_idle(now);
                 }
-                if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
-                {
+                if full(&self.counters) {
                     return OverflowTarget::Fixed(Verdict::Deny(until_room));
                 }
                 let state = self.counters.get_mut(charge.limit()).map(std::mem::take);
@@ -78,13 +79,9 @@ impl Overflow {
 
     pub(crate) fn put(&mut self, limit: &Limit, counter: Counter) {
         match counter.into_state() {
-            State::Absent => {
-                self.counters.remove(limit);
-            }
-            state => {
-                self.counters.insert(*limit, state);
-            }
-        }
+            State::Absent => self.counters.remove(limit),
+            state => self.counters.insert(*limit, state),
+        };
     }
 
     /// True when a charge on a key without a counter is about a permit that may be held here.

@@ -222,10 +222,7 @@ impl Shard {
 
     pub(crate) fn has_promoted(&self, fingerprint: Fingerprint) -> bool {
         self.promoted > 0
-            && self
-                .table
-                .find(fingerprint)
-                .is_some_and(|place| self.table.slot(place).is_promoted())
+            && self.table.find(fingerprint).is_some_and(|at| self.table.slot(at).is_promoted())
     }
 
     /// True when `keys` new keys may find no room although promoted keys are idle.
@@ -409,10 +406,10 @@ impl Shard {
             }
         };
         let idle = idle_moment(counter.under(), counter.state());
-        let new = match (Slot::inline(old.fingerprint, id, counter.state()), old.spill()) {
-            (Some(slot), None) => slot,
-            (Some(slot), Some(index)) => {
-                self.spill.remove(index);
+        let new = Slot::inline(old.fingerprint, id, counter.state());
+        let new = match (new, old.spill()) {
+            (Some(slot), spilled) => {
+                spilled.into_iter().for_each(|index| self.spill.remove(index));
                 slot
             }
             (None, Some(index)) => {
@@ -420,8 +417,7 @@ impl Shard {
                 Slot::spilled(old.fingerprint, id, index)
             }
             (None, None) => {
-                let index = self.spill.insert(counter.into_state());
-                Slot::spilled(old.fingerprint, id, index)
+                Slot::spilled(old.fingerprint, id, self.spill.insert(counter.into_state()))
             }
         };
         self.table.set(place, new);

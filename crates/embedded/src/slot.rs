@@ -4,8 +4,7 @@
 //! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
 //! the shard's spill, and the slot says where.
 
-use tollgate_core::state::Window;
-use tollgate_core::state::{Ahead, Bucket, ImmediateTake};
+use tollgate_core::state::{Ahead, Bucket, ImmediateTake, Window};
 use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
@@ -22,8 +21,14 @@ pub(crate) struct Slot {
 
 /// The number of a limit within its shard. The three highest bits of a slot's `meta` are not
 /// part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitId(pub(crate) u32);
+
+impl LimitId {
+    pub(crate) fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
 
 /// The state is kept in the spill.
 const SPILLED: u32 = 1 << 31;

@@ -31,13 +31,7 @@ impl Owner {
     pub fn new(process: u128, number: u64) -> Self {
         let version = (process & !(0xf << 76) & !(0b11 << 62)) | (4 << 76) | (0b10 << 62);
         let hex = format!("{version:032x}");
-        let mut text = String::with_capacity(40);
-        for (i, digit) in hex.chars().enumerate() {
-            if matches!(i, 8 | 12 | 16 | 20) {
-                text.push('-');
-            }
-            text.push(digit);
-        }
+        let text = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
         Self(format!("{text}:{number}").into())
     }
 

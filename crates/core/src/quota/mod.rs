@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::errors::messages;
 use crate::span::Rate;
+use crate::time::micros;
 
 pub use parse::ParseQuotaError;
 
@@ -69,10 +70,7 @@ impl Quota {
         if period > Self::MAX_PERIOD {
             return Err(QuotaError::PeriodTooLong { period });
         }
-        let period_us = u64::try_from(period.as_micros())
-            .ok()
-            .and_then(NonZeroU64::new)
-            .ok_or(QuotaError::ZeroPeriod)?;
+        let period_us = NonZeroU64::new(micros(period)).ok_or(QuotaError::ZeroPeriod)?;
         if count > period_us.get().saturating_mul(Self::MAX_PER_MICROSECOND) {
             return Err(QuotaError::TooFast { count, period });
         }

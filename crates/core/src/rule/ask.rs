@@ -241,10 +241,7 @@ fn read<'a>(name: &str, value: &'a [u8]) -> Result<AttributeValue<'a>, AskError>
         "path" => AttributeValue::Text(path::canonical_bytes(value).map_err(AskError::Path)?),
         "host" => {
             let host = host::canonical(text(AskError::Host(HostError::Malformed))?);
-            AttributeValue::Text(match host.map_err(AskError::Host)? {
-                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-            })
+            AttributeValue::Text(path::bytes(host.map_err(AskError::Host)?))
         }
         "method" => AttributeValue::Text(method(value).ok_or(AskError::Method)?),
         "ip" => {

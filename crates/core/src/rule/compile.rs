@@ -62,8 +62,10 @@ pub(super) fn domain(
     let block = compiler.list(&declared.block, place.field("block"));
     let exempt = compiler.list(&declared.exempt, place.field("exempt"));
     let mut domain = ActiveDomain {
+        wants: compiler.slots.wanted(),
         slots: compiler.slots,
         rules,
+        first,
         names,
         index: Index::default(),
         partition,

@@ -15,7 +15,11 @@ use super::index::Index;
 #[derive(Clone, Debug)]
 pub(super) struct ActiveDomain {
     pub(super) slots: AttributeIds,
+    /// The attributes in use, in alphabetical order.
+    pub(super) wants: Vec<String>,
     pub(super) rules: Vec<ActiveRule>,
+    /// The index of its first rule in the set.
+    pub(super) first: usize,
     /// Positions of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
     pub(super) index: Index,

@@ -12,8 +12,6 @@
 //! The cost of a lookup depends on how many lengths of prefixes there are and on how many rules
 //! share their rarest condition, not on how many rules there are.
 
-use std::net::IpAddr;
-
 use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::Attribute;
 use super::ask_view::AskView;
@@ -30,7 +28,8 @@ pub(super) struct Index {
     always: Vec<u32>,
     /// By slot.
     texts: Vec<TextIndex>,
-    networks: NetworkIndex,
+    /// By number of leading bits.
+    networks: Vec<(u8, Postings<Network>)>,
     paths: Trie,
 }
 
@@ -45,12 +44,6 @@ struct TextIndex {
     longest: usize,
     prefixes: Vec<(usize, Postings<Box<[u8]>>)>,
     present: Vec<u32>,
-}
-
-/// NetworkIndex by their number of leading bits.
-#[derive(Clone, Debug, Default)]
-struct NetworkIndex {
-    by_prefix: Vec<(u8, Postings<Network>)>,
 }
 
 impl Index {
@@ -94,7 +87,7 @@ impl Index {
             }
             ValueTest::Networks(networks) => {
                 for network in networks {
-                    let table = table_of(&mut self.networks.by_prefix, network.prefix);
+                    let table = table_of(&mut self.networks, network.prefix);
                     table.entry(*network).or_default().push(number);
                 }
             }
@@ -125,7 +118,11 @@ impl Index {
                 texts.candidates(*value, &mut each);
             }
             if let Attribute::Address(address) = value {
-                self.networks.candidates(*address, &mut each);
+                for (prefix, table) in &self.networks {
+                    let network = Network { address: masked(*address, *prefix), prefix: *prefix };
+                    let found = table.get(&network).into_iter().flatten();
+                    found.copied().for_each(&mut each);
+                }
             }
         }
         if let Some(route) = view.route().filter(|_| !self.paths.is_empty()) {
@@ -145,17 +142,6 @@ impl TextIndex {
         }
         for (len, table) in &self.prefixes {
             if let Some(found) = text.get(..*len).and_then(|prefix| table.get(prefix)) {
-                found.iter().copied().for_each(&mut *each);
-            }
-        }
-    }
-}
-
-impl NetworkIndex {
-    fn candidates(&self, address: IpAddr, each: &mut impl FnMut(u32)) {
-        for (prefix, table) in &self.by_prefix {
-            let network = Network { address: masked(address, *prefix), prefix: *prefix };
-            if let Some(found) = table.get(&network) {
                 found.iter().copied().for_each(&mut *each);
             }
         }
@@ -190,8 +176,7 @@ enum AcceptedValue {
 impl Selectivity {
     fn count(&mut self, condition: &Condition) {
         for_each_accepted(condition, |accepted, _| {
-            let count = self.accepting.entry(accepted).or_default();
-            *count += 1;
+            *self.accepting.entry(accepted).or_default() += 1;
         });
     }
 

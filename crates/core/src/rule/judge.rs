@@ -5,6 +5,7 @@
 //!
 //! `explain.rs` tells the same in words for one rule after the other; change them together.
 
+use super::active::ActiveLimit;
 use super::ask::{Ask, Attribute};
 use super::ask_view::AskView;
 use super::charges::{BlockedBy, ByteRange, Charges, Due, Judgement};
@@ -62,22 +63,17 @@ pub(super) fn judge<'s>(
     }
 }
 
-/// Writes the charges of the rules that apply.
+/// Writes the charges of the rules that apply, those of shadow rules last.
 fn charge<'s>(writer: &mut ChargeWriter<'_, '_, 's>, applied: &[ApplicableRule<'s>]) {
-    let mut shadow = false;
     for (found, missing) in applied {
-        match found.rule.mode() {
-            Mode::Enforce if found.block(*missing).is_none() => writer.charge(found),
-            Mode::Enforce | Mode::Off => {}
-            Mode::Shadow => shadow = true,
+        if found.rule.mode() == Mode::Enforce && found.block(*missing).is_none() {
+            writer.charge(found);
         }
     }
     writer.charges.enforced = writer.charges.dues.len();
-    if shadow {
-        for (found, missing) in applied {
-            if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
-                writer.charge(found);
-            }
+    for (found, missing) in applied {
+        if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
+            writer.charge(found);
         }
     }
     writer.partition();
@@ -106,34 +102,23 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
         }
         let value = rule.cost.and_then(|slot| self.view.text(slot));
         let cost = rule.cost(self.view.cost, value);
-        if let ([limit], None) = (rule.limits.as_slice(), &rule.ban) {
-            let tokens = self.tokens(rule.verbatim);
-            let bytes = &mut self.charges.bytes;
-            let start = bytes.len();
-            bytes.extend_from_slice(&limit.head);
-            found.write(self.view, tokens, bytes);
-            let key = ByteRange::since(start, bytes);
-            self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
-            return;
-        }
-        let mut values = Buffer::new();
-        found.write(self.view, self.tokens(rule.verbatim), &mut values);
         for limit in &rule.limits {
-            let key = self.key(&limit.head, &values);
+            let key = self.key(found, limit);
             self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
         }
         if let Some(ban) = &rule.ban {
-            let key = self.key(&ban.ban.head, &values);
-            let refusals = Some(self.key(&ban.refusals.head, &values));
+            let (key, refusals) = (self.key(found, &ban.ban), self.key(found, &ban.refusals));
+            let refusals = Some(refusals);
             self.charges.dues.push(Due { rule, limit: &ban.ban, cost: 1, key, refusals });
         }
     }
 
-    fn key(&mut self, head: &[u8], values: &[u8]) -> ByteRange {
+    fn key(&mut self, found: &Match<'s>, limit: &ActiveLimit) -> ByteRange {
+        let tokens = self.tokens(found.rule.verbatim);
         let bytes = &mut self.charges.bytes;
         let start = bytes.len();
-        bytes.extend_from_slice(head);
-        bytes.extend_from_slice(values);
+        bytes.extend_from_slice(&limit.head);
+        found.write(self.view, tokens, bytes);
         ByteRange::since(start, bytes)
     }
 

@@ -8,6 +8,7 @@
 //! (`template.rs`). The escapes kept here are the ones decoded there: change them together.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 use crate::errors::messages;
 
@@ -66,10 +67,15 @@ pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
         return Ok(Cow::Borrowed(raw));
     }
     let text = std::str::from_utf8(raw).map_err(|_| PathError::NotUtf8)?;
-    Ok(match canonical(text)? {
+    canonical(text).map(bytes)
+}
+
+/// The bytes of a text.
+pub(super) fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
         Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-    })
+    }
 }
 
 /// True when nothing in the path can need rewriting; false only means that it must be read.
@@ -131,7 +137,8 @@ fn rewrite_segment(raw: &str, out: &mut String) -> Result<(), PathError> {
             _ if is_unreserved(byte) || (!escaped && stands_as_it_is(byte)) => {
                 out.push(char::from(byte));
             }
-            _ => push_escape(byte, out),
+            // Writing into memory cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
         }
     }
     if std::str::from_utf8(&decoded).is_err() {
@@ -167,13 +174,6 @@ const fn stands_as_it_is(byte: u8) -> bool {
     is_unreserved(byte)
         || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',')
         || matches!(byte, b';' | b'=' | b':' | b'@')
-}
-
-fn push_escape(byte: u8, out: &mut String) {
-    out.push('%');
-    for digit in [byte >> 4, byte & 0xf] {
-        out.extend(char::from_digit(u32::from(digit), 16).map(|digit| digit.to_ascii_uppercase()));
-    }
 }
 
 /// The value of a hexadecimal digit.

@@ -74,7 +74,7 @@ impl Trie {
         let mut at = 0;
         for piece in template.pieces() {
             let fresh = self.nodes.len();
-            let Some(node) = self.nodes.get_mut(at) else { return };
+            let node = &mut self.nodes[at];
             at = match piece {
                 TemplateSegment::Rest(_) => {
                     node.rests.push(owner);
@@ -89,15 +89,12 @@ impl Trie {
                 self.nodes.push(Node::default());
             }
         }
-        if let Some(node) = self.nodes.get_mut(at) {
-            node.ends.push(owner);
-        }
+        self.nodes[at].ends.push(owner);
     }
 
     /// True when there are no templates.
     pub(super) fn is_empty(&self) -> bool {
-        let Some(root) = self.nodes.first() else { return true };
-        self.nodes.len() == 1 && root.ends.is_empty() && root.rests.is_empty()
+        matches!(&*self.nodes, [root] if root.ends.is_empty() && root.rests.is_empty())
     }
 
     /// Calls `each` with the owners of all templates that match; one owner may come several
@@ -106,7 +103,7 @@ impl Trie {
         let mut open: SmallVec<[(usize, usize); 8]> = SmallVec::new();
         open.push((0, 0));
         while let Some((at, depth)) = open.pop() {
-            let Some(node) = self.nodes.get(at) else { continue };
+            let node = &self.nodes[at];
             node.rests.iter().copied().for_each(&mut each);
             let Some(segment) = route.segment(depth) else {
                 node.ends.iter().copied().for_each(&mut each);

@@ -62,23 +62,19 @@ impl StoreModel {
 
     /// Executes one request.
     pub fn charge(&mut self, request: &Request<'_>, now: Timestamp) -> Answer {
-        let mut names: Vec<_> = request.charges().iter().map(name).collect();
-        names.sort();
-        names.dedup();
-        let mut counters: Vec<Counter> = Vec::new();
+        let mut names = Vec::new();
+        let mut counters = Vec::new();
+        let mut targets = Vec::new();
         for charge in request.charges() {
-            let at = names.iter().position(|other| *other == name(charge)).expect("named");
-            while counters.len() <= at {
-                let next = &names[counters.len()];
-                let found = self.counters.get(next).cloned();
-                let first = request.charges().iter().find(|charge| name(charge) == *next);
-                let limit = first.expect("named by a charge").limit();
-                counters.push(found.unwrap_or_else(|| Counter::absent(limit)));
-            }
+            let name = name(charge);
+            let at = names.iter().position(|other| *other == name).unwrap_or_else(|| {
+                let found = self.counters.get(&name).cloned();
+                counters.push(found.unwrap_or_else(|| Counter::absent(charge.limit())));
+                names.push(name);
+                names.len() - 1
+            });
+            targets.push(ChargeTarget::Counter(at));
         }
-        let target = |charge| names.iter().position(|other| *other == name(charge)).expect("named");
-        let targets: Vec<ChargeTarget> =
-            request.charges().iter().map(|charge| ChargeTarget::Counter(target(charge))).collect();
         let answer = request.judge(&mut counters, &targets, now);
         self.counters.extend(names.into_iter().zip(counters));
         answer
