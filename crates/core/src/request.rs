@@ -78,8 +78,8 @@ impl<'a> Request<'a> {
         let (decisions, effects) = self.decide(counters, targets, now);
         let ruling = RequestVerdict::over(self.charges, &decisions);
         let refused = !ruling.verdict.passes();
-        let refused_by = ruling.by.filter(|_| refused);
-        let mut answer = Answer { verdict: ruling.verdict, at: now, refused_by, decisions };
+        let (verdict, refused_by) = (ruling.verdict, ruling.refused_by);
+        let mut answer = Answer { verdict, at: now, refused_by, decisions };
         let rows = self.charges.iter().zip(targets).zip(answer.decisions.iter_mut().zip(effects));
         for ((charge, target), (decision, effect)) in rows {
             let Some(counter) = counters.get_mut(target.index()) else { continue };
@@ -99,7 +99,7 @@ impl<'a> Request<'a> {
     #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
         let ruling = RequestVerdict::over(self.charges, decisions);
-        (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))
+        (ruling.verdict, ruling.refused_by)
     }
 
     /// Takes of one counter that do not pass one after the other are told when they would pass
@@ -215,7 +215,7 @@ impl Counter {
 /// The verdict over a request, and which charge decides it.
 struct RequestVerdict {
     verdict: Verdict,
-    by: Option<usize>,
+    refused_by: Option<usize>,
     /// The best verdict within the group of which any one suffices.
     any_of: Verdict,
     /// True when there is such a group.
@@ -234,7 +234,7 @@ impl RequestVerdict {
         let worst = must.into_iter().chain(any_of).max_by_key(|(verdict, _)| *verdict);
         Self {
             verdict: worst.map_or(Verdict::Allow, |(verdict, _)| verdict),
-            by: worst.map(|(_, i)| i),
+            refused_by: worst.filter(|(verdict, _)| !verdict.passes()).map(|(_, i)| i),
             any_of: any_of.map_or(Verdict::Allow, |(verdict, _)| verdict),
             has_group: any_of.is_some(),
         }

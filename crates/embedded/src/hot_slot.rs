@@ -18,6 +18,7 @@ use tollgate_core::state::ImmediateTake;
 use tollgate_core::{Charge, Limit, Timestamp};
 
 use crate::fingerprint::Fingerprint;
+use crate::shard::Shard;
 use crate::slot::Slot;
 use crate::sync::{AtomicU64, Guard, Lock, Ordering};
 
@@ -143,10 +144,11 @@ impl LockedHotSlot<'_> {
         *self.hot_slot = HotSlot { latest, slot, limit: Some(limit) };
     }
 
-    /// Removes the slot, with the moment it was last charged at.
-    pub(crate) fn evict(&mut self) -> Option<(Slot, Timestamp)> {
-        self.hot_slot.limit.take()?;
-        self.hint.store(0, Ordering::Relaxed);
-        Some((std::mem::take(&mut self.hot_slot.slot), self.hot_slot.latest))
+    /// Returns the slot to its shard, if there is one.
+    pub(crate) fn demote_into(&mut self, shard: &mut Shard) {
+        if self.hot_slot.limit.take().is_some() {
+            self.hint.store(0, Ordering::Relaxed);
+            shard.demote(std::mem::take(&mut self.hot_slot.slot), self.hot_slot.latest);
+        }
     }
 }

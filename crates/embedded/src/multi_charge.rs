@@ -255,10 +255,8 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         self.lock_shards();
         for (print, mut hot_slot) in hot_slots {
             let index = self.store.index(print);
-            if let Some((_, shard)) = find(&mut self.shards, index)
-                && let Some((slot, latest)) = hot_slot.evict()
-            {
-                shard.demote(slot, latest);
+            if let Some((_, shard)) = find(&mut self.shards, index) {
+                hot_slot.demote_into(shard);
             }
         }
     }

@@ -198,9 +198,7 @@ impl<C: Clock> EmbeddedStore<C> {
     #[inline(never)]
     fn promote(&self, shard: &mut Shard, fingerprint: Fingerprint) {
         if let Some(mut hot_slot) = self.hot_slots.try_lock(self.hot_slots.index(fingerprint)) {
-            if let Some((slot, latest)) = hot_slot.evict() {
-                shard.demote(slot, latest);
-            }
+            hot_slot.demote_into(shard);
             if let Some((slot, limit)) = shard.promote() {
                 hot_slot.install(slot, limit, shard.latest());
             }
@@ -210,10 +208,10 @@ impl<C: Clock> EmbeddedStore<C> {
     /// Locks the shard of a key, with the key's slot back in it.
     #[inline(never)]
     fn demote(&self, fingerprint: Fingerprint) -> Guard<'_, Shard> {
-        let mut hot_slot = self.hot_slots.lock(self.hot_slots.index(fingerprint));
+        let hot_slot = self.hot_slots.lock(self.hot_slots.index(fingerprint));
         let mut shard = self.lock(self.index(fingerprint));
-        if let Some((slot, latest)) = hot_slot.as_mut().and_then(LockedHotSlot::evict) {
-            shard.demote(slot, latest);
+        if let Some(mut hot_slot) = hot_slot {
+            hot_slot.demote_into(&mut shard);
         }
         shard
     }
@@ -236,9 +234,8 @@ impl<C: Clock> EmbeddedStore<C> {
     #[inline(never)]
     pub(crate) fn demote_all(&self, shard: usize) {
         for index in (shard..self.hot_slots.count()).step_by(self.shards.len()) {
-            let mut hot_slot = self.hot_slots.lock(index);
-            if let Some((slot, latest)) = hot_slot.as_mut().and_then(LockedHotSlot::evict) {
-                self.lock(shard).demote(slot, latest);
+            if let Some(mut hot_slot) = self.hot_slots.lock(index) {
+                hot_slot.demote_into(&mut self.lock(shard));
             }
         }
     }
@@ -266,17 +263,18 @@ impl<C: Clock> EmbeddedStore<C> {
     }
 
     /// Sizes and totals. Locks every shard in turn, so not for the hot path.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of what is in memory, or has been")]
     pub fn stats(&self) -> Stats {
-        self.shards.iter().fold(Stats::default(), |sum, shard| {
-            let shard = shard.0.lock();
-            Stats {
-                keys: sum.keys.saturating_add(shard.len()),
-                overflowed: sum.overflowed.saturating_add(shard.stats.overflowed),
-                reclaimed: sum.reclaimed.saturating_add(shard.stats.reclaimed),
-                limits: sum.limits.saturating_add(shard.limits()),
-                table_bytes: sum.table_bytes.saturating_add(shard.table_bytes()),
-            }
-        })
+        let mut sum = Stats::default();
+        for CacheAligned(shard) in &self.shards {
+            let shard = shard.lock();
+            sum.keys += shard.len();
+            sum.overflowed += shard.stats.overflowed;
+            sum.reclaimed += shard.stats.reclaimed;
+            sum.limits += shard.limits();
+            sum.table_bytes += shard.table_bytes();
+        }
+        sum
     }
 
     /// Renews or releases a permit that the shared counter may hold, as its key has no counter.

@@ -105,15 +105,14 @@ impl FaultProxy {
     /// A port that was found free may be held for a moment more by a child that another thread is
     /// just starting, until it executes its program. Then the next one will do.
     fn bind() -> io::Result<(Port, TcpListener)> {
-        for _ in 1..PORTS {
+        let mut tries = 1..PORTS;
+        loop {
             let port = Port::free()?;
-            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
-                return Ok((port, listener));
+            match TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
+                Err(_) if tries.next().is_some() => {}
+                bound => return Ok((port, bound?)),
             }
         }
-        let port = Port::free()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
-        Ok((port, listener))
     }
 
     /// Where clients connect.

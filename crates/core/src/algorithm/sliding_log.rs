@@ -269,37 +269,27 @@ impl SlidingLogPlan {
             Decision::new(verdict, self.capacity.saturating_sub(used), reset)
         };
         let in_window = |at: Timestamp| now.micros_since(at) < self.window_us;
+        let as_it_is = |verdict| (look(verdict, view.used, view.newest), None);
+        let push = |cost| {
+            let used = view.used.saturating_add(cost);
+            (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
+        };
         match terms.op {
-            Op::Take(0) | Op::Peek(0) => (look(Verdict::Allow, view.used, view.newest), None),
-            Op::Take(cost) | Op::Peek(cost) => {
-                let deny = match view.blocking {
-                    _ if cost > self.capacity => Some(Retry::Never),
-                    Some(at) => Some(Retry::After(Duration::from_micros(until(at)))),
-                    None => None,
-                };
-                if let Some(retry) = deny {
-                    return (look(Verdict::Deny(retry), view.used, view.newest), None);
-                }
-                if matches!(terms.op, Op::Peek(_)) {
-                    return (look(Verdict::Allow, view.used, view.newest), None);
-                }
-                let used = view.used.saturating_add(cost);
-                (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
-            }
-            Op::Debit { cost, at } if cost > 0 && in_window(at) => {
-                let used = view.used.saturating_add(cost);
-                (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
-            }
+            Op::Take(cost) | Op::Peek(cost) if cost > 0 => match view.blocking {
+                _ if cost > self.capacity => as_it_is(Verdict::Deny(Retry::Never)),
+                Some(at) => as_it_is(Verdict::Deny(Retry::After(Duration::from_micros(until(at))))),
+                None if matches!(terms.op, Op::Peek(_)) => as_it_is(Verdict::Allow),
+                None => push(cost),
+            },
+            Op::Debit { cost, at } if cost > 0 && in_window(at) => push(cost),
             Op::Credit { cost, at } if cost > 0 && view.used > 0 && in_window(at) => {
                 let used = view.used.saturating_sub(cost);
                 (look(Verdict::Allow, used, view.newest), Some(LogAction::Credit(cost)))
             }
-            Op::Debit { .. } | Op::Credit { .. } => {
-                (look(Verdict::Allow, view.used, view.newest), None)
-            }
             Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-                (look(Verdict::Deny(Retry::Never), view.used, view.newest), None)
+                as_it_is(Verdict::Deny(Retry::Never))
             }
+            _ => as_it_is(Verdict::Allow),
         }
     }
 }

@@ -126,10 +126,7 @@ impl<'a> Ask<'a> {
     ///
     /// As [`Ask::with`].
     pub fn push(&mut self, name: &'a str, value: impl Into<Cow<'a, [u8]>>) -> Result<(), AskError> {
-        self.push_value(name, value.into())
-    }
-
-    fn push_value(&mut self, name: &'a str, value: Cow<'a, [u8]>) -> Result<(), AskError> {
+        let value = value.into();
         if name.is_empty() || name.len() > Self::MAX_NAME {
             return Err(AskError::Name);
         }

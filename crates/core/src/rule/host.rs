@@ -55,13 +55,10 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, HostError> {
 
 /// Checks what follows the name: nothing, or a colon and perhaps a port.
 fn check_port(text: &str) -> Result<(), HostError> {
-    let digits = match text.strip_prefix(':') {
-        Some(digits) => digits,
-        None if text.is_empty() => return Ok(()),
-        None => return Err(HostError::Malformed),
+    let is_port = match text.strip_prefix(':') {
+        Some(port) => port.is_empty() || (!port.starts_with('+') && port.parse::<u16>().is_ok()),
+        None => text.is_empty(),
     };
-    let is_port = digits.bytes().all(|byte| byte.is_ascii_digit())
-        && (digits.is_empty() || digits.parse::<u16>().is_ok());
     if is_port { Ok(()) } else { Err(HostError::Malformed) }
 }
 

@@ -149,17 +149,6 @@ impl Ord for Ratio {
 
 fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
-        // Most numbers fit 64 bits, where a division is many times faster.
-        if let (Ok(x), Ok(y)) = (u64::try_from(a), u64::try_from(b)) {
-            return u128::from(gcd64(x, y));
-        }
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-fn gcd64(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
         (a, b) = (b, a % b);
     }
     a
