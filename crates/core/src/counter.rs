@@ -91,7 +91,12 @@ impl Counter {
         if let Some(decision) = self.charge_immediately(charge, now) {
             return decision;
         }
-        self.charge_settled(charge, now)
+        self.settle(charge.limit(), now);
+        let (decision, effect) = self.decide(charge, now);
+        if decision.passes() {
+            self.apply(effect);
+        }
+        decision
     }
 
     /// Makes an immediate take from a bucket under an unchanged limit, as nearly every charge is.
@@ -107,14 +112,5 @@ impl Counter {
         }
         let take = plan.take_immediately(&mut bucket.arrival, cost, now)?;
         Some(plan.answer(take, cost))
-    }
-
-    fn charge_settled(&mut self, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        self.settle(charge.limit(), now);
-        let (decision, effect) = self.decide(charge, now);
-        if decision.passes() {
-            self.apply(effect);
-        }
-        decision
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct HotSlot {
 #[derive(Debug)]
 pub(crate) struct HotSlots {
     built: OnceLock<HotSlotTable>,
-    count: usize,
+    pub(crate) count: usize,
 }
 
 #[derive(Debug)]
@@ -64,10 +64,6 @@ impl HotSlots {
         // Loom does not see how a `OnceLock` orders its initialisation, so loom builds them at once.
         let built = if cfg!(loom) { HotSlotTable::new(count).into() } else { OnceLock::new() };
         Self { built, count }
-    }
-
-    pub(crate) const fn count(&self) -> usize {
-        self.count
     }
 
     /// The index of a fingerprint's hot slot. The low bits choose the shard as well, so all keys of a

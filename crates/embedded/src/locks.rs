@@ -118,7 +118,7 @@ impl LockTable {
             name: name.clone(),
             kind: held.kind,
             owner: held.owner.as_str().to_owned(),
-            depth: u32::try_from(held.holds.len()).unwrap_or(u32::MAX),
+            depth: held.depth(),
             left: Some(Duration::from_millis(left)),
             fence: Some(held.fence),
             age: Some(now.since(held.since)),

@@ -105,9 +105,9 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
     /// itself may step back.
     fn moment(&mut self, early: Option<Timestamp>) -> Timestamp {
         let Some(early) = early else { return self.store.clock.now() };
-        let now = self.shards.iter().fold(early, |now, (_, shard)| now.max(shard.latest()));
+        let now = self.shards.iter().fold(early, |now, (_, shard)| now.max(shard.latest));
         for (_, shard) in &mut self.shards {
-            shard.set_latest(now);
+            shard.latest = now;
         }
         now
     }
@@ -266,7 +266,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let Some(overflow) = self.overflow.as_mut().filter(|_| C::MONOTONIC) else { return now };
         let now = overflow.no_earlier(now);
         for (_, shard) in &mut self.shards {
-            shard.set_latest(now);
+            shard.latest = now;
         }
         now
     }
@@ -282,7 +282,10 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             return self.add(counter, CounterLocation::Shard(print));
         }
         let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
-            && self.overflow.get_or_insert_with(|| self.store.lock_overflow()).may_hold(charge);
+            && self
+                .overflow
+                .get_or_insert_with(|| self.store.lock_overflow())
+                .may_hold(charge.limit());
         let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
         if !held && alone && !leaves_a_trace(charge.op()) {
             return self.add(Counter::absent(charge.limit()), CounterLocation::Nowhere);

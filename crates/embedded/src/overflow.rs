@@ -84,10 +84,9 @@ impl Overflow {
         };
     }
 
-    /// True when a charge on a key without a counter is about a permit that may be held here.
-    pub(crate) fn may_hold(&self, charge: &Charge<'_>) -> bool {
-        matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
-            && self.counters.contains_key(charge.limit())
+    /// True when a permit under this limit may be held here.
+    pub(crate) fn may_hold(&self, limit: &Limit) -> bool {
+        self.counters.contains_key(limit)
     }
 
     fn drop_idle(&mut self, now: Timestamp) {

@@ -24,7 +24,7 @@ use crate::table::{NEVER, Room, Table};
 #[repr(C)]
 pub(crate) struct Shard {
     /// The latest moment anything was decided at.
-    latest: Timestamp,
+    pub(crate) latest: Timestamp,
     /// The place of the table charged last, if that was the last charge of all.
     last_place: usize,
     table: Table,
@@ -102,14 +102,6 @@ impl Shard {
 
     pub(crate) fn limits(&self) -> usize {
         self.limits.len()
-    }
-
-    pub(crate) const fn latest(&self) -> Timestamp {
-        self.latest
-    }
-
-    pub(crate) const fn set_latest(&mut self, now: Timestamp) {
-        self.latest = now;
     }
 
     /// Settles the race between reading a monotonic clock and taking the lock.

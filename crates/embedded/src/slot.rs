@@ -99,14 +99,6 @@ impl Slot {
         })
     }
 
-    /// The arrival time of a bucket, if the slot holds its state. Only meaningful under a limit
-    /// that is a bucket.
-    #[inline]
-    pub(crate) fn arrival(&self) -> Option<Span> {
-        let here = self.meta & (SPILLED | PROMOTED) == 0;
-        here.then(|| Span { whole: self.word, part: u64::from(self.small) })
-    }
-
     /// Makes an immediate take from the bucket in the slot: the result, and the slot after it. `None`
     /// for any other charge or state.
     #[inline]
@@ -117,19 +109,13 @@ impl Slot {
         now: Timestamp,
     ) -> Option<(ImmediateTake, Self)> {
         let cost = charge.immediate_cost()?;
-        let mut arrival = self.arrival()?;
-        if !under.counts_like(charge.limit()) {
+        if self.meta & (SPILLED | PROMOTED) != 0 || !under.counts_like(charge.limit()) {
             return None;
         }
+        let mut arrival = Span { whole: self.word, part: u64::from(self.small) };
         let take = under.bucket_plan()?.take_immediately(&mut arrival, cost, now)?;
-        Some((take, self.with_arrival(arrival)?))
-    }
-
-    /// The slot of the same bucket with another arrival time, if that fits.
-    #[inline]
-    pub(crate) fn with_arrival(&self, arrival: Span) -> Option<Self> {
         let small = u32::try_from(arrival.part).ok()?;
-        Some(Self { word: arrival.whole, small, ..*self })
+        Some((take, Self { word: arrival.whole, small, ..self }))
     }
 
     /// Where in the spill the state is kept, if it is not held here.

@@ -200,7 +200,7 @@ impl<C: Clock> EmbeddedStore<C> {
         if let Some(mut hot_slot) = self.hot_slots.try_lock(self.hot_slots.index(fingerprint)) {
             hot_slot.demote_into(shard);
             if let Some((slot, limit)) = shard.promote() {
-                hot_slot.install(slot, limit, shard.latest());
+                hot_slot.install(slot, limit, shard.latest);
             }
         }
     }
@@ -233,7 +233,7 @@ impl<C: Clock> EmbeddedStore<C> {
     /// Demotes every promoted slot of a shard, so that the shard finds those that are idle.
     #[inline(never)]
     pub(crate) fn demote_all(&self, shard: usize) {
-        for index in (shard..self.hot_slots.count()).step_by(self.shards.len()) {
+        for index in (shard..self.hot_slots.count).step_by(self.shards.len()) {
             if let Some(mut hot_slot) = self.hot_slots.lock(index) {
                 hot_slot.demote_into(&mut self.lock(shard));
             }
@@ -280,7 +280,7 @@ impl<C: Clock> EmbeddedStore<C> {
     /// Renews or releases a permit that the shared counter may hold, as its key has no counter.
     fn held_elsewhere(&self, charge: &Charge<'_>, now: Timestamp, absent: Decision) -> Decision {
         let mut overflow = self.overflow.lock();
-        if !overflow.may_hold(charge) {
+        if !overflow.may_hold(charge.limit()) {
             return absent;
         }
         let now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };

@@ -264,33 +264,34 @@ impl SlidingLogPlan {
     fn decide(&self, view: LogView, terms: Terms) -> Decided<LogAction> {
         let now = terms.now;
         let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));
-        let look = |verdict, used: u64, newest: Option<Timestamp>| {
-            let reset = newest.filter(|_| used > 0).map_or(0, until);
-            Decision::new(verdict, self.capacity.saturating_sub(used), reset)
-        };
         let in_window = |at: Timestamp| now.micros_since(at) < self.window_us;
-        let as_it_is = |verdict| (look(verdict, view.used, view.newest), None);
-        let push = |cost| {
-            let used = view.used.saturating_add(cost);
-            (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
-        };
-        match terms.op {
+        let (verdict, action) = match terms.op {
+            Op::Take(cost) | Op::Peek(cost) if cost > self.capacity => {
+                (Verdict::Deny(Retry::Never), None)
+            }
             Op::Take(cost) | Op::Peek(cost) if cost > 0 => match view.blocking {
-                _ if cost > self.capacity => as_it_is(Verdict::Deny(Retry::Never)),
-                Some(at) => as_it_is(Verdict::Deny(Retry::After(Duration::from_micros(until(at))))),
-                None if matches!(terms.op, Op::Peek(_)) => as_it_is(Verdict::Allow),
-                None => push(cost),
+                Some(at) => (Verdict::Deny(Retry::After(Duration::from_micros(until(at)))), None),
+                None if matches!(terms.op, Op::Peek(_)) => (Verdict::Allow, None),
+                None => (Verdict::Allow, Some(LogAction::Push(cost))),
             },
-            Op::Debit { cost, at } if cost > 0 && in_window(at) => push(cost),
+            Op::Debit { cost, at } if cost > 0 && in_window(at) => {
+                (Verdict::Allow, Some(LogAction::Push(cost)))
+            }
             Op::Credit { cost, at } if cost > 0 && view.used > 0 && in_window(at) => {
-                let used = view.used.saturating_sub(cost);
-                (look(Verdict::Allow, used, view.newest), Some(LogAction::Credit(cost)))
+                (Verdict::Allow, Some(LogAction::Credit(cost)))
             }
             Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-                as_it_is(Verdict::Deny(Retry::Never))
+                (Verdict::Deny(Retry::Never), None)
             }
-            _ => as_it_is(Verdict::Allow),
-        }
+            _ => (Verdict::Allow, None),
+        };
+        let (used, newest) = match action {
+            Some(LogAction::Push(cost)) => (view.used.saturating_add(cost), Some(now)),
+            Some(LogAction::Credit(cost)) => (view.used.saturating_sub(cost), view.newest),
+            None => (view.used, view.newest),
+        };
+        let reset = newest.filter(|_| used > 0).map_or(0, until);
+        (Decision::new(verdict, self.capacity.saturating_sub(used), reset), action)
     }
 }
 

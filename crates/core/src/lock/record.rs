@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::{Acquire, Fence, HoldId, Owner, Release, Renew};
+use super::{Acquire, Fence, HoldId, Lease, Owner, Release, Renew};
 use crate::Timestamp;
 
 /// The most holds of one lock by one owner: recursion deeper than this is a mistake, and each
@@ -114,8 +114,16 @@ const fn millis(now: Timestamp) -> u64 {
     now.as_micros() / 1_000
 }
 
-fn depth(held: &HeldLock) -> u32 {
-    u32::try_from(held.holds.len()).unwrap_or(u32::MAX)
+impl HeldLock {
+    /// The number of its holds.
+    pub fn depth(&self) -> u32 {
+        u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Never makes the lease shorter.
+    fn lengthen(&mut self, lease: Lease, now: Timestamp) {
+        self.expires_ms = self.expires_ms.max(millis(now).saturating_add(lease.millis()));
+    }
 }
 
 impl LockRecord {
@@ -160,11 +168,13 @@ impl LockRecord {
     /// Sent again under the same id it changes nothing but the lease, which never becomes shorter.
     pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> AcquireOutcome {
         self.settle(now);
-        let until = millis(now).saturating_add(ask.lease.millis());
+        let busy_until = |end: u64| {
+            let left = end.saturating_sub(millis(now));
+            AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) }
+        };
         let Some(held) = &mut self.held else {
             if self.barred_ms > 0 && millis(now) <= self.barred_ms {
-                let left = self.barred_ms.saturating_sub(millis(now));
-                return AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) };
+                return busy_until(self.barred_ms);
             }
             let fence = Fence::next(self.fence, now);
             self.barred_ms = 0;
@@ -175,7 +185,7 @@ impl LockRecord {
                 holds: vec![ask.hold],
                 fence,
                 since: now,
-                expires_ms: until,
+                expires_ms: millis(now).saturating_add(ask.lease.millis()),
                 delay: ask.delay,
                 label: ask.label.into(),
             });
@@ -186,8 +196,7 @@ impl LockRecord {
         }
         let known = held.holds.contains(&ask.hold);
         if held.owner != *ask.owner || (ask.kind == LockKind::Simple && !known) {
-            let left = held.expires_ms.saturating_sub(millis(now));
-            return AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) };
+            return busy_until(held.expires_ms);
         }
         if !known {
             if held.holds.len() >= MAX_DEPTH {
@@ -195,8 +204,8 @@ impl LockRecord {
             }
             held.holds.push(ask.hold);
         }
-        held.expires_ms = held.expires_ms.max(until);
-        AcquireOutcome::Granted { fence: held.fence, depth: depth(held), copies: 0 }
+        held.lengthen(ask.lease, now);
+        AcquireOutcome::Granted { fence: held.fence, depth: held.depth(), copies: 0 }
     }
 
     /// Lengthens the lease of the holder with this fence.
@@ -206,8 +215,7 @@ impl LockRecord {
             Some(held)
                 if held.owner == *ask.owner && held.kind == ask.kind && held.fence == ask.fence =>
             {
-                let until = millis(now).saturating_add(ask.lease.millis());
-                held.expires_ms = held.expires_ms.max(until);
+                held.lengthen(ask.lease, now);
                 RenewOutcome::Held
             }
             _ => RenewOutcome::Lost,
@@ -230,8 +238,7 @@ impl LockRecord {
             self.held = None;
             return ReleaseOutcome::Freed;
         }
-        let until = millis(now).saturating_add(ask.lease.millis());
-        held.expires_ms = held.expires_ms.max(until);
+        held.lengthen(ask.lease, now);
         ReleaseOutcome::StillHeld
     }
 

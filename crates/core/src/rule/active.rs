@@ -83,13 +83,12 @@ impl ActiveRule {
     /// The cost here of an ask with this own cost and this value of the cost's attribute.
     pub(super) fn cost(&self, own: Cost, value: Option<&[u8]>) -> Cost {
         let from = &self.declaration.cost;
-        let cost = match (self.cost, value) {
-            (None, _) => own,
-            (Some(_), None) => from.default,
-            (Some(_), Some(value)) => match number(value) {
-                None | Some(0) => from.default,
-                Some(number) => number,
-            },
+        let cost = match self.cost {
+            None => own,
+            Some(_) => {
+                let said = value.and_then(number).filter(|number| *number > 0);
+                said.unwrap_or(from.default)
+            }
         };
         cost.min(from.max.unwrap_or(Cost::MAX))
     }
@@ -211,7 +210,7 @@ impl ActiveBan {
 
 /// Which of the attributes that a domain looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct AttributeId(pub(super) u32);
+pub(super) struct AttributeId(pub(super) usize);
 
 impl AttributeId {
     /// `path`, whether a rule looks at it or not.

@@ -84,18 +84,16 @@ fn link(rules: &mut [ActiveRule]) -> Table<Box<str>, usize> {
         rules.iter().enumerate().map(|(at, rule)| (rule.name().into(), at)).collect();
     let mut order: Vec<usize> = (0..rules.len()).collect();
     order.sort_by_cached_key(|at| {
-        rules.get(*at).map(|rule| {
-            let specific = (rule.by.len(), rule.conditions.len());
-            (std::cmp::Reverse(specific), rule.name().to_owned())
-        })
+        let rule = &rules[*at];
+        let specific = (rule.by.len(), rule.conditions.len());
+        (std::cmp::Reverse(specific), rule.name().to_owned())
     });
     for (rank, at) in order.into_iter().enumerate() {
-        if let Some(rule) = rules.get_mut(at) {
-            rule.rank = rank;
-            let replaced = rule.declaration.replaces.iter();
-            rule.replaces = replaced.filter_map(|name| names.get(name.as_str()).copied()).collect();
-            rule.replaces.sort_unstable();
-        }
+        let rule = &mut rules[at];
+        rule.rank = rank;
+        let replaced = rule.declaration.replaces.iter();
+        rule.replaces = replaced.filter_map(|name| names.get(name.as_str()).copied()).collect();
+        rule.replaces.sort_unstable();
     }
     names
 }
@@ -112,29 +110,25 @@ impl Compiler<'_> {
     fn rule(&mut self, rule: &Rule, partition: &[String], place: Place) -> ActiveRule {
         let mut conditions = Vec::with_capacity(rule.matches.len());
         for (at, (name, pattern)) in rule.matches.iter().enumerate() {
-            let place = place.field("match").item(at);
-            conditions.push(self.condition(name, pattern, place));
+            conditions.push(self.condition(name, pattern, place.field("match").item(at)));
         }
         let templates = conditions.iter().find_map(|condition| match &condition.test {
             ValueTest::Templates(templates) => Some(templates),
             _ => None,
         });
-        let mut by = Vec::with_capacity(rule.by.len());
-        for (at, name) in rule.by.iter().enumerate() {
-            let place = place.field("by").item(at);
-            by.push(self.part(name, templates, place));
-        }
+        let by = rule.by.iter().enumerate();
+        let by = by.map(|(at, name)| self.part(name, templates, place.field("by").item(at)));
+        let mut by: Vec<KeyPart> = by.collect();
         for name in partition {
             // A counter lives in one partition, so it is told apart by that as well.
             if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
                 by.push(KeyPart::Value(self.slots.take(name)));
             }
         }
-        let mut limits = Vec::with_capacity(rule.limits.len());
-        for (at, limitation) in rule.limits.iter().enumerate() {
-            let place = Place { limit: Some(at), ..place };
-            limits.extend(self.limit(rule, limitation, place));
-        }
+        let limits = rule.limits.iter().enumerate();
+        let limits = limits
+            .filter_map(|(at, limit)| self.limit(rule, limit, Place { limit: Some(at), ..place }))
+            .collect();
         let ban = rule.ban.and_then(|ban| self.ban(rule, ban, place.field("ban")));
         let cost = rule.cost.attribute.as_ref().map(|name| self.slots.take(&folded(name)));
         ActiveRule {

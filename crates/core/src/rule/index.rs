@@ -25,7 +25,7 @@ use super::trie::Trie;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     /// Sets without a condition that a value could be looked up for.
-    always: Vec<u32>,
+    always: Vec<usize>,
     /// By slot.
     texts: Vec<TextIndex>,
     /// By number of leading bits.
@@ -34,7 +34,7 @@ pub(super) struct Index {
 }
 
 /// Numbers of sets, by what one of their conditions accepts.
-type Postings<K> = Table<K, Vec<u32>>;
+type Postings<K> = Table<K, Vec<usize>>;
 
 /// Conditions on one attribute.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,7 @@ struct TextIndex {
     /// The longest of `whole`: longer values need not be hashed.
     longest: usize,
     prefixes: Vec<(usize, Postings<Box<[u8]>>)>,
-    present: Vec<u32>,
+    present: Vec<usize>,
 }
 
 impl Index {
@@ -57,9 +57,7 @@ impl Index {
         sets.clone().flatten().flatten().for_each(|condition| census.count(condition));
         let mut index = Self::default();
         for (number, conditions) in sets.enumerate() {
-            let (Ok(number), Some(conditions)) = (u32::try_from(number), conditions) else {
-                continue;
-            };
+            let Some(conditions) = conditions else { continue };
             let rarest = conditions
                 .into_iter()
                 .filter_map(|condition| Some((census.rarity(condition)?, condition)))
@@ -72,7 +70,7 @@ impl Index {
         index
     }
 
-    fn file(&mut self, condition: &Condition, number: u32) {
+    fn file(&mut self, condition: &Condition, number: usize) {
         match &condition.test {
             ValueTest::Text { texts, prefixes } => {
                 let slot = self.texts(condition.slot);
@@ -102,19 +100,17 @@ impl Index {
     }
 
     fn texts(&mut self, slot: AttributeId) -> &mut TextIndex {
-        let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
-        if self.texts.len() <= at {
-            self.texts.resize_with(at + 1, TextIndex::default);
+        if self.texts.len() <= slot.0 {
+            self.texts.resize_with(slot.0 + 1, TextIndex::default);
         }
-        &mut self.texts[at]
+        &mut self.texts[slot.0]
     }
 
     /// Calls `each` with candidates; one of them may come several times.
-    pub(super) fn candidates(&self, view: &AskView<'_>, mut each: impl FnMut(u32)) {
+    pub(super) fn candidates(&self, view: &AskView<'_>, mut each: impl FnMut(usize)) {
         self.always.iter().copied().for_each(&mut each);
         for (slot, value) in view.values() {
-            let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
-            if let Some(texts) = self.texts.get(at) {
+            if let Some(texts) = self.texts.get(slot.0) {
                 texts.candidates(*value, &mut each);
             }
             if let Attribute::Address(address) = value {
@@ -132,18 +128,14 @@ impl Index {
 }
 
 impl TextIndex {
-    fn candidates(&self, value: Attribute<'_>, each: &mut impl FnMut(u32)) {
+    fn candidates(&self, value: Attribute<'_>, each: &mut impl FnMut(usize)) {
         self.present.iter().copied().for_each(&mut *each);
         let Attribute::Text(text) = value else { return };
-        if text.len() <= self.longest
-            && let Some(found) = self.whole.get(text)
-        {
-            found.iter().copied().for_each(&mut *each);
-        }
+        let whole = if text.len() <= self.longest { self.whole.get(text) } else { None };
+        whole.into_iter().flatten().copied().for_each(&mut *each);
         for (len, table) in &self.prefixes {
-            if let Some(found) = text.get(..*len).and_then(|prefix| table.get(prefix)) {
-                found.iter().copied().for_each(&mut *each);
-            }
+            let found = text.get(..*len).and_then(|prefix| table.get(prefix));
+            found.into_iter().flatten().copied().for_each(&mut *each);
         }
     }
 }

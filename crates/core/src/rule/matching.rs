@@ -131,8 +131,7 @@ pub(super) fn find_applicable<'s>(
     applied: &mut ApplicableRules<'s>,
 ) {
     for position in domain.candidates(view) {
-        let Ok(position) = usize::try_from(position) else { continue };
-        let Some(rule) = domain.rules.get(position) else { continue };
+        let rule = &domain.rules[position];
         if let Ok(found) = Match::of(rule, position, view) {
             let missing = found.missing(view);
             if found.applies(missing) {

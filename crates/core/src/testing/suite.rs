@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Rng;
-use super::history::{AlgorithmKind, ClockMode, Edits, History};
+use super::history::{AlgorithmKind, ClockMode, Edits, History, Turn};
 use crate::algorithm::{LeakyQueue, TokenBucket};
 use crate::counter::Counter;
 use crate::request::ChargeTarget;
@@ -112,7 +112,7 @@ pub fn replay(
         let mut batch: Vec<Vec<OwnedCharge>> = Vec::new();
         for i in 0..rng.pick(&[1, 1, 1, 2, 4]) {
             let plays = play(&mut players, leader, &mut rng, now, i == 0);
-            now = plays[0].now;
+            now = plays[0].turn.now;
             batch.push(plays);
         }
         let charges: Vec<Vec<Charge<'_>>> =
@@ -149,18 +149,15 @@ struct KeyHistory {
 /// One charge, owned.
 struct OwnedCharge {
     key: String,
-    limit: Limit,
-    op: Op,
-    patience: Duration,
+    turn: Turn,
     need: Need,
-    now: Timestamp,
 }
 
 impl OwnedCharge {
     fn charge(&self) -> Charge<'_> {
         let key = Key::new(&self.key).expect("a short key");
-        let charge = Charge::new(key, &self.limit, self.op).expect("fits");
-        let charge = charge.with_patience(self.patience);
+        let charge = Charge::new(key, &self.turn.limit, self.turn.op).expect("fits");
+        let charge = charge.with_patience(self.turn.patience);
         if self.need == Need::AnyOf { charge.any_of() } else { charge }
     }
 }
@@ -180,14 +177,16 @@ fn play(
         let who = if i == 0 { leader } else { rng.below(players.len() as u64) as usize };
         let player = &mut players[who];
         player.history.move_to(moment);
-        let turn = player.history.turn();
+        let mut turn = player.history.turn();
         if i == 0 && leads {
             moment = turn.now;
         }
-        let patience = if i == 0 { turn.patience } else { Duration::ZERO };
+        turn.now = moment;
+        if i > 0 {
+            turn.patience = Duration::ZERO;
+        }
         let need = if rng.chance(1, 8) { Need::AnyOf } else { Need::Must };
-        let (key, limit, op) = (player.key.clone(), turn.limit, turn.op);
-        plays.push(OwnedCharge { key, limit, op, patience, need, now: moment });
+        plays.push(OwnedCharge { key: player.key.clone(), turn, need });
     }
     plays
 }

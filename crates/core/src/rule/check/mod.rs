@@ -117,14 +117,11 @@ fn check_list(list: &[Subject], place: Place, report: &mut ErrorReport) {
 fn check_value(value: &Value, place: Place, report: &mut ErrorReport) {
     let len = match value {
         Value::Network(_) => return,
-        Value::Text(text) => text.len(),
         Value::Prefix(prefix) if prefix.is_empty() => {
-            report
-                .add(place, "`*` accepts any value")
-                .hint("say that the attribute must be present instead");
-            return;
+            let hint = "say that the attribute must be present instead";
+            return report.add(place, "`*` accepts any value").hint(hint);
         }
-        Value::Prefix(prefix) => prefix.len(),
+        Value::Text(text) | Value::Prefix(text) => text.len(),
     };
     if len > bounds::MAX_VALUE_LEN {
         let message = format!("a value of {len} bytes is above {}", bounds::MAX_VALUE_LEN);

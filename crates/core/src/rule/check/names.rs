@@ -76,10 +76,9 @@ pub(super) fn refuse_captured(name: &str, place: Place, report: &mut ErrorReport
 /// The known attribute that a name is another spelling of. Other attributes are free to have
 /// any name, so only what is surely meant is said.
 fn meant_attribute(name: &str) -> Option<String> {
-    for wrong in ["headers.", "Header.", "Headers.", "http.header.", "header:", "header-"] {
-        if let Some(header) = name.strip_prefix(wrong) {
-            return Some(format!("header.{header}"));
-        }
+    let wrong = ["headers.", "Header.", "Headers.", "http.header.", "header:", "header-"];
+    if let Some(header) = wrong.iter().find_map(|wrong| name.strip_prefix(wrong)) {
+        return Some(format!("header.{header}"));
     }
     let lower = name.to_ascii_lowercase();
     let known = AttributeName::KNOWN.contains(&lower.as_str()) && lower != name;
@@ -111,9 +110,7 @@ fn distance(a: &str, b: &str) -> usize {
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = i;
         let mut left = i + 1;
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
+        row[0] = left;
         for (to, cell) in b.chars().zip(row.iter_mut().skip(1)) {
             let changed = diagonal + usize::from(from != to);
             diagonal = *cell;

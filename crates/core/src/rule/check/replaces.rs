@@ -54,27 +54,26 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
     for start in 0..rules.len() {
         let mut way = vec![(start, 0)];
         while let Some((at, next)) = way.pop() {
-            let (Some(rule), Some(state)) = (rules.get(at), followed.get_mut(at)) else { continue };
-            if *state == VisitState::Done {
+            if followed[at] == VisitState::Done {
                 continue;
             }
-            *state = VisitState::Open;
-            let Some(name) = rule.replaces.get(next) else {
-                *state = VisitState::Done;
+            followed[at] = VisitState::Open;
+            let Some(name) = rules[at].replaces.get(next) else {
+                followed[at] = VisitState::Done;
                 continue;
             };
             way.push((at, next + 1));
             let Some(&target) = by_name.get(name.as_str()).filter(|target| **target != at) else {
                 continue;
             };
-            match followed.get(target) {
-                Some(VisitState::Not) => way.push((target, 0)),
-                Some(VisitState::Open) => {
+            match followed[target] {
+                VisitState::Not => way.push((target, 0)),
+                VisitState::Open => {
                     let place = Place { rule: Some(at), ..place }.field("replaces").item(next);
                     let hint = "where all of them match, none would be left";
                     report.add(place, circle(rules, &way, target)).hint(hint);
                 }
-                _ => {}
+                VisitState::Done => {}
             }
         }
     }
@@ -82,12 +81,11 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
 
 fn circle(rules: &[Rule], way: &[(usize, usize)], target: usize) -> String {
     let names = way.iter().skip_while(|(at, _)| *at != target).map(|(at, _)| at);
-    let mut names: Vec<String> =
-        names.filter_map(|at| rules.get(*at)).map(|rule| names::shown(&rule.name)).collect();
+    let mut names: Vec<String> = names.map(|at| names::shown(&rules[*at].name)).collect();
     if names.len() > 5 {
         names.truncate(4);
         names.push("…".to_owned());
     }
-    names.extend(rules.get(target).map(|rule| names::shown(&rule.name)));
+    names.push(names::shown(&rules[target].name));
     format!("rules replace each other in a circle: {}", names.join(" → "))
 }

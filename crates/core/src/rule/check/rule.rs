@@ -87,29 +87,19 @@ fn check_limits(rule: &Rule, place: Place, report: &mut ErrorReport) {
 
 /// A rule that blocks counts nothing, so whatever is about counting says something else.
 fn check_block(rule: &Rule, place: Place, report: &mut ErrorReport) {
-    let mut refuse = |field, message: &str| {
+    let has_cost = rule.cost.attribute.is_some() || rule.cost.max.is_some();
+    let has_on_missing = rule.on_missing != OnMissing::default();
+    let contradictions = [
+        (!rule.limits.is_empty(), "limits", "a rule that blocks has no limits"),
+        (!rule.by.is_empty(), "by", "a rule that blocks counts nothing"),
+        (rule.ban.is_some(), "ban", "a rule that blocks cannot ban"),
+        (rule.local_guard.is_some(), "local-guard", "a rule that blocks needs no guard"),
+        (has_cost, "cost", "a rule that blocks costs nothing"),
+        (has_on_missing, "on-missing", "a rule that blocks needs no attribute"),
+    ];
+    for (_, field, message) in contradictions.into_iter().filter(|(there, ..)| rule.block && *there)
+    {
         report.add(place.field(field), message).hint("drop it, or drop `block`");
-    };
-    if !rule.block {
-        return;
-    }
-    if !rule.limits.is_empty() {
-        refuse("limits", "a rule that blocks has no limits");
-    }
-    if !rule.by.is_empty() {
-        refuse("by", "a rule that blocks counts nothing");
-    }
-    if rule.ban.is_some() {
-        refuse("ban", "a rule that blocks cannot ban");
-    }
-    if rule.local_guard.is_some() {
-        refuse("local-guard", "a rule that blocks needs no guard");
-    }
-    if rule.cost.attribute.is_some() || rule.cost.max.is_some() {
-        refuse("cost", "a rule that blocks costs nothing");
-    }
-    if rule.on_missing != OnMissing::default() {
-        refuse("on-missing", "a rule that blocks needs no attribute");
     }
 }
 
