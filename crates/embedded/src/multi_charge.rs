@@ -31,10 +31,10 @@ pub(crate) struct MultiCharge<'s, C> {
 /// The guards of the shards a request touches, with their indices.
 type Guards<'s> = SmallVec<[(usize, Guard<'s, Shard>); 4]>;
 
-/// The locked shard of this index, and which of the guards is its own.
-fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> Option<(usize, &'g mut Shard)> {
-    let mut numbered = guards.iter_mut().enumerate();
-    numbered.find(|(_, (i, _))| *i == index).map(|(at, (_, shard))| (at, &mut **shard))
+/// The shard of this index, which is locked, and which of the guards is its own.
+fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> (usize, &'g mut Shard) {
+    let at = guards.iter().position(|(i, _)| *i == index).unwrap_or(usize::MAX);
+    (at, &mut guards[at].1)
 }
 
 /// A planned immediate take.
@@ -134,9 +134,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let passes = takes.iter().all(|take| matches!(take.result, ImmediateTake::Pass(_)));
         if passes {
             for ((take, charge), print) in takes.iter().zip(charges).zip(&self.prints) {
-                if let Some((_, shard)) = self.shards.get_mut(take.at) {
-                    shard.write(*print, charge.limit(), take.write);
-                }
+                self.shards[take.at].1.write(*print, charge.limit(), take.write);
             }
         }
         self.unlock();
@@ -164,9 +162,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         takes: &mut SmallVec<[PlannedTake; 4]>,
     ) -> bool {
         for (charge, print) in charges.iter().zip(&self.prints) {
-            let Some((at, shard)) = find(&mut self.shards, self.store.index(*print)) else {
-                return false;
-            };
+            let (at, shard) = find(&mut self.shards, self.store.index(*print));
             let Some((result, write)) = shard.plan_immediately(*print, charge, now) else {
                 return false;
             };
@@ -188,8 +184,8 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             self.end_reservations();
             for i in &missing {
                 let (limit, print) = (charges[*i].limit(), self.prints[*i]);
-                let shard = find(&mut self.shards, self.store.index(print));
-                if !shard.is_some_and(|(_, shard)| shard.make_room(print, limit, now)) {
+                let (_, shard) = find(&mut self.shards, self.store.index(print));
+                if !shard.make_room(print, limit, now) {
                     self.end_reservations();
                     return false;
                 }
@@ -202,9 +198,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
     /// Positions of the keys that have no slot.
     fn missing(&mut self) -> SmallVec<[usize; 4]> {
         let (store, shards) = (self.store, &mut self.shards);
-        let mut is_missing = |print: Fingerprint| {
-            find(shards, store.index(print)).is_some_and(|(_, shard)| !shard.has(print))
-        };
+        let mut is_missing = |print| !find(shards, store.index(print)).1.has(print);
         (0..self.prints.len()).filter(|i| is_missing(self.prints[*i])).collect()
     }
 
@@ -254,10 +248,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let hot_slots = self.store.lock_hot_slots(&self.prints);
         self.lock_shards();
         for (print, mut hot_slot) in hot_slots {
-            let index = self.store.index(print);
-            if let Some((_, shard)) = find(&mut self.shards, index) {
-                hot_slot.demote_into(shard);
-            }
+            hot_slot.demote_into(find(&mut self.shards, self.store.index(print)).1);
         }
     }
 
@@ -276,16 +267,14 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         if self.share_target(CounterLocation::Shard(print)) {
             return;
         }
-        let index = self.store.index(print);
-        let Some((_, shard)) = find(&mut self.shards, index) else { return };
+        let (_, shard) = find(&mut self.shards, self.store.index(print));
         if let Some(counter) = shard.take(print) {
             return self.add(counter, CounterLocation::Shard(print));
         }
-        let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
-            && self
-                .overflow
-                .get_or_insert_with(|| self.store.lock_overflow())
-                .may_hold(charge.limit());
+        let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. }) && {
+            let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+            overflow.may_hold(charge.limit())
+        };
         let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
         if !held && alone && !leaves_a_trace(charge.op()) {
             return self.add(Counter::absent(charge.limit()), CounterLocation::Nowhere);
@@ -327,10 +316,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             match location {
                 CounterLocation::Nowhere => {}
                 CounterLocation::Shard(print) => {
-                    let index = self.store.index(*print);
-                    if let Some((_, shard)) = find(&mut self.shards, index) {
-                        shard.put(*print, counter);
-                    }
+                    find(&mut self.shards, self.store.index(*print)).1.put(*print, counter);
                 }
                 CounterLocation::Overflow(limit) => {
                     if let Some(overflow) = &mut self.overflow {

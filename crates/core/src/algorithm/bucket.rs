@@ -121,26 +121,30 @@ impl BucketPlan {
     }
 
     /// Charges a cost, as soon as its caller's patience allows.
-    fn take<K: BucketKind>(&self, backlog: Span, cost: u64, terms: Terms) -> Decided<Bucket> {
-        let deny = |retry| (self.look(Verdict::Deny(retry), backlog), None);
+    fn take<K: BucketKind>(
+        &self,
+        backlog: Span,
+        cost: u64,
+        terms: Terms,
+    ) -> (Verdict, Option<Bucket>) {
         if cost > self.capacity {
-            return deny(Retry::Never);
+            return (Verdict::Deny(Retry::Never), None);
         }
         let after = self.rate.add(backlog, self.rate.span(cost));
         let (wait, at_least) = K::wait(self, backlog, after);
         let retry = at_least.max(wait.saturating_sub(terms.patience_us));
         if retry > 0 {
-            return deny(Retry::After(Duration::from_micros(retry)));
+            return (Verdict::Deny(Retry::After(Duration::from_micros(retry))), None);
         }
         let Some(bucket) = self.bucket(after, Ahead::Waiting(terms.now), terms.now) else {
             // Past the end of time nothing can be recorded, so nothing passes.
-            return deny(Retry::Never);
+            return (Verdict::Deny(Retry::Never), None);
         };
         let verdict = match wait {
             0 => Verdict::Allow,
             wait => Verdict::Wait(Duration::from_micros(wait)),
         };
-        (self.look(verdict, after), Some(bucket))
+        (verdict, Some(bucket))
     }
 
     /// Adds what already happened, whether it fits or not.
@@ -150,11 +154,11 @@ impl BucketPlan {
         cost: u64,
         at: Timestamp,
         now: Timestamp,
-    ) -> Decided<Bucket> {
+    ) -> Option<Bucket> {
         let backlog = self.backlog(state, now);
         let added = self.rate.span(cost);
         if cost == 0 || added <= Span::micros(now.micros_since(at)) {
-            return (self.look(Verdict::Allow, backlog), None);
+            return None;
         }
         let most = self.rate.add(self.full, Span::micros(MAX_AHEAD_US)).max(backlog);
         let debt = self.rate.add(backlog, added).min(most);
@@ -164,8 +168,7 @@ impl BucketPlan {
         };
         // Near the end of time a debit is cut short rather than lost.
         let room = Span::micros(Timestamp::MAX.micros_since(now));
-        let debt = debt.min(room);
-        (self.look(Verdict::Allow, debt), self.bucket(debt, ahead, now))
+        self.bucket(debt.min(room), ahead, now)
     }
 
     /// Carries the backlog over as the change says. Rounds it down, by less than 1/denominator
@@ -352,23 +355,19 @@ impl<K: BucketKind> Step for K {
     fn decide(plan: &BucketPlan, state: Option<&Bucket>, terms: Terms) -> Decided<Bucket> {
         let now = terms.now;
         let backlog = plan.backlog(state, now);
-        match terms.op {
-            Op::Take(0) | Op::Peek(0) => (plan.look(Verdict::Allow, backlog), None),
+        let (verdict, edit) = match terms.op {
+            Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),
             Op::Take(cost) => plan.take::<K>(backlog, cost, terms),
-            Op::Peek(cost) => {
-                let (judged, _) = plan.take::<K>(backlog, cost, terms);
-                (plan.look(judged.verdict, backlog), None)
-            }
-            Op::Debit { cost, at } => plan.debit(state, cost, at, now),
+            Op::Peek(cost) => (plan.take::<K>(backlog, cost, terms).0, None),
+            Op::Debit { cost, at } => (Verdict::Allow, plan.debit(state, cost, at, now)),
             Op::Credit { cost, at } => {
-                let edit = state.and_then(|state| K::credit(plan, state, cost, at, now));
-                let left = plan.backlog(edit.as_ref().or(state), now);
-                (plan.look(Verdict::Allow, left), edit)
+                (Verdict::Allow, state.and_then(|state| K::credit(plan, state, cost, at, now)))
             }
             Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-                (plan.look(Verdict::Deny(Retry::Never), backlog), None)
+                (Verdict::Deny(Retry::Never), None)
             }
-        }
+        };
+        (plan.look(verdict, plan.backlog(edit.as_ref().or(state), now)), edit)
     }
 
     #[inline]

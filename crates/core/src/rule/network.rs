@@ -63,17 +63,13 @@ impl FromStr for Network {
     /// Reads `address` or `address/prefix`. Bits behind the prefix must be zero: `10.0.0.1/8` is
     /// a mistake about which we can only guess.
     fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
+        let (address, prefix) = text.split_once('/').unzip();
+        let address = address.unwrap_or(text);
         let address: IpAddr = address.parse().map_err(|_| NetworkError::Address)?;
         let prefix = match prefix {
             None => width(address),
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().map_err(|_| NetworkError::Prefix)?
-            }
-            Some(_) => return Err(NetworkError::Prefix),
+            Some(signed) if signed.starts_with('+') => return Err(NetworkError::Prefix),
+            Some(digits) => digits.parse().map_err(|_| NetworkError::Prefix)?,
         };
         let network = Self::new(address, prefix)?;
         let given = if network.address.is_ipv4() { address.to_canonical() } else { address };
