@@ -91,12 +91,7 @@ impl Counter {
         if let Some(decision) = self.charge_immediately(charge, now) {
             return decision;
         }
-        self.settle(charge.limit(), now);
-        let (decision, effect) = self.decide(charge, now);
-        if decision.passes() {
-            self.apply(effect);
-        }
-        decision
+        self.charge_settled(charge, now)
     }
 
     /// Makes an immediate take from a bucket under an unchanged limit, as nearly every charge is.
@@ -112,5 +107,14 @@ impl Counter {
         }
         let take = plan.take_immediately(&mut bucket.arrival, cost, now)?;
         Some(plan.answer(take, cost))
+    }
+
+    fn charge_settled(&mut self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        self.settle(charge.limit(), now);
+        let (decision, effect) = self.decide(charge, now);
+        if decision.passes() {
+            self.apply(effect);
+        }
+        decision
     }
 }

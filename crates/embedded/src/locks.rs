@@ -33,10 +33,7 @@ const PAGE_SIZE: usize = 256;
 
 /// The locks of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Locks(Arc<Mutex<LockTable>>);
-
-#[derive(Debug, Default)]
-struct LockTable {
+pub(crate) struct LockTable {
     records: HashMap<LockName, LockRecord>,
     fence: Option<Fence>,
     /// The answer to each release, and the millisecond until which it is kept.
@@ -143,7 +140,7 @@ fn notify(table: MutexGuard<'_, LockTable>, name: &LockName) {
 impl<C: Clock> EmbeddedStore<C> {
     /// The table of locks, locked, and the moment.
     fn lock_table(&self) -> (MutexGuard<'_, LockTable>, Timestamp) {
-        let table = lock(&self.locks.0);
+        let table = lock(&self.locks);
         // Read under the mutex, so that steps are made in the order of their moments.
         (table, self.clock.now())
     }
@@ -232,10 +229,10 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
         name: &LockName,
         notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        let mut table = lock(&self.locks.0);
+        let mut table = lock(&self.locks);
         let number = table.next_number;
         table.next_number = number.wrapping_add(1);
         table.notifiers.entry(name.clone()).or_default().push((number, NotifierHandle(notifier)));
-        Ok(ReleaseSubscription { locks: Arc::downgrade(&self.locks.0), name: name.clone(), number })
+        Ok(ReleaseSubscription { locks: Arc::downgrade(&self.locks), name: name.clone(), number })
     }
 }

@@ -27,10 +27,10 @@ pub(crate) struct Shard {
     pub(crate) latest: Timestamp,
     /// The place of the table charged last, if that was the last charge of all.
     last_place: usize,
-    table: Table,
+    pub(crate) table: Table,
     /// Number of promoted slots.
     promoted: usize,
-    limits: LimitInterner,
+    pub(crate) limits: LimitInterner,
     spill: Spill,
     /// The most that spilled states may come to occupy, if all grow as far as they can.
     heap_promised: usize,
@@ -90,18 +90,6 @@ impl Shard {
             reserved_heap: 0,
             stats: ShardStats::default(),
         }
-    }
-
-    pub(crate) const fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    pub(crate) const fn table_bytes(&self) -> usize {
-        self.table.bytes()
-    }
-
-    pub(crate) fn limits(&self) -> usize {
-        self.limits.len()
     }
 
     /// Settles the race between reading a monotonic clock and taking the lock.
@@ -213,8 +201,7 @@ impl Shard {
     }
 
     pub(crate) fn has_promoted(&self, fingerprint: Fingerprint) -> bool {
-        self.promoted > 0
-            && self.table.find(fingerprint).is_some_and(|at| self.table.slot(at).is_promoted())
+        self.table.find(fingerprint).is_some_and(|place| self.table.slot(place).is_promoted())
     }
 
     /// True when `keys` new keys may find no room although promoted keys are idle.

@@ -5,6 +5,8 @@
 //! slots come first in that order, the overflow counters last. Nothing else locks, sleeps, or runs in
 //! the background.
 
+use std::sync::{Arc, Mutex};
+
 use smallvec::SmallVec;
 use tollgate_core::state::ImmediateTake;
 use tollgate_core::{
@@ -15,7 +17,7 @@ use crate::MonotonicClock;
 use crate::builder::{Builder, Sizes};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hot_slot::{HotSlots, LockedHotSlot};
-use crate::locks::Locks;
+use crate::locks::LockTable;
 use crate::multi_charge::MultiCharge;
 use crate::overflow::Overflow;
 use crate::shard::{ChargeOutcome, Shard};
@@ -46,7 +48,7 @@ pub struct EmbeddedStore<C = MonotonicClock> {
     hot_slots: HotSlots,
     overflow: Lock<Overflow>,
     values: Values,
-    pub(crate) locks: Locks,
+    pub(crate) locks: Arc<Mutex<LockTable>>,
 }
 
 /// A shard on cache lines of its own, so that neighbours do not slow each other down.
@@ -100,7 +102,7 @@ impl<C: Clock> EmbeddedStore<C> {
             hot_slots: HotSlots::new(sizes.hot_slots),
             overflow: Lock::new(Overflow::default()),
             values: Values::default(),
-            locks: Locks::default(),
+            locks: Arc::default(),
         }
     }
 
@@ -268,11 +270,11 @@ impl<C: Clock> EmbeddedStore<C> {
         let mut sum = Stats::default();
         for CacheAligned(shard) in &self.shards {
             let shard = shard.lock();
-            sum.keys += shard.len();
+            sum.keys += shard.table.len();
             sum.overflowed += shard.stats.overflowed;
             sum.reclaimed += shard.stats.reclaimed;
-            sum.limits += shard.limits();
-            sum.table_bytes += shard.table_bytes();
+            sum.limits += shard.limits.len();
+            sum.table_bytes += shard.table.bytes();
         }
         sum
     }

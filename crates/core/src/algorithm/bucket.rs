@@ -83,10 +83,6 @@ impl BucketPlan {
         state.map_or(Span::ZERO, |b| self.rate.sub(b.arrival, Span::micros(now.as_micros())))
     }
 
-    fn remaining(&self, backlog: Span) -> u64 {
-        self.rate.permits(self.rate.sub(self.full, backlog))
-    }
-
     /// The bucket with this backlog, or `None` when it would lie past the end of time.
     pub(super) fn bucket(&self, backlog: Span, ahead: Ahead, now: Timestamp) -> Option<Bucket> {
         let whole = now.as_micros().checked_add(backlog.whole)?;
@@ -95,7 +91,8 @@ impl BucketPlan {
     }
 
     fn look(&self, verdict: Verdict, backlog: Span) -> Decision {
-        Decision::new(verdict, self.remaining(backlog), backlog.ceil())
+        let remaining = self.rate.permits(self.rate.sub(self.full, backlog));
+        Decision::new(verdict, remaining, backlog.ceil())
     }
 
     /// Moves back what a clock that stepped back left ahead.

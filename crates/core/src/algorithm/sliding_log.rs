@@ -261,6 +261,7 @@ pub enum LogAction {
 
 impl SlidingLogPlan {
     /// Decides from what is known of the log.
+    #[inline]
     fn decide(&self, view: LogView, terms: Terms) -> Decided<LogAction> {
         let now = terms.now;
         let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));

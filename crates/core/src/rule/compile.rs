@@ -170,17 +170,15 @@ impl Compiler<'_> {
     }
 
     fn list(&mut self, subjects: &[Subject], place: Place) -> SubjectList {
-        let mut entries = Vec::with_capacity(subjects.len());
-        for (at, subject) in subjects.iter().enumerate() {
+        let entries = subjects.iter().enumerate().map(|(at, subject)| {
             let (name, value) = match subject {
                 Subject::Network(network) => ("ip", Value::Network(*network)),
                 Subject::Attribute { name, value } => (name.as_str(), value.clone()),
             };
             let pattern = Pattern::Any(vec![value]);
-            let condition = self.condition(name, &pattern, place.item(at));
-            entries.push((subject.clone(), condition));
-        }
-        SubjectList::new(entries)
+            (subject.clone(), self.condition(name, &pattern, place.item(at)))
+        });
+        SubjectList::new(entries.collect())
     }
 
     fn limit(&mut self, rule: &Rule, declared: &Limitation, place: Place) -> Option<ActiveLimit> {
