@@ -83,5 +83,5 @@ pub mod state {
 #[cfg(all(doctest, feature = "store"))]
 mod readme {
     #[doc = include_str!("../README.md")]
-    struct Core;
+    struct Readme;
 }

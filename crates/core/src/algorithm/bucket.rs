@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::{Change, Conversion, Decided, MAX_AHEAD_US, Step};
+use super::{Change, Conversion, MAX_AHEAD_US, Outcome, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -349,7 +349,7 @@ impl<K: BucketKind> Step for K {
     }
 
     #[inline]
-    fn decide(plan: &BucketPlan, state: Option<&Bucket>, terms: Terms) -> Decided<Bucket> {
+    fn decide(plan: &BucketPlan, state: Option<&Bucket>, terms: Terms) -> Outcome<Bucket> {
         let now = terms.now;
         let backlog = plan.backlog(state, now);
         let (verdict, edit) = match terms.op {

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Conversion, Decided, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Conversion, MAX_AHEAD_US, Outcome, Step, refuse_own_burst};
 use crate::charge::{Holder, Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind};
@@ -157,7 +157,7 @@ impl Step for Concurrency {
         plan: &ConcurrencyPlan,
         state: Option<&Holders>,
         terms: Terms,
-    ) -> Decided<HoldersEdit> {
+    ) -> Outcome<HoldersEdit> {
         let now = terms.now;
         let live = state.map_or(&[][..], |state| state.live(now));
         let mine = |holder: Holder| live.iter().any(|hold| hold.holder == holder);

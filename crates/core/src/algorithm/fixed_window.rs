@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::{Change, Conversion, Decided, Step, refuse_own_burst};
+use super::{Change, Conversion, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -142,7 +142,7 @@ impl Step for FixedWindow {
     }
 
     #[inline]
-    fn decide(plan: &FixedWindowPlan, window: Option<&Window>, terms: Terms) -> Decided<Window> {
+    fn decide(plan: &FixedWindowPlan, window: Option<&Window>, terms: Terms) -> Outcome<Window> {
         let now = terms.now;
         let edit = match terms.op {
             Op::Take(cost) | Op::Peek(cost) => {

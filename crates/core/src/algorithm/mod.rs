@@ -62,7 +62,7 @@ pub(crate) struct Conversion<'p, P> {
 }
 
 /// A decision, and the edit that carries it out.
-pub(crate) type Decided<E> = (Decision, Option<E>);
+pub(crate) type Outcome<E> = (Decision, Option<E>);
 
 /// The steps of an algorithm. The states it is given are settled: live at `now`, and not
 /// further ahead than they could be.
@@ -81,7 +81,7 @@ pub(crate) trait Step {
     fn settle(plan: &Self::Plan, state: &mut Self::State, now: Timestamp) -> bool;
 
     /// Decides a charge.
-    fn decide(plan: &Self::Plan, state: Option<&Self::State>, terms: Terms) -> Decided<Self::Edit>;
+    fn decide(plan: &Self::Plan, state: Option<&Self::State>, terms: Terms) -> Outcome<Self::Edit>;
 
     /// Applies an edit.
     fn apply(

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::fixed_window::scale;
-use super::{Change, Conversion, Decided, Step, refuse_own_burst};
+use super::{Change, Conversion, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -262,7 +262,7 @@ pub enum LogAction {
 impl SlidingLogPlan {
     /// Decides from what is known of the log.
     #[inline]
-    fn decide(&self, view: LogView, terms: Terms) -> Decided<LogAction> {
+    fn decide(&self, view: LogView, terms: Terms) -> Outcome<LogAction> {
         let now = terms.now;
         let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));
         let in_window = |at: Timestamp| now.micros_since(at) < self.window_us;
@@ -330,7 +330,7 @@ impl Step for SlidingLog {
         ahead
     }
 
-    fn decide(plan: &SlidingLogPlan, log: Option<&Log>, terms: Terms) -> Decided<LogEdit> {
+    fn decide(plan: &SlidingLogPlan, log: Option<&Log>, terms: Terms) -> Outcome<LogEdit> {
         let now = terms.now;
         let cost = match terms.op {
             Op::Take(cost) | Op::Peek(cost) => cost,

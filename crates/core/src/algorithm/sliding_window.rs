@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use super::fixed_window::{MAX_USED, scale};
-use super::{Change, Conversion, Decided, Step, refuse_own_burst};
+use super::{Change, Conversion, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -272,7 +272,7 @@ impl Step for SlidingWindow {
         true
     }
 
-    fn decide(plan: &SlidingWindowPlan, panes: Option<&Panes>, terms: Terms) -> Decided<PanesEdit> {
+    fn decide(plan: &SlidingWindowPlan, panes: Option<&Panes>, terms: Terms) -> Outcome<PanesEdit> {
         let now = terms.now;
         let mut view = PaneView::new(plan, panes, now);
         let in_window = |at: Timestamp| now.micros_since(at) < plan.window_us();

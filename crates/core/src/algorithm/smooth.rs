@@ -29,7 +29,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::{Change, Conversion, Decided, FURTHEST_US, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Change, Conversion, FURTHEST_US, MAX_AHEAD_US, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -367,7 +367,7 @@ impl Step for Smooth {
         plan: &SmoothPlan,
         state: Option<&SmoothState>,
         terms: Terms,
-    ) -> Decided<SmoothState> {
+    ) -> Outcome<SmoothState> {
         let now = terms.now;
         let (verdict, edit) = match terms.op {
             Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),

@@ -94,7 +94,7 @@ impl ActiveRule {
     }
 
     /// The number of counters that the rule charges.
-    pub(super) fn dues(&self) -> usize {
+    pub(super) fn charge_count(&self) -> usize {
         self.limits.len() + usize::from(self.ban.is_some())
     }
 

@@ -47,16 +47,16 @@ pub enum RuleOutcome<'s> {
 }
 
 /// A rule that applies unless another replaces it, or the outcome of one that does not.
-type FoundRule<'s> = Result<ApplicableRule<'s>, RuleOutcome<'s>>;
+type RuleResult<'s> = Result<ApplicableRule<'s>, RuleOutcome<'s>>;
 
 /// Considers every rule of the domain, in the order of their declaration.
 pub(super) fn explain<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
     let view = AskView::new(domain, ask);
     let found = domain.rules.iter().enumerate().map(|(at, rule)| find(rule, at, &view));
-    let found: Vec<FoundRule<'s>> = found.collect();
+    let found: Vec<RuleResult<'s>> = found.collect();
     let applied: Vec<_> = found.iter().filter_map(|one| one.ok()).collect();
     let replacers = replacers(&applied);
-    let outcome = |one: FoundRule<'s>| match one {
+    let outcome = |one: RuleResult<'s>| match one {
         Err(outcome) => outcome,
         Ok((found, missing)) => match (found.replaced_by(&replacers), found.block(missing)) {
             (Some(by), _) => RuleOutcome::Replaced { by },
@@ -68,7 +68,7 @@ pub(super) fn explain<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<RuleEx
     rules.map(|(rule, one)| RuleExplanation { rule, outcome: outcome(one) }).collect()
 }
 
-fn find<'s>(rule: &'s ActiveRule, position: usize, view: &AskView<'_>) -> FoundRule<'s> {
+fn find<'s>(rule: &'s ActiveRule, position: usize, view: &AskView<'_>) -> RuleResult<'s> {
     if rule.mode() == Mode::Off {
         return Err(RuleOutcome::Off);
     }

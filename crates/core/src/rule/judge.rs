@@ -8,7 +8,7 @@
 use super::active::ActiveLimit;
 use super::ask::{Ask, Attribute};
 use super::ask_view::AskView;
-use super::charges::{BlockedBy, ByteRange, Charges, Due, Judgement};
+use super::charges::{BlockedBy, ByteRange, Charges, Judgement, RuleCharge};
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
 use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
@@ -48,7 +48,7 @@ pub(super) fn judge<'s>(
                 *judgement = Judgement::Blocked(block);
                 return;
             }
-            None if !shadow => enforced += found.rule.dues(),
+            None if !shadow => enforced += found.rule.charge_count(),
             None => {}
         }
     }
@@ -70,7 +70,7 @@ fn charge<'s>(writer: &mut ChargeWriter<'_, '_, 's>, applied: &[ApplicableRule<'
             writer.charge(found);
         }
     }
-    writer.charges.enforced = writer.charges.dues.len();
+    writer.charges.enforced = writer.charges.list.len();
     for (found, missing) in applied {
         if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
             writer.charge(found);
@@ -79,7 +79,7 @@ fn charge<'s>(writer: &mut ChargeWriter<'_, '_, 's>, applied: &[ApplicableRule<'
     writer.partition();
 }
 
-/// Writes dues and their keys.
+/// Writes charges and their keys.
 pub(super) struct ChargeWriter<'w, 'v, 's> {
     pub(super) domain: &'s ActiveDomain,
     pub(super) view: &'w AskView<'v>,
@@ -92,24 +92,24 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
         TokenWriter { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
     }
 
-    /// Adds the dues of a rule; those of a shadow rule only if they all fit.
+    /// Adds the charges of a rule, of a shadow rule all or none.
     pub(super) fn charge(&mut self, found: &Match<'s>) {
         let rule = found.rule;
-        let shadow = self.charges.dues.len().saturating_sub(self.charges.enforced);
-        if rule.mode() == Mode::Shadow && shadow + rule.dues() > Request::MAX_CHARGES {
-            self.charges.shadow_left_out += rule.dues();
+        let shadow = self.charges.list.len().saturating_sub(self.charges.enforced);
+        if rule.mode() == Mode::Shadow && shadow + rule.charge_count() > Request::MAX_CHARGES {
+            self.charges.shadow_left_out += rule.charge_count();
             return;
         }
         let value = rule.cost.and_then(|slot| self.view.text(slot));
         let cost = rule.cost(self.view.cost, value);
         for limit in &rule.limits {
             let key = self.key(found, limit);
-            self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
+            self.charges.list.push(RuleCharge { rule, limit, cost, key, refusals: None });
         }
         if let Some(ban) = &rule.ban {
             let (key, refusals) = (self.key(found, &ban.ban), self.key(found, &ban.refusals));
             let refusals = Some(refusals);
-            self.charges.dues.push(Due { rule, limit: &ban.ban, cost: 1, key, refusals });
+            self.charges.list.push(RuleCharge { rule, limit: &ban.ban, cost: 1, key, refusals });
         }
     }
 

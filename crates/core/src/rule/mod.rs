@@ -49,7 +49,7 @@ mod trie;
 
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};
-pub use charges::{BlockedBy, Charges, Due, Judgement};
+pub use charges::{BlockedBy, Charges, Judgement, RuleCharge};
 pub use error::{Place, RuleError};
 pub use explain::{RuleExplanation, RuleOutcome};
 pub use key::KeySecret;

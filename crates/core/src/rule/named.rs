@@ -59,7 +59,7 @@ pub(super) fn judge<'s>(
             }
         }
         if rule.mode() == Mode::Enforce {
-            charges.enforced = charges.dues.len();
+            charges.enforced = charges.list.len();
         }
     }
     ChargeWriter { domain, view: &view, secret, charges: &mut charges }.partition();

@@ -32,9 +32,9 @@ use crate::OnChange;
 /// let ask = Ask::new("shop").with("user", "alice")?;
 /// let Judgement::Charges(charges) = set.judge(&ask, &KeySecret::new([7; 16])) else { panic!() };
 ///
-/// let [due] = charges.enforced() else { panic!() };
-/// assert_eq!(due.limit.limit().to_string(), "5 per 1m (token-bucket)");
-/// assert_eq!(charges.key(due).as_bytes(), b"r4:shop8:per-user2:1mt5:alice");
+/// let [charge] = charges.enforced() else { panic!() };
+/// assert_eq!(charge.limit.limit().to_string(), "5 per 1m (token-bucket)");
+/// assert_eq!(charges.key(charge).as_bytes(), b"r4:shop8:per-user2:1mt5:alice");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -178,8 +178,8 @@ fn the_longest_key_fits() {
                 ask.push(name, value.as_ref().unwrap()).unwrap();
             }
             let charges = charges(&set, &ask);
-            for due in charges.enforced() {
-                worst = worst.max(charges.key(due).as_bytes().len());
+            for charge in charges.enforced() {
+                worst = worst.max(charges.key(charge).as_bytes().len());
             }
         }
         assert!((400..=Key::MAX_LEN).contains(&worst), "{worst} bytes by {count}");
