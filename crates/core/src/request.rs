@@ -2,7 +2,7 @@
 //!
 //! [`Request::judge`] is the one place where several decisions become one answer; every store
 //! uses it. Its verdict is the worst of the charges' (refuse, wait, allow). If it refuses,
-//! nothing is charged and the answer names who refuses. Charges on one counter see what their
+//! nothing is charged and the answer names the charge that refuses. Charges on one counter see what their
 //! predecessors in the request would leave.
 
 use smallvec::SmallVec;
@@ -94,16 +94,15 @@ impl<'a> Request<'a> {
         answer
     }
 
-    /// The verdict over these decisions, one for each charge, and who refuses if it is a
-    /// refusal: the one whose retry is longest.
+    /// The verdict over these decisions, one for each charge, and the charge that
+    /// refuses: the one with the longest retry.
     #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
         let ruling = RequestVerdict::over(self.charges, decisions);
         (ruling.verdict, ruling.refused_by)
     }
 
-    /// Takes of one counter that do not pass one after the other are told when they would pass
-    /// together.
+    /// Refused takes of one counter get the retry at which they pass together.
     fn together(
         &self,
         i: usize,
@@ -161,7 +160,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Where a charge is counted.
+/// The counter of a charge, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeTarget {
     /// By this one of the counters.

@@ -1,4 +1,4 @@
-//! Moments, and who may tell them.
+//! Moments, and the clock that tells them.
 //!
 //! A [`Timestamp`] counts microseconds since the Unix epoch. Nothing in this crate reads a
 //! clock: a store does, once per decision, and passes the moment in. That is why whole histories

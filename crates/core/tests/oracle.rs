@@ -21,7 +21,7 @@ fn soak() -> u64 {
     std::env::var("TOLLGATE_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
-/// What kinds of answers a run has seen: a test that never waits proves nothing about waiting.
+/// The verdicts of a run by kind: a test that never waits proves nothing about waiting.
 #[derive(Default, Debug)]
 struct VerdictCounts {
     allowed: u64,

@@ -39,7 +39,7 @@ fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> (usize, &'g mut Shard) 
 
 /// A planned immediate take.
 struct PlannedTake {
-    /// Which of the guards.
+    /// The position of its shard among the guards.
     at: usize,
     write: SlotWrite,
     result: ImmediateTake,
@@ -54,7 +54,7 @@ const fn leaves_a_trace(op: Op) -> bool {
     }
 }
 
-/// Where a counter belongs.
+/// The place that a counter was taken from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum CounterLocation {
     /// Nowhere: the key has no counter, and gets none by being asked about.

@@ -46,7 +46,7 @@ impl Overflow {
         }
     }
 
-    /// Where a charge whose key has no room is counted. A counter is taken out until
+    /// Finds the counter of a charge whose key has no room. It is taken out until
     /// [`Overflow::put`] brings it back.
     pub(crate) fn target(
         &mut self,
@@ -94,7 +94,7 @@ impl Overflow {
     }
 }
 
-/// Where a charge is counted whose key has no room.
+/// The counter of a charge whose key has no room.
 pub(crate) enum OverflowTarget {
     /// In the counter of its limit.
     Counter(Counter),

@@ -118,7 +118,7 @@ impl Slot {
         Some((take, Self { word: arrival.whole, small, ..self }))
     }
 
-    /// Where in the spill the state is kept, if it is not held here.
+    /// The index of the state in the spill, if it is not held here.
     #[inline]
     pub(crate) fn spill(&self) -> Option<usize> {
         (self.meta & SPILLED != 0).then(|| usize::try_from(self.word).unwrap_or(usize::MAX))

@@ -1,4 +1,4 @@
-//! What a store occupies, as the allocator counts it.
+//! The memory of a store, as the allocator counts it.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use tollgate_embedded::core::{
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What the limits, names and the harness of the tests may take or give back meanwhile.
+/// Bytes that limits, names and the test harness may take or give back meanwhile.
 const NOISE: usize = 8_192;
 
 /// One test at a time, from its first line to its last, as all threads share the allocator.
@@ -32,7 +32,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether so much was taken, but for the noise.
+/// True when so much was taken, but for the noise.
 fn about(bytes: RangeInclusive<usize>, grown: usize) -> bool {
     (bytes.start().saturating_sub(NOISE)..=bytes.end() + NOISE).contains(&grown)
 }

@@ -1,4 +1,4 @@
-//! A TCP proxy that does to connections what networks do.
+//! A TCP proxy with the faults of networks.
 //!
 //! Two threads per connection, one for each direction, and one that accepts. What a fault does to
 //! bytes is in `pump.rs`; here are the connections, and how they end.
@@ -115,7 +115,7 @@ impl FaultProxy {
         }
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
     }

@@ -43,9 +43,9 @@ pub struct Holders {
 /// One permit, held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldPermit {
-    /// By whom.
+    /// The holder.
     pub holder: Holder,
-    /// Until when, unless renewed.
+    /// The end of its lease, unless renewed.
     pub until: Timestamp,
 }
 
@@ -94,9 +94,9 @@ fn ended(held: &[HeldPermit], by: Timestamp) -> usize {
 pub struct HoldersEdit {
     /// The moment of the decision.
     pub now: Timestamp,
-    /// Whose permit.
+    /// The holder of the permit.
     pub holder: Holder,
-    /// Until when it is held; `None` gives it back.
+    /// The end of the lease; `None` gives the permit back.
     pub until: Option<Timestamp>,
 }
 

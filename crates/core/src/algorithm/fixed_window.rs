@@ -22,11 +22,11 @@ use crate::{Quota, Timestamp};
 /// Counts up to the limit in each window, then refuses until it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
-    /// Where windows begin.
+    /// The start of windows.
     pub anchor: Anchor,
 }
 
-/// Where windows begin.
+/// The start of windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Anchor {
@@ -44,7 +44,7 @@ pub struct FixedWindowPlan {
     pub capacity: u64,
     /// The length of a window.
     pub window_us: u64,
-    /// Where windows begin.
+    /// The start of windows.
     pub anchor: Anchor,
 }
 

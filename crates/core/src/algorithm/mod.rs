@@ -4,8 +4,8 @@
 //! (its *plan*), its state, and the steps over them; it reads no clock and takes no lock.
 //!
 //! To add one: write its file with an `impl Step`, add its line to the table at the end of this
-//! file, and its oracle to `testing/oracle`. The compiler names whatever is still missing. Each
-//! member will also need its twin in Lua once states live in Redis.
+//! file, and its oracle to `testing/oracle`. The compiler names the parts that are still missing. Each
+//! member also needs its twin in Lua.
 //!
 //! Rules that all of them follow:
 //!
@@ -74,7 +74,7 @@ pub(crate) trait Step {
     /// A change of a state.
     type Edit;
 
-    /// Computes the numbers, or says why the quota cannot be represented.
+    /// Computes the numbers, or returns the reason why the quota cannot be represented.
     fn plan(&self, quota: &Quota) -> Result<Self::Plan, LimitError>;
 
     /// Repairs what a clock that stepped back left ahead; true when something changed.

@@ -61,7 +61,7 @@ pub struct Log {
 /// The charges of one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// When.
+    /// The moment.
     pub at: Timestamp,
     /// Everything charged up to and including it.
     pub total: u64,
@@ -95,8 +95,8 @@ impl Log {
         Some(Self { base, entries })
     }
 
-    /// A log that a decision about this cost sees as `view`; for stores that keep the log
-    /// elsewhere. Nothing else about it is true.
+    /// A log with this view for a decision about this cost; for stores that keep the log
+    /// elsewhere. Its other entries are missing.
     pub fn as_seen(plan: &SlidingLogPlan, view: LogView, cost: u64) -> Self {
         let Some(newest) = view.newest else { return Self::default() };
         let gone = view.used.saturating_add(cost).saturating_sub(plan.capacity);

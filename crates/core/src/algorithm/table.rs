@@ -70,7 +70,7 @@ macro_rules! algorithms {
             $($(#[$doc])+ $name($state),)+
         }
 
-        /// An edit that makes a decision so. Nothing is edited unless it is applied.
+        /// An edit that carries out a decision. Nothing changes until it is applied.
         #[derive(Clone, Debug, PartialEq)]
         #[must_use]
         pub enum Effect {
@@ -81,7 +81,7 @@ macro_rules! algorithms {
 
         #[cfg_attr(not(feature = "store"), doc(hidden))]
         impl Limit {
-            /// Makes `state` true for `now`: drops it when it is worth no more than an absent
+            /// Brings `state` up to date for `now`: drops it when it is worth no more than an absent
             /// one, and moves back what a clock that stepped back left ahead. Returns whether
             /// it changed, and so must be written even if the charge is refused.
             pub fn settle(&self, state: &mut State, now: Timestamp) -> bool {
@@ -189,7 +189,7 @@ algorithms! {
 }
 
 impl Algorithm {
-    /// Each algorithm as it is unless somebody says more: what its name alone stands for.
+    /// Each algorithm with its default parameters, as its name alone means.
     pub fn usual() -> [Self; 8] {
         [
             FixedWindow::default().into(),

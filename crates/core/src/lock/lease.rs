@@ -1,10 +1,10 @@
-//! For how long a lock is granted.
+//! Leases: the time for which a lock is granted.
 
 use std::time::Duration;
 
 use crate::errors::messages;
 
-/// For how long a lock is granted unless it is renewed: whole milliseconds, rounded up.
+/// The time for which a lock is granted unless renewed: whole milliseconds, rounded up.
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,10 +2,10 @@
 //!
 //! A lock is free, or held by one owner until a moment. Its holds are the ids of the acquisitions
 //! that were granted and not yet released: a re-entrant lock may have several, all of one owner and
-//! under one fence. Expiry is no step of its own: what has ended is found to have ended by the next.
+//! under one fence. Expiry is no step of its own: the next step finds that a lease has ended.
 //!
 //! Leases count in whole milliseconds, and a lease that ends in this very millisecond has not ended
-//! yet: so it is in Redis, and both stores shall say the same.
+//! yet. Redis does the same, and both stores must agree.
 //!
 //! Not here: answering a repeated release alike. For that a store keeps a *release record* for each
 //! release, and looks at it before it calls a step.
@@ -19,11 +19,11 @@ use crate::Timestamp;
 /// hold is remembered by its id.
 pub const MAX_DEPTH: usize = 256;
 
-/// For how long a release is remembered: longer than anybody sends one again, or an acquisition may
-/// be under way. As long as Redisson remembers its own.
+/// The life of a release record: longer than a release is sent again, or an acquisition is in
+/// flight. As long as Redisson remembers its own.
 pub const RELEASE_RECORD_TTL: Duration = Duration::from_secs(20);
 
-/// Which of the two kinds of lock is kept under a name. A name has one kind at a time.
+/// The kind of lock that is kept under a name. A name has one kind at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LockKind {
     /// Its owner may hold it several times. In Redis a hash, as Redisson's `RLock`.
@@ -39,7 +39,7 @@ pub struct LockRecord {
     held: Option<HeldLock>,
     /// The fence granted last.
     fence: Option<Fence>,
-    /// Until when nobody may take it, because its last holder vanished.
+    /// The millisecond until which it stays closed, because its last holder vanished.
     barred_ms: u64,
 }
 
@@ -148,7 +148,7 @@ impl LockRecord {
         millis(now) > closed.max(self.barred_ms)
     }
 
-    /// Until when the lock is closed if this holder does not come back.
+    /// The millisecond until which the lock is closed if this holder does not come back.
     fn barred_until(&self, held: &HeldLock) -> u64 {
         let delay = u64::try_from(held.delay.as_millis()).unwrap_or(u64::MAX);
         held.expires_ms.saturating_add(delay)

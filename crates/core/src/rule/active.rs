@@ -1,4 +1,4 @@
-//! Rules as they are at work: checked, with their limits built and their names looked up.
+//! Active rules: checked, with their limits built and their names looked up.
 //!
 //! Made by `compile.rs` only; a [`RuleSet`](super::RuleSet) hands out references.
 
@@ -14,7 +14,7 @@ pub struct ActiveRule {
     pub(super) declaration: Rule,
     pub(super) domain: Arc<str>,
     pub(super) index: usize,
-    /// Where it stands among the rules of its domain: the most specific first.
+    /// Its rank among the rules of its domain: the most specific first.
     pub(super) rank: usize,
     pub(super) limits: Vec<ActiveLimit>,
     pub(super) ban: Option<ActiveBan>,
@@ -208,7 +208,7 @@ impl ActiveBan {
     }
 }
 
-/// Which of the attributes that a domain looks at.
+/// The number of an attribute that a domain uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AttributeId(pub(super) usize);
 
@@ -241,7 +241,7 @@ pub(super) enum ValueTest {
     Absent,
 }
 
-/// Where a value of `by` comes from.
+/// The source of a value of `by`.
 #[derive(Clone, Debug)]
 pub(super) enum KeyPart {
     /// An attribute.

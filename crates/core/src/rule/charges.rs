@@ -145,7 +145,7 @@ pub struct RuleCharge<'s> {
     pub(super) refusals: Option<ByteRange>,
 }
 
-/// Where something is in the bytes of [`Charges`]: at most 128 charges with two keys of 1024 bytes.
+/// A range of the bytes of [`Charges`]: at most 128 charges with two keys of 1024 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByteRange {
     start: u32,

@@ -1,4 +1,4 @@
-//! From a declaration to rules at work.
+//! Compiles a declaration into active rules.
 //!
 //! Reads what has a grammar of its own (templates, networks, hosts) and builds limits, and
 //! reports what cannot be built. Everything else that may be wrong is found by `check.rs`, which
@@ -24,7 +24,7 @@ use super::trie::Templates;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
 use crate::{Algorithm, Limit, OnChange, Quota, Revision};
 
-/// Where rules are declared, which tells their counters apart.
+/// The place of a declaration, which tells counters apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// In a set of this version.
@@ -78,7 +78,7 @@ pub(super) fn domain(
     domain
 }
 
-/// Finds out whom each rule replaces, and which of two rules comes first. Returns who is where.
+/// Resolves the rules that each rule replaces, and ranks the rules. Returns positions by name.
 fn link(rules: &mut [ActiveRule]) -> Table<Box<str>, usize> {
     let names: Table<Box<str>, usize> =
         rules.iter().enumerate().map(|(at, rule)| (rule.name().into(), at)).collect();

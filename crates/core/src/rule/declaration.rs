@@ -13,7 +13,7 @@ use crate::{Algorithm, OnChange, OnFull, Quota};
 /// A whole set of rules, as one edit of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
-    /// Which edit this is, from 1 on. Versions only rise; a version never has two contents.
+    /// The number of this edit, from 1 on. Versions only rise; a version never has two contents.
     pub version: u64,
     /// Each with rules of its own; an ask names one.
     pub domains: Vec<Domain>,
@@ -120,7 +120,7 @@ pub struct Network {
     pub prefix: u8,
 }
 
-/// An entry of a list: who it is about.
+/// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// Everyone at these addresses.

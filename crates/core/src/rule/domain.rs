@@ -1,4 +1,4 @@
-//! A domain at work: its rules, its lists, and the attributes that they look at.
+//! An active domain: its rules, its lists, and the attributes that they use.
 
 use std::slice;
 
@@ -107,7 +107,7 @@ impl AttributeIds {
     }
 }
 
-/// A list at work: who is exempt, or blocked.
+/// An exempt list or a block list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SubjectList {
     entries: Vec<(Subject, Condition)>,

@@ -5,23 +5,23 @@
 
 use std::fmt;
 
-/// Where in a declaration something is wrong.
+/// The place of an error in a declaration.
 ///
 /// The indices are positions in the [`Declaration`](super::declaration::Declaration); the field
 /// is named as in a rule file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which domain; `None` for the set itself.
+    /// The domain; `None` for the set itself.
     pub domain: Option<usize>,
-    /// Which of its rules.
+    /// The rule of the domain.
     pub rule: Option<usize>,
-    /// Which of the rule's limits.
+    /// The limit of the rule.
     pub limit: Option<usize>,
-    /// Which field of the innermost of these, as files spell it: `match`, `by`, `on-missing`.
+    /// The field of the innermost of these, as files spell it: `match`, `by`, `on-missing`.
     pub field: Option<&'static str>,
-    /// Which item of that field: a condition of `match`, an attribute of `by`, a list entry.
+    /// The item of that field: a condition of `match`, an attribute of `by`, a list entry.
     pub item: Option<usize>,
-    /// Which value of that item: one of those that a condition accepts.
+    /// The value of that item, of a condition that accepts several.
     pub value: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    /// The most errors of one declaration that are told: more are not read.
+    /// The most errors that are reported of one declaration.
     pub const MAX: usize = 100;
 
     /// The place of the error.

@@ -1,9 +1,9 @@
-//! From an ask to a judgement: who blocks it, or what it is charged on, under which keys.
+//! From an ask to a judgement: a block, or the charges with their keys.
 //!
 //! The order is lists (`block`, then `exempt`), then rules. Nothing here allocates unless an ask
 //! is unusual: many attributes, long paths, long keys.
 //!
-//! `explain.rs` tells the same in words for one rule after the other; change them together.
+//! `explain.rs` describes the same for each rule; change them together.
 
 use super::active::ActiveLimit;
 use super::ask::{Ask, Attribute};

@@ -1,4 +1,4 @@
-//! A set of rules at work: one version of what is limited, and how.
+//! A rule set: one version of all rules, ready to judge.
 //!
 //! A set never changes; an edit makes another one. A request that is judged by one set is judged by
 //! exactly one version.
@@ -127,7 +127,7 @@ impl RuleSet {
         self
     }
 
-    /// Which edit it is.
+    /// The edit that this set is.
     pub const fn version(&self) -> u64 {
         self.declaration.version
     }

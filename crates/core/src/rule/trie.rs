@@ -56,9 +56,9 @@ pub(super) struct Trie {
 struct Node {
     literals: Table<Box<[u8]>, usize>,
     capture: Option<usize>,
-    /// Whose templates end here.
+    /// Owners of the templates that end here.
     ends: Vec<usize>,
-    /// Whose templates take all that follows.
+    /// Owners of the templates that take all that follows.
     rests: Vec<usize>,
 }
 

@@ -169,7 +169,7 @@ pub struct Turn {
     pub op: Op,
     /// The caller's patience.
     pub patience: Duration,
-    /// When.
+    /// The moment.
     pub now: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of an ask: lists, replacing, missing attributes, modes, costs, algorithms.
+//! Judgements of asks: lists, replacing, missing attributes, modes, costs, algorithms.
 
 use tollgate_core::algorithm::LeakyMeter;
 use tollgate_core::rule::declaration::{CostFrom, Domain, Mode, OnMissing, Rule, Scenario};

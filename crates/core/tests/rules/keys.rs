@@ -32,7 +32,7 @@ fn tuple<'a>(values: &'a [Option<Vec<u8>>]) -> Ask<'a> {
     ask
 }
 
-/// What a key says, read back token by token; a hash stays a hash.
+/// The values of a key, read back token by token; a hash stays a hash.
 fn decode(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut tokens = Vec::new();
     let sized = |bytes: &mut &[u8]| {

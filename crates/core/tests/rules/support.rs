@@ -81,7 +81,7 @@ pub(crate) fn list(errors: &[RuleError]) -> String {
     errors.iter().map(|error| format!("{error}\n")).collect()
 }
 
-/// What is wrong with the domain `shop` of these rules, one line each.
+/// The errors of the domain `shop` with these rules, one line each.
 pub(crate) fn wrong(rules: Vec<Rule>) -> String {
     wrong_of(shop(rules))
 }

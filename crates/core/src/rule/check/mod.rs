@@ -76,7 +76,7 @@ fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     check_sum(&domain.rules, place, report);
 }
 
-/// Reports rules that together would refuse every request: more limits apply to whatever comes than
+/// Reports rules that together would refuse every request: more limits apply to all of them than
 /// one request may be charged on. Where that depends on the request, only judging can tell.
 fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
     let enforced = || rules.iter().filter(|rule| rule.mode == Mode::Enforce);

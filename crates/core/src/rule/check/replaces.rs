@@ -1,4 +1,4 @@
-//! Which rules replace which: names that exist, and no circles.
+//! Checks `replaces`: names must exist, and circles are errors.
 
 use super::super::bounds::MAX_REPLACES;
 use super::super::declaration::Rule;

@@ -107,7 +107,7 @@ impl ExpectedDecision {
 
 /// The promise of one algorithm for one key under one limit. Moments and spans are microseconds.
 trait Oracle: std::fmt::Debug {
-    /// Makes what is remembered true for `now`.
+    /// Brings the state up to date for `now`.
     fn observe(&mut self, now: u64);
 
     /// True when there is no state. Only meaningful after [`Oracle::observe`].
