@@ -108,12 +108,12 @@ impl Slot {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Option<(ImmediateTake, Self)> {
-        let cost = charge.immediate_cost()?;
+        let (cost, plan) = (charge.immediate_cost()?, under.bucket_plan()?);
         if self.meta & (SPILLED | PROMOTED) != 0 || !under.counts_like(charge.limit()) {
             return None;
         }
         let mut arrival = Span { whole: self.word, part: u64::from(self.small) };
-        let take = under.bucket_plan()?.take_immediately(&mut arrival, cost, now)?;
+        let take = plan.take_immediately(&mut arrival, cost, now)?;
         let small = u32::try_from(arrival.part).ok()?;
         Some((take, Self { word: arrival.whole, small, ..self }))
     }
