@@ -4,10 +4,11 @@
 //! algorithm; another store may execute its twin elsewhere. Building a charge is where misuse
 //! ends: an operation that does not fit the limit's algorithm cannot be charged.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::errors::messages;
+use crate::time::micros;
 use crate::{Key, Limit, Timestamp};
 
 /// The permits of an operation. Zero asks without spending.
@@ -157,8 +158,7 @@ impl<'a> Charge<'a> {
     /// bucket and smooth limiters. Windows, logs and concurrency refuse with the exact delay
     /// instead, whatever the patience.
     pub fn with_patience(mut self, patience: Duration) -> Self {
-        let capped = patience.min(Self::MAX_PATIENCE);
-        self.patience_us = u64::try_from(capped.as_micros()).unwrap_or(u64::MAX);
+        self.patience_us = micros(patience.min(Self::MAX_PATIENCE));
         self
     }
 
@@ -203,16 +203,17 @@ impl<'a> Charge<'a> {
         }
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms { op: self.op, patience_us: self.patience_us }
+    pub(crate) const fn terms(&self, now: Timestamp) -> Terms {
+        Terms { op: self.op, patience_us: self.patience_us, now }
     }
 }
 
-/// The part of a charge that an algorithm decides on.
+/// The part of a charge that an algorithm decides on, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) op: Op,
     pub(crate) patience_us: u64,
+    pub(crate) now: Timestamp,
 }
 
 /// The reason why a charge cannot be built.
@@ -232,21 +233,8 @@ pub enum ChargeError {
     },
 }
 
-impl fmt::Display for ChargeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NeedsHolder => write!(
-                f,
-                "a concurrency limit cannot be spent: acquire it with a holder and a lease"
-            ),
-            Self::NotConcurrency => {
-                write!(f, "only a concurrency limit has holders: take a cost instead")
-            }
-            Self::Lease { lease, longest } => {
-                write!(f, "the lease {lease:?} is not between 1µs and the limit's {longest:?}")
-            }
-        }
-    }
+messages! { ChargeError:
+    Self::NeedsHolder => "a concurrency limit cannot be spent: acquire it with a holder and a lease";
+    Self::NotConcurrency => "only a concurrency limit has holders: take a cost instead";
+    Self::Lease { lease, longest } => "the lease {lease:?} is not between 1µs and the limit's {longest:?}";
 }
-
-impl std::error::Error for ChargeError {}

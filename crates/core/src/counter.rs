@@ -41,7 +41,7 @@ impl Counter {
         &self.under
     }
 
-    /// Makes the counter true for `now` and for a charge under `limit`; returns whether the
+    /// Brings the counter up to date for `now` and for a charge under `limit`; returns whether the
     /// state changed, and so must be written even if the charge is refused.
     pub fn settle(&mut self, limit: &Limit, now: Timestamp) -> bool {
         let mut changed = self.under.settle(&mut self.state, now);
@@ -68,7 +68,7 @@ impl Counter {
         self.under.decide(&self.state, charge, now)
     }
 
-    /// Makes it so.
+    /// Applies an edit that [`Counter::decide`] made.
     pub fn apply(&mut self, effect: Effect) {
         self.under.apply(&mut self.state, effect);
     }

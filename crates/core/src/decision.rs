@@ -87,7 +87,7 @@ pub struct Answer {
     pub verdict: Verdict,
     /// When it was decided, by the store's clock: what a later credit says it was charged at.
     pub at: Timestamp,
-    /// Which charge refuses, by its place in the request: the one with the longest retry.
+    /// The position in the request of the charge that refuses: the one with the longest retry.
     pub refused_by: Option<usize>,
     /// One decision for each charge, in the order of the request. In a refused request, charges that
     /// would have passed are shown as they stand, uncharged.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::errors::messages;
+
 /// The name of a counter: any bytes, at least one and at most [`Key::MAX_LEN`].
 ///
 /// NUL, braces, separators and invalid UTF-8 are all just bytes. A key built from several parts
@@ -92,15 +94,7 @@ pub enum KeyError {
     },
 }
 
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => write!(f, "a key needs at least one byte"),
-            Self::TooLong { len } => {
-                write!(f, "a key of {len} bytes is above {}: hash it first", Key::MAX_LEN)
-            }
-        }
-    }
+messages! { KeyError:
+    Self::Empty => "a key needs at least one byte";
+    Self::TooLong { len } => "a key of {len} bytes is above {}: hash it first", Key::MAX_LEN;
 }
-
-impl std::error::Error for KeyError {}

@@ -34,6 +34,7 @@ pub mod algorithm;
 mod charge;
 mod counter;
 mod decision;
+mod errors;
 mod key;
 mod limit;
 pub mod lock;
@@ -53,7 +54,7 @@ pub use charge::{Charge, ChargeError, Cost, Holder, Need, Op};
 pub use decision::{Answer, Basis, Decision, Retry, Verdict};
 pub use key::{Key, KeyError, shard_of};
 pub use limit::{Limit, LimitError, LimitErrorKind, OnChange, OnFull, Revision};
-pub use quota::{ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError};
+pub use quota::{ParseQuotaError, Quota, QuotaError};
 pub use request::{Request, RequestError};
 pub use store::{MAX_VALUE, Store, StoreError, StoreErrorKind};
 pub use time::{Clock, Timestamp};
@@ -86,5 +87,5 @@ pub mod state {
 #[cfg(all(doctest, feature = "store"))]
 mod readme {
     #[doc = include_str!("../README.md")]
-    struct Core;
+    struct Readme;
 }

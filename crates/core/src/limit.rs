@@ -1,4 +1,4 @@
-//! A limit: a quota, what it means, and what happens at its edges.
+//! A limit: a quota, its algorithm, and its policies.
 //!
 //! A [`Limit`] is built once, when a rule is loaded, and charged many times; everything that
 //! can be computed from it is computed then (its *plan*). Two limits are equal when what was
@@ -8,9 +8,10 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::algorithm::{Algorithm, Plan, bucket};
+use crate::errors::messages;
 use crate::{Quota, QuotaError};
 
-/// Which edit of a rule a limit comes from. Higher replaces lower.
+/// The edit of a rule that a limit comes from. Higher replaces lower.
 ///
 /// Revision 0 means unversioned: a different quota at the same revision keeps the recorded
 /// times as they are.
@@ -144,7 +145,7 @@ impl Limit {
         self.quota
     }
 
-    /// Which edit it comes from.
+    /// The edit it comes from.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
@@ -261,13 +262,7 @@ pub enum LimitErrorKind {
     Parameter,
 }
 
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for LimitError {}
+messages! { LimitError: Self { reason, .. } => "{reason}"; }
 
 #[cfg(test)]
 mod tests {

@@ -2,17 +2,16 @@
 //!
 //! [`Request::judge`] is the one place where several decisions become one answer; every store
 //! uses it. Its verdict is the worst of the charges' (refuse, wait, allow). If it refuses,
-//! nothing is charged and the answer names who refuses. Charges on one counter see what their
+//! nothing is charged and the answer names the charge that refuses. Charges on one counter see what their
 //! predecessors in the request would leave.
-
-use std::fmt;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::Effect;
-use crate::charge::{Need, Op};
+use crate::charge::{Need, Op, Terms};
 use crate::counter::Counter;
 use crate::decision::{Answer, Decision, Retry, Verdict};
+use crate::errors::messages;
 use crate::{Charge, Timestamp};
 
 /// Charges that are made together or not at all.
@@ -72,18 +71,18 @@ impl<'a> Request<'a> {
         now: Timestamp,
     ) -> Answer {
         for (charge, target) in self.charges.iter().zip(targets) {
-            if let Some(counter) = target.counter_mut(counters) {
+            if let Some(counter) = counters.get_mut(target.index()) {
                 counter.settle(charge.limit(), now);
             }
         }
         let (decisions, effects) = self.decide(counters, targets, now);
         let ruling = RequestVerdict::over(self.charges, &decisions);
         let refused = !ruling.verdict.passes();
-        let refused_by = ruling.by.filter(|_| refused);
-        let mut answer = Answer { verdict: ruling.verdict, at: now, refused_by, decisions };
+        let (verdict, refused_by) = (ruling.verdict, ruling.refused_by);
+        let mut answer = Answer { verdict, at: now, refused_by, decisions };
         let rows = self.charges.iter().zip(targets).zip(answer.decisions.iter_mut().zip(effects));
         for ((charge, target), (decision, effect)) in rows {
-            let Some(counter) = target.counter_mut(counters) else { continue };
+            let Some(counter) = counters.get_mut(target.index()) else { continue };
             if !refused && ruling.charges(charge, decision) {
                 // What an earlier charge of a group would have left is not what is there.
                 let effect = if ruling.has_group { counter.decide(charge, now).1 } else { effect };
@@ -95,16 +94,15 @@ impl<'a> Request<'a> {
         answer
     }
 
-    /// The verdict over these decisions, one for each charge, and who refuses if it is a
-    /// refusal: the one whose retry is longest.
+    /// The verdict over these decisions, one for each charge, and the charge that
+    /// refuses: the one with the longest retry.
     #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
         let ruling = RequestVerdict::over(self.charges, decisions);
-        (ruling.verdict, ruling.by.filter(|_| !ruling.verdict.passes()))
+        (ruling.verdict, ruling.refused_by)
     }
 
-    /// Takes of one counter that do not pass one after the other are told when they would pass
-    /// together.
+    /// Refused takes of one counter get the retry at which they pass together.
     fn together(
         &self,
         i: usize,
@@ -119,9 +117,8 @@ impl<'a> Request<'a> {
             .filter(|(_, target)| Some(*target) == targets.get(i))
             .map(|(c, _)| c.immediate_cost());
         let Some(sum) = costs.reduce(|a, b| a?.checked_add(b?)).flatten() else { return alone };
-        let mut terms = charge.terms();
-        terms.op = Op::Peek(sum);
-        let (together, _) = counter.under().decide_terms(counter.state(), terms, now);
+        let terms = Terms { op: Op::Peek(sum), ..charge.terms(now) };
+        let (together, _) = counter.under().decide_terms(counter.state(), terms);
         // In a queue one large task may pass where two small ones have to wait.
         if together.verdict > alone.0.verdict { (together, Effect::None) } else { alone }
     }
@@ -135,7 +132,7 @@ impl<'a> Request<'a> {
         let mut decisions = SmallVec::new();
         let mut effects: SmallVec<[Effect; 4]> = SmallVec::new();
         for (i, (charge, target)) in self.charges.iter().zip(targets).enumerate() {
-            let (decision, effect) = match (target, target.counter(counters)) {
+            let (decision, effect) = match (target, counters.get(target.index())) {
                 (_, Some(counter)) if !targets.iter().take(i).any(|other| other == target) => {
                     counter.decide(charge, now)
                 }
@@ -163,7 +160,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Where a charge is counted.
+/// The counter of a charge, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeTarget {
     /// By this one of the counters.
@@ -173,17 +170,11 @@ pub enum ChargeTarget {
 }
 
 impl ChargeTarget {
-    fn counter<'c>(&self, counters: &'c [Counter]) -> Option<&'c Counter> {
+    /// The position of its counter; of a fixed verdict, one where there is none.
+    const fn index(self) -> usize {
         match self {
-            Self::Counter(index) => counters.get(*index),
-            Self::Fixed(_) => None,
-        }
-    }
-
-    fn counter_mut<'c>(&self, counters: &'c mut [Counter]) -> Option<&'c mut Counter> {
-        match self {
-            Self::Counter(index) => counters.get_mut(*index),
-            Self::Fixed(_) => None,
+            Self::Counter(index) => index,
+            Self::Fixed(_) => usize::MAX,
         }
     }
 }
@@ -215,17 +206,15 @@ fn conflict(a: &Charge<'_>, b: &Charge<'_>) -> bool {
 impl Counter {
     /// The decision about `charge` if nothing is charged.
     fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        let mut terms = charge.terms();
-        terms.op = terms.op.peeked();
-        let (decision, _) = self.under().decide_terms(self.state(), terms, now);
-        decision
+        let terms = Terms { op: charge.op().peeked(), ..charge.terms(now) };
+        self.under().decide_terms(self.state(), terms).0
     }
 }
 
 /// The verdict over a request, and which charge decides it.
 struct RequestVerdict {
     verdict: Verdict,
-    by: Option<usize>,
+    refused_by: Option<usize>,
     /// The best verdict within the group of which any one suffices.
     any_of: Verdict,
     /// True when there is such a group.
@@ -244,7 +233,7 @@ impl RequestVerdict {
         let worst = must.into_iter().chain(any_of).max_by_key(|(verdict, _)| *verdict);
         Self {
             verdict: worst.map_or(Verdict::Allow, |(verdict, _)| verdict),
-            by: worst.map(|(_, i)| i),
+            refused_by: worst.filter(|(verdict, _)| !verdict.passes()).map(|(_, i)| i),
             any_of: any_of.map_or(Verdict::Allow, |(verdict, _)| verdict),
             has_group: any_of.is_some(),
         }
@@ -281,22 +270,10 @@ pub enum RequestError {
     },
 }
 
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany { charges } => {
-                write!(f, "{charges} charges in one request, above {}", Request::MAX_CHARGES)
-            }
-            Self::TwoLimits { charge } => write!(
-                f,
-                "charge {charge} has the key of an earlier one but another limit: name the \
-                 limit in the key"
-            ),
-            Self::SeveralWait { charges } => {
-                write!(f, "{charges} charges of one request have patience: at most one may wait")
-            }
-        }
-    }
+messages! { RequestError:
+    Self::TooMany { charges } => "{charges} charges in one request, above {}", Request::MAX_CHARGES;
+    Self::TwoLimits { charge } =>
+        "charge {charge} has the key of an earlier one but another limit: name the limit in the key";
+    Self::SeveralWait { charges } =>
+        "{charges} charges of one request have patience: at most one may wait";
 }
-
-impl std::error::Error for RequestError {}

@@ -5,6 +5,11 @@
 //! microseconds plus `part / den`, where `den` belongs to the [`Rate`] and is not stored with
 //! the span. Two spans may be compared or combined only under one rate.
 
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "it only divides, by numbers that are not zero"
+)]
+
 use std::num::NonZeroU64;
 
 /// A length of time, or a moment counted from the epoch, with a fraction over a [`Rate`]'s
@@ -84,8 +89,7 @@ impl Rate {
         {
             return units / self.micros;
         }
-        let permits = self.units(span).checked_div(u128::from(self.micros.get())).unwrap_or(0);
-        u64::try_from(permits).unwrap_or(u64::MAX)
+        u64::try_from(self.units(span) / u128::from(self.micros.get())).unwrap_or(u64::MAX)
     }
 
     /// `a + b`, saturating at the end of time.
@@ -130,10 +134,8 @@ impl Rate {
     /// The span of so many units of `1 / denominator` microseconds.
     pub(crate) fn span_of_units(&self, units: u128) -> Span {
         let den = u128::from(self.permits.get());
-        let whole = units.checked_div(den).and_then(|w| u64::try_from(w).ok());
-        let part = units.checked_rem(den).and_then(|p| u64::try_from(p).ok());
-        match (whole, part) {
-            (Some(whole), Some(part)) => Span { whole, part },
+        match (u64::try_from(units / den), u64::try_from(units % den)) {
+            (Ok(whole), Ok(part)) => Span { whole, part },
             _ => Span::micros(u64::MAX),
         }
     }
@@ -158,8 +160,8 @@ pub(crate) fn mul_div(n: u128, mul: [u64; 2], div: [NonZeroU64; 2]) -> u128 {
         let mut rest = 0_u128;
         for limb in limbs.iter_mut().rev() {
             let current = (rest << 64) | *limb;
-            *limb = current.checked_div(u128::from(divisor.get())).unwrap_or(0);
-            rest = current.checked_rem(u128::from(divisor.get())).unwrap_or(0);
+            *limb = current / u128::from(divisor.get());
+            rest = current % u128::from(divisor.get());
         }
     }
     if limbs[2] != 0 || limbs[3] != 0 {

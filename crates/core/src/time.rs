@@ -1,4 +1,4 @@
-//! Moments, and who may tell them.
+//! Moments, and the clock that tells them.
 //!
 //! A [`Timestamp`] counts microseconds since the Unix epoch. Nothing in this crate reads a
 //! clock: a store does, once per decision, and passes the moment in. That is why whole histories
@@ -50,8 +50,7 @@ impl Timestamp {
     /// assert_eq!(Timestamp::MAX.checked_add(Duration::from_micros(1)), None);
     /// ```
     pub fn checked_add(self, later: Duration) -> Option<Self> {
-        let micros = u64::try_from(later.as_micros()).ok()?;
-        self.0.checked_add(micros).map(Self)
+        self.checked_plus_micros(u64::try_from(later.as_micros()).ok()?)
     }
 
     /// Microseconds since an earlier moment; zero if it is not earlier.
@@ -70,6 +69,11 @@ impl Timestamp {
     pub(crate) const fn minus_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_sub(micros))
     }
+}
+
+/// The whole microseconds of a span, as many as a number can hold.
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for Timestamp {

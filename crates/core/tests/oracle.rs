@@ -21,16 +21,16 @@ fn soak() -> u64 {
     std::env::var("TOLLGATE_SOAK").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
-/// What kinds of answers a run has seen: a test that never waits proves nothing about waiting.
+/// The verdicts of a run by kind: a test that never waits proves nothing about waiting.
 #[derive(Default, Debug)]
-struct Seen {
+struct VerdictCounts {
     allowed: u64,
     waited: u64,
     denied: u64,
     never: u64,
 }
 
-impl Seen {
+impl VerdictCounts {
     fn count(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Allow => self.allowed += 1,
@@ -43,7 +43,7 @@ impl Seen {
 
 fn replay(kind: AlgorithmKind, clockwork: ClockMode, edits: Edits) {
     let decisions = DECISIONS * soak();
-    let mut seen = Seen::default();
+    let mut seen = VerdictCounts::default();
     for seed in 0..decisions / TURNS {
         follow(kind, clockwork, edits, seed, &mut seen);
         if soak() > 1 && seed % 50_000 == 49_999 {
@@ -63,7 +63,13 @@ fn replay(kind: AlgorithmKind, clockwork: ClockMode, edits: Edits) {
     assert_eq!(seen.waited > DECISIONS / 1_000, waits, "{kind:?}: {seen:?}");
 }
 
-fn follow(kind: AlgorithmKind, clockwork: ClockMode, edits: Edits, seed: u64, seen: &mut Seen) {
+fn follow(
+    kind: AlgorithmKind,
+    clockwork: ClockMode,
+    edits: Edits,
+    seed: u64,
+    seen: &mut VerdictCounts,
+) {
     let mut history = History::new(kind, clockwork, edits, seed);
     let mut counter = Counter::absent(history.limit());
     let mut ledger = Ledger::new(history.limit());

@@ -1,4 +1,4 @@
-//! What holds for every algorithm, by the rows of the table of properties.
+//! Properties of every algorithm, by the rows of the table of properties.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,

@@ -61,7 +61,7 @@ impl Scene {
         rows.map(|(i, (limit, cost))| Charge::take(key(i), limit, *cost).unwrap()).collect()
     }
 
-    /// What each charge would be told alone.
+    /// The decision on each charge if it were alone.
     fn alone(&self) -> Vec<Decision> {
         let charges = self.charges();
         let rows = charges.iter().zip(&self.counters);

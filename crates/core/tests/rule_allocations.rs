@@ -8,14 +8,14 @@ use std::cell::Cell;
 use tollgate_core::rule::declaration::{Declaration, Domain, Limitation, Pattern, Rule, Value};
 use tollgate_core::rule::{Ask, Judgement, KeySecret, RuleSet};
 
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get().saturating_add(1)));
         // SAFETY: as the caller promised.
@@ -29,7 +29,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn allocations(run: impl FnOnce()) -> usize {
     let before = COUNT.with(Cell::get);

@@ -31,7 +31,7 @@ fn main() -> Outcome {
 /// When bursts come, in seconds after the start.
 const MOMENTS: [u64; 4] = [0, 1, 5, 10];
 
-/// How many ask at once.
+/// The number of tasks that ask at once.
 const BURST: u64 = 8;
 
 /// One row of the table: an algorithm, and what it must answer at each of the moments.

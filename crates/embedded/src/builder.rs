@@ -91,8 +91,8 @@ impl Builder {
         let useful = self.max_keys.div_ceil(FEWEST_KEYS_PER_SHARD);
         let shards = self.shards.unwrap_or(chosen.min(useful).min(MAX_SHARDS)).next_power_of_two();
         // Every shard needs room for a key, or the store would hold more than was said.
-        let shards =
-            if shards > self.max_keys { previous_power_of_two(self.max_keys) } else { shards };
+        let most = self.max_keys.checked_ilog2().map_or(1, |log| 1 << log);
+        let shards = shards.min(most);
         let heap = self.max_heap.unwrap_or(self.max_keys.saturating_mul(256).max(256 << 20));
         // Loom explores few; elsewhere no more than there may be keys.
         let hot_slots = if cfg!(loom) { 1 } else { DEFAULT_HOT_SLOTS.min(self.max_keys) };
@@ -103,13 +103,6 @@ impl Builder {
             keys_per_shard: self.max_keys.checked_div(shards).unwrap_or(0).max(1),
             heap_per_shard: heap.checked_div(shards).unwrap_or(0),
         }
-    }
-}
-
-const fn previous_power_of_two(n: usize) -> usize {
-    match n.checked_ilog2() {
-        Some(log) => 1_usize << log,
-        None => 1,
     }
 }
 

@@ -18,6 +18,7 @@ use tollgate_core::state::ImmediateTake;
 use tollgate_core::{Charge, Limit, Timestamp};
 
 use crate::fingerprint::Fingerprint;
+use crate::shard::Shard;
 use crate::slot::Slot;
 use crate::sync::{AtomicU64, Guard, Lock, Ordering};
 
@@ -34,7 +35,7 @@ pub(crate) struct HotSlot {
 #[derive(Debug)]
 pub(crate) struct HotSlots {
     built: OnceLock<HotSlotTable>,
-    count: usize,
+    pub(crate) count: usize,
 }
 
 #[derive(Debug)]
@@ -65,10 +66,6 @@ impl HotSlots {
         Self { built, count }
     }
 
-    pub(crate) const fn count(&self) -> usize {
-        self.count
-    }
-
     /// The index of a fingerprint's hot slot. The low bits choose the shard as well, so all keys of a
     /// hot slot belong to one shard.
     pub(crate) fn index(&self, fingerprint: Fingerprint) -> usize {
@@ -91,16 +88,15 @@ impl HotSlots {
 
     /// Locks a hot slot; `None` before any was built.
     pub(crate) fn lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
-        let built = self.built.get()?;
-        let (hint, line) = (built.hints.get(index)?, built.hot_slots.get(index)?);
-        Some(LockedHotSlot { hint, hot_slot: line.0.lock() })
+        let (hint, hot_slot) = self.built.get()?.at(index)?;
+        Some(LockedHotSlot { hint, hot_slot: hot_slot.lock() })
     }
 
     /// Locks a hot slot unless another thread has it.
     pub(crate) fn try_lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
-        let built = self.built.get_or_init(|| HotSlotTable::new(self.count));
-        let (hint, line) = (built.hints.get(index)?, built.hot_slots.get(index)?);
-        line.0.try_lock().map(|hot_slot| LockedHotSlot { hint, hot_slot })
+        let (hint, hot_slot) =
+            self.built.get_or_init(|| HotSlotTable::new(self.count)).at(index)?;
+        hot_slot.try_lock().map(|hot_slot| LockedHotSlot { hint, hot_slot })
     }
 }
 
@@ -110,6 +106,10 @@ impl HotSlotTable {
             hints: (0..count).map(|_| AtomicU64::new(0)).collect(),
             hot_slots: (0..count).map(|_| CacheLine(Lock::new(HotSlot::default()))).collect(),
         }
+    }
+
+    fn at(&self, index: usize) -> Option<(&AtomicU64, &Lock<HotSlot>)> {
+        Some((self.hints.get(index)?, &self.hot_slots.get(index)?.0))
     }
 }
 
@@ -140,10 +140,11 @@ impl LockedHotSlot<'_> {
         *self.hot_slot = HotSlot { latest, slot, limit: Some(limit) };
     }
 
-    /// Removes the slot, with the moment it was last charged at.
-    pub(crate) fn evict(&mut self) -> Option<(Slot, Timestamp)> {
-        self.hot_slot.limit.take()?;
-        self.hint.store(0, Ordering::Relaxed);
-        Some((std::mem::take(&mut self.hot_slot.slot), self.hot_slot.latest))
+    /// Returns the slot to its shard, if there is one.
+    pub(crate) fn demote_into(&mut self, shard: &mut Shard) {
+        if self.hot_slot.limit.take().is_some() {
+            self.hint.store(0, Ordering::Relaxed);
+            shard.demote(std::mem::take(&mut self.hot_slot.slot), self.hot_slot.latest);
+        }
     }
 }

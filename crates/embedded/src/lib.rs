@@ -43,5 +43,5 @@ pub use tollgate_core as core;
 #[cfg(doctest)]
 mod readme {
     #[doc = include_str!("../README.md")]
-    struct Embedded;
+    struct Readme;
 }

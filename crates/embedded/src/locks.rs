@@ -9,7 +9,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tollgate_core::lock::{
@@ -33,10 +33,7 @@ const PAGE_SIZE: usize = 256;
 
 /// The locks of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Locks(Arc<Mutex<LockTable>>);
-
-#[derive(Debug, Default)]
-struct LockTable {
+pub(crate) struct LockTable {
     records: HashMap<LockName, LockRecord>,
     fence: Option<Fence>,
     /// The answer to each release, and the millisecond until which it is kept.
@@ -111,12 +108,6 @@ impl LockTable {
         Ok(self.records.entry(name.clone()).or_insert_with(|| LockRecord::after(last)))
     }
 
-    /// The notifiers of a lock that became free.
-    fn notifiers(&self, name: &LockName) -> Vec<NotifierHandle> {
-        let notifiers = self.notifiers.get(name).into_iter().flatten();
-        notifiers.map(|(_, notifier)| notifier.clone()).collect()
-    }
-
     fn describe(&self, name: &LockName, held: &HeldLock, now: Timestamp) -> LockHolder {
         let left = held.expires_ms.saturating_sub(millis(now));
         let waiting = self.notifiers.get(name).map_or(0, Vec::len);
@@ -124,7 +115,7 @@ impl LockTable {
             name: name.clone(),
             kind: held.kind,
             owner: held.owner.as_str().to_owned(),
-            depth: u32::try_from(held.holds.len()).unwrap_or(u32::MAX),
+            depth: held.depth(),
             left: Some(Duration::from_millis(left)),
             fence: Some(held.fence),
             age: Some(now.since(held.since)),
@@ -138,104 +129,20 @@ const fn millis(now: Timestamp) -> u64 {
     now.as_micros() / 1_000
 }
 
-fn notify(notifiers: Vec<NotifierHandle>, name: &LockName) {
+/// Unlocks the table, and then calls the notifiers of a lock that became free.
+fn notify(table: MutexGuard<'_, LockTable>, name: &LockName) {
+    let notifiers = table.notifiers.get(name).into_iter().flatten();
+    let notifiers: Vec<NotifierHandle> = notifiers.map(|(_, notifier)| notifier.clone()).collect();
+    drop(table);
     notifiers.into_iter().for_each(|NotifierHandle(notifier)| notifier.notify(name));
 }
 
-impl Locks {
-    fn acquire(&self, ask: &Acquire<'_>, clock: &impl Clock) -> Result<AcquireOutcome, StoreError> {
-        let mut state = lock(&self.0);
-        let now = clock.now();
-        if state.release_record(ask.hold, now).is_some() {
-            return Ok(AcquireOutcome::Over);
-        }
-        let last = state.fence;
-        let record = state.record(ask.name, now)?;
-        record.rise_above(last);
-        let acquired = record.acquire(ask, now);
-        if let AcquireOutcome::Granted { fence, .. } = acquired {
-            state.fence = state.fence.max(Some(fence));
-        }
-        Ok(acquired)
-    }
-
-    fn renew(&self, batch: &[Renew<'_>], clock: &impl Clock) -> Vec<RenewOutcome> {
-        let mut state = lock(&self.0);
-        let now = clock.now();
-        let renew = |ask: &Renew<'_>| {
-            state
-                .records
-                .get_mut(ask.name)
-                .map_or(RenewOutcome::Lost, |record| record.renew(ask, now))
-        };
-        batch.iter().map(renew).collect()
-    }
-
-    fn release(&self, ask: &Release<'_>, clock: &impl Clock) -> ReleaseOutcome {
-        let mut state = lock(&self.0);
-        let now = clock.now();
-        if let Some(answer) = state.release_record(ask.hold, now) {
-            return answer;
-        }
-        let record = state.records.get_mut(ask.name);
-        let released =
-            record.map_or(ReleaseOutcome::AlreadyLost, |record| record.release(ask, now));
-        if released == ReleaseOutcome::Freed {
-            state.records.remove(ask.name);
-        }
-        state.remember(ask.hold, released, now);
-        if released == ReleaseOutcome::Freed {
-            let notifiers = state.notifiers(ask.name);
-            drop(state);
-            notify(notifiers, ask.name);
-        }
-        released
-    }
-
-    fn force_release(&self, name: &LockName, clock: &impl Clock) -> Option<LockHolder> {
-        let mut state = lock(&self.0);
-        let now = clock.now();
-        let held = state.records.remove(name)?.force_release(now)?;
-        let (holder, notifiers) = (state.describe(name, &held, now), state.notifiers(name));
-        drop(state);
-        notify(notifiers, name);
-        Some(holder)
-    }
-
-    fn inspect(&self, name: &LockName, clock: &impl Clock) -> Option<LockHolder> {
-        let mut state = lock(&self.0);
-        let now = clock.now();
-        state.records.get_mut(name)?.settle(now);
-        let held = state.records.get(name)?.holder(now)?;
-        Some(state.describe(name, held, now))
-    }
-
-    /// The locks whose names come after the `cursor`-th in order.
-    fn list(&self, cursor: u64, clock: &impl Clock) -> Page {
-        let state = lock(&self.0);
-        let now = clock.now();
-        let held = |(name, record): (&LockName, &LockRecord)| {
-            record.holder(now).map(|held| state.describe(name, held, now))
-        };
-        let mut holders: Vec<LockHolder> = state.records.iter().filter_map(held).collect();
-        holders.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let skipped = usize::try_from(cursor).unwrap_or(usize::MAX).min(holders.len());
-        let mut holders = holders.split_off(skipped);
-        let next = (holders.len() > PAGE_SIZE).then(|| skipped.saturating_add(PAGE_SIZE));
-        holders.truncate(PAGE_SIZE);
-        Page { holders, next: next.and_then(|next| u64::try_from(next).ok()) }
-    }
-
-    fn subscribe(
-        &self,
-        name: &LockName,
-        notifier: Arc<dyn ReleaseNotifier>,
-    ) -> ReleaseSubscription {
-        let mut state = lock(&self.0);
-        let number = state.next_number;
-        state.next_number = number.wrapping_add(1);
-        state.notifiers.entry(name.clone()).or_default().push((number, NotifierHandle(notifier)));
-        ReleaseSubscription { locks: Arc::downgrade(&self.0), name: name.clone(), number }
+impl<C: Clock> EmbeddedStore<C> {
+    /// The table of locks, locked, and the moment.
+    fn lock_table(&self) -> (MutexGuard<'_, LockTable>, Timestamp) {
+        let table = lock(&self.locks);
+        // Read under the mutex, so that steps are made in the order of their moments.
+        (table, self.clock.now())
     }
 }
 
@@ -243,27 +150,78 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
     type Subscription = ReleaseSubscription;
 
     async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
-        self.locks.acquire(ask, &self.clock)
+        let (mut table, now) = self.lock_table();
+        if table.release_record(ask.hold, now).is_some() {
+            return Ok(AcquireOutcome::Over);
+        }
+        let last = table.fence;
+        let record = table.record(ask.name, now)?;
+        record.rise_above(last);
+        let acquired = record.acquire(ask, now);
+        if let AcquireOutcome::Granted { fence, .. } = acquired {
+            table.fence = table.fence.max(Some(fence));
+        }
+        Ok(acquired)
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Result<Vec<RenewOutcome>, StoreError> {
-        Ok(self.locks.renew(batch, &self.clock))
+        let (mut table, now) = self.lock_table();
+        let renew = |ask: &Renew<'_>| match table.records.get_mut(ask.name) {
+            Some(record) => record.renew(ask, now),
+            None => RenewOutcome::Lost,
+        };
+        Ok(batch.iter().map(renew).collect())
     }
 
     async fn release(&self, ask: &Release<'_>) -> Result<ReleaseOutcome, StoreError> {
-        Ok(self.locks.release(ask, &self.clock))
+        let (mut table, now) = self.lock_table();
+        if let Some(answer) = table.release_record(ask.hold, now) {
+            return Ok(answer);
+        }
+        let record = table.records.get_mut(ask.name);
+        let released =
+            record.map_or(ReleaseOutcome::AlreadyLost, |record| record.release(ask, now));
+        table.remember(ask.hold, released, now);
+        if released == ReleaseOutcome::Freed {
+            table.records.remove(ask.name);
+            notify(table, ask.name);
+        }
+        Ok(released)
     }
 
     async fn force_release(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
-        Ok(self.locks.force_release(name, &self.clock))
+        let (mut table, now) = self.lock_table();
+        let record = table.records.remove(name);
+        let Some(held) = record.and_then(|mut record| record.force_release(now)) else {
+            return Ok(None);
+        };
+        let holder = table.describe(name, &held, now);
+        notify(table, name);
+        Ok(Some(holder))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<Option<LockHolder>, StoreError> {
-        Ok(self.locks.inspect(name, &self.clock))
+        let (mut table, now) = self.lock_table();
+        if let Some(record) = table.records.get_mut(name) {
+            record.settle(now);
+        }
+        let held = table.records.get(name).and_then(|record| record.holder(now));
+        Ok(held.map(|held| table.describe(name, held, now)))
     }
 
+    /// The locks whose names come after the `cursor`-th in order.
     async fn list(&self, cursor: u64) -> Result<Page, StoreError> {
-        Ok(self.locks.list(cursor, &self.clock))
+        let (table, now) = self.lock_table();
+        let held = |(name, record): (&LockName, &LockRecord)| {
+            record.holder(now).map(|held| table.describe(name, held, now))
+        };
+        let mut holders: Vec<LockHolder> = table.records.iter().filter_map(held).collect();
+        holders.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let skipped = usize::try_from(cursor).unwrap_or(usize::MAX).min(holders.len());
+        let mut holders = holders.split_off(skipped);
+        let next = (holders.len() > PAGE_SIZE).then(|| skipped.saturating_add(PAGE_SIZE));
+        holders.truncate(PAGE_SIZE);
+        Ok(Page { holders, next: next.and_then(|next| u64::try_from(next).ok()) })
     }
 
     async fn subscribe(
@@ -271,6 +229,10 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
         name: &LockName,
         notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        Ok(self.locks.subscribe(name, notifier))
+        let mut table = lock(&self.locks);
+        let number = table.next_number;
+        table.next_number = number.wrapping_add(1);
+        table.notifiers.entry(name.clone()).or_default().push((number, NotifierHandle(notifier)));
+        Ok(ReleaseSubscription { locks: Arc::downgrade(&self.locks), name: name.clone(), number })
     }
 }

@@ -31,15 +31,15 @@ pub(crate) struct MultiCharge<'s, C> {
 /// The guards of the shards a request touches, with their indices.
 type Guards<'s> = SmallVec<[(usize, Guard<'s, Shard>); 4]>;
 
-/// The locked shard of this index, and which of the guards is its own.
-fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> Option<(usize, &'g mut Shard)> {
-    let mut numbered = guards.iter_mut().enumerate();
-    numbered.find(|(_, (i, _))| *i == index).map(|(at, (_, shard))| (at, &mut **shard))
+/// The shard of this index, which is locked, and which of the guards is its own.
+fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> (usize, &'g mut Shard) {
+    let at = guards.iter().position(|(i, _)| *i == index).unwrap_or(usize::MAX);
+    (at, &mut guards[at].1)
 }
 
 /// A planned immediate take.
 struct PlannedTake {
-    /// Which of the guards.
+    /// The position of its shard among the guards.
     at: usize,
     write: SlotWrite,
     result: ImmediateTake,
@@ -54,7 +54,7 @@ const fn leaves_a_trace(op: Op) -> bool {
     }
 }
 
-/// Where a counter belongs.
+/// The place that a counter was taken from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum CounterLocation {
     /// Nowhere: the key has no counter, and gets none by being asked about.
@@ -65,13 +65,9 @@ enum CounterLocation {
 
 impl<'s, C: Clock> MultiCharge<'s, C> {
     pub(crate) fn new(store: &'s EmbeddedStore<C>, request: &Request<'_>) -> Self {
-        let mut prints = SmallVec::new();
-        for charge in request.charges() {
-            prints.push(store.fingerprint(charge));
-        }
         Self {
             store,
-            prints,
+            prints: request.charges().iter().map(|charge| store.fingerprint(charge)).collect(),
             shards: SmallVec::new(),
             overflow: None,
             counters: SmallVec::new(),
@@ -91,9 +87,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
         self.end_reservations();
         for (i, charge) in request.charges().iter().enumerate() {
-            if let Some(print) = self.prints.get(i).copied() {
-                self.find_target(charge, print, now);
-            }
+            self.find_target(charge, self.prints[i], now);
         }
         let now = self.agree_with_overflow(now);
         *answer = request.judge(&mut self.counters, &self.targets, now);
@@ -111,9 +105,9 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
     /// itself may step back.
     fn moment(&mut self, early: Option<Timestamp>) -> Timestamp {
         let Some(early) = early else { return self.store.clock.now() };
-        let now = self.shards.iter().fold(early, |now, (_, shard)| now.max(shard.latest()));
+        let now = self.shards.iter().fold(early, |now, (_, shard)| now.max(shard.latest));
         for (_, shard) in &mut self.shards {
-            shard.set_latest(now);
+            shard.latest = now;
         }
         now
     }
@@ -140,9 +134,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let passes = takes.iter().all(|take| matches!(take.result, ImmediateTake::Pass(_)));
         if passes {
             for ((take, charge), print) in takes.iter().zip(charges).zip(&self.prints) {
-                if let Some((_, shard)) = self.shards.get_mut(take.at) {
-                    shard.write(*print, charge.limit(), take.write);
-                }
+                self.shards[take.at].1.write(*print, charge.limit(), take.write);
             }
         }
         self.unlock();
@@ -170,9 +162,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         takes: &mut SmallVec<[PlannedTake; 4]>,
     ) -> bool {
         for (charge, print) in charges.iter().zip(&self.prints) {
-            let Some((at, shard)) = find(&mut self.shards, self.store.index(*print)) else {
-                return false;
-            };
+            let (at, shard) = find(&mut self.shards, self.store.index(*print));
             let Some((result, write)) = shard.plan_immediately(*print, charge, now) else {
                 return false;
             };
@@ -187,17 +177,15 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let mut absent = 0;
         // Once more if making room dropped an idle key of this very request.
         for _ in 0..2 {
-            let missing: SmallVec<[usize; 4]> = self.missing();
+            let missing = self.missing();
             if missing.len() == absent {
                 return true;
             }
             self.end_reservations();
             for i in &missing {
-                let (Some(charge), Some(print)) = (charges.get(*i), self.prints.get(*i)) else {
-                    return false;
-                };
-                let shard = find(&mut self.shards, self.store.index(*print));
-                if !shard.is_some_and(|(_, shard)| shard.make_room(*print, charge.limit(), now)) {
+                let (limit, print) = (charges[*i].limit(), self.prints[*i]);
+                let (_, shard) = find(&mut self.shards, self.store.index(print));
+                if !shard.make_room(print, limit, now) {
                     self.end_reservations();
                     return false;
                 }
@@ -209,15 +197,9 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
 
     /// Positions of the keys that have no slot.
     fn missing(&mut self) -> SmallVec<[usize; 4]> {
-        let mut missing = SmallVec::new();
-        for (i, print) in self.prints.iter().enumerate() {
-            if let Some((_, shard)) = find(&mut self.shards, self.store.index(*print))
-                && !shard.has(*print)
-            {
-                missing.push(i);
-            }
-        }
-        missing
+        let (store, shards) = (self.store, &mut self.shards);
+        let mut is_missing = |print| !find(shards, store.index(print)).1.has(print);
+        (0..self.prints.len()).filter(|i| is_missing(self.prints[*i])).collect()
     }
 
     fn end_reservations(&mut self) {
@@ -233,15 +215,11 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
 
     /// Locks every shard that is touched, once, in ascending order.
     fn lock_shards(&mut self) {
-        let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
-        for print in &self.prints {
-            indices.push(self.store.index(*print));
-        }
+        let mut indices: SmallVec<[usize; 4]> =
+            self.prints.iter().map(|print| self.store.index(*print)).collect();
         indices.sort_unstable();
         indices.dedup();
-        for index in indices {
-            self.shards.push((index, self.store.lock(index)));
-        }
+        self.shards.extend(indices.into_iter().map(|index| (index, self.store.lock(index))));
     }
 
     /// Demotes the promoted slots of this request, and all slots of a shard that is short of room.
@@ -270,12 +248,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let hot_slots = self.store.lock_hot_slots(&self.prints);
         self.lock_shards();
         for (print, mut hot_slot) in hot_slots {
-            let index = self.store.index(print);
-            if let Some((_, shard)) = find(&mut self.shards, index)
-                && let Some((slot, latest)) = hot_slot.evict()
-            {
-                shard.demote(slot, latest);
-            }
+            hot_slot.demote_into(find(&mut self.shards, self.store.index(print)).1);
         }
     }
 
@@ -284,23 +257,24 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         let Some(overflow) = self.overflow.as_mut().filter(|_| C::MONOTONIC) else { return now };
         let now = overflow.no_earlier(now);
         for (_, shard) in &mut self.shards {
-            shard.set_latest(now);
+            shard.latest = now;
         }
         now
     }
 
-    /// Finds where a charge is counted, and takes that counter in hand.
+    /// Finds where a charge is counted, and takes that counter out.
     fn find_target(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
         if self.share_target(CounterLocation::Shard(print)) {
             return;
         }
-        let index = self.store.index(print);
-        let Some((_, shard)) = find(&mut self.shards, index) else { return };
+        let (_, shard) = find(&mut self.shards, self.store.index(print));
         if let Some(counter) = shard.take(print) {
             return self.add(counter, CounterLocation::Shard(print));
         }
-        let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
-            && self.overflow.get_or_insert_with(|| self.store.lock_overflow()).may_hold(charge);
+        let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. }) && {
+            let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+            overflow.may_hold(charge.limit())
+        };
         let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
         if !held && alone && !leaves_a_trace(charge.op()) {
             return self.add(Counter::absent(charge.limit()), CounterLocation::Nowhere);
@@ -321,7 +295,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    /// Seats a charge at a counter that an earlier charge brought.
+    /// Counts a charge by a counter that an earlier charge brought.
     fn share_target(&mut self, location: CounterLocation) -> bool {
         let found = self.locations.iter().position(|other| *other == location);
         if let Some(i) = found {
@@ -342,10 +316,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             match location {
                 CounterLocation::Nowhere => {}
                 CounterLocation::Shard(print) => {
-                    let index = self.store.index(*print);
-                    if let Some((_, shard)) = find(&mut self.shards, index) {
-                        shard.put(*print, counter);
-                    }
+                    find(&mut self.shards, self.store.index(*print)).1.put(*print, counter);
                 }
                 CounterLocation::Overflow(limit) => {
                     if let Some(overflow) = &mut self.overflow {
@@ -368,11 +339,8 @@ fn answer_immediately(
 ) {
     for (charge, take) in request.charges().iter().zip(takes) {
         if let (Some(plan), Some(cost)) = (charge.limit().bucket_plan(), charge.immediate_cost()) {
-            answer.decisions.push(if passes {
-                plan.answer(take, cost)
-            } else {
-                plan.peek(take, cost)
-            });
+            let decision = if passes { plan.answer(take, cost) } else { plan.peek(take, cost) };
+            answer.decisions.push(decision);
         }
     }
     answer.at = now;

@@ -12,7 +12,7 @@ use tollgate_core::{
 /// own quotas must not grow it.
 const MAX_LIMITS: usize = 1024;
 
-/// OverflowTarget counters by limit.
+/// Shared counters by limit.
 #[derive(Debug, Default)]
 pub(crate) struct Overflow {
     counters: HashMap<Limit, State>,
@@ -46,7 +46,7 @@ impl Overflow {
         }
     }
 
-    /// Where a charge whose key has no room is counted. A counter is taken out until
+    /// Finds the counter of a charge whose key has no room. It is taken out until
     /// [`Overflow::put`] brings it back.
     pub(crate) fn target(
         &mut self,
@@ -62,12 +62,13 @@ impl Overflow {
             OnFull::Admit => OverflowTarget::Fixed(Verdict::Allow),
             OnFull::Refuse => OverflowTarget::Fixed(Verdict::Deny(until_room)),
             OnFull::Share => {
-                if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
-                {
+                let full = |counters: &HashMap<Limit, State>| {
+                    counters.len() >= MAX_LIMITS && !counters.contains_key(charge.limit())
+                };
+                if full(&self.counters) {
                     self.drop_idle(now);
                 }
-                if self.counters.len() >= MAX_LIMITS && !self.counters.contains_key(charge.limit())
-                {
+                if full(&self.counters) {
                     return OverflowTarget::Fixed(Verdict::Deny(until_room));
                 }
                 let state = self.counters.get_mut(charge.limit()).map(std::mem::take);
@@ -78,19 +79,14 @@ impl Overflow {
 
     pub(crate) fn put(&mut self, limit: &Limit, counter: Counter) {
         match counter.into_state() {
-            State::Absent => {
-                self.counters.remove(limit);
-            }
-            state => {
-                self.counters.insert(*limit, state);
-            }
-        }
+            State::Absent => self.counters.remove(limit),
+            state => self.counters.insert(*limit, state),
+        };
     }
 
-    /// True when a charge on a key without a counter is about a permit that may be held here.
-    pub(crate) fn may_hold(&self, charge: &Charge<'_>) -> bool {
-        matches!(charge.op(), Op::Renew { .. } | Op::Release { .. })
-            && self.counters.contains_key(charge.limit())
+    /// True when a permit under this limit may be held here.
+    pub(crate) fn may_hold(&self, limit: &Limit) -> bool {
+        self.counters.contains_key(limit)
     }
 
     fn drop_idle(&mut self, now: Timestamp) {
@@ -98,7 +94,7 @@ impl Overflow {
     }
 }
 
-/// Where a charge is counted whose key has no room.
+/// The counter of a charge whose key has no room.
 pub(crate) enum OverflowTarget {
     /// In the counter of its limit.
     Counter(Counter),

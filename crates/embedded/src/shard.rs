@@ -24,13 +24,13 @@ use crate::table::{NEVER, Room, Table};
 #[repr(C)]
 pub(crate) struct Shard {
     /// The latest moment anything was decided at.
-    latest: Timestamp,
+    pub(crate) latest: Timestamp,
     /// The place of the table charged last, if that was the last charge of all.
     last_place: usize,
-    table: Table,
+    pub(crate) table: Table,
     /// Number of promoted slots.
     promoted: usize,
-    limits: LimitInterner,
+    pub(crate) limits: LimitInterner,
     spill: Spill,
     /// The most that spilled states may come to occupy, if all grow as far as they can.
     heap_promised: usize,
@@ -90,26 +90,6 @@ impl Shard {
             reserved_heap: 0,
             stats: ShardStats::default(),
         }
-    }
-
-    pub(crate) const fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    pub(crate) const fn table_bytes(&self) -> usize {
-        self.table.bytes()
-    }
-
-    pub(crate) fn limits(&self) -> usize {
-        self.limits.len()
-    }
-
-    pub(crate) const fn latest(&self) -> Timestamp {
-        self.latest
-    }
-
-    pub(crate) const fn set_latest(&mut self, now: Timestamp) {
-        self.latest = now;
     }
 
     /// Settles the race between reading a monotonic clock and taking the lock.
@@ -221,11 +201,7 @@ impl Shard {
     }
 
     pub(crate) fn has_promoted(&self, fingerprint: Fingerprint) -> bool {
-        self.promoted > 0
-            && self
-                .table
-                .find(fingerprint)
-                .is_some_and(|place| self.table.slot(place).is_promoted())
+        self.table.find(fingerprint).is_some_and(|place| self.table.slot(place).is_promoted())
     }
 
     /// True when `keys` new keys may find no room although promoted keys are idle.
@@ -409,10 +385,10 @@ impl Shard {
             }
         };
         let idle = idle_moment(counter.under(), counter.state());
-        let new = match (Slot::inline(old.fingerprint, id, counter.state()), old.spill()) {
-            (Some(slot), None) => slot,
-            (Some(slot), Some(index)) => {
-                self.spill.remove(index);
+        let new = Slot::inline(old.fingerprint, id, counter.state());
+        let new = match (new, old.spill()) {
+            (Some(slot), spilled) => {
+                spilled.into_iter().for_each(|index| self.spill.remove(index));
                 slot
             }
             (None, Some(index)) => {
@@ -420,8 +396,7 @@ impl Shard {
                 Slot::spilled(old.fingerprint, id, index)
             }
             (None, None) => {
-                let index = self.spill.insert(counter.into_state());
-                Slot::spilled(old.fingerprint, id, index)
+                Slot::spilled(old.fingerprint, id, self.spill.insert(counter.into_state()))
             }
         };
         self.table.set(place, new);

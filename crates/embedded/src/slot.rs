@@ -4,8 +4,7 @@
 //! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
 //! the shard's spill, and the slot says where.
 
-use tollgate_core::state::Window;
-use tollgate_core::state::{Ahead, Bucket, ImmediateTake};
+use tollgate_core::state::{Ahead, Bucket, ImmediateTake, Window};
 use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
@@ -22,8 +21,14 @@ pub(crate) struct Slot {
 
 /// The number of a limit within its shard. The three highest bits of a slot's `meta` are not
 /// part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitId(pub(crate) u32);
+
+impl LimitId {
+    pub(crate) fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
 
 /// The state is kept in the spill.
 const SPILLED: u32 = 1 << 31;
@@ -94,14 +99,6 @@ impl Slot {
         })
     }
 
-    /// The arrival time of a bucket, if the slot holds its state. Only meaningful under a limit
-    /// that is a bucket.
-    #[inline]
-    pub(crate) fn arrival(&self) -> Option<Span> {
-        let here = self.meta & (SPILLED | PROMOTED) == 0;
-        here.then(|| Span { whole: self.word, part: u64::from(self.small) })
-    }
-
     /// Makes an immediate take from the bucket in the slot: the result, and the slot after it. `None`
     /// for any other charge or state.
     #[inline]
@@ -111,23 +108,17 @@ impl Slot {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Option<(ImmediateTake, Self)> {
-        let cost = charge.immediate_cost()?;
-        let mut arrival = self.arrival()?;
-        if !under.counts_like(charge.limit()) {
+        let (cost, plan) = (charge.immediate_cost()?, under.bucket_plan()?);
+        if self.meta & (SPILLED | PROMOTED) != 0 || !under.counts_like(charge.limit()) {
             return None;
         }
-        let take = under.bucket_plan()?.take_immediately(&mut arrival, cost, now)?;
-        Some((take, self.with_arrival(arrival)?))
-    }
-
-    /// The slot of the same bucket with another arrival time, if that fits.
-    #[inline]
-    pub(crate) fn with_arrival(&self, arrival: Span) -> Option<Self> {
+        let mut arrival = Span { whole: self.word, part: u64::from(self.small) };
+        let take = plan.take_immediately(&mut arrival, cost, now)?;
         let small = u32::try_from(arrival.part).ok()?;
-        Some(Self { word: arrival.whole, small, ..*self })
+        Some((take, Self { word: arrival.whole, small, ..self }))
     }
 
-    /// Where in the spill the state is kept, if it is not held here.
+    /// The index of the state in the spill, if it is not held here.
     #[inline]
     pub(crate) fn spill(&self) -> Option<usize> {
         (self.meta & SPILLED != 0).then(|| usize::try_from(self.word).unwrap_or(usize::MAX))

@@ -11,18 +11,12 @@ pub(crate) struct Spill {
 
 impl Spill {
     pub(crate) fn insert(&mut self, state: State) -> usize {
-        match self.free.pop() {
-            Some(index) => {
-                if let Some(place) = self.states.get_mut(index) {
-                    *place = state;
-                }
-                index
-            }
-            None => {
-                self.states.push(state);
-                self.states.len().saturating_sub(1)
-            }
-        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.states.push(State::Absent);
+            self.states.len().saturating_sub(1)
+        });
+        self.put(index, state);
+        index
     }
 
     /// Takes the state out; its place stays reserved until it is put back or removed.

@@ -5,6 +5,8 @@
 //! slots come first in that order, the overflow counters last. Nothing else locks, sleeps, or runs in
 //! the background.
 
+use std::sync::{Arc, Mutex};
+
 use smallvec::SmallVec;
 use tollgate_core::state::ImmediateTake;
 use tollgate_core::{
@@ -15,7 +17,7 @@ use crate::MonotonicClock;
 use crate::builder::{Builder, Sizes};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hot_slot::{HotSlots, LockedHotSlot};
-use crate::locks::Locks;
+use crate::locks::LockTable;
 use crate::multi_charge::MultiCharge;
 use crate::overflow::Overflow;
 use crate::shard::{ChargeOutcome, Shard};
@@ -46,7 +48,7 @@ pub struct EmbeddedStore<C = MonotonicClock> {
     hot_slots: HotSlots,
     overflow: Lock<Overflow>,
     values: Values,
-    pub(crate) locks: Locks,
+    pub(crate) locks: Arc<Mutex<LockTable>>,
 }
 
 /// A shard on cache lines of its own, so that neighbours do not slow each other down.
@@ -100,7 +102,7 @@ impl<C: Clock> EmbeddedStore<C> {
             hot_slots: HotSlots::new(sizes.hot_slots),
             overflow: Lock::new(Overflow::default()),
             values: Values::default(),
-            locks: Locks::default(),
+            locks: Arc::default(),
         }
     }
 
@@ -198,11 +200,9 @@ impl<C: Clock> EmbeddedStore<C> {
     #[inline(never)]
     fn promote(&self, shard: &mut Shard, fingerprint: Fingerprint) {
         if let Some(mut hot_slot) = self.hot_slots.try_lock(self.hot_slots.index(fingerprint)) {
-            if let Some((slot, latest)) = hot_slot.evict() {
-                shard.demote(slot, latest);
-            }
+            hot_slot.demote_into(shard);
             if let Some((slot, limit)) = shard.promote() {
-                hot_slot.install(slot, limit, shard.latest());
+                hot_slot.install(slot, limit, shard.latest);
             }
         }
     }
@@ -210,10 +210,10 @@ impl<C: Clock> EmbeddedStore<C> {
     /// Locks the shard of a key, with the key's slot back in it.
     #[inline(never)]
     fn demote(&self, fingerprint: Fingerprint) -> Guard<'_, Shard> {
-        let mut hot_slot = self.hot_slots.lock(self.hot_slots.index(fingerprint));
+        let hot_slot = self.hot_slots.lock(self.hot_slots.index(fingerprint));
         let mut shard = self.lock(self.index(fingerprint));
-        if let Some((slot, latest)) = hot_slot.as_mut().and_then(LockedHotSlot::evict) {
-            shard.demote(slot, latest);
+        if let Some(mut hot_slot) = hot_slot {
+            hot_slot.demote_into(&mut shard);
         }
         shard
     }
@@ -235,10 +235,9 @@ impl<C: Clock> EmbeddedStore<C> {
     /// Demotes every promoted slot of a shard, so that the shard finds those that are idle.
     #[inline(never)]
     pub(crate) fn demote_all(&self, shard: usize) {
-        for index in (shard..self.hot_slots.count()).step_by(self.shards.len()) {
-            let mut hot_slot = self.hot_slots.lock(index);
-            if let Some((slot, latest)) = hot_slot.as_mut().and_then(LockedHotSlot::evict) {
-                self.lock(shard).demote(slot, latest);
+        for index in (shard..self.hot_slots.count).step_by(self.shards.len()) {
+            if let Some(mut hot_slot) = self.hot_slots.lock(index) {
+                hot_slot.demote_into(&mut self.lock(shard));
             }
         }
     }
@@ -266,23 +265,24 @@ impl<C: Clock> EmbeddedStore<C> {
     }
 
     /// Sizes and totals. Locks every shard in turn, so not for the hot path.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of what is in memory, or has been")]
     pub fn stats(&self) -> Stats {
-        self.shards.iter().fold(Stats::default(), |sum, shard| {
-            let shard = shard.0.lock();
-            Stats {
-                keys: sum.keys.saturating_add(shard.len()),
-                overflowed: sum.overflowed.saturating_add(shard.stats.overflowed),
-                reclaimed: sum.reclaimed.saturating_add(shard.stats.reclaimed),
-                limits: sum.limits.saturating_add(shard.limits()),
-                table_bytes: sum.table_bytes.saturating_add(shard.table_bytes()),
-            }
-        })
+        let mut sum = Stats::default();
+        for CacheAligned(shard) in &self.shards {
+            let shard = shard.lock();
+            sum.keys += shard.table.len();
+            sum.overflowed += shard.stats.overflowed;
+            sum.reclaimed += shard.stats.reclaimed;
+            sum.limits += shard.limits.len();
+            sum.table_bytes += shard.table.bytes();
+        }
+        sum
     }
 
     /// Renews or releases a permit that the shared counter may hold, as its key has no counter.
     fn held_elsewhere(&self, charge: &Charge<'_>, now: Timestamp, absent: Decision) -> Decision {
         let mut overflow = self.overflow.lock();
-        if !overflow.may_hold(charge) {
+        if !overflow.may_hold(charge.limit()) {
             return absent;
         }
         let now = if C::MONOTONIC { overflow.no_earlier(now) } else { now };

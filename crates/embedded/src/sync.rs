@@ -111,7 +111,7 @@ pub(crate) struct Guard<'a, T> {
 }
 
 // SAFETY of both: a guard exists only between a successful `try_take` and the store in its
-// `drop`, so there is one at most, and what it any_promoted lives no longer than the borrow of the guard
+// `drop`, so there is one at most, and what it lends lives no longer than the borrow of the guard
 // itself, shared or exclusive. The acquire of `try_take` sees all that was written before the
 // release. (Loom's cell checks the moment of each access, not how long the reference is kept.)
 impl<T> Deref for Guard<'_, T> {

@@ -220,11 +220,8 @@ impl Table {
                 place = place.saturating_add(1);
             }
         }
-        let rest = self.slots.get(from..to).unwrap_or(&[]);
-        let live = rest
-            .iter()
-            .map(|aligned| &aligned.0)
-            .filter(|slot| slot.fingerprint != Fingerprint::NONE);
+        let rest = self.slots[from..to].iter().map(|AlignedSlot(slot)| slot);
+        let live = rest.filter(|slot| slot.fingerprint != Fingerprint::NONE);
         let bound = live.map(idle_moment).min().unwrap_or(NEVER);
         if let Some(old) = self.bounds.get_mut(segment) {
             *old = bound;
@@ -254,10 +251,8 @@ impl Table {
     }
 
     const fn distance(&self, from: usize, to: usize) -> usize {
-        match to.checked_sub(from) {
-            Some(distance) => distance,
-            None => to.wrapping_add(self.slots.len()).wrapping_sub(from),
-        }
+        let around = if to < from { self.slots.len() } else { 0 };
+        to.wrapping_add(around).wrapping_sub(from)
     }
 }
 

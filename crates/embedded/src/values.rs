@@ -13,15 +13,13 @@ const MAX_VALUES: usize = 10_000;
 
 /// The values of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Values {
-    by_name: Mutex<ByName>,
-}
+pub(crate) struct Values(Mutex<ByName>);
 
 type ByName = HashMap<Box<[u8]>, Box<[u8]>>;
 
 impl Values {
     pub(crate) fn read(&self, name: Key<'_>) -> Option<Vec<u8>> {
-        lock(&self.by_name).get(name.as_bytes()).map(|value| value.to_vec())
+        lock(&self.0).get(name.as_bytes()).map(|value| value.to_vec())
     }
 
     pub(crate) fn compare_and_set(
@@ -34,7 +32,7 @@ impl Values {
         if new.len() > MAX_VALUE {
             return Err(refused.with_source("the value is longer than 64 KiB"));
         }
-        let mut values = lock(&self.by_name);
+        let mut values = lock(&self.0);
         let full = values.len() >= MAX_VALUES;
         match (values.entry(name.as_bytes().into()), expected) {
             (Entry::Vacant(_), None) if full => {

@@ -321,9 +321,9 @@ fn a_request_off_the_plain_path_does_not_reserve_its_room_twice() {
 /// A clock that calls itself monotonic and is read before the lock: readings of different
 /// threads may then arrive in another order than they were made.
 #[derive(Clone, Default)]
-struct Overtaken(ManualClock);
+struct OvertakenClock(ManualClock);
 
-impl Clock for Overtaken {
+impl Clock for OvertakenClock {
     const MONOTONIC: bool = true;
 
     fn now(&self) -> Timestamp {
@@ -333,7 +333,7 @@ impl Clock for Overtaken {
 
 #[test]
 fn readings_that_arrive_out_of_order_do_not_shorten_a_shared_lease() {
-    let clock = Overtaken::default();
+    let clock = OvertakenClock::default();
     let store = EmbeddedStore::builder().max_keys(4).shards(4).with_clock(clock.clone());
     for i in 0..1_000 {
         let _ = store.charge_one(&one(&format!("fill{i}"), &bucket(1, HOUR)));

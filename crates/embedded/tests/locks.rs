@@ -15,12 +15,12 @@ use tollgate_core::testing::locks::{self, LockStoreUnderTest, end, granted, plai
 use tollgate_core::{StoreErrorKind, Timestamp};
 use tollgate_embedded::EmbeddedStore;
 
-struct Embedded {
+struct EmbeddedLocks {
     store: EmbeddedStore<ManualClock>,
     clock: ManualClock,
 }
 
-impl Embedded {
+impl EmbeddedLocks {
     fn new() -> Self {
         let clock = ManualClock::default();
         Self { store: EmbeddedStore::builder().with_clock(clock.clone()), clock }
@@ -36,7 +36,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-impl LockStoreUnderTest for Embedded {
+impl LockStoreUnderTest for EmbeddedLocks {
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         now(self.store.acquire(ask)).unwrap()
     }
@@ -68,7 +68,7 @@ impl LockStoreUnderTest for Embedded {
 #[test]
 fn the_embedded_store_keeps_locks_as_a_map_of_records_would() {
     for seed in 0..20 {
-        locks::all(&Embedded::new(), seed, 5_000);
+        locks::all(&EmbeddedLocks::new(), seed, 5_000);
     }
 }
 
@@ -83,7 +83,7 @@ impl ReleaseNotifier for Count {
 
 #[test]
 fn a_bell_rings_for_each_release_until_its_ear_is_dropped() {
-    let subject = Embedded::new();
+    let subject = EmbeddedLocks::new();
     let (name, me) = (LockName::new("bell").unwrap(), Owner::new(1, 1));
     let count = Arc::new(Count::default());
     let bell = Arc::clone(&count);
@@ -112,7 +112,7 @@ fn a_bell_rings_for_each_release_until_its_ear_is_dropped() {
 
 #[test]
 fn at_most_a_hundred_thousand_locks_are_held_and_idle_ones_make_room() {
-    let subject = Embedded::new();
+    let subject = EmbeddedLocks::new();
     let me = Owner::new(1, 1);
     let acquire = |i: u128| {
         let name = LockName::new(&format!("lock {i}")).unwrap();

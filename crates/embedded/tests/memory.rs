@@ -1,4 +1,4 @@
-//! What a store occupies, as the allocator counts it.
+//! The memory of a store, as the allocator counts it.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use tollgate_embedded::core::{
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What the limits, names and the harness of the tests may take or give back meanwhile.
+/// Bytes that limits, names and the test harness may take or give back meanwhile.
 const NOISE: usize = 8_192;
 
 /// One test at a time, from its first line to its last, as all threads share the allocator.
@@ -32,7 +32,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether so much was taken, but for the noise.
+/// True when so much was taken, but for the noise.
 fn about(bytes: RangeInclusive<usize>, grown: usize) -> bool {
     (bytes.start().saturating_sub(NOISE)..=bytes.end() + NOISE).contains(&grown)
 }
@@ -45,12 +45,12 @@ fn least(round: impl Fn() -> usize) -> usize {
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-struct Measured {
+struct Measurement {
     store: EmbeddedStore<ManualClock>,
     clock: ManualClock,
 }
 
-impl Measured {
+impl Measurement {
     fn new(max_keys: usize, max_heap: usize) -> Self {
         let clock = ManualClock::default();
         let builder = EmbeddedStore::builder().max_keys(max_keys).max_heap(max_heap).shards(1);
@@ -93,16 +93,16 @@ fn smooth_limiters_and_buckets_in_debt_cost_forty_bytes_a_key_in_a_list_that_dou
     ];
     for (limit, op) in cases {
         // No heap at all is promised to them.
-        let fill = |measured: &Measured, names: &[String]| {
+        let fill = |measured: &Measurement, names: &[String]| {
             let counted = |name: &&String| measured.op(name, &limit, op).basis == Basis::Counted;
             assert_eq!(names.iter().filter(counted).count(), KEYS);
         };
         let first = least(|| {
-            let measured = Measured::new(KEYS, 0);
+            let measured = Measurement::new(KEYS, 0);
             measured.grows(|| fill(&measured, &names[..KEYS]))
         });
         let again = least(|| {
-            let measured = Measured::new(KEYS, 0);
+            let measured = Measurement::new(KEYS, 0);
             fill(&measured, &names[..KEYS]);
             measured.clock.advance(HOUR);
             measured.grows(|| fill(&measured, &names[KEYS..]))
@@ -120,7 +120,7 @@ fn a_shared_log_occupies_sixteen_bytes_an_entry_and_no_more_than_its_limit_has()
     let log = limit(SlidingLog, 100_000, HOUR);
 
     let grown = least(|| {
-        let measured = Measured::new(1, 0);
+        let measured = Measurement::new(1, 0);
         assert!(measured.take("only", &limit(TokenBucket, 1, HOUR)).passes());
         measured.grows(|| {
             for i in 0..120_000 {
@@ -143,7 +143,7 @@ fn a_newer_revision_lets_keys_that_are_here_grow_beyond_the_heap() {
     let names: Vec<String> = (0..100).map(|i| format!("k{i}")).collect();
 
     let grown = least(|| {
-        let measured = Measured::new(1_000, HEAP);
+        let measured = Measurement::new(1_000, HEAP);
         let counted = |name: &&String| measured.take(name, &small).basis == Basis::Counted;
         let here: Vec<&String> = names.iter().filter(counted).collect();
         assert_eq!(here.len(), HEAP / (100 * 16 + 40));
@@ -174,11 +174,11 @@ fn hot_slots_are_made_when_the_first_is_needed_and_have_seventy_two_bytes_each()
     // Of a million keys, of a hundred, of one.
     for (max_keys, hot_slots) in [(1_000_000, 4_096), (100, 128), (1, 1)] {
         let before = least(|| {
-            let measured = Measured::new(max_keys, 0);
+            let measured = Measurement::new(max_keys, 0);
             measured.grows(|| assert!(measured.take("hot", &bucket).passes()))
         });
         let made = least(|| {
-            let measured = Measured::new(max_keys, 0);
+            let measured = Measurement::new(max_keys, 0);
             assert!(measured.take("hot", &bucket).passes());
             measured.grows(|| {
                 for _ in 0..10 {

@@ -4,12 +4,12 @@ use tollgate_core::testing::{ManualClock, suite};
 use tollgate_embedded::EmbeddedStore;
 use tollgate_embedded::core::{Answer, Request, Timestamp};
 
-struct Embedded {
+struct EmbeddedSubject {
     store: EmbeddedStore<ManualClock>,
     clock: ManualClock,
 }
 
-impl suite::StoreUnderTest for Embedded {
+impl suite::StoreUnderTest for EmbeddedSubject {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
         batch.iter().map(|request| self.store.charge_request(request)).collect()
     }
@@ -19,10 +19,10 @@ impl suite::StoreUnderTest for Embedded {
     }
 }
 
-fn subject(shards: usize) -> Embedded {
+fn subject(shards: usize) -> EmbeddedSubject {
     let clock = ManualClock::default();
     let store = EmbeddedStore::builder().shards(shards).with_clock(clock.clone());
-    Embedded { store, clock }
+    EmbeddedSubject { store, clock }
 }
 
 #[test]

@@ -70,8 +70,8 @@ impl ServerClock {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Puts a command that is yet to be started under this clock: what that asks the C library for the
-    /// time of day is told this one. Its monotonic clock goes on as it does.
+    /// Puts a command under this clock before it starts: it then reads this time of day from the C
+    /// library. Its monotonic clock is not changed.
     pub fn govern(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.0.shim).env("TOLLGATE_CLOCK", self.0.dir.file("us"));
     }

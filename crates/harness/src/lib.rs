@@ -1,10 +1,9 @@
-//! Real Redis servers for tests and benchmarks, what time they believe it is, and the network
-//! they are reached through.
+//! Real Redis servers for tests and benchmarks, their clock, and a network with faults.
 //!
 //! - [`RedisServer`] is a `redis-server` process, stopped, killed and restarted at will.
 //! - [`ServerClock`] is the time such servers read, moved by the test.
 //! - [`FaultProxy`] stands between a client and a server and delays, loses, cuts or corrupts.
-//! - [`Client`] asks a server what it really holds, without the client crate under test.
+//! - [`Client`] reads the contents of a server, without the client crate under test.
 //!
 //! Linux only. Nothing here skips: without `redis-server`, or without a C compiler for the clock,
 //! the caller gets an error that says what to install.

@@ -51,7 +51,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     started.recv().map_err(|_| gone())?
 }
 
-/// Where `program` is, as a shell would find it.
+/// Finds `program` as a shell would.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|path| path.is_file());

@@ -1,4 +1,4 @@
-//! A TCP proxy that does to connections what networks do.
+//! A TCP proxy with the faults of networks.
 //!
 //! Two threads per connection, one for each direction, and one that accepts. What a fault does to
 //! bytes is in `pump.rs`; here are the connections, and how they end.
@@ -105,18 +105,17 @@ impl FaultProxy {
     /// A port that was found free may be held for a moment more by a child that another thread is
     /// just starting, until it executes its program. Then the next one will do.
     fn bind() -> io::Result<(Port, TcpListener)> {
-        for _ in 1..PORTS {
+        let mut tries = 1..PORTS;
+        loop {
             let port = Port::free()?;
-            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
-                return Ok((port, listener));
+            match TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
+                Err(_) if tries.next().is_some() => {}
+                bound => return Ok((port, bound?)),
             }
         }
-        let port = Port::free()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
-        Ok((port, listener))
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
     }

@@ -20,7 +20,7 @@ use crate::clock::ServerClock;
 use crate::scratch::{Port, TempDir};
 use crate::{Client, Reply, lock, process};
 
-/// Until when a server must answer: 3000 tries, 10 ms apart. It takes a few milliseconds; the rest
+/// Tries to reach a server that starts: 3000, 10 ms apart. It takes a few milliseconds; the rest
 /// is for machines that are busy with something else.
 const TRIES: u32 = 3_000;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -189,7 +189,7 @@ impl RedisServer {
         format!("unix://{}", self.dir.file("sock").display())
     }
 
-    /// Where it listens, for a client or a [`FaultProxy`](crate::FaultProxy).
+    /// The address it listens on, for a client or a [`FaultProxy`](crate::FaultProxy).
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
     }

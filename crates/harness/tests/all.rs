@@ -1,4 +1,4 @@
-//! What the tests of other crates stand on, in one program.
+//! Tests of the helpers that the tests of other crates use, in one program.
 
 mod clock;
 mod proxy;

@@ -14,7 +14,7 @@ use tollgate_harness::{
 };
 
 const PING: &[&[u8]] = &[b"PING"];
-/// What a PING takes on the wire, there and back.
+/// Bytes of a PING on the wire, there and back.
 const REQUEST: usize = "*1\r\n$4\r\nPING\r\n".len();
 const REPLY: usize = "+PONG\r\n".len();
 

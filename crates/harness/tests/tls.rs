@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tollgate_harness::RedisServer;
 
-/// What `redis-cli` (package redis-tools) prints for a PING under these options.
+/// The output of `redis-cli` (package redis-tools) for a PING under these options.
 fn ping(url: &str, options: &[&str]) -> String {
     let output = Command::new("redis-cli")
         .args(["-u", url])

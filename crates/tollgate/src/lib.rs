@@ -130,8 +130,8 @@ pub use tollgate_core::lock::{Fence, Lease, Owner};
 pub use tollgate_core::rule::{Ask, AskError, Attribute, RuleSet};
 pub use tollgate_core::{
     Algorithm, Basis, Cost, Decision, KeyError, Limit, LimitError, LimitErrorKind, OnChange,
-    OnFull, ParseQuotaError, ParseQuotaErrorKind, Quota, QuotaError, Retry, Store, StoreError,
-    StoreErrorKind, Timestamp, Verdict,
+    OnFull, ParseQuotaError, Quota, QuotaError, Retry, Store, StoreError, StoreErrorKind,
+    Timestamp, Verdict,
 };
 pub use tollgate_embedded::EmbeddedStore;
 /// Limits how often a function runs: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::{Change, MAX_AHEAD_US, Step};
+use super::{Change, Conversion, MAX_AHEAD_US, Outcome, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -74,17 +74,13 @@ pub enum Ahead {
 }
 
 impl BucketPlan {
-    pub(super) fn new(quota: &Quota, capacity: u64) -> Self {
+    fn new(quota: &Quota, capacity: u64) -> Self {
         let rate = quota.rate();
         Self { capacity, rate, full: rate.span(capacity) }
     }
 
     pub(super) fn backlog(&self, state: Option<&Bucket>, now: Timestamp) -> Span {
         state.map_or(Span::ZERO, |b| self.rate.sub(b.arrival, Span::micros(now.as_micros())))
-    }
-
-    pub(super) fn remaining(&self, backlog: Span) -> u64 {
-        self.rate.permits(self.rate.sub(self.full, backlog))
     }
 
     /// The bucket with this backlog, or `None` when it would lie past the end of time.
@@ -94,12 +90,13 @@ impl BucketPlan {
         Some(Bucket { arrival: Span { whole, part: backlog.part }, ahead })
     }
 
-    pub(super) fn look(&self, verdict: Verdict, backlog: Span) -> Decision {
-        Decision::new(verdict, self.remaining(backlog), backlog.ceil())
+    fn look(&self, verdict: Verdict, backlog: Span) -> Decision {
+        let remaining = self.rate.permits(self.rate.sub(self.full, backlog));
+        Decision::new(verdict, remaining, backlog.ceil())
     }
 
     /// Moves back what a clock that stepped back left ahead.
-    pub(super) fn settle(&self, state: &mut Bucket, now: Timestamp) -> bool {
+    fn settle(&self, state: &mut Bucket, now: Timestamp) -> bool {
         let prior = *state;
         if let Ahead::Debt(since) | Ahead::Waiting(since) = state.ahead {
             let back = Span::micros(since.micros_since(now));
@@ -120,18 +117,45 @@ impl BucketPlan {
         *state != prior
     }
 
+    /// Charges a cost, as soon as its caller's patience allows.
+    fn take<K: BucketKind>(
+        &self,
+        backlog: Span,
+        cost: u64,
+        terms: Terms,
+    ) -> (Verdict, Option<Bucket>) {
+        if cost > self.capacity {
+            return (Verdict::Deny(Retry::Never), None);
+        }
+        let after = self.rate.add(backlog, self.rate.span(cost));
+        let (wait, at_least) = K::wait(self, backlog, after);
+        let retry = at_least.max(wait.saturating_sub(terms.patience_us));
+        if retry > 0 {
+            return (Verdict::Deny(Retry::After(Duration::from_micros(retry))), None);
+        }
+        let Some(bucket) = self.bucket(after, Ahead::Waiting(terms.now), terms.now) else {
+            // Past the end of time nothing can be recorded, so nothing passes.
+            return (Verdict::Deny(Retry::Never), None);
+        };
+        let verdict = match wait {
+            0 => Verdict::Allow,
+            wait => Verdict::Wait(Duration::from_micros(wait)),
+        };
+        (verdict, Some(bucket))
+    }
+
     /// Adds what already happened, whether it fits or not.
-    pub(super) fn debit(
+    fn debit(
         &self,
         state: Option<&Bucket>,
         cost: u64,
         at: Timestamp,
         now: Timestamp,
-    ) -> (Decision, Option<Bucket>) {
+    ) -> Option<Bucket> {
         let backlog = self.backlog(state, now);
         let added = self.rate.span(cost);
         if cost == 0 || added <= Span::micros(now.micros_since(at)) {
-            return (self.look(Verdict::Allow, backlog), None);
+            return None;
         }
         let most = self.rate.add(self.full, Span::micros(MAX_AHEAD_US)).max(backlog);
         let debt = self.rate.add(backlog, added).min(most);
@@ -141,19 +165,13 @@ impl BucketPlan {
         };
         // Near the end of time a debit is cut short rather than lost.
         let room = Span::micros(Timestamp::MAX.micros_since(now));
-        let debt = debt.min(room);
-        (self.look(Verdict::Allow, debt), self.bucket(debt, ahead, now))
+        self.bucket(debt.min(room), ahead, now)
     }
 
     /// Carries the backlog over as the change says. Rounds it down, by less than 1/denominator
     /// of a microsecond, so that raising a limit takes no credit away.
-    fn convert(
-        state: Bucket,
-        from: &Self,
-        to: &Self,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Bucket> {
+    fn convert(state: Bucket, by: Conversion<'_, Self>) -> Option<Bucket> {
+        let Conversion { from, to, change, now } = by;
         let units = from.rate.units(from.backlog(Some(&state), now));
         let (num, den) = (to.rate.micros(), from.rate.micros());
         let one = std::num::NonZeroU64::MIN;
@@ -164,7 +182,7 @@ impl BucketPlan {
                 let capacity = std::num::NonZeroU64::new(from.capacity).unwrap_or(one);
                 mul_div(units, [num.get(), to.capacity], [den, capacity])
             }
-            Change::Adopt => return Self::adopt(state, from, to, now),
+            Change::Adopt => return Self::adopt(state, by),
         };
         let mut backlog = to.rate.span_of_units(units);
         if let Ahead::Waiting(_) = state.ahead {
@@ -177,17 +195,16 @@ impl BucketPlan {
         };
         to.bucket(backlog.min(most), state.ahead.at(now), now)
     }
-}
 
-impl BucketPlan {
     /// Keeps the arrival time as it is, its fraction rounded up. It may then lie further ahead
     /// than the other quota would put it, and stays there: cut back, two quotas that take turns
     /// on one key would refill each other.
-    pub(super) fn adopt(state: Bucket, from: &Self, to: &Self, now: Timestamp) -> Option<Bucket> {
+    pub(super) fn adopt(state: Bucket, by: Conversion<'_, Self>) -> Option<Bucket> {
+        let Conversion { from, to, now, .. } = by;
         let backlog = from.backlog(Some(&state), now);
         let (num, den) = (to.rate.denominator(), from.rate.denominator());
-        let product = u128::from(backlog.part).saturating_mul(u128::from(num.get()));
-        let part = to.rate.span_of_units(product.div_ceil(u128::from(den.get())));
+        let product = u128::from(backlog.part).saturating_mul(num.get().into());
+        let part = to.rate.span_of_units(product.div_ceil(den.get().into()));
         let backlog = to.rate.add(Span::micros(backlog.whole), part);
         let ahead = match state.ahead {
             Ahead::No => Ahead::Debt(now),
@@ -205,34 +222,6 @@ impl Ahead {
             Self::Waiting(_) => Self::Waiting(now),
         }
     }
-}
-
-fn take(
-    plan: &BucketPlan,
-    state: Option<&Bucket>,
-    cost: u64,
-    patience_us: u64,
-    now: Timestamp,
-) -> (Decision, Option<Bucket>) {
-    let backlog = plan.backlog(state, now);
-    if cost > plan.capacity {
-        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
-    }
-    let after = plan.rate.add(backlog, plan.rate.span(cost));
-    let wait = plan.rate.sub(after, plan.full).ceil();
-    if wait > patience_us {
-        let retry = Duration::from_micros(wait.saturating_sub(patience_us));
-        return (plan.look(Verdict::Deny(Retry::After(retry)), backlog), None);
-    }
-    let Some(bucket) = plan.bucket(after, Ahead::Waiting(now), now) else {
-        // Past the end of time nothing can be recorded, so nothing passes.
-        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
-    };
-    let verdict = match wait {
-        0 => Verdict::Allow,
-        wait => Verdict::Wait(Duration::from_micros(wait)),
-    };
-    (plan.look(verdict, after), Some(bucket))
 }
 
 /// The result of an immediate take: a take without patience from a bucket within its burst. Small,
@@ -298,52 +287,49 @@ impl BucketPlan {
     }
 }
 
-/// The worth of a charge now: its cost less what has drained since; while grants in the
-/// future are taken, only the last of them can be given back.
-fn credit(
-    plan: &BucketPlan,
-    state: &Bucket,
-    cost: u64,
-    at: Timestamp,
-    now: Timestamp,
-) -> Option<Bucket> {
-    let backlog = plan.backlog(Some(state), now);
-    let charged = plan.rate.span(cost);
-    let left = if let Ahead::Waiting(_) = state.ahead {
-        let last_grant = now.plus_micros(plan.rate.sub(backlog, plan.full).ceil());
-        if at != last_grant {
-            return None;
-        }
-        plan.rate.sub(backlog, charged)
-    } else {
-        let drained = Span::micros(now.micros_since(at));
-        plan.rate.sub(backlog, plan.rate.sub(charged, drained))
-    };
-    let ahead = state.ahead.at(now);
-    plan.bucket(left, ahead, now)
-}
-
 /// The steps in which the kinds of bucket differ; unless overridden, those of a meter.
 pub(super) trait BucketKind {
-    const TAKE: Take = take;
-    const CREDIT: Credit = credit;
-    const CONVERT: Convert = BucketPlan::convert;
-
     /// The largest cost that can ever pass at once.
     fn capacity(quota: &Quota) -> u64 {
         quota.burst().get()
     }
+
+    /// The wait of a charge with so much before it and so much after it, and the time until it
+    /// can be granted at all, in microseconds.
+    #[inline]
+    fn wait(plan: &BucketPlan, _before: Span, after: Span) -> (u64, u64) {
+        (plan.rate.sub(after, plan.full).ceil(), 0)
+    }
+
+    /// Gives back what a charge is worth now: its cost less what has drained since. While grants
+    /// in the future are taken, only the last of them can be given back.
+    fn credit(
+        plan: &BucketPlan,
+        state: &Bucket,
+        cost: u64,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Option<Bucket> {
+        let backlog = plan.backlog(Some(state), now);
+        let charged = plan.rate.span(cost);
+        let left = if let Ahead::Waiting(_) = state.ahead {
+            let last_grant = now.plus_micros(plan.rate.sub(backlog, plan.full).ceil());
+            if at != last_grant {
+                return None;
+            }
+            plan.rate.sub(backlog, charged)
+        } else {
+            let drained = Span::micros(now.micros_since(at));
+            plan.rate.sub(backlog, plan.rate.sub(charged, drained))
+        };
+        plan.bucket(left, state.ahead.at(now), now)
+    }
+
+    /// Carries a bucket over from one plan to another.
+    fn convert(state: Bucket, by: Conversion<'_, BucketPlan>) -> Option<Bucket> {
+        BucketPlan::convert(state, by)
+    }
 }
-
-/// Charges a cost, with a patience in microseconds, at a moment.
-pub(super) type Take =
-    fn(&BucketPlan, Option<&Bucket>, u64, u64, Timestamp) -> (Decision, Option<Bucket>);
-
-/// Gives back a cost that was charged at one moment, at another.
-pub(super) type Credit = fn(&BucketPlan, &Bucket, u64, Timestamp, Timestamp) -> Option<Bucket>;
-
-/// Carries a bucket over from one plan to another.
-pub(super) type Convert = fn(Bucket, &BucketPlan, &BucketPlan, Change, Timestamp) -> Option<Bucket>;
 
 impl BucketKind for TokenBucket {}
 impl BucketKind for LeakyMeter {}
@@ -363,30 +349,22 @@ impl<K: BucketKind> Step for K {
     }
 
     #[inline]
-    fn decide(
-        plan: &BucketPlan,
-        state: Option<&Bucket>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<Bucket>) {
+    fn decide(plan: &BucketPlan, state: Option<&Bucket>, terms: Terms) -> Outcome<Bucket> {
+        let now = terms.now;
         let backlog = plan.backlog(state, now);
-        match terms.op {
-            Op::Take(0) | Op::Peek(0) => (plan.look(Verdict::Allow, backlog), None),
-            Op::Take(cost) => (K::TAKE)(plan, state, cost, terms.patience_us, now),
-            Op::Peek(cost) => {
-                let (judged, _) = (K::TAKE)(plan, state, cost, terms.patience_us, now);
-                (plan.look(judged.verdict, backlog), None)
-            }
-            Op::Debit { cost, at } => plan.debit(state, cost, at, now),
+        let (verdict, edit) = match terms.op {
+            Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),
+            Op::Take(cost) => plan.take::<K>(backlog, cost, terms),
+            Op::Peek(cost) => (plan.take::<K>(backlog, cost, terms).0, None),
+            Op::Debit { cost, at } => (Verdict::Allow, plan.debit(state, cost, at, now)),
             Op::Credit { cost, at } => {
-                let edit = state.and_then(|state| (K::CREDIT)(plan, state, cost, at, now));
-                let left = plan.backlog(edit.as_ref().or(state), now);
-                (plan.look(Verdict::Allow, left), edit)
+                (Verdict::Allow, state.and_then(|state| K::credit(plan, state, cost, at, now)))
             }
             Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-                (plan.look(Verdict::Deny(Retry::Never), backlog), None)
+                (Verdict::Deny(Retry::Never), None)
             }
-        }
+        };
+        (plan.look(verdict, plan.backlog(edit.as_ref().or(state), now)), edit)
     }
 
     #[inline]
@@ -394,14 +372,8 @@ impl<K: BucketKind> Step for K {
         Some(edit)
     }
 
-    fn convert(
-        state: Bucket,
-        from: &BucketPlan,
-        to: &BucketPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Bucket> {
-        (K::CONVERT)(state, from, to, change, now)
+    fn convert(state: Bucket, by: Conversion<'_, BucketPlan>) -> Option<Bucket> {
+        K::convert(state, by)
     }
 
     #[inline]

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Change, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Conversion, MAX_AHEAD_US, Outcome, Step, refuse_own_burst};
 use crate::charge::{Holder, Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind};
@@ -43,9 +43,9 @@ pub struct Holders {
 /// One permit, held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldPermit {
-    /// By whom.
+    /// The holder.
     pub holder: Holder,
-    /// Until when, unless renewed.
+    /// The end of its lease, unless renewed.
     pub until: Timestamp,
 }
 
@@ -94,24 +94,13 @@ fn ended(held: &[HeldPermit], by: Timestamp) -> usize {
 pub struct HoldersEdit {
     /// The moment of the decision.
     pub now: Timestamp,
-    /// Whose permit.
+    /// The holder of the permit.
     pub holder: Holder,
-    /// Until when it is held; `None` gives it back.
+    /// The end of the lease; `None` gives the permit back.
     pub until: Option<Timestamp>,
 }
 
 impl ConcurrencyPlan {
-    fn look(
-        &self,
-        verdict: Verdict,
-        held: u64,
-        last: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Decision {
-        let reset = last.map_or(0, |until| until.micros_since(now));
-        Decision::new(verdict, self.capacity.saturating_sub(held), reset)
-    }
-
     /// When `cost` permits will be free, if nobody renews.
     fn free(&self, live: &[HeldPermit], cost: u64, now: Timestamp) -> Verdict {
         let wanted = count(live).saturating_add(cost);
@@ -130,11 +119,6 @@ impl ConcurrencyPlan {
 
 fn count(live: &[HeldPermit]) -> u64 {
     u64::try_from(live.len()).unwrap_or(u64::MAX)
-}
-
-fn lease_end(lease: Duration, now: Timestamp) -> Option<Timestamp> {
-    // Rounded down to the microsecond: a permit must not outlive what its holder was told.
-    now.checked_add(lease)
 }
 
 impl Step for Concurrency {
@@ -173,20 +157,29 @@ impl Step for Concurrency {
         plan: &ConcurrencyPlan,
         state: Option<&Holders>,
         terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<HoldersEdit>) {
+    ) -> Outcome<HoldersEdit> {
+        let now = terms.now;
         let live = state.map_or(&[][..], |state| state.live(now));
         let mine = |holder: Holder| live.iter().any(|hold| hold.holder == holder);
-        let last = live.last().map(|hold| hold.until);
-        let longest = Duration::from_micros(plan.longest_us);
-        let hold = |holder, lease: Duration, held: u64| match lease_end(lease.min(longest), now) {
-            Some(until) => {
-                let others = live.iter().rev().find(|hold| hold.holder != holder);
-                let last = others.map_or(until, |hold| hold.until.max(until));
-                let decision = plan.look(Verdict::Allow, held, Some(last), now);
-                (decision, Some(HoldersEdit { now, holder, until: Some(until) }))
+        let last_but = |holder: Holder| {
+            let others = live.iter().rev().find(|hold| hold.holder != holder);
+            others.map(|hold| hold.until)
+        };
+        let look = |verdict, held: u64, last: Option<Timestamp>| {
+            let reset = last.map_or(0, |until| until.micros_since(now));
+            Decision::new(verdict, plan.capacity.saturating_sub(held), reset)
+        };
+        let as_it_is =
+            |verdict| (look(verdict, count(live), live.last().map(|hold| hold.until)), None);
+        let hold = |holder, lease: Duration, held: u64| {
+            // Rounded down to the microsecond: a permit must not outlive what its holder was told.
+            match now.checked_add(lease.min(Duration::from_micros(plan.longest_us))) {
+                Some(until) => {
+                    let decision = look(Verdict::Allow, held, last_but(holder).max(Some(until)));
+                    (decision, Some(HoldersEdit { now, holder, until: Some(until) }))
+                }
+                None => as_it_is(Verdict::Deny(Retry::Never)),
             }
-            None => (plan.look(Verdict::Deny(Retry::Never), count(live), last, now), None),
         };
         match terms.op {
             Op::Acquire { holder, lease } | Op::Renew { holder, lease } if mine(holder) => {
@@ -194,19 +187,17 @@ impl Step for Concurrency {
             }
             Op::Acquire { holder, lease } => match plan.free(live, 1, now) {
                 Verdict::Allow => hold(holder, lease, count(live).saturating_add(1)),
-                verdict => (plan.look(verdict, count(live), last, now), None),
+                verdict => as_it_is(verdict),
             },
             Op::Release { holder } if mine(holder) => {
-                let others = live.iter().rev().find(|hold| hold.holder != holder);
-                let last = others.map(|hold| hold.until);
                 let held = count(live).saturating_sub(1);
-                let decision = plan.look(Verdict::Allow, held, last, now);
+                let decision = look(Verdict::Allow, held, last_but(holder));
                 (decision, Some(HoldersEdit { now, holder, until: None }))
             }
-            Op::Release { .. } => (plan.look(Verdict::Allow, count(live), last, now), None),
-            Op::Peek(cost) => (plan.look(plan.free(live, cost, now), count(live), last, now), None),
+            Op::Release { .. } => as_it_is(Verdict::Allow),
+            Op::Peek(cost) => as_it_is(plan.free(live, cost, now)),
             Op::Renew { .. } | Op::Take(_) | Op::Debit { .. } | Op::Credit { .. } => {
-                (plan.look(Verdict::Deny(Retry::Never), count(live), last, now), None)
+                as_it_is(Verdict::Deny(Retry::Never))
             }
         }
     }
@@ -225,13 +216,7 @@ impl Step for Concurrency {
         (!state.held.is_empty()).then_some(state)
     }
 
-    fn convert(
-        state: Holders,
-        _: &ConcurrencyPlan,
-        _: &ConcurrencyPlan,
-        _: Change,
-        _: Timestamp,
-    ) -> Option<Holders> {
+    fn convert(state: Holders, _: Conversion<'_, ConcurrencyPlan>) -> Option<Holders> {
         Some(state)
     }
 

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::{Change, Step, refuse_own_burst};
+use super::{Change, Conversion, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
@@ -22,11 +22,11 @@ use crate::{Quota, Timestamp};
 /// Counts up to the limit in each window, then refuses until it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
-    /// Where windows begin.
+    /// The start of windows.
     pub anchor: Anchor,
 }
 
-/// Where windows begin.
+/// The start of windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Anchor {
@@ -44,7 +44,7 @@ pub struct FixedWindowPlan {
     pub capacity: u64,
     /// The length of a window.
     pub window_us: u64,
-    /// Where windows begin.
+    /// The start of windows.
     pub anchor: Anchor,
 }
 
@@ -142,12 +142,8 @@ impl Step for FixedWindow {
     }
 
     #[inline]
-    fn decide(
-        plan: &FixedWindowPlan,
-        window: Option<&Window>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<Window>) {
+    fn decide(plan: &FixedWindowPlan, window: Option<&Window>, terms: Terms) -> Outcome<Window> {
+        let now = terms.now;
         let edit = match terms.op {
             Op::Take(cost) | Op::Peek(cost) => {
                 let verdict = plan.verdict(window, cost, now);
@@ -173,13 +169,8 @@ impl Step for FixedWindow {
         (edit.used > 0).then_some(edit)
     }
 
-    fn convert(
-        window: Window,
-        from: &FixedWindowPlan,
-        to: &FixedWindowPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Window> {
+    fn convert(window: Window, by: Conversion<'_, FixedWindowPlan>) -> Option<Window> {
+        let Conversion { from, to, change, now } = by;
         let used = match change {
             Change::Revise(OnChange::Reset) => return None,
             Change::Revise(OnChange::Keep) | Change::Adopt => window.used,

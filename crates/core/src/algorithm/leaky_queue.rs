@@ -13,11 +13,8 @@
 //! A departure that was granted cannot be recalled. So a credit frees a place only while it is
 //! the last one (`at` being its moment of departure), and a change of quota keeps the time line.
 
-use std::time::Duration;
-
-use super::bucket::{Ahead, Bucket, BucketKind, BucketPlan, Convert, Credit, Take};
-use super::{Change, MAX_AHEAD_US};
-use crate::decision::{Decision, Retry, Verdict};
+use super::bucket::{Bucket, BucketKind, BucketPlan};
+use super::{Change, Conversion, MAX_AHEAD_US};
 use crate::limit::OnChange;
 use crate::span::Span;
 use crate::{Quota, Timestamp};
@@ -29,75 +26,42 @@ use crate::{Quota, Timestamp};
 pub struct LeakyQueue;
 
 impl BucketKind for LeakyQueue {
-    const TAKE: Take = line_up;
-    const CREDIT: Credit = step_out;
-    const CONVERT: Convert = keep_departures;
-
     fn capacity(quota: &Quota) -> u64 {
         // The departing charge takes a place as well.
         quota.burst().get().saturating_add(1)
     }
-}
 
-/// Keeps every granted departure, unless the edit resets.
-fn keep_departures(
-    state: Bucket,
-    from: &BucketPlan,
-    to: &BucketPlan,
-    change: Change,
-    now: Timestamp,
-) -> Option<Bucket> {
-    if change == Change::Revise(OnChange::Reset) {
-        return None;
+    /// Departs when those before it have; needs a place among them.
+    fn wait(plan: &BucketPlan, before: Span, after: Span) -> (u64, u64) {
+        (before.ceil(), plan.rate.sub(after, plan.full).ceil())
     }
-    let kept = BucketPlan::adopt(state, from, to, now)?;
-    let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
-    let backlog = to.backlog(Some(&kept), now).min(most);
-    to.bucket(backlog, kept.ahead, now)
-}
 
-fn line_up(
-    plan: &BucketPlan,
-    state: Option<&Bucket>,
-    cost: u64,
-    patience_us: u64,
-    now: Timestamp,
-) -> (Decision, Option<Bucket>) {
-    let backlog = plan.backlog(state, now);
-    if cost > plan.capacity {
-        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
+    /// Gives back the place that departs at `at`, if it is the last.
+    fn credit(
+        plan: &BucketPlan,
+        state: &Bucket,
+        cost: u64,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Option<Bucket> {
+        let charged = plan.rate.span(cost);
+        let departure = plan.rate.sub(state.arrival, charged);
+        if cost == 0 || charged > state.arrival || departure.ceil() != at.as_micros() {
+            return None;
+        }
+        let left = plan.rate.sub(plan.backlog(Some(state), now), charged);
+        plan.bucket(left, state.ahead.at(now), now)
     }
-    let after = plan.rate.add(backlog, plan.rate.span(cost));
-    let wait = backlog.ceil();
-    let until_room = plan.rate.sub(after, plan.full).ceil();
-    let retry = until_room.max(wait.saturating_sub(patience_us));
-    if retry > 0 {
-        let retry = Retry::After(Duration::from_micros(retry));
-        return (plan.look(Verdict::Deny(retry), backlog), None);
-    }
-    let Some(bucket) = plan.bucket(after, Ahead::No, now) else {
-        return (plan.look(Verdict::Deny(Retry::Never), backlog), None);
-    };
-    let verdict = match wait {
-        0 => Verdict::Allow,
-        wait => Verdict::Wait(Duration::from_micros(wait)),
-    };
-    (plan.look(verdict, after), Some(bucket))
-}
 
-/// Gives back the place that departs at `at`, if it is the last.
-fn step_out(
-    plan: &BucketPlan,
-    state: &Bucket,
-    cost: u64,
-    at: Timestamp,
-    now: Timestamp,
-) -> Option<Bucket> {
-    let charged = plan.rate.span(cost);
-    let departure = plan.rate.sub(state.arrival, charged);
-    if cost == 0 || charged > state.arrival || departure.ceil() != at.as_micros() {
-        return None;
+    /// Keeps every granted departure, unless the edit resets.
+    fn convert(state: Bucket, by: Conversion<'_, BucketPlan>) -> Option<Bucket> {
+        if by.change == Change::Revise(OnChange::Reset) {
+            return None;
+        }
+        let (to, now) = (by.to, by.now);
+        let kept = BucketPlan::adopt(state, by)?;
+        let most = to.rate.add(to.full, Span::micros(MAX_AHEAD_US));
+        let backlog = to.backlog(Some(&kept), now).min(most);
+        to.bucket(backlog, kept.ahead, now)
     }
-    let left = plan.rate.sub(plan.backlog(Some(state), now), charged);
-    plan.bucket(left, state.ahead.at(now), now)
 }

@@ -4,8 +4,8 @@
 //! (its *plan*), its state, and the steps over them; it reads no clock and takes no lock.
 //!
 //! To add one: write its file with an `impl Step`, add its line to the table at the end of this
-//! file, and its oracle to `testing/oracle`. The compiler names whatever is still missing. Each
-//! member will also need its twin in Lua once states live in Redis.
+//! file, and its oracle to `testing/oracle`. The compiler names the parts that are still missing. Each
+//! member also needs its twin in Lua.
 //!
 //! Rules that all of them follow:
 //!
@@ -52,6 +52,18 @@ pub(crate) enum Change {
     Adopt,
 }
 
+/// A change from one plan to another under live state.
+#[derive(Clone, Copy)]
+pub(crate) struct Conversion<'p, P> {
+    pub(crate) from: &'p P,
+    pub(crate) to: &'p P,
+    pub(crate) change: Change,
+    pub(crate) now: Timestamp,
+}
+
+/// A decision, and the edit that carries it out.
+pub(crate) type Outcome<E> = (Decision, Option<E>);
+
 /// The steps of an algorithm. The states it is given are settled: live at `now`, and not
 /// further ahead than they could be.
 pub(crate) trait Step {
@@ -62,21 +74,16 @@ pub(crate) trait Step {
     /// A change of a state.
     type Edit;
 
-    /// Computes the numbers, or says why the quota cannot be represented.
+    /// Computes the numbers, or returns the reason why the quota cannot be represented.
     fn plan(&self, quota: &Quota) -> Result<Self::Plan, LimitError>;
 
     /// Repairs what a clock that stepped back left ahead; true when something changed.
     fn settle(plan: &Self::Plan, state: &mut Self::State, now: Timestamp) -> bool;
 
-    /// The decision, and the edit that carries it out.
-    fn decide(
-        plan: &Self::Plan,
-        state: Option<&Self::State>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<Self::Edit>);
+    /// Decides a charge.
+    fn decide(plan: &Self::Plan, state: Option<&Self::State>, terms: Terms) -> Outcome<Self::Edit>;
 
-    /// Makes it so.
+    /// Applies an edit.
     fn apply(
         plan: &Self::Plan,
         state: Option<Self::State>,
@@ -84,13 +91,7 @@ pub(crate) trait Step {
     ) -> Option<Self::State>;
 
     /// Carries a settled state over to another quota.
-    fn convert(
-        state: Self::State,
-        from: &Self::Plan,
-        to: &Self::Plan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Self::State>;
+    fn convert(state: Self::State, by: Conversion<'_, Self::Plan>) -> Option<Self::State>;
 
     /// The first moment from which the state is worth no more than an absent one; `None` past
     /// the end of time.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::fixed_window::scale;
-use super::{Change, Step, refuse_own_burst};
+use super::{Change, Conversion, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -61,7 +61,7 @@ pub struct Log {
 /// The charges of one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// When.
+    /// The moment.
     pub at: Timestamp,
     /// Everything charged up to and including it.
     pub total: u64,
@@ -95,8 +95,8 @@ impl Log {
         Some(Self { base, entries })
     }
 
-    /// A log that a decision about this cost sees as `view`; for stores that keep the log
-    /// elsewhere. Nothing else about it is true.
+    /// A log with this view for a decision about this cost; for stores that keep the log
+    /// elsewhere. Its other entries are missing.
     pub fn as_seen(plan: &SlidingLogPlan, view: LogView, cost: u64) -> Self {
         let Some(newest) = view.newest else { return Self::default() };
         let gone = view.used.saturating_add(cost).saturating_sub(plan.capacity);
@@ -261,50 +261,38 @@ pub enum LogAction {
 
 impl SlidingLogPlan {
     /// Decides from what is known of the log.
-    pub(crate) fn decide(
-        &self,
-        view: LogView,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<LogAction>) {
+    #[inline]
+    fn decide(&self, view: LogView, terms: Terms) -> Outcome<LogAction> {
+        let now = terms.now;
         let until = |at: Timestamp| self.window_us.saturating_sub(now.micros_since(at));
-        let look = |verdict, used: u64, newest: Option<Timestamp>| {
-            let reset = newest.filter(|_| used > 0).map_or(0, until);
-            Decision::new(verdict, self.capacity.saturating_sub(used), reset)
-        };
         let in_window = |at: Timestamp| now.micros_since(at) < self.window_us;
-        match terms.op {
-            Op::Take(0) | Op::Peek(0) => (look(Verdict::Allow, view.used, view.newest), None),
-            Op::Take(cost) | Op::Peek(cost) => {
-                let deny = match view.blocking {
-                    _ if cost > self.capacity => Some(Retry::Never),
-                    Some(at) => Some(Retry::After(Duration::from_micros(until(at)))),
-                    None => None,
-                };
-                if let Some(retry) = deny {
-                    return (look(Verdict::Deny(retry), view.used, view.newest), None);
-                }
-                if matches!(terms.op, Op::Peek(_)) {
-                    return (look(Verdict::Allow, view.used, view.newest), None);
-                }
-                let used = view.used.saturating_add(cost);
-                (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
+        let (verdict, action) = match terms.op {
+            Op::Take(cost) | Op::Peek(cost) if cost > self.capacity => {
+                (Verdict::Deny(Retry::Never), None)
             }
+            Op::Take(cost) | Op::Peek(cost) if cost > 0 => match view.blocking {
+                Some(at) => (Verdict::Deny(Retry::After(Duration::from_micros(until(at)))), None),
+                None if matches!(terms.op, Op::Peek(_)) => (Verdict::Allow, None),
+                None => (Verdict::Allow, Some(LogAction::Push(cost))),
+            },
             Op::Debit { cost, at } if cost > 0 && in_window(at) => {
-                let used = view.used.saturating_add(cost);
-                (look(Verdict::Allow, used, Some(now)), Some(LogAction::Push(cost)))
+                (Verdict::Allow, Some(LogAction::Push(cost)))
             }
             Op::Credit { cost, at } if cost > 0 && view.used > 0 && in_window(at) => {
-                let used = view.used.saturating_sub(cost);
-                (look(Verdict::Allow, used, view.newest), Some(LogAction::Credit(cost)))
-            }
-            Op::Debit { .. } | Op::Credit { .. } => {
-                (look(Verdict::Allow, view.used, view.newest), None)
+                (Verdict::Allow, Some(LogAction::Credit(cost)))
             }
             Op::Acquire { .. } | Op::Renew { .. } | Op::Release { .. } => {
-                (look(Verdict::Deny(Retry::Never), view.used, view.newest), None)
+                (Verdict::Deny(Retry::Never), None)
             }
-        }
+            _ => (Verdict::Allow, None),
+        };
+        let (used, newest) = match action {
+            Some(LogAction::Push(cost)) => (view.used.saturating_add(cost), Some(now)),
+            Some(LogAction::Credit(cost)) => (view.used.saturating_sub(cost), view.newest),
+            None => (view.used, view.newest),
+        };
+        let reset = newest.filter(|_| used > 0).map_or(0, until);
+        (Decision::new(verdict, self.capacity.saturating_sub(used), reset), action)
     }
 }
 
@@ -342,18 +330,14 @@ impl Step for SlidingLog {
         ahead
     }
 
-    fn decide(
-        plan: &SlidingLogPlan,
-        log: Option<&Log>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<LogEdit>) {
+    fn decide(plan: &SlidingLogPlan, log: Option<&Log>, terms: Terms) -> Outcome<LogEdit> {
+        let now = terms.now;
         let cost = match terms.op {
             Op::Take(cost) | Op::Peek(cost) => cost,
             _ => 0,
         };
         let view = log.map_or_else(LogView::default, |log| log.view(plan, cost, now));
-        let (decision, action) = plan.decide(view, terms, now);
+        let (decision, action) = plan.decide(view, terms);
         (decision, action.map(|action| LogEdit { now, action }))
     }
 
@@ -367,13 +351,8 @@ impl Step for SlidingLog {
         (!log.entries.is_empty()).then_some(log)
     }
 
-    fn convert(
-        mut log: Log,
-        from: &SlidingLogPlan,
-        to: &SlidingLogPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Log> {
+    fn convert(mut log: Log, by: Conversion<'_, SlidingLogPlan>) -> Option<Log> {
+        let Conversion { from, to, change, now } = by;
         log.trim(from.window_us.min(to.window_us), now);
         match change {
             Change::Revise(OnChange::Reset) => return None,

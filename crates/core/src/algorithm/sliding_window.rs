@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use super::fixed_window::{MAX_USED, scale};
-use super::{Change, Step, refuse_own_burst};
+use super::{Change, Conversion, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
@@ -272,12 +272,8 @@ impl Step for SlidingWindow {
         true
     }
 
-    fn decide(
-        plan: &SlidingWindowPlan,
-        panes: Option<&Panes>,
-        terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<PanesEdit>) {
+    fn decide(plan: &SlidingWindowPlan, panes: Option<&Panes>, terms: Terms) -> Outcome<PanesEdit> {
+        let now = terms.now;
         let mut view = PaneView::new(plan, panes, now);
         let in_window = |at: Timestamp| now.micros_since(at) < plan.window_us();
         match terms.op {
@@ -325,13 +321,8 @@ impl Step for SlidingWindow {
         panes.counts.iter().any(|count| *count > 0).then_some(panes)
     }
 
-    fn convert(
-        panes: Panes,
-        from: &SlidingWindowPlan,
-        to: &SlidingWindowPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<Panes> {
+    fn convert(panes: Panes, by: Conversion<'_, SlidingWindowPlan>) -> Option<Panes> {
+        let Conversion { from, to, change, now } = by;
         let scaled = |count: u64| match change {
             Change::Revise(OnChange::Scale) => scale(count, from.capacity, to.capacity),
             _ => count,

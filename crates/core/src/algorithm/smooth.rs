@@ -26,12 +26,14 @@
     reason = "matches Guava's doubles; truncation by `as` saturates and is intended"
 )]
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::{Change, FURTHEST_US, MAX_AHEAD_US, Step, refuse_own_burst};
+use super::{Change, Conversion, FURTHEST_US, MAX_AHEAD_US, Outcome, Step, refuse_own_burst};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind, OnChange};
+use crate::time::micros;
 use crate::{Quota, Timestamp};
 
 /// A steady rate with stored permits.
@@ -46,11 +48,14 @@ use crate::{Quota, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Smooth {
-    /// `None` for a bursty limiter.
-    warm_up_us: Option<u64>,
-    cold_factor: u8,
-    payment: Payment,
-    max_debt: u64,
+    /// The warm-up period; `None` if it is bursty.
+    pub warm_up: Option<Duration>,
+    /// Stable intervals that a permit takes when cold.
+    pub cold_factor: u8,
+    /// The caller that waits for the time a charge is worth.
+    pub payment: Payment,
+    /// The most permits one charge may take in advance, if said.
+    pub max_debt: Option<NonZeroU64>,
 }
 
 /// The caller that waits for the time a charge is worth.
@@ -69,15 +74,14 @@ impl Smooth {
 
     /// Stored permits are free; the quota's burst is their maximum.
     pub const fn bursty() -> Self {
-        Self { warm_up_us: None, cold_factor: 3, payment: Payment::Next, max_debt: 0 }
+        Self { warm_up: None, cold_factor: 3, payment: Payment::Next, max_debt: None }
     }
 
     /// Warms up over this time, from three times the stable interval.
     ///
     /// A period beyond [`Quota::MAX_PERIOD`] or of zero is refused by [`crate::Limit::new`].
     pub fn warming_up(period: Duration) -> Self {
-        let warm_up_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-        Self { warm_up_us: Some(warm_up_us), ..Self::bursty() }
+        Self { warm_up: Some(Duration::from_micros(micros(period))), ..Self::bursty() }
     }
 
     /// Stable intervals that a permit takes when cold, 1 to 100; 3 by default.
@@ -94,31 +98,8 @@ impl Smooth {
 
     /// The most permits one charge may take when the next caller pays for it.
     pub const fn with_max_debt(mut self, permits: u64) -> Self {
-        self.max_debt = permits;
+        self.max_debt = NonZeroU64::new(permits);
         self
-    }
-
-    /// The warm-up period; `None` if it is bursty.
-    pub fn warm_up(&self) -> Option<Duration> {
-        self.warm_up_us.map(Duration::from_micros)
-    }
-
-    /// Stable intervals that a permit takes when cold.
-    pub const fn cold_factor(&self) -> u8 {
-        self.cold_factor
-    }
-
-    /// The caller that waits for the time a charge is worth.
-    pub const fn payment(&self) -> Payment {
-        self.payment
-    }
-
-    /// The most permits one charge may take in advance, if said.
-    pub const fn max_debt(&self) -> Option<u64> {
-        match self.max_debt {
-            0 => None,
-            permits => Some(permits),
-        }
     }
 }
 
@@ -226,9 +207,9 @@ impl SmoothPlan {
         &self,
         state: Option<&SmoothState>,
         cost: u64,
-        patience_us: u64,
-        now: Timestamp,
+        terms: Terms,
     ) -> (Verdict, Option<SmoothState>) {
+        let Terms { patience_us, now, .. } = terms;
         if self.payment == Payment::Next && cost > self.max_debt {
             return (Verdict::Deny(Retry::Never), None);
         }
@@ -250,7 +231,7 @@ impl SmoothPlan {
         }
         let retry = match self.payment {
             Payment::Next => Some(wait.saturating_sub(patience_us)),
-            Payment::Own => self.retry_own(state, &synced, cost, patience_us, now),
+            Payment::Own => self.retry_own(state, cost, terms),
         };
         let retry = retry.map_or(Retry::Never, |us| Retry::After(Duration::from_micros(us)));
         (Verdict::Deny(retry), None)
@@ -259,14 +240,9 @@ impl SmoothPlan {
     /// Time until the caller's own wait fits its patience, or `None` if idling never makes
     /// it: stored permits of a warming limiter only get dearer, those of a bursty one run out
     /// at the maximum.
-    fn retry_own(
-        &self,
-        state: Option<&SmoothState>,
-        synced: &SmoothState,
-        cost: u64,
-        patience_us: u64,
-        now: Timestamp,
-    ) -> Option<u64> {
+    fn retry_own(&self, state: Option<&SmoothState>, cost: u64, terms: Terms) -> Option<u64> {
+        let Terms { patience_us, now, .. } = terms;
+        let synced = self.resync(state, now);
         let wait_at = |later: u64| {
             let then = now.checked_plus_micros(later)?;
             let synced = self.resync(state, then);
@@ -348,12 +324,11 @@ impl Step for Smooth {
         if self.cold_factor == 0 || self.cold_factor > 100 {
             return fail(format!("a cold factor of {}: use 1 to 100", self.cold_factor));
         }
-        let longest = Quota::MAX_PERIOD.as_micros();
-        if self.warm_up_us.is_some_and(|us| us == 0 || u128::from(us) > longest) {
+        if self.warm_up.is_some_and(|span| micros(span) == 0 || span > Quota::MAX_PERIOD) {
             return fail("a warm-up of zero or above 365d".to_owned());
         }
         let debt = quota.burst().get().saturating_mul(Self::DEFAULT_DEBT_BURSTS);
-        let max_debt = if self.max_debt == 0 { debt } else { self.max_debt };
+        let max_debt = self.max_debt.map_or(debt, NonZeroU64::get);
         let cold = f64::from(self.cold_factor);
         let stable = period as f64 / count as f64;
         if max_debt as f64 * stable * cold > Quota::MAX_REFILL.as_micros() as f64 {
@@ -369,9 +344,9 @@ impl Step for Smooth {
             payment: self.payment,
             max_debt,
         };
-        let Some(warm_up_us) = self.warm_up_us else { return Ok(common) };
+        let Some(warm_up) = self.warm_up else { return Ok(common) };
         refuse_own_burst(quota, "a warming-up limiter")?;
-        let warm_up = warm_up_us as f64;
+        let warm_up = micros(warm_up) as f64;
         let threshold = 0.5 * warm_up / stable;
         let max_permits = threshold + 2.0 * warm_up / (stable + cold * stable);
         let slope = (cold * stable - stable) / (max_permits - threshold);
@@ -392,12 +367,12 @@ impl Step for Smooth {
         plan: &SmoothPlan,
         state: Option<&SmoothState>,
         terms: Terms,
-        now: Timestamp,
-    ) -> (Decision, Option<SmoothState>) {
+    ) -> Outcome<SmoothState> {
+        let now = terms.now;
         let (verdict, edit) = match terms.op {
             Op::Take(0) | Op::Peek(0) => (Verdict::Allow, None),
-            Op::Take(cost) => plan.take(state, cost, terms.patience_us, now),
-            Op::Peek(cost) => (plan.take(state, cost, terms.patience_us, now).0, None),
+            Op::Take(cost) => plan.take(state, cost, terms),
+            Op::Peek(cost) => (plan.take(state, cost, terms).0, None),
             Op::Debit { cost, at } => (Verdict::Allow, plan.debit(state, cost, at, now)),
             Op::Credit { cost, at } => {
                 (Verdict::Allow, state.map(|state| plan.credit(state, cost, at, now)))
@@ -414,13 +389,8 @@ impl Step for Smooth {
     }
 
     /// `F` stays: debt is priced at the rate under which it was made.
-    fn convert(
-        state: SmoothState,
-        from: &SmoothPlan,
-        to: &SmoothPlan,
-        change: Change,
-        now: Timestamp,
-    ) -> Option<SmoothState> {
+    fn convert(state: SmoothState, by: Conversion<'_, SmoothPlan>) -> Option<SmoothState> {
+        let Conversion { from, to, change, now } = by;
         let synced = from.resync(Some(&state), now);
         let stored = match change {
             Change::Revise(OnChange::Reset) => return None,

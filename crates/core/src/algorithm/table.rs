@@ -12,8 +12,8 @@ use super::sliding_log::{Log, LogEdit, SlidingLogPlan};
 use super::sliding_window::{Panes, PanesEdit, SlidingWindowPlan};
 use super::smooth::{SmoothPlan, SmoothState};
 use super::{
-    Change, Concurrency, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
-    Step, TokenBucket,
+    Change, Concurrency, Conversion, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog,
+    SlidingWindow, Smooth, Step, TokenBucket,
 };
 use crate::charge::Terms;
 use crate::limit::LimitError;
@@ -70,7 +70,7 @@ macro_rules! algorithms {
             $($(#[$doc])+ $name($state),)+
         }
 
-        /// An edit that makes a decision so. Nothing is edited unless it is applied.
+        /// An edit that carries out a decision. Nothing changes until it is applied.
         #[derive(Clone, Debug, PartialEq)]
         #[must_use]
         pub enum Effect {
@@ -81,7 +81,7 @@ macro_rules! algorithms {
 
         #[cfg_attr(not(feature = "store"), doc(hidden))]
         impl Limit {
-            /// Makes `state` true for `now`: drops it when it is worth no more than an absent
+            /// Brings `state` up to date for `now`: drops it when it is worth no more than an absent
             /// one, and moves back what a clock that stepped back left ahead. Returns whether
             /// it changed, and so must be written even if the charge is refused.
             pub fn settle(&self, state: &mut State, now: Timestamp) -> bool {
@@ -107,15 +107,15 @@ macro_rules! algorithms {
             /// a charge of an older revision is judged by the newer limit it finds.
             #[inline]
             pub fn decide(&self, state: &State, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
-                self.decide_terms(state, charge.terms(), now)
+                self.decide_terms(state, charge.terms(now))
             }
 
             #[inline]
-            pub(crate) fn decide_terms(&self, state: &State, terms: Terms, now: Timestamp) -> (Decision, Effect) {
+            pub(crate) fn decide_terms(&self, state: &State, terms: Terms) -> (Decision, Effect) {
                 match self.plan() {
                     $(Plan::$name(plan) => {
                         let state = match state { State::$name(state) => Some(state), _ => None };
-                        let (decision, edit) = $name::decide(plan, state, terms, now);
+                        let (decision, edit) = $name::decide(plan, state, terms);
                         (decision, edit.map_or(Effect::None, Effect::$name))
                     })+
                 }
@@ -152,7 +152,7 @@ macro_rules! algorithms {
             pub(crate) fn convert(&self, from: &Self, state: State, change: Change, now: Timestamp) -> State {
                 match (from.plan(), self.plan(), state) {
                     $((Plan::$name(from), Plan::$name(to), State::$name(state)) => {
-                        $name::convert(state, from, to, change, now).map_or(State::Absent, State::$name)
+                        $name::convert(state, Conversion { from, to, change, now }).map_or(State::Absent, State::$name)
                     })+
                     _ => State::Absent,
                 }
@@ -189,7 +189,7 @@ algorithms! {
 }
 
 impl Algorithm {
-    /// Each algorithm as it is unless somebody says more: what its name alone stands for.
+    /// Each algorithm with its default parameters, as its name alone means.
     pub fn usual() -> [Self; 8] {
         [
             FixedWindow::default().into(),

@@ -1,9 +1,10 @@
-//! For how long a lock is granted.
+//! Leases: the time for which a lock is granted.
 
-use std::fmt;
 use std::time::Duration;
 
-/// For how long a lock is granted unless it is renewed: whole milliseconds, rounded up.
+use crate::errors::messages;
+
+/// The time for which a lock is granted unless renewed: whole milliseconds, rounded up.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,23 +76,12 @@ pub enum LeaseError {
     },
 }
 
-impl fmt::Display for LeaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooShort { span } => {
-                write!(
-                    f,
-                    "a lease of {span:?} is below 10 ms: it could end before the grant arrives"
-                )
-            }
-            Self::TooLong { span } => {
-                write!(f, "a lease of {span:?} is above 365 days: take a shorter one and renew it")
-            }
-        }
-    }
+messages! { LeaseError:
+    Self::TooShort { span } =>
+        "a lease of {span:?} is below 10 ms: it could end before the grant arrives";
+    Self::TooLong { span } =>
+        "a lease of {span:?} is above 365 days: take a shorter one and renew it";
 }
-
-impl std::error::Error for LeaseError {}
 
 #[cfg(test)]
 mod tests {

@@ -2,12 +2,12 @@
 //!
 //! | Part | Is |
 //! |---|---|
-//! | `name`, `owner`, `lease` | what a lock is called, who holds it, for how long; bad ones cannot be built |
+//! | `name`, `owner`, `lease` | a lock's name, owner and lease; invalid ones cannot be built |
 //! | `fence` | the number that rises with every grant |
-//! | `LockRecord` | what is kept of one lock, and each step on it as a pure function |
+//! | `LockRecord` | the record of one lock, and each step on it as a pure function |
 //! | [`LockStore`] | the seam to where locks are kept |
 //!
-//! Not here: waiting, renewing and being told of a loss, which need time and tasks (`tollgate`).
+//! Not here: waiting, renewing and reporting a loss, which need time and tasks (`tollgate`).
 //!
 //! The steps of `LockRecord` are what the embedded store executes; `lua/lock/*.lua` of the Redis store
 //! are the same functions on Redisson's layout. Change them together: the suite of

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::errors::messages;
+
 /// The name of a lock: any text of 1 to [`LockName::MAX_LEN`] bytes. Clones share it.
 ///
 /// Braces, spaces, colons and line ends are just characters. In Redis the name is the key, as it is
@@ -68,20 +70,11 @@ pub enum LockNameError {
     },
 }
 
-impl fmt::Display for LockNameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("a lock needs a name of at least one byte"),
-            Self::TooLong { len } => write!(
-                f,
-                "a lock's name of {len} bytes is above {}: hash it first",
-                LockName::MAX_LEN
-            ),
-        }
-    }
+messages! { LockNameError:
+    Self::Empty => "a lock needs a name of at least one byte";
+    Self::TooLong { len } =>
+        "a lock's name of {len} bytes is above {}: hash it first", LockName::MAX_LEN;
 }
-
-impl std::error::Error for LockNameError {}
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::errors::messages;
+
 /// The owner of a lock. Clones are the same owner: a lock is re-entrant for all of them, whatever task
 /// or thread they are on.
 ///
@@ -29,13 +31,7 @@ impl Owner {
     pub fn new(process: u128, number: u64) -> Self {
         let version = (process & !(0xf << 76) & !(0b11 << 62)) | (4 << 76) | (0b10 << 62);
         let hex = format!("{version:032x}");
-        let mut text = String::with_capacity(40);
-        for (i, digit) in hex.chars().enumerate() {
-            if matches!(i, 8 | 12 | 16 | 20) {
-                text.push('-');
-            }
-            text.push(digit);
-        }
+        let text = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
         Self(format!("{text}:{number}").into())
     }
 
@@ -76,14 +72,10 @@ pub struct OwnerError {
     len: usize,
 }
 
-impl fmt::Display for OwnerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { len } = self;
-        write!(f, "an owner is 1 to 128 bytes of visible ASCII with a colon, not these {len} bytes")
-    }
+messages! { OwnerError:
+    Self { len } =>
+        "an owner is 1 to 128 bytes of visible ASCII with a colon, not these {len} bytes";
 }
-
-impl std::error::Error for OwnerError {}
 
 /// One grant of a lock: the request id of the acquisition, under which it is given back as well.
 ///

@@ -2,28 +2,28 @@
 //!
 //! A lock is free, or held by one owner until a moment. Its holds are the ids of the acquisitions
 //! that were granted and not yet released: a re-entrant lock may have several, all of one owner and
-//! under one fence. Expiry is no step of its own: what has ended is found to have ended by the next.
+//! under one fence. Expiry is no step of its own: the next step finds that a lease has ended.
 //!
 //! Leases count in whole milliseconds, and a lease that ends in this very millisecond has not ended
-//! yet: so it is in Redis, and both stores shall say the same.
+//! yet. Redis does the same, and both stores must agree.
 //!
 //! Not here: answering a repeated release alike. For that a store keeps a *release record* for each
 //! release, and looks at it before it calls a step.
 
 use std::time::Duration;
 
-use super::{Acquire, Fence, HoldId, Owner, Release, Renew};
+use super::{Acquire, Fence, HoldId, Lease, Owner, Release, Renew};
 use crate::Timestamp;
 
 /// The most holds of one lock by one owner: recursion deeper than this is a mistake, and each
 /// hold is remembered by its id.
 pub const MAX_DEPTH: usize = 256;
 
-/// For how long a release is remembered: longer than anybody sends one again, or an acquisition may
-/// be under way. As long as Redisson remembers its own.
+/// The life of a release record: longer than a release is sent again, or an acquisition is in
+/// flight. As long as Redisson remembers its own.
 pub const RELEASE_RECORD_TTL: Duration = Duration::from_secs(20);
 
-/// Which of the two kinds of lock is kept under a name. A name has one kind at a time.
+/// The kind of lock that is kept under a name. A name has one kind at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LockKind {
     /// Its owner may hold it several times. In Redis a hash, as Redisson's `RLock`.
@@ -39,7 +39,7 @@ pub struct LockRecord {
     held: Option<HeldLock>,
     /// The fence granted last.
     fence: Option<Fence>,
-    /// Until when nobody may take it, because its last holder vanished.
+    /// The millisecond until which it stays closed, because its last holder vanished.
     barred_ms: u64,
 }
 
@@ -114,8 +114,16 @@ const fn millis(now: Timestamp) -> u64 {
     now.as_micros() / 1_000
 }
 
-fn depth(held: &HeldLock) -> u32 {
-    u32::try_from(held.holds.len()).unwrap_or(u32::MAX)
+impl HeldLock {
+    /// The number of its holds.
+    pub fn depth(&self) -> u32 {
+        u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Never makes the lease shorter.
+    fn lengthen(&mut self, lease: Lease, now: Timestamp) {
+        self.expires_ms = self.expires_ms.max(millis(now).saturating_add(lease.millis()));
+    }
 }
 
 impl LockRecord {
@@ -140,7 +148,7 @@ impl LockRecord {
         millis(now) > closed.max(self.barred_ms)
     }
 
-    /// Until when the lock is closed if this holder does not come back.
+    /// The millisecond until which the lock is closed if this holder does not come back.
     fn barred_until(&self, held: &HeldLock) -> u64 {
         let delay = u64::try_from(held.delay.as_millis()).unwrap_or(u64::MAX);
         held.expires_ms.saturating_add(delay)
@@ -160,11 +168,13 @@ impl LockRecord {
     /// Sent again under the same id it changes nothing but the lease, which never becomes shorter.
     pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> AcquireOutcome {
         self.settle(now);
-        let until = millis(now).saturating_add(ask.lease.millis());
+        let busy_until = |end: u64| {
+            let left = end.saturating_sub(millis(now));
+            AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) }
+        };
         let Some(held) = &mut self.held else {
             if self.barred_ms > 0 && millis(now) <= self.barred_ms {
-                let left = self.barred_ms.saturating_sub(millis(now));
-                return AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) };
+                return busy_until(self.barred_ms);
             }
             let fence = Fence::next(self.fence, now);
             self.barred_ms = 0;
@@ -175,7 +185,7 @@ impl LockRecord {
                 holds: vec![ask.hold],
                 fence,
                 since: now,
-                expires_ms: until,
+                expires_ms: millis(now).saturating_add(ask.lease.millis()),
                 delay: ask.delay,
                 label: ask.label.into(),
             });
@@ -186,8 +196,7 @@ impl LockRecord {
         }
         let known = held.holds.contains(&ask.hold);
         if held.owner != *ask.owner || (ask.kind == LockKind::Simple && !known) {
-            let left = held.expires_ms.saturating_sub(millis(now));
-            return AcquireOutcome::Busy { left: Some(Duration::from_millis(left)) };
+            return busy_until(held.expires_ms);
         }
         if !known {
             if held.holds.len() >= MAX_DEPTH {
@@ -195,8 +204,8 @@ impl LockRecord {
             }
             held.holds.push(ask.hold);
         }
-        held.expires_ms = held.expires_ms.max(until);
-        AcquireOutcome::Granted { fence: held.fence, depth: depth(held), copies: 0 }
+        held.lengthen(ask.lease, now);
+        AcquireOutcome::Granted { fence: held.fence, depth: held.depth(), copies: 0 }
     }
 
     /// Lengthens the lease of the holder with this fence.
@@ -206,8 +215,7 @@ impl LockRecord {
             Some(held)
                 if held.owner == *ask.owner && held.kind == ask.kind && held.fence == ask.fence =>
             {
-                let until = millis(now).saturating_add(ask.lease.millis());
-                held.expires_ms = held.expires_ms.max(until);
+                held.lengthen(ask.lease, now);
                 RenewOutcome::Held
             }
             _ => RenewOutcome::Lost,
@@ -230,8 +238,7 @@ impl LockRecord {
             self.held = None;
             return ReleaseOutcome::Freed;
         }
-        let until = millis(now).saturating_add(ask.lease.millis());
-        held.expires_ms = held.expires_ms.max(until);
+        held.lengthen(ask.lease, now);
         ReleaseOutcome::StillHeld
     }
 

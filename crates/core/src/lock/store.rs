@@ -25,7 +25,7 @@ pub struct Acquire<'a> {
     pub hold: HoldId,
     /// The lease, unless renewed.
     pub lease: Lease,
-    /// For how long nobody shall have it after the holder vanished. Others of Tollgate keep to it;
+    /// The time for which the lock stays closed after its holder vanished. Tollgate keeps to it;
     /// Redisson does not.
     pub delay: Duration,
     /// A label for the list of locks; cut at [`MAX_LABEL`] bytes.
@@ -121,7 +121,7 @@ pub struct LockHolder {
     pub name: LockName,
     /// Its kind.
     pub kind: LockKind,
-    /// Who: of a foreign holder the text that is stored, of which some may have been replaced.
+    /// The owner; of a foreign holder the stored text, with invalid UTF-8 replaced.
     pub owner: String,
     /// The number of holds.
     pub depth: u32,

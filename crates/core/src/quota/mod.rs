@@ -12,9 +12,11 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::errors::messages;
 use crate::span::Rate;
+use crate::time::micros;
 
-pub use parse::{ParseQuotaError, ParseQuotaErrorKind};
+pub use parse::ParseQuotaError;
 
 /// A count per period, and how much may be spent at once.
 ///
@@ -68,10 +70,7 @@ impl Quota {
         if period > Self::MAX_PERIOD {
             return Err(QuotaError::PeriodTooLong { period });
         }
-        let period_us = u64::try_from(period.as_micros())
-            .ok()
-            .and_then(NonZeroU64::new)
-            .ok_or(QuotaError::ZeroPeriod)?;
+        let period_us = NonZeroU64::new(micros(period)).ok_or(QuotaError::ZeroPeriod)?;
         if count > period_us.get().saturating_mul(Self::MAX_PER_MICROSECOND) {
             return Err(QuotaError::TooFast { count, period });
         }
@@ -205,39 +204,20 @@ pub enum QuotaError {
     },
 }
 
-impl fmt::Display for QuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ZeroCount => write!(
-                f,
-                "a count of 0 is not a quota: block the subject to refuse everything, or drop \
-                 the limit to refuse nothing"
-            ),
-            Self::CountTooLarge { count } => {
-                write!(f, "the count {count} is above {}: count in larger units", Quota::MAX_COUNT)
-            }
-            Self::ZeroPeriod => write!(f, "the period is zero: the shortest is 1us"),
-            Self::PeriodNotWhole { period } => {
-                write!(f, "the period {period:?} is not a whole number of microseconds")
-            }
-            Self::PeriodTooLong { period } => {
-                write!(f, "the period {} is above 365d", Period(*period))
-            }
-            Self::TooFast { count, period } => {
-                write!(f, "{count} per {} is above 1000000000 per 1s", Period(*period))
-            }
-            Self::ZeroBurst => write!(f, "a burst of 0 would refuse everything: use at least 1"),
-            Self::BurstTooLarge { burst } => {
-                write!(f, "the burst {burst} is above {}: count in larger units", Quota::MAX_COUNT)
-            }
-            Self::RefillTooLong { burst, quota } => write!(
-                f,
-                "a burst of {burst} at {} per {} would take more than ten years to refill",
-                quota.count,
-                Period(quota.period())
-            ),
-        }
-    }
+messages! { QuotaError:
+    Self::ZeroCount =>
+        "a count of 0 is not a quota: block the subject to refuse everything, or drop the limit to \
+         refuse nothing";
+    Self::CountTooLarge { count } =>
+        "the count {count} is above {}: count in larger units", Quota::MAX_COUNT;
+    Self::ZeroPeriod => "the period is zero: the shortest is 1us";
+    Self::PeriodNotWhole { period } => "the period {period:?} is not a whole number of microseconds";
+    Self::PeriodTooLong { period } => "the period {} is above 365d", Period(*period);
+    Self::TooFast { count, period } => "{count} per {} is above 1000000000 per 1s", Period(*period);
+    Self::ZeroBurst => "a burst of 0 would refuse everything: use at least 1";
+    Self::BurstTooLarge { burst } =>
+        "the burst {burst} is above {}: count in larger units", Quota::MAX_COUNT;
+    Self::RefillTooLong { burst, quota } =>
+        "a burst of {burst} at {} per {} would take more than ten years to refill",
+        quota.count, Period(quota.period());
 }
-
-impl std::error::Error for QuotaError {}

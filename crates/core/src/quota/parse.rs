@@ -4,11 +4,13 @@
 //! and may hold `_` between digits; a period is a whole number and a unit (`us`, `ms`, `s`, `m`,
 //! `h`, `d`, `w`), or a unit's English name alone.
 
-use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::{Quota, QuotaError};
+use crate::errors::messages;
+use crate::span::Rate;
 
 /// Units of a period with their microseconds, largest first, so that printing picks the largest.
 pub(super) const UNITS: &[(&str, u64)] = &[
@@ -38,9 +40,8 @@ impl FromStr for Quota {
     type Err = ParseQuotaError;
 
     fn from_str(text: &str) -> Result<Self, ParseQuotaError> {
-        let fail = |kind| ParseQuotaError { kind };
         if text.len() > MAX_TEXT {
-            return Err(fail(ParseQuotaErrorKind::TooLong));
+            return Err(ParseQuotaError::TooLong);
         }
         let words: Vec<&str> = text.split_whitespace().collect();
         let is = |word: &str, expected: &str| word.eq_ignore_ascii_case(expected);
@@ -49,38 +50,32 @@ impl FromStr for Quota {
             [count, per, period, with, burst] if is(per, "per") && is(with, "burst") => {
                 (*count, *period, Some(*burst))
             }
-            _ => return Err(fail(ParseQuotaErrorKind::Shape(text.to_owned()))),
+            _ => return Err(ParseQuotaError::Shape(text.to_owned())),
         };
-        let period = parse_period(period).map_err(fail)?;
-        let count = parse_count(count, Some(period)).map_err(fail)?;
-        let quota = Self::new(count, period).map_err(|error| fail(error.into()))?;
+        let period = parse_period(period)?;
+        let quota = Self::new(parse_count(count, Some(period))?, period)?;
         match burst {
             None => Ok(quota),
-            Some(burst) => {
-                let burst = parse_count(burst, None).map_err(fail)?;
-                quota.with_burst(burst).map_err(|error| fail(error.into()))
-            }
+            Some(burst) => Ok(quota.with_burst(parse_count(burst, None)?)?),
         }
     }
 }
 
-fn parse_count(word: &str, period: Option<Duration>) -> Result<u64, ParseQuotaErrorKind> {
-    if let Some(fraction) = Fraction::parse(word) {
-        return Err(ParseQuotaErrorKind::NotWhole {
-            word: word.to_owned(),
-            instead: period.and_then(|period| fraction.whole_quota(period)),
-        });
+fn parse_count(word: &str, period: Option<Duration>) -> Result<u64, ParseQuotaError> {
+    if let Some(permits_per) = fraction(word) {
+        let instead = period.and_then(|period| whole_quota(permits_per, period));
+        return Err(ParseQuotaError::NotWhole { word: word.to_owned(), instead });
     }
     let digits = word.replace('_', "");
     let misplaced = word.starts_with('_') || word.ends_with('_');
     if misplaced || digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(ParseQuotaErrorKind::Count(word.to_owned()));
+        return Err(ParseQuotaError::Count(word.to_owned()));
     }
-    digits.parse().map_err(|_| ParseQuotaErrorKind::CountOverflow(word.to_owned()))
+    digits.parse().map_err(|_| ParseQuotaError::CountOverflow(word.to_owned()))
 }
 
-fn parse_period(word: &str) -> Result<Duration, ParseQuotaErrorKind> {
-    let bad = || ParseQuotaErrorKind::Period(word.to_owned());
+fn parse_period(word: &str) -> Result<Duration, ParseQuotaError> {
+    let bad = || ParseQuotaError::Period(word.to_owned());
     let lower = word.to_ascii_lowercase();
     let split = lower.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
     let (digits, unit) = lower.split_at(split);
@@ -98,53 +93,28 @@ fn parse_period(word: &str) -> Result<Duration, ParseQuotaErrorKind> {
     Ok(Duration::from_micros(micros))
 }
 
-/// A decimal fraction such as `1.5`, to tell how to write it with whole numbers.
-struct Fraction {
-    numerator: u64,
-    denominator: u64,
-}
-
-impl Fraction {
-    fn parse(word: &str) -> Option<Self> {
-        let (whole, decimals) = word.split_once('.')?;
-        let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-        if !digits(whole) || !digits(decimals) || decimals.is_empty() {
-            return None;
-        }
-        let denominator = 10_u64.checked_pow(u32::try_from(decimals.len()).ok()?)?;
-        let numerator = format!("{whole}{decimals}").parse().ok()?;
-        Some(Self { numerator, denominator })
+/// A decimal fraction such as `1.5`, as a numerator and a denominator.
+fn fraction(word: &str) -> Option<(u64, u64)> {
+    let (whole, decimals) = word.split_once('.')?;
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) || decimals.is_empty() {
+        return None;
     }
-
-    /// `1.5 per 1s` is `3 per 2s`.
-    fn whole_quota(&self, period: Duration) -> Option<Quota> {
-        let (mut a, mut b) = (self.numerator, self.denominator);
-        while b != 0 {
-            (a, b) = (b, a.checked_rem(b)?);
-        }
-        let count = self.numerator.checked_div(a)?;
-        let periods = u32::try_from(self.denominator.checked_div(a)?).ok()?;
-        Quota::new(count, period.checked_mul(periods)?).ok()
-    }
+    let denominator = 10_u64.checked_pow(u32::try_from(decimals.len()).ok()?)?;
+    Some((format!("{whole}{decimals}").parse().ok()?, denominator))
 }
 
-/// The reason why a text is not a quota. [`ParseQuotaError::kind`] tells the cases apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseQuotaError {
-    kind: ParseQuotaErrorKind,
+/// `1.5 per 1s` is `3 per 2s`.
+fn whole_quota((numerator, denominator): (u64, u64), period: Duration) -> Option<Quota> {
+    let rate = Rate::new(NonZeroU64::new(numerator)?, NonZeroU64::new(denominator)?);
+    let periods = u32::try_from(rate.micros().get()).ok()?;
+    Quota::new(rate.denominator().get(), period.checked_mul(periods)?).ok()
 }
 
-impl ParseQuotaError {
-    /// The kind of the failure.
-    pub const fn kind(&self) -> &ParseQuotaErrorKind {
-        &self.kind
-    }
-}
-
-/// The mistake in the text of a quota.
+/// The reason why a text is not a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ParseQuotaErrorKind {
+pub enum ParseQuotaError {
     /// The text is longer than any quota.
     TooLong,
     /// The words are not `COUNT per PERIOD [burst COUNT]`.
@@ -166,41 +136,22 @@ pub enum ParseQuotaErrorKind {
     Quota(QuotaError),
 }
 
-impl From<QuotaError> for ParseQuotaErrorKind {
+impl From<QuotaError> for ParseQuotaError {
     fn from(error: QuotaError) -> Self {
         Self::Quota(error)
     }
 }
 
-impl fmt::Display for ParseQuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            ParseQuotaErrorKind::TooLong => {
-                write!(f, "longer than {MAX_TEXT} bytes: write `100 per 1m burst 20`")
-            }
-            ParseQuotaErrorKind::Shape(text) => {
-                write!(f, "{text:?} is not a quota: write `100 per 1m` or `100 per 1m burst 20`")
-            }
-            ParseQuotaErrorKind::Count(word) => {
-                write!(f, "{word:?} is not a whole number from 1 upwards")
-            }
-            ParseQuotaErrorKind::CountOverflow(word) => {
-                write!(f, "{word} is above {}", Quota::MAX_COUNT)
-            }
-            ParseQuotaErrorKind::NotWhole { word, instead: Some(quota) } => {
-                write!(f, "{word} is not a whole number: write `{quota}`")
-            }
-            ParseQuotaErrorKind::NotWhole { word, instead: None } => {
-                write!(f, "{word} is not a whole number")
-            }
-            ParseQuotaErrorKind::Period(word) => write!(
-                f,
-                "{word:?} is not a period: write a whole number and one of us, ms, s, m, h, d, w"
-            ),
-            // Transparent: the reason is the whole message, so it is not repeated as a source.
-            ParseQuotaErrorKind::Quota(error) => error.fmt(f),
-        }
-    }
+messages! { ParseQuotaError:
+    Self::TooLong => "longer than {MAX_TEXT} bytes: write `100 per 1m burst 20`";
+    Self::Shape(text) => "{text:?} is not a quota: write `100 per 1m` or `100 per 1m burst 20`";
+    Self::Count(word) => "{word:?} is not a whole number from 1 upwards";
+    Self::CountOverflow(word) => "{word} is above {}", Quota::MAX_COUNT;
+    Self::NotWhole { word, instead: Some(quota) } =>
+        "{word} is not a whole number: write `{quota}`";
+    Self::NotWhole { word, instead: None } => "{word} is not a whole number";
+    Self::Period(word) =>
+        "{word:?} is not a period: write a whole number and one of us, ms, s, m, h, d, w";
+    // Transparent: the reason is the whole message, so it is not repeated as a source.
+    Self::Quota(error) => "{error}";
 }
-
-impl std::error::Error for ParseQuotaError {}

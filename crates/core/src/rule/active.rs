@@ -1,4 +1,4 @@
-//! Rules as they are at work: checked, with their limits built and their names looked up.
+//! Active rules: checked, with their limits built and their names looked up.
 //!
 //! Made by `compile.rs` only; a [`RuleSet`](super::RuleSet) hands out references.
 
@@ -14,7 +14,7 @@ pub struct ActiveRule {
     pub(super) declaration: Rule,
     pub(super) domain: Arc<str>,
     pub(super) index: usize,
-    /// Where it stands among the rules of its domain: the most specific first.
+    /// Its rank among the rules of its domain: the most specific first.
     pub(super) rank: usize,
     pub(super) limits: Vec<ActiveLimit>,
     pub(super) ban: Option<ActiveBan>,
@@ -83,19 +83,18 @@ impl ActiveRule {
     /// The cost here of an ask with this own cost and this value of the cost's attribute.
     pub(super) fn cost(&self, own: Cost, value: Option<&[u8]>) -> Cost {
         let from = &self.declaration.cost;
-        let cost = match (self.cost, value) {
-            (None, _) => own,
-            (Some(_), None) => from.default,
-            (Some(_), Some(value)) => match number(value) {
-                None | Some(0) => from.default,
-                Some(number) => number,
-            },
+        let cost = match self.cost {
+            None => own,
+            Some(_) => {
+                let said = value.and_then(number).filter(|number| *number > 0);
+                said.unwrap_or(from.default)
+            }
         };
         cost.min(from.max.unwrap_or(Cost::MAX))
     }
 
     /// The number of counters that the rule charges.
-    pub(super) fn dues(&self) -> usize {
+    pub(super) fn charge_count(&self) -> usize {
         self.limits.len() + usize::from(self.ban.is_some())
     }
 
@@ -209,9 +208,9 @@ impl ActiveBan {
     }
 }
 
-/// Which of the attributes that a domain looks at.
+/// The number of an attribute that a domain uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct AttributeId(pub(super) u32);
+pub(super) struct AttributeId(pub(super) usize);
 
 impl AttributeId {
     /// `path`, whether a rule looks at it or not.
@@ -242,7 +241,7 @@ pub(super) enum ValueTest {
     Absent,
 }
 
-/// Where a value of `by` comes from.
+/// The source of a value of `by`.
 #[derive(Clone, Debug)]
 pub(super) enum KeyPart {
     /// An attribute.

@@ -126,10 +126,7 @@ impl<'a> Ask<'a> {
     ///
     /// As [`Ask::with`].
     pub fn push(&mut self, name: &'a str, value: impl Into<Cow<'a, [u8]>>) -> Result<(), AskError> {
-        self.push_value(name, value.into())
-    }
-
-    fn push_value(&mut self, name: &'a str, value: Cow<'a, [u8]>) -> Result<(), AskError> {
+        let value = value.into();
         if name.is_empty() || name.len() > Self::MAX_NAME {
             return Err(AskError::Name);
         }
@@ -241,10 +238,7 @@ fn read<'a>(name: &str, value: &'a [u8]) -> Result<AttributeValue<'a>, AskError>
         "path" => AttributeValue::Text(path::canonical_bytes(value).map_err(AskError::Path)?),
         "host" => {
             let host = host::canonical(text(AskError::Host(HostError::Malformed))?);
-            AttributeValue::Text(match host.map_err(AskError::Host)? {
-                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-            })
+            AttributeValue::Text(path::bytes(host.map_err(AskError::Host)?))
         }
         "method" => AttributeValue::Text(method(value).ok_or(AskError::Method)?),
         "ip" => {

@@ -54,7 +54,7 @@ pub enum BlockedBy<'s> {
 pub struct Charges<'s> {
     pub(super) bytes: Buffer,
     /// The enforced ones, then those of shadow rules.
-    pub(super) dues: SmallVec<[Due<'s>; 8]>,
+    pub(super) list: SmallVec<[RuleCharge<'s>; 8]>,
     pub(super) enforced: usize,
     pub(super) partition: Option<ByteRange>,
     pub(super) shadow_block: Option<BlockedBy<'s>>,
@@ -67,7 +67,7 @@ impl<'s> Charges<'s> {
     pub(super) fn none() -> Self {
         Self {
             bytes: Buffer::new(),
-            dues: SmallVec::new(),
+            list: SmallVec::new(),
             enforced: 0,
             partition: None,
             shadow_block: None,
@@ -77,36 +77,36 @@ impl<'s> Charges<'s> {
 
     /// The enforced charges: for each rule that applies its limits and, if it has one, its ban.
     /// The most specific rule comes first, whatever the order of their declaration.
-    pub fn enforced(&self) -> &[Due<'s>] {
-        self.dues.get(..self.enforced).unwrap_or_default()
+    pub fn enforced(&self) -> &[RuleCharge<'s>] {
+        self.list.get(..self.enforced).unwrap_or_default()
     }
 
     /// The same of rules in shadow mode, which never answer.
-    pub fn shadow(&self) -> &[Due<'s>] {
-        self.dues.get(self.enforced..).unwrap_or_default()
+    pub fn shadow(&self) -> &[RuleCharge<'s>] {
+        self.list.get(self.enforced..).unwrap_or_default()
     }
 
     /// True when there is nothing to charge.
     pub fn is_empty(&self) -> bool {
-        self.dues.is_empty()
+        self.list.is_empty()
     }
 
-    /// The key of a due's counter.
+    /// The key of the counter of a charge.
     ///
     /// # Panics
     ///
-    /// When the due is of other charges.
-    pub fn key(&self, due: &Due<'s>) -> Key<'_> {
-        self.key_at(due.key)
+    /// When the charge is not one of these.
+    pub fn key(&self, charge: &RuleCharge<'s>) -> Key<'_> {
+        self.key_at(charge.key)
     }
 
-    /// The key of the counter of refusals that belongs to the due of a ban.
+    /// The key of the counter of refusals that belongs to a ban.
     ///
     /// # Panics
     ///
-    /// When the due is of other charges.
-    pub fn refusals_key(&self, due: &Due<'s>) -> Option<Key<'_>> {
-        due.refusals.map(|range| self.key_at(range))
+    /// When the charge is not one of these.
+    pub fn refusals_key(&self, charge: &RuleCharge<'s>) -> Option<Key<'_>> {
+        charge.refusals.map(|range| self.key_at(range))
     }
 
     /// The bytes that all keys share, for [`Request::within`](crate::Request::within), if the
@@ -127,14 +127,14 @@ impl<'s> Charges<'s> {
 
     #[expect(clippy::expect_used, reason = "keys are built to fit, from names that are checked")]
     fn key_at(&self, range: ByteRange) -> Key<'_> {
-        let bytes = self.bytes.get(range.range()).expect("a due of these charges");
+        let bytes = self.bytes.get(range.range()).expect("one of these charges");
         Key::new(bytes).expect("a key has a head, and its tokens are bounded")
     }
 }
 
 /// One counter that an ask is charged on.
 #[derive(Clone, Copy, Debug)]
-pub struct Due<'s> {
+pub struct RuleCharge<'s> {
     /// The rule.
     pub rule: &'s ActiveRule,
     /// Its limit, or its ban: see [`ActiveLimit::kind`].
@@ -145,7 +145,7 @@ pub struct Due<'s> {
     pub(super) refusals: Option<ByteRange>,
 }
 
-/// Where something is in the bytes of [`Charges`]: at most 128 dues with two keys of 1024 bytes.
+/// A range of the bytes of [`Charges`]: at most 128 charges with two keys of 1024 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByteRange {
     start: u32,

@@ -1,4 +1,4 @@
-//! From a declaration to rules at work.
+//! Compiles a declaration into active rules.
 //!
 //! Reads what has a grammar of its own (templates, networks, hosts) and builds limits, and
 //! reports what cannot be built. Everything else that may be wrong is found by `check.rs`, which
@@ -7,16 +7,15 @@
 use std::sync::Arc;
 
 use super::active::{
-    ActiveBan, ActiveLimit, ActiveRule, AttributeId, Condition, KeyPart, LimitKind, ValueTest,
+    ActiveBan, ActiveLimit, ActiveRule, AttributeId, KeyPart, LimitKind, ValueTest,
 };
 use super::ask::folded;
 use super::bounds;
-use super::condition::condition;
 use super::declaration::{
     Ban, Domain, Limitation, PathCase, Pattern, Rule, Scenario, Subject, Value,
 };
 use super::domain::{ActiveDomain, AttributeIds, SubjectList};
-use super::error::{ErrorReport, Place, RuleError};
+use super::error::{ErrorReport, Place};
 use super::hash::Table;
 use super::index::Index;
 use super::key;
@@ -25,7 +24,7 @@ use super::trie::Templates;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
 use crate::{Algorithm, Limit, OnChange, Quota, Revision};
 
-/// Where rules are declared, which tells their counters apart.
+/// The place of a declaration, which tells counters apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// In a set of this version.
@@ -42,25 +41,31 @@ pub(super) fn domain(
     origin: Origin,
     report: &mut ErrorReport,
 ) -> ActiveDomain {
-    let name: Arc<str> = declared.name.as_str().into();
-    let mut compiler =
-        Compiler { domain: name, case: declared.path_case, origin, slots: AttributeIds::new() };
+    let mut compiler = Compiler {
+        domain: declared.name.as_str().into(),
+        case: declared.path_case,
+        origin,
+        slots: AttributeIds::new(),
+        report,
+    };
     let partition: Vec<String> =
         declared.partition.iter().map(|name| folded(name).into_owned()).collect();
     let mut rules = Vec::with_capacity(declared.rules.len());
     for (at, rule) in declared.rules.iter().enumerate() {
         let place = Place { rule: Some(at), ..place };
-        let mut active = compiler.rule(rule, &partition, place, report);
+        let mut active = compiler.rule(rule, &partition, place);
         active.index = first + at;
         rules.push(active);
     }
     let names = link(&mut rules);
     let partition = partition.iter().map(|name| compiler.slots.take(name)).collect();
-    let block = compiler.list(&declared.block, place.field("block"), report);
-    let exempt = compiler.list(&declared.exempt, place.field("exempt"), report);
+    let block = compiler.list(&declared.block, place.field("block"));
+    let exempt = compiler.list(&declared.exempt, place.field("exempt"));
     let mut domain = ActiveDomain {
+        wants: compiler.slots.wanted(),
         slots: compiler.slots,
         rules,
+        first,
         names,
         index: Index::default(),
         partition,
@@ -73,69 +78,58 @@ pub(super) fn domain(
     domain
 }
 
-/// Finds out whom each rule replaces, and which of two rules comes first. Returns who is where.
+/// Resolves the rules that each rule replaces, and ranks the rules. Returns positions by name.
 fn link(rules: &mut [ActiveRule]) -> Table<Box<str>, usize> {
     let names: Table<Box<str>, usize> =
         rules.iter().enumerate().map(|(at, rule)| (rule.name().into(), at)).collect();
     let mut order: Vec<usize> = (0..rules.len()).collect();
     order.sort_by_cached_key(|at| {
-        rules.get(*at).map(|rule| {
-            let specific = (rule.by.len(), rule.conditions.len());
-            (std::cmp::Reverse(specific), rule.name().to_owned())
-        })
+        let rule = &rules[*at];
+        let specific = (rule.by.len(), rule.conditions.len());
+        (std::cmp::Reverse(specific), rule.name().to_owned())
     });
     for (rank, at) in order.into_iter().enumerate() {
-        if let Some(rule) = rules.get_mut(at) {
-            rule.rank = rank;
-            let replaced = rule.declaration.replaces.iter();
-            rule.replaces = replaced.filter_map(|name| names.get(name.as_str()).copied()).collect();
-            rule.replaces.sort_unstable();
-        }
+        let rule = &mut rules[at];
+        rule.rank = rank;
+        let replaced = rule.declaration.replaces.iter();
+        rule.replaces = replaced.filter_map(|name| names.get(name.as_str()).copied()).collect();
+        rule.replaces.sort_unstable();
     }
     names
 }
 
-struct Compiler {
+pub(super) struct Compiler<'r> {
     domain: Arc<str>,
-    case: PathCase,
+    pub(super) case: PathCase,
     origin: Origin,
-    slots: AttributeIds,
+    pub(super) slots: AttributeIds,
+    pub(super) report: &'r mut ErrorReport,
 }
 
-impl Compiler {
-    fn rule(
-        &mut self,
-        rule: &Rule,
-        partition: &[String],
-        place: Place,
-        report: &mut ErrorReport,
-    ) -> ActiveRule {
+impl Compiler<'_> {
+    fn rule(&mut self, rule: &Rule, partition: &[String], place: Place) -> ActiveRule {
         let mut conditions = Vec::with_capacity(rule.matches.len());
         for (at, (name, pattern)) in rule.matches.iter().enumerate() {
-            let place = place.field("match").item(at);
-            conditions.push(self.condition(name, pattern, place, report));
+            conditions.push(self.condition(name, pattern, place.field("match").item(at)));
         }
         let templates = conditions.iter().find_map(|condition| match &condition.test {
             ValueTest::Templates(templates) => Some(templates),
             _ => None,
         });
-        let mut by = Vec::with_capacity(rule.by.len());
-        for (at, name) in rule.by.iter().enumerate() {
-            let place = place.field("by").item(at);
-            by.push(self.part(name, templates, place, report));
-        }
+        let by = rule.by.iter().enumerate();
+        let by = by.map(|(at, name)| self.part(name, templates, place.field("by").item(at)));
+        let mut by: Vec<KeyPart> = by.collect();
         for name in partition {
             // A counter lives in one partition, so it is told apart by that as well.
             if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
                 by.push(KeyPart::Value(self.slots.take(name)));
             }
         }
-        let mut limits = Vec::with_capacity(rule.limits.len());
-        for (at, limitation) in rule.limits.iter().enumerate() {
-            let place = Place { limit: Some(at), ..place };
-            limits.extend(self.limit(rule, limitation, place, report));
-        }
-        let ban = rule.ban.and_then(|ban| self.ban(rule, ban, place.field("ban"), report));
+        let limits = rule.limits.iter().enumerate();
+        let limits = limits
+            .filter_map(|(at, limit)| self.limit(rule, limit, Place { limit: Some(at), ..place }))
+            .collect();
+        let ban = rule.ban.and_then(|ban| self.ban(rule, ban, place.field("ban")));
         let cost = rule.cost.attribute.as_ref().map(|name| self.slots.take(&folded(name)));
         ActiveRule {
             declaration: rule.clone(),
@@ -152,36 +146,19 @@ impl Compiler {
         }
     }
 
-    fn condition(
-        &mut self,
-        name: &str,
-        pattern: &Pattern,
-        place: Place,
-        report: &mut ErrorReport,
-    ) -> Condition {
-        let slot = self.slots.take(&folded(name));
-        condition(name, slot, pattern, self.case, place, report)
-    }
-
-    fn part(
-        &mut self,
-        name: &str,
-        templates: Option<&Templates>,
-        place: Place,
-        report: &mut ErrorReport,
-    ) -> KeyPart {
+    fn part(&mut self, name: &str, templates: Option<&Templates>, place: Place) -> KeyPart {
         if let Some(captured) = name.strip_prefix("path.") {
             let captures = |template: &Template| template.captures(captured);
             match templates {
                 Some(templates) if templates.iter().all(captures) => {}
-                Some(_) => report.add(
-                    RuleError::new(place, format!("a path of this rule captures no `{captured}`"))
-                        .with_hint(format!("write `{{{captured}}}` into each path of `match`")),
-                ),
-                None => report.add(
-                    RuleError::new(place, format!("no path is matched that captures `{captured}`"))
-                        .with_hint(format!("match a path such as `/orders/{{{captured}}}`")),
-                ),
+                Some(_) => self
+                    .report
+                    .add(place, format!("a path of this rule captures no `{captured}`"))
+                    .hint(format!("write `{{{captured}}}` into each path of `match`")),
+                None => self
+                    .report
+                    .add(place, format!("no path is matched that captures `{captured}`"))
+                    .hint(format!("match a path such as `/orders/{{{captured}}}`")),
             }
             return KeyPart::Capture(captured.into());
         }
@@ -192,49 +169,35 @@ impl Compiler {
         }
     }
 
-    fn list(
-        &mut self,
-        subjects: &[Subject],
-        place: Place,
-        report: &mut ErrorReport,
-    ) -> SubjectList {
-        let mut entries = Vec::with_capacity(subjects.len());
-        for (at, subject) in subjects.iter().enumerate() {
+    fn list(&mut self, subjects: &[Subject], place: Place) -> SubjectList {
+        let entries = subjects.iter().enumerate().map(|(at, subject)| {
             let (name, value) = match subject {
                 Subject::Network(network) => ("ip", Value::Network(*network)),
                 Subject::Attribute { name, value } => (name.as_str(), value.clone()),
             };
             let pattern = Pattern::Any(vec![value]);
-            let condition = self.condition(name, &pattern, place.item(at), report);
-            entries.push((subject.clone(), condition));
-        }
-        SubjectList::new(entries)
+            (subject.clone(), self.condition(name, &pattern, place.item(at)))
+        });
+        SubjectList::new(entries.collect())
     }
 
-    fn limit(
-        &self,
-        rule: &Rule,
-        limitation: &Limitation,
-        place: Place,
-        report: &mut ErrorReport,
-    ) -> Option<ActiveLimit> {
-        let algorithm = limitation.algorithm.unwrap_or_else(|| inferred(rule));
-        let limit = match Limit::new(algorithm, limitation.quota) {
+    fn limit(&mut self, rule: &Rule, declared: &Limitation, place: Place) -> Option<ActiveLimit> {
+        let algorithm = declared.algorithm.unwrap_or_else(|| inferred(rule));
+        let limit = match Limit::new(algorithm, declared.quota) {
             Ok(limit) => limit,
             Err(error) => {
-                let mut error = RuleError::new(place, error.to_string());
-                if limitation.algorithm.is_none() {
+                let hint = declared.algorithm.is_none().then(|| {
                     let scenario = scenario(rule);
-                    error = error.with_hint(format!(
+                    format!(
                         "{algorithm} is what {scenario} rules use unless they name an algorithm"
-                    ));
-                }
-                report.add(error);
+                    )
+                });
+                self.report.add(place, error.to_string()).some_hint(hint);
                 return None;
             }
         };
-        let mut active = self.active(rule, limit_name(limitation), limit, LimitKind::Limit);
-        active.guard = guard(rule, &active.limit, place, report);
+        let mut active = self.active(rule, limit_name(declared), limit, LimitKind::Limit);
+        active.guard = self.guard(rule, &active.limit, place);
         Some(active)
     }
 
@@ -261,57 +224,43 @@ impl Compiler {
         ActiveLimit { name, limit, text, kind, guard: None, since, head }
     }
 
-    fn ban(
-        &self,
-        rule: &Rule,
-        ban: Ban,
-        place: Place,
-        report: &mut ErrorReport,
-    ) -> Option<ActiveBan> {
+    fn ban(&mut self, rule: &Rule, ban: Ban, place: Place) -> Option<ActiveBan> {
         let window = FixedWindow { anchor: Anchor::FirstHit };
         let counts: Algorithm =
             if ban.after > SlidingLog::MAX_COUNT { window.into() } else { SlidingLog.into() };
-        let lasting = Quota::new(1, ban.lasts).map(|quota| Limit::new(window, quota));
-        let refusals = Quota::new(ban.after, ban.within).map(|quota| Limit::new(counts, quota));
-        match (lasting, refusals) {
-            (Ok(Ok(lasting)), Ok(Ok(refusals))) => Some(ActiveBan {
-                declaration: ban,
-                ban: self.active(rule, "ban".to_owned(), lasting, LimitKind::Ban),
-                refusals: self.active(rule, "ban".to_owned(), refusals, LimitKind::Refusals),
-            }),
-            (lasting, refusals) => {
-                let errors = [
-                    ("for", lasting.map_err(|error| error.to_string())),
-                    ("after … within", refusals.map_err(|error| error.to_string())),
-                ];
-                for (what, built) in errors {
-                    let built = built.and_then(|limit| limit.map_err(|error| error.to_string()));
-                    if let Err(message) = built {
-                        report.add(RuleError::new(place, format!("`{what}`: {message}")));
-                    }
-                }
-                None
+        let mut built = |field, algorithm, count, period| {
+            let limit = match Quota::new(count, period) {
+                Ok(quota) => Limit::new(algorithm, quota).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(message) = &limit {
+                self.report.add(place, format!("`{field}`: {message}"));
             }
-        }
+            limit.ok()
+        };
+        let lasting = built("for", window.into(), 1, ban.lasts);
+        let refusals = built("after … within", counts, ban.after, ban.within);
+        Some(ActiveBan {
+            declaration: ban,
+            ban: self.active(rule, "ban".to_owned(), lasting?, LimitKind::Ban),
+            refusals: self.active(rule, "ban".to_owned(), refusals?, LimitKind::Refusals),
+        })
     }
-}
 
-/// The limit of a process in front of this one. Permits are not guarded: who holds one is known only
-/// to the store.
-fn guard(rule: &Rule, limit: &Limit, place: Place, report: &mut ErrorReport) -> Option<Limit> {
-    let allowed = 1_000..=bounds::MAX_LOCAL_GUARD;
-    let thousandths = rule.local_guard.filter(|guard| allowed.contains(guard))?;
-    if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
-        return None;
-    }
-    match limit.scaled(u64::from(thousandths), 1_000) {
-        Ok(guard) => Some(guard),
-        Err(error) => {
+    /// The limit of a process in front of this one. Permits are not guarded: who holds one is known
+    /// only to the store.
+    fn guard(&mut self, rule: &Rule, limit: &Limit, place: Place) -> Option<Limit> {
+        let allowed = 1_000..=bounds::MAX_LOCAL_GUARD;
+        let thousandths = rule.local_guard.filter(|guard| allowed.contains(guard))?;
+        if matches!(limit.algorithm(), Algorithm::Concurrency(_)) {
+            return None;
+        }
+        let refused = |error| {
             let message = format!("`local-guard` cannot be kept: {error}");
             let hint = "lower `local-guard`, or name an algorithm that counts as far";
-            report.add(RuleError::new(place, message).with_hint(hint));
-            None
-        }
+            self.report.add(place, message).hint(hint);
+        };
+        limit.scaled(u64::from(thousandths), 1_000).map_err(refused).ok()
     }
 }
 

@@ -5,34 +5,33 @@
 
 use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::{folded, method};
+use super::compile::Compiler;
 use super::declaration::{Network, PathCase, Pattern, Value};
-use super::error::{ErrorReport, Place, RuleError};
+use super::error::{ErrorReport, Place};
 use super::host;
 use super::template::Template;
 use super::trie::Templates;
 
-/// Compiles a condition on the attribute of this slot.
-pub(super) fn condition(
-    name: &str,
-    slot: AttributeId,
-    pattern: &Pattern,
-    case: PathCase,
-    place: Place,
-    report: &mut ErrorReport,
-) -> Condition {
-    let test = match (pattern, slot) {
-        (Pattern::Present, _) => ValueTest::Present,
-        (Pattern::Absent, _) => ValueTest::Absent,
-        (Pattern::Any(values), AttributeId::PATH) => {
-            let templates = collect(values, place, report, |value| template(value, case));
-            ValueTest::Templates(Templates::new(templates))
-        }
-        (Pattern::Any(values), AttributeId::IP) => {
-            ValueTest::Networks(collect(values, place, report, network))
-        }
-        (Pattern::Any(values), _) => texts(&folded(name), values, place, report),
-    };
-    Condition { slot, test }
+impl Compiler<'_> {
+    /// Compiles a condition on this attribute.
+    pub(super) fn condition(&mut self, name: &str, pattern: &Pattern, place: Place) -> Condition {
+        let name = folded(name);
+        let slot = self.slots.take(&name);
+        let (case, report) = (self.case, &mut *self.report);
+        let test = match (pattern, slot) {
+            (Pattern::Present, _) => ValueTest::Present,
+            (Pattern::Absent, _) => ValueTest::Absent,
+            (Pattern::Any(values), AttributeId::PATH) => {
+                let templates = collect(values, place, report, |value| template(value, case));
+                ValueTest::Templates(Templates::new(templates))
+            }
+            (Pattern::Any(values), AttributeId::IP) => {
+                ValueTest::Networks(collect(values, place, report, network))
+            }
+            (Pattern::Any(values), _) => texts(&name, values, place, report),
+        };
+        Condition { slot, test }
+    }
 }
 
 /// A mistake in a value, and what to write instead.
@@ -48,13 +47,7 @@ fn collect<T>(
     for (at, value) in values.iter().enumerate() {
         match read(value) {
             Ok(value) => good.push(value),
-            Err((message, hint)) => {
-                let error = RuleError::new(place.value(at), message);
-                report.add(match hint {
-                    Some(hint) => error.with_hint(hint),
-                    None => error,
-                });
-            }
+            Err((message, hint)) => report.add(place.value(at), message).some_hint(hint),
         }
     }
     good
@@ -66,10 +59,8 @@ fn template(value: &Value, case: PathCase) -> Result<Template, Problem> {
         Value::Prefix(prefix) => match prefix.strip_suffix('/') {
             Some(parent) => format!("{parent}/{{*rest}}"),
             None => {
-                return Err((
-                    format!("`{prefix}*` ends within a segment of the path"),
-                    Some(format!("write `{prefix}/{{*rest}}` for all below it")),
-                ));
+                let hint = format!("write `{prefix}/{{*rest}}` for all below it");
+                return Err((format!("`{prefix}*` ends within a segment of the path"), Some(hint)));
             }
         },
         Value::Network(network) => {

@@ -13,7 +13,7 @@ use crate::{Algorithm, OnChange, OnFull, Quota};
 /// A whole set of rules, as one edit of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
-    /// Which edit this is, from 1 on. Versions only rise; a version never has two contents.
+    /// The number of this edit, from 1 on. Versions only rise; a version never has two contents.
     pub version: u64,
     /// Each with rules of its own; an ask names one.
     pub domains: Vec<Domain>,
@@ -41,7 +41,7 @@ pub struct Domain {
 }
 
 /// One rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Unique within its domain; part of its counters' keys.
     pub name: String,
@@ -120,7 +120,7 @@ pub struct Network {
     pub prefix: u8,
 }
 
-/// An entry of a list: who it is about.
+/// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// Everyone at these addresses.
@@ -253,23 +253,7 @@ impl Default for CostFrom {
 impl Rule {
     /// A rule with this name, and everything else as it is unless said.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            matches: Vec::new(),
-            by: Vec::new(),
-            limits: Vec::new(),
-            block: false,
-            scenario: None,
-            mode: Mode::default(),
-            on_outage: OnOutage::default(),
-            on_change: OnChange::default(),
-            on_full: OnFull::default(),
-            on_missing: OnMissing::default(),
-            replaces: Vec::new(),
-            ban: None,
-            cost: CostFrom::default(),
-            local_guard: None,
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A domain at work: its rules, its lists, and the attributes that they look at.
+//! An active domain: its rules, its lists, and the attributes that they use.
 
 use std::slice;
 
@@ -15,7 +15,11 @@ use super::index::Index;
 #[derive(Clone, Debug)]
 pub(super) struct ActiveDomain {
     pub(super) slots: AttributeIds,
+    /// The attributes in use, in alphabetical order.
+    pub(super) wants: Vec<String>,
     pub(super) rules: Vec<ActiveRule>,
+    /// The index of its first rule in the set.
+    pub(super) first: usize,
     /// Positions of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
     pub(super) index: Index,
@@ -28,8 +32,8 @@ pub(super) struct ActiveDomain {
 
 impl ActiveDomain {
     /// Positions of rules among which are all that match, each once and in order.
-    pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[u32; 16]> {
-        let mut found: SmallVec<[u32; 16]> = SmallVec::new();
+    pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[usize; 16]> {
+        let mut found: SmallVec<[usize; 16]> = SmallVec::new();
         self.index.candidates(view, |position| found.push(position));
         found.sort_unstable();
         found.dedup();
@@ -54,7 +58,7 @@ pub(super) struct AttributeIds {
     by_name: Table<Box<str>, AttributeId>,
     /// By position in [`AttributeName::KNOWN`].
     known: [Option<AttributeId>; AttributeName::KNOWN.len()],
-    next: u32,
+    next: usize,
 }
 
 impl AttributeIds {
@@ -103,7 +107,7 @@ impl AttributeIds {
     }
 }
 
-/// A list at work: who is exempt, or blocked.
+/// An exempt list or a block list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SubjectList {
     entries: Vec<(Subject, Condition)>,
@@ -124,17 +128,13 @@ impl SubjectList {
     }
 
     fn look_up(&self, view: &AskView<'_>) -> Option<&Subject> {
-        let mut first: Option<u32> = None;
-        self.index.candidates(view, |number| {
-            let holds = || {
-                let entry = usize::try_from(number).ok().and_then(|at| self.entries.get(at));
-                entry.is_some_and(|(_, condition)| condition.test.holds(view, condition.slot))
-            };
-            if first.is_none_or(|first| number < first) && holds() {
-                first = Some(number);
+        let mut first: Option<usize> = None;
+        self.index.candidates(view, |at| {
+            let (_, condition) = &self.entries[at];
+            if first.is_none_or(|first| at < first) && condition.test.holds(view, condition.slot) {
+                first = Some(at);
             }
         });
-        let (subject, _) = self.entries.get(usize::try_from(first?).ok()?)?;
-        Some(subject)
+        first.map(|at| &self.entries[at].0)
     }
 }

@@ -5,23 +5,23 @@
 
 use std::fmt;
 
-/// Where in a declaration something is wrong.
+/// The place of an error in a declaration.
 ///
 /// The indices are positions in the [`Declaration`](super::declaration::Declaration); the field
 /// is named as in a rule file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which domain; `None` for the set itself.
+    /// The domain; `None` for the set itself.
     pub domain: Option<usize>,
-    /// Which of its rules.
+    /// The rule of the domain.
     pub rule: Option<usize>,
-    /// Which of the rule's limits.
+    /// The limit of the rule.
     pub limit: Option<usize>,
-    /// Which field of the innermost of these, as files spell it: `match`, `by`, `on-missing`.
+    /// The field of the innermost of these, as files spell it: `match`, `by`, `on-missing`.
     pub field: Option<&'static str>,
-    /// Which item of that field: a condition of `match`, an attribute of `by`, a list entry.
+    /// The item of that field: a condition of `match`, an attribute of `by`, a list entry.
     pub item: Option<usize>,
-    /// Which value of that item: one of those that a condition accepts.
+    /// The value of that item, of a condition that accepts several.
     pub value: Option<usize>,
 }
 
@@ -72,17 +72,8 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    /// The most errors of one declaration that are told: more are not read.
+    /// The most errors that are reported of one declaration.
     pub const MAX: usize = 100;
-
-    pub(super) fn new(place: Place, message: impl Into<String>) -> Self {
-        Self { place, message: message.into(), hint: None }
-    }
-
-    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
 
     /// The place of the error.
     pub const fn place(&self) -> Place {
@@ -125,10 +116,12 @@ pub(super) struct ErrorReport {
 }
 
 impl ErrorReport {
-    pub(super) fn add(&mut self, error: RuleError) {
-        if self.errors.len() < RuleError::MAX {
-            self.errors.push(error);
+    pub(super) fn add(&mut self, place: Place, message: impl Into<String>) -> AddedError<'_> {
+        if self.is_full() {
+            return AddedError(None);
         }
+        self.errors.push(RuleError { place, message: message.into(), hint: None });
+        AddedError(self.errors.last_mut())
     }
 
     /// True when no more errors are taken.
@@ -139,5 +132,21 @@ impl ErrorReport {
     /// The checked value if there are no errors.
     pub(super) fn finish<T>(self, checked: T) -> Result<T, Vec<RuleError>> {
         if self.errors.is_empty() { Ok(checked) } else { Err(self.errors) }
+    }
+}
+
+/// The error that was just added, unless there were too many.
+pub(super) struct AddedError<'r>(Option<&'r mut RuleError>);
+
+impl AddedError<'_> {
+    /// Says what to write instead.
+    pub(super) fn hint(self, hint: impl Into<String>) {
+        self.some_hint(Some(hint.into()));
+    }
+
+    pub(super) fn some_hint(self, hint: Option<String>) {
+        if let Self(Some(error)) = self {
+            error.hint = hint;
+        }
     }
 }

@@ -46,31 +46,29 @@ pub enum RuleOutcome<'s> {
     Charges,
 }
 
+/// A rule that applies unless another replaces it, or the outcome of one that does not.
+type RuleResult<'s> = Result<ApplicableRule<'s>, RuleOutcome<'s>>;
+
 /// Considers every rule of the domain, in the order of their declaration.
 pub(super) fn explain<'s>(domain: &'s ActiveDomain, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
     let view = AskView::new(domain, ask);
-    let found: Vec<Result<ApplicableRule<'s>, RuleOutcome<'s>>> =
-        domain.rules.iter().enumerate().map(|(at, rule)| find(rule, at, &view)).collect();
-    let applied: Vec<ApplicableRule<'s>> =
-        found.iter().filter_map(|one| one.as_ref().ok().copied()).collect();
+    let found = domain.rules.iter().enumerate().map(|(at, rule)| find(rule, at, &view));
+    let found: Vec<RuleResult<'s>> = found.collect();
+    let applied: Vec<_> = found.iter().filter_map(|one| one.ok()).collect();
     let replacers = replacers(&applied);
-    let outcome = |one: &Result<ApplicableRule<'s>, RuleOutcome<'s>>| match one {
-        Err(outcome) => *outcome,
-        Ok((found, missing)) => match (found.replaced_by(&replacers), found.block(*missing)) {
+    let outcome = |one: RuleResult<'s>| match one {
+        Err(outcome) => outcome,
+        Ok((found, missing)) => match (found.replaced_by(&replacers), found.block(missing)) {
             (Some(by), _) => RuleOutcome::Replaced { by },
             (None, Some(block)) => RuleOutcome::Blocks(block),
             (None, None) => RuleOutcome::Charges,
         },
     };
-    let rules = domain.rules.iter().zip(&found);
+    let rules = domain.rules.iter().zip(found);
     rules.map(|(rule, one)| RuleExplanation { rule, outcome: outcome(one) }).collect()
 }
 
-fn find<'s>(
-    rule: &'s ActiveRule,
-    position: usize,
-    view: &AskView<'_>,
-) -> Result<ApplicableRule<'s>, RuleOutcome<'s>> {
+fn find<'s>(rule: &'s ActiveRule, position: usize, view: &AskView<'_>) -> RuleResult<'s> {
     if rule.mode() == Mode::Off {
         return Err(RuleOutcome::Off);
     }

@@ -4,8 +4,9 @@
 //! names two, is for the listener to refuse; [`super::Ask`] refuses a second `host` as well.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::Ipv6Addr;
+
+use crate::errors::messages;
 
 /// The longest host name that DNS knows.
 pub const MAX_LEN: usize = 253;
@@ -54,13 +55,10 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, HostError> {
 
 /// Checks what follows the name: nothing, or a colon and perhaps a port.
 fn check_port(text: &str) -> Result<(), HostError> {
-    let digits = match text.strip_prefix(':') {
-        Some(digits) => digits,
-        None if text.is_empty() => return Ok(()),
-        None => return Err(HostError::Malformed),
+    let is_port = match text.strip_prefix(':') {
+        Some(port) => port.is_empty() || (!port.starts_with('+') && port.parse::<u16>().is_ok()),
+        None => text.is_empty(),
     };
-    let is_port = digits.bytes().all(|byte| byte.is_ascii_digit())
-        && (digits.is_empty() || digits.parse::<u16>().is_ok());
     if is_port { Ok(()) } else { Err(HostError::Malformed) }
 }
 
@@ -76,17 +74,11 @@ pub enum HostError {
     Malformed,
 }
 
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the host is empty",
-            Self::TooLong => "the host is longer than 253 bytes",
-            Self::Malformed => "the host is not a name or an address in brackets",
-        })
-    }
+messages! { HostError:
+    Self::Empty => "the host is empty";
+    Self::TooLong => "the host is longer than 253 bytes";
+    Self::Malformed => "the host is not a name or an address in brackets";
 }
-
-impl std::error::Error for HostError {}
 
 #[cfg(test)]
 mod tests {

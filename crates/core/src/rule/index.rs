@@ -12,8 +12,6 @@
 //! The cost of a lookup depends on how many lengths of prefixes there are and on how many rules
 //! share their rarest condition, not on how many rules there are.
 
-use std::net::IpAddr;
-
 use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::Attribute;
 use super::ask_view::AskView;
@@ -27,15 +25,16 @@ use super::trie::Trie;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     /// Sets without a condition that a value could be looked up for.
-    always: Vec<u32>,
+    always: Vec<usize>,
     /// By slot.
     texts: Vec<TextIndex>,
-    networks: NetworkIndex,
+    /// By number of leading bits.
+    networks: Vec<(u8, Postings<Network>)>,
     paths: Trie,
 }
 
 /// Numbers of sets, by what one of their conditions accepts.
-type Postings<K> = Table<K, Vec<u32>>;
+type Postings<K> = Table<K, Vec<usize>>;
 
 /// Conditions on one attribute.
 #[derive(Clone, Debug, Default)]
@@ -44,13 +43,7 @@ struct TextIndex {
     /// The longest of `whole`: longer values need not be hashed.
     longest: usize,
     prefixes: Vec<(usize, Postings<Box<[u8]>>)>,
-    present: Vec<u32>,
-}
-
-/// NetworkIndex by their number of leading bits.
-#[derive(Clone, Debug, Default)]
-struct NetworkIndex {
-    by_prefix: Vec<(u8, Postings<Network>)>,
+    present: Vec<usize>,
 }
 
 impl Index {
@@ -64,9 +57,7 @@ impl Index {
         sets.clone().flatten().flatten().for_each(|condition| census.count(condition));
         let mut index = Self::default();
         for (number, conditions) in sets.enumerate() {
-            let (Ok(number), Some(conditions)) = (u32::try_from(number), conditions) else {
-                continue;
-            };
+            let Some(conditions) = conditions else { continue };
             let rarest = conditions
                 .into_iter()
                 .filter_map(|condition| Some((census.rarity(condition)?, condition)))
@@ -79,7 +70,7 @@ impl Index {
         index
     }
 
-    fn file(&mut self, condition: &Condition, number: u32) {
+    fn file(&mut self, condition: &Condition, number: usize) {
         match &condition.test {
             ValueTest::Text { texts, prefixes } => {
                 let slot = self.texts(condition.slot);
@@ -94,7 +85,7 @@ impl Index {
             }
             ValueTest::Networks(networks) => {
                 for network in networks {
-                    let table = table_of(&mut self.networks.by_prefix, network.prefix);
+                    let table = table_of(&mut self.networks, network.prefix);
                     table.entry(*network).or_default().push(number);
                 }
             }
@@ -109,23 +100,25 @@ impl Index {
     }
 
     fn texts(&mut self, slot: AttributeId) -> &mut TextIndex {
-        let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
-        if self.texts.len() <= at {
-            self.texts.resize_with(at + 1, TextIndex::default);
+        if self.texts.len() <= slot.0 {
+            self.texts.resize_with(slot.0 + 1, TextIndex::default);
         }
-        &mut self.texts[at]
+        &mut self.texts[slot.0]
     }
 
     /// Calls `each` with candidates; one of them may come several times.
-    pub(super) fn candidates(&self, view: &AskView<'_>, mut each: impl FnMut(u32)) {
+    pub(super) fn candidates(&self, view: &AskView<'_>, mut each: impl FnMut(usize)) {
         self.always.iter().copied().for_each(&mut each);
         for (slot, value) in view.values() {
-            let at = usize::try_from(slot.0).unwrap_or(usize::MAX);
-            if let Some(texts) = self.texts.get(at) {
+            if let Some(texts) = self.texts.get(slot.0) {
                 texts.candidates(*value, &mut each);
             }
             if let Attribute::Address(address) = value {
-                self.networks.candidates(*address, &mut each);
+                for (prefix, table) in &self.networks {
+                    let network = Network { address: masked(*address, *prefix), prefix: *prefix };
+                    let found = table.get(&network).into_iter().flatten();
+                    found.copied().for_each(&mut each);
+                }
             }
         }
         if let Some(route) = view.route().filter(|_| !self.paths.is_empty()) {
@@ -135,29 +128,14 @@ impl Index {
 }
 
 impl TextIndex {
-    fn candidates(&self, value: Attribute<'_>, each: &mut impl FnMut(u32)) {
+    fn candidates(&self, value: Attribute<'_>, each: &mut impl FnMut(usize)) {
         self.present.iter().copied().for_each(&mut *each);
         let Attribute::Text(text) = value else { return };
-        if text.len() <= self.longest
-            && let Some(found) = self.whole.get(text)
-        {
-            found.iter().copied().for_each(&mut *each);
-        }
+        let whole = if text.len() <= self.longest { self.whole.get(text) } else { None };
+        whole.into_iter().flatten().copied().for_each(&mut *each);
         for (len, table) in &self.prefixes {
-            if let Some(found) = text.get(..*len).and_then(|prefix| table.get(prefix)) {
-                found.iter().copied().for_each(&mut *each);
-            }
-        }
-    }
-}
-
-impl NetworkIndex {
-    fn candidates(&self, address: IpAddr, each: &mut impl FnMut(u32)) {
-        for (prefix, table) in &self.by_prefix {
-            let network = Network { address: masked(address, *prefix), prefix: *prefix };
-            if let Some(found) = table.get(&network) {
-                found.iter().copied().for_each(&mut *each);
-            }
+            let found = text.get(..*len).and_then(|prefix| table.get(prefix));
+            found.into_iter().flatten().copied().for_each(&mut *each);
         }
     }
 }
@@ -190,8 +168,7 @@ enum AcceptedValue {
 impl Selectivity {
     fn count(&mut self, condition: &Condition) {
         for_each_accepted(condition, |accepted, _| {
-            let count = self.accepting.entry(accepted).or_default();
-            *count += 1;
+            *self.accepting.entry(accepted).or_default() += 1;
         });
     }
 

@@ -1,13 +1,14 @@
-//! From an ask to a judgement: who blocks it, or what it is charged on, under which keys.
+//! From an ask to a judgement: a block, or the charges with their keys.
 //!
 //! The order is lists (`block`, then `exempt`), then rules. Nothing here allocates unless an ask
 //! is unusual: many attributes, long paths, long keys.
 //!
-//! `explain.rs` tells the same in words for one rule after the other; change them together.
+//! `explain.rs` describes the same for each rule; change them together.
 
+use super::active::ActiveLimit;
 use super::ask::{Ask, Attribute};
 use super::ask_view::AskView;
-use super::charges::{BlockedBy, ByteRange, Charges, Due, Judgement};
+use super::charges::{BlockedBy, ByteRange, Charges, Judgement, RuleCharge};
 use super::declaration::Mode;
 use super::domain::ActiveDomain;
 use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
@@ -47,7 +48,7 @@ pub(super) fn judge<'s>(
                 *judgement = Judgement::Blocked(block);
                 return;
             }
-            None if !shadow => enforced += found.rule.dues(),
+            None if !shadow => enforced += found.rule.charge_count(),
             None => {}
         }
     }
@@ -62,28 +63,23 @@ pub(super) fn judge<'s>(
     }
 }
 
-/// Writes the charges of the rules that apply.
+/// Writes the charges of the rules that apply, those of shadow rules last.
 fn charge<'s>(writer: &mut ChargeWriter<'_, '_, 's>, applied: &[ApplicableRule<'s>]) {
-    let mut shadow = false;
     for (found, missing) in applied {
-        match found.rule.mode() {
-            Mode::Enforce if found.block(*missing).is_none() => writer.charge(found),
-            Mode::Enforce | Mode::Off => {}
-            Mode::Shadow => shadow = true,
+        if found.rule.mode() == Mode::Enforce && found.block(*missing).is_none() {
+            writer.charge(found);
         }
     }
-    writer.charges.enforced = writer.charges.dues.len();
-    if shadow {
-        for (found, missing) in applied {
-            if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
-                writer.charge(found);
-            }
+    writer.charges.enforced = writer.charges.list.len();
+    for (found, missing) in applied {
+        if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
+            writer.charge(found);
         }
     }
     writer.partition();
 }
 
-/// Writes dues and their keys.
+/// Writes charges and their keys.
 pub(super) struct ChargeWriter<'w, 'v, 's> {
     pub(super) domain: &'s ActiveDomain,
     pub(super) view: &'w AskView<'v>,
@@ -96,44 +92,33 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
         TokenWriter { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
     }
 
-    /// Adds the dues of a rule; those of a shadow rule only if they all fit.
+    /// Adds the charges of a rule, of a shadow rule all or none.
     pub(super) fn charge(&mut self, found: &Match<'s>) {
         let rule = found.rule;
-        let shadow = self.charges.dues.len().saturating_sub(self.charges.enforced);
-        if rule.mode() == Mode::Shadow && shadow + rule.dues() > Request::MAX_CHARGES {
-            self.charges.shadow_left_out += rule.dues();
+        let shadow = self.charges.list.len().saturating_sub(self.charges.enforced);
+        if rule.mode() == Mode::Shadow && shadow + rule.charge_count() > Request::MAX_CHARGES {
+            self.charges.shadow_left_out += rule.charge_count();
             return;
         }
         let value = rule.cost.and_then(|slot| self.view.text(slot));
         let cost = rule.cost(self.view.cost, value);
-        if let ([limit], None) = (rule.limits.as_slice(), &rule.ban) {
-            let tokens = self.tokens(rule.verbatim);
-            let bytes = &mut self.charges.bytes;
-            let start = bytes.len();
-            bytes.extend_from_slice(&limit.head);
-            found.write(self.view, tokens, bytes);
-            let key = ByteRange::since(start, bytes);
-            self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
-            return;
-        }
-        let mut values = Buffer::new();
-        found.write(self.view, self.tokens(rule.verbatim), &mut values);
         for limit in &rule.limits {
-            let key = self.key(&limit.head, &values);
-            self.charges.dues.push(Due { rule, limit, cost, key, refusals: None });
+            let key = self.key(found, limit);
+            self.charges.list.push(RuleCharge { rule, limit, cost, key, refusals: None });
         }
         if let Some(ban) = &rule.ban {
-            let key = self.key(&ban.ban.head, &values);
-            let refusals = Some(self.key(&ban.refusals.head, &values));
-            self.charges.dues.push(Due { rule, limit: &ban.ban, cost: 1, key, refusals });
+            let (key, refusals) = (self.key(found, &ban.ban), self.key(found, &ban.refusals));
+            let refusals = Some(refusals);
+            self.charges.list.push(RuleCharge { rule, limit: &ban.ban, cost: 1, key, refusals });
         }
     }
 
-    fn key(&mut self, head: &[u8], values: &[u8]) -> ByteRange {
+    fn key(&mut self, found: &Match<'s>, limit: &ActiveLimit) -> ByteRange {
+        let tokens = self.tokens(found.rule.verbatim);
         let bytes = &mut self.charges.bytes;
         let start = bytes.len();
-        bytes.extend_from_slice(head);
-        bytes.extend_from_slice(values);
+        bytes.extend_from_slice(&limit.head);
+        found.write(self.view, tokens, bytes);
         ByteRange::since(start, bytes)
     }
 

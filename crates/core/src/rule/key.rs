@@ -67,7 +67,7 @@ pub(super) fn verbatim(values: usize) -> usize {
     room.saturating_sub(5).min(MAX_VERBATIM)
 }
 
-/// Where keys are written.
+/// A buffer that keys are written into.
 pub(super) type Buffer = SmallVec<[u8; 512]>;
 
 /// The bytes of a key that all its counters share.

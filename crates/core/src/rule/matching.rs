@@ -1,8 +1,7 @@
-//! Which rules match an ask, and which of these apply.
+//! Finds the rules that match an ask, and those of them that apply.
 //!
-//! Rules are looked at as a set: which ones match is found first, who replaces whom second, so
-//! that their order never matters. What is done with those that apply is said in `judge.rs`, and
-//! told in words by `explain.rs`.
+//! Rules are a set: matches are found first, replacements second, so that their order never
+//! matters. `judge.rs` charges the rules that apply, `explain.rs` describes them.
 
 use smallvec::SmallVec;
 
@@ -131,8 +130,7 @@ pub(super) fn find_applicable<'s>(
     applied: &mut ApplicableRules<'s>,
 ) {
     for position in domain.candidates(view) {
-        let Ok(position) = usize::try_from(position) else { continue };
-        let Some(rule) = domain.rules.get(position) else { continue };
+        let rule = &domain.rules[position];
         if let Ok(found) = Match::of(rule, position, view) {
             let missing = found.missing(view);
             if found.applies(missing) {

@@ -1,19 +1,19 @@
-//! Rules: which counters a request is charged on.
+//! Rules: they choose the counters that a request is charged on.
 //!
 //! A [`declaration`] is a set of rules as data. A [`RuleSet`] is a declaration that was checked and
-//! compiled. An [`Ask`] holds the attributes of a request. Judging an ask returns who blocks it, or the
+//! compiled. An [`Ask`] holds the attributes of a request. Judging an ask returns a block, or the
 //! counters it is charged on, with their keys. Nothing is counted here.
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `declaration`, `bounds` | what can be declared, and how much of it |
-//! | `check`, `compile`, `condition`, `error` | what is wrong with it, or the rules at work |
-//! | `active`, `domain`, `set` | rules at work |
-//! | `ask`, `path`, `host`, `network`, `template` | one spelling for what comes from clients |
+//! | `declaration`, `bounds` | declarations, and their bounds |
+//! | `check`, `compile`, `condition`, `error` | its errors, or the active rules |
+//! | `active`, `domain`, `set` | active rules |
+//! | `ask`, `path`, `host`, `network`, `template` | one spelling for values from clients |
 //! | `ask_view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
-//! | `key_writer` | the same keys for what is not a rule |
-//! | `index`, `trie`, `hash` | which rules may match, without looking at all |
-//! | `explain` | the same in words |
+//! | `key_writer` | the same keys for counters without a rule |
+//! | `index`, `trie`, `hash` | candidates that may match, found without looking at every rule |
+//! | `explain` | the outcome of each rule, for people |
 //! | `named` | one rule, by its name |
 
 #![allow(
@@ -49,7 +49,7 @@ mod trie;
 
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};
-pub use charges::{BlockedBy, Charges, Due, Judgement};
+pub use charges::{BlockedBy, Charges, Judgement, RuleCharge};
 pub use error::{Place, RuleError};
 pub use explain::{RuleExplanation, RuleOutcome};
 pub use key::KeySecret;

@@ -2,8 +2,6 @@
 //!
 //! The conditions of the rule are not asked. Lists, mode, `on-missing` and `block` are as in `judge.rs`.
 
-use std::fmt;
-
 use super::active::{AttributeId, KeyPart};
 use super::ask::{Ask, Attribute};
 use super::ask_view::AskView;
@@ -13,6 +11,7 @@ use super::domain::ActiveDomain;
 use super::judge::ChargeWriter;
 use super::key::KeySecret;
 use super::matching::Match;
+use crate::errors::messages;
 
 /// The judgement of one rule about an ask.
 pub(super) fn judge<'s>(
@@ -60,7 +59,7 @@ pub(super) fn judge<'s>(
             }
         }
         if rule.mode() == Mode::Enforce {
-            charges.enforced = charges.dues.len();
+            charges.enforced = charges.list.len();
         }
     }
     ChargeWriter { domain, view: &view, secret, charges: &mut charges }.partition();
@@ -91,19 +90,10 @@ pub enum NamedRuleError {
     Address,
 }
 
-impl fmt::Display for NamedRuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Domain => f.write_str("the rules have no such domain"),
-            Self::Rule => f.write_str("the domain has no such rule"),
-            Self::Values { expected, given } => {
-                write!(f, "the rule counts by {expected} values, and {given} are given")
-            }
-            Self::Address => {
-                f.write_str("the rule counts by `ip`, and the value is not an address")
-            }
-        }
-    }
+messages! { NamedRuleError:
+    Self::Domain => "the rules have no such domain";
+    Self::Rule => "the domain has no such rule";
+    Self::Values { expected, given } =>
+        "the rule counts by {expected} values, and {given} are given";
+    Self::Address => "the rule counts by `ip`, and the value is not an address";
 }
-
-impl std::error::Error for NamedRuleError {}

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use super::declaration::Network;
+use crate::errors::messages;
 
 impl Network {
     /// The network of this address and so many leading bits; the other bits are cleared.
@@ -62,17 +63,13 @@ impl FromStr for Network {
     /// Reads `address` or `address/prefix`. Bits behind the prefix must be zero: `10.0.0.1/8` is
     /// a mistake about which we can only guess.
     fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
+        let (address, prefix) = text.split_once('/').unzip();
+        let address = address.unwrap_or(text);
         let address: IpAddr = address.parse().map_err(|_| NetworkError::Address)?;
         let prefix = match prefix {
             None => width(address),
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().map_err(|_| NetworkError::Prefix)?
-            }
-            Some(_) => return Err(NetworkError::Prefix),
+            Some(signed) if signed.starts_with('+') => return Err(NetworkError::Prefix),
+            Some(digits) => digits.parse().map_err(|_| NetworkError::Prefix)?,
         };
         let network = Self::new(address, prefix)?;
         let given = if network.address.is_ipv4() { address.to_canonical() } else { address };
@@ -100,17 +97,11 @@ pub enum NetworkError {
     HostBits,
 }
 
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Address => "not an address",
-            Self::Prefix => "the prefix is not a number up to 32, or 128 for IPv6",
-            Self::HostBits => "bits after the prefix are set",
-        })
-    }
+messages! { NetworkError:
+    Self::Address => "not an address";
+    Self::Prefix => "the prefix is not a number up to 32, or 128 for IPv6";
+    Self::HostBits => "bits after the prefix are set";
 }
-
-impl std::error::Error for NetworkError {}
 
 #[cfg(test)]
 mod tests {

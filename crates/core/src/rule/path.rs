@@ -8,7 +8,9 @@
 //! (`template.rs`). The escapes kept here are the ones decoded there: change them together.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::Write;
+
+use crate::errors::messages;
 
 /// The longest canonical path: what servers commonly accept as a whole request line.
 pub const MAX_LEN: usize = 8192;
@@ -65,10 +67,15 @@ pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
         return Ok(Cow::Borrowed(raw));
     }
     let text = std::str::from_utf8(raw).map_err(|_| PathError::NotUtf8)?;
-    Ok(match canonical(text)? {
+    canonical(text).map(bytes)
+}
+
+/// The bytes of a text.
+pub(super) fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
         Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-    })
+    }
 }
 
 /// True when nothing in the path can need rewriting; false only means that it must be read.
@@ -130,7 +137,8 @@ fn rewrite_segment(raw: &str, out: &mut String) -> Result<(), PathError> {
             _ if is_unreserved(byte) || (!escaped && stands_as_it_is(byte)) => {
                 out.push(char::from(byte));
             }
-            _ => push_escape(byte, out),
+            // Writing into memory cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
         }
     }
     if std::str::from_utf8(&decoded).is_err() {
@@ -168,13 +176,6 @@ const fn stands_as_it_is(byte: u8) -> bool {
         || matches!(byte, b';' | b'=' | b':' | b'@')
 }
 
-fn push_escape(byte: u8, out: &mut String) {
-    out.push('%');
-    for digit in [byte >> 4, byte & 0xf] {
-        out.extend(char::from_digit(u32::from(digit), 16).map(|digit| digit.to_ascii_uppercase()));
-    }
-}
-
 /// The value of a hexadecimal digit.
 pub(super) fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
@@ -210,23 +211,17 @@ pub enum PathError {
     NotUtf8,
 }
 
-impl fmt::Display for PathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotAbsolute => "the path does not begin with `/`",
-            Self::TooLong => "the path is longer than 8192 bytes",
-            Self::TooManySegments => "the path has more than 256 segments",
-            Self::AboveRoot => "the path climbs above its root",
-            Self::DotParameters => "the path has a dot segment with parameters",
-            Self::Fragment => "the path has a fragment",
-            Self::Backslash => "the path has a backslash",
-            Self::EncodedSeparator => "the path has an escaped slash or backslash",
-            Self::Control => "the path has a control character",
-            Self::MalformedEscape => "the path has a `%` that begins no escape",
-            Self::EncodedTwice => "the path is escaped twice",
-            Self::NotUtf8 => "the escapes of the path are not UTF-8",
-        })
-    }
+messages! { PathError:
+    Self::NotAbsolute => "the path does not begin with `/`";
+    Self::TooLong => "the path is longer than 8192 bytes";
+    Self::TooManySegments => "the path has more than 256 segments";
+    Self::AboveRoot => "the path climbs above its root";
+    Self::DotParameters => "the path has a dot segment with parameters";
+    Self::Fragment => "the path has a fragment";
+    Self::Backslash => "the path has a backslash";
+    Self::EncodedSeparator => "the path has an escaped slash or backslash";
+    Self::Control => "the path has a control character";
+    Self::MalformedEscape => "the path has a `%` that begins no escape";
+    Self::EncodedTwice => "the path is escaped twice";
+    Self::NotUtf8 => "the escapes of the path are not UTF-8";
 }
-
-impl std::error::Error for PathError {}

@@ -1,4 +1,4 @@
-//! A set of rules at work: one version of what is limited, and how.
+//! A rule set: one version of all rules, ready to judge.
 //!
 //! A set never changes; an edit makes another one. A request that is judged by one set is judged by
 //! exactly one version.
@@ -32,15 +32,15 @@ use crate::OnChange;
 /// let ask = Ask::new("shop").with("user", "alice")?;
 /// let Judgement::Charges(charges) = set.judge(&ask, &KeySecret::new([7; 16])) else { panic!() };
 ///
-/// let [due] = charges.enforced() else { panic!() };
-/// assert_eq!(due.limit.limit().to_string(), "5 per 1m (token-bucket)");
-/// assert_eq!(charges.key(due).as_bytes(), b"r4:shop8:per-user2:1mt5:alice");
+/// let [charge] = charges.enforced() else { panic!() };
+/// assert_eq!(charge.limit.limit().to_string(), "5 per 1m (token-bucket)");
+/// assert_eq!(charges.key(charge).as_bytes(), b"r4:shop8:per-user2:1mt5:alice");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     declaration: Declaration,
-    domains: Vec<(ActiveDomain, Vec<String>)>,
+    domains: Vec<ActiveDomain>,
     by_name: Table<Box<str>, usize>,
 }
 
@@ -95,11 +95,9 @@ impl RuleSet {
                 break;
             }
             let place = Place { domain: Some(at), ..Place::default() };
-            let active = compile::domain(domain, place, first, origin, &mut report);
+            domains.push(compile::domain(domain, place, first, origin, &mut report));
             first += domain.rules.len();
             by_name.insert(domain.name.as_str().into(), at);
-            let wants = active.slots.wanted();
-            domains.push((active, wants));
         }
         report.finish(Self { declaration, domains, by_name })
     }
@@ -118,7 +116,7 @@ impl RuleSet {
             .flat_map(ActiveRule::limits)
             .map(|limit| (&*limit.head, limit))
             .collect();
-        let rules = self.domains.iter_mut().flat_map(|(domain, _)| &mut domain.rules);
+        let rules = self.domains.iter_mut().flat_map(|domain| &mut domain.rules);
         for limit in rules.flat_map(|rule| &mut rule.limits) {
             if let Some(older) = before.get(&*limit.head)
                 && limit.limit.change_from(&older.limit) == OnChange::Keep
@@ -129,7 +127,7 @@ impl RuleSet {
         self
     }
 
-    /// Which edit it is.
+    /// The edit that this set is.
     pub const fn version(&self) -> u64 {
         self.declaration.version
     }
@@ -141,19 +139,14 @@ impl RuleSet {
 
     /// All rules, those that are off included, in the order of their [`ActiveRule::index`].
     pub fn rules(&self) -> impl Iterator<Item = &ActiveRule> {
-        self.domains.iter().flat_map(|(domain, _)| &domain.rules)
+        self.domains.iter().flat_map(|domain| &domain.rules)
     }
 
     /// The rule with this [`ActiveRule::index`].
     pub fn rule(&self, index: usize) -> Option<&ActiveRule> {
-        let mut left = index;
-        for (domain, _) in &self.domains {
-            match domain.rules.get(left) {
-                Some(rule) => return Some(rule),
-                None => left -= domain.rules.len(),
-            }
-        }
-        None
+        let after = self.domains.partition_point(|domain| domain.first <= index);
+        let domain = self.domains.get(after.checked_sub(1)?)?;
+        domain.rules.get(index - domain.first)
     }
 
     /// The limit whose counter has this key, if a rule has one.
@@ -182,7 +175,7 @@ impl RuleSet {
         judgement: &mut Judgement<'s>,
     ) {
         match self.domain(ask.domain()) {
-            Some((domain, _)) => judge::judge(domain, ask, secret, judgement),
+            Some(domain) => judge::judge(domain, ask, secret, judgement),
             None => *judgement = Judgement::UnknownDomain,
         }
     }
@@ -203,7 +196,7 @@ impl RuleSet {
         values: Option<&[&[u8]]>,
         secret: &KeySecret,
     ) -> Result<Judgement<'s>, NamedRuleError> {
-        let (domain, _) = self.domain(ask.domain()).ok_or(NamedRuleError::Domain)?;
+        let domain = self.domain(ask.domain()).ok_or(NamedRuleError::Domain)?;
         named::judge(domain, ask, rule, values, secret)
     }
 
@@ -214,24 +207,23 @@ impl RuleSet {
 
     /// The rule of this name in this domain.
     pub fn named(&self, domain: &str, rule: &str) -> Option<&ActiveRule> {
-        let (domain, _) = self.domain(domain)?;
+        let domain = self.domain(domain)?;
         domain.names.get(rule).and_then(|at| domain.rules.get(*at))
     }
 
     /// The attributes that a rule or list of the domain looks at, in alphabetical order: all
     /// that a caller has to provide. Of captured ones, `path`.
     pub fn wants(&self, domain: &str) -> &[String] {
-        self.domain(domain).map_or(&[], |(_, wants)| wants.as_slice())
+        self.domain(domain).map_or(&[], |domain| &domain.wants)
     }
 
     /// The reason why each rule of the ask's domain applies or does not, in the order of declaration; none
     /// for an unknown domain. Lists are not considered: [`RuleSet::judge`] tells those.
     pub fn explain<'s>(&'s self, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
-        let domain = self.domain(ask.domain());
-        domain.map_or_else(Vec::new, |(domain, _)| explain::explain(domain, ask))
+        self.domain(ask.domain()).map_or_else(Vec::new, |domain| explain::explain(domain, ask))
     }
 
-    fn domain(&self, name: &str) -> Option<&(ActiveDomain, Vec<String>)> {
+    fn domain(&self, name: &str) -> Option<&ActiveDomain> {
         // One domain is the usual case, and needs no hash.
         match self.declaration.domains.as_slice() {
             [only] if only.name == name => self.domains.first(),
@@ -291,7 +283,7 @@ mod tests {
             .unwrap();
         for rules in [100, 10_000] {
             let set = set_of(rules);
-            let (domain, _) = &set.domains[0];
+            let domain = &set.domains[0];
 
             let candidates = domain.candidates(&AskView::new(domain, &asked));
 
@@ -310,7 +302,7 @@ mod tests {
         }
         domain.rules[7].on_missing = OnMissing::Share;
         let set = RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap();
-        let (domain, _) = &set.domains[0];
+        let domain = &set.domains[0];
         let asked = Ask::new("shop").with("attr77", "x").unwrap();
 
         let candidates = domain.candidates(&AskView::new(domain, &asked));

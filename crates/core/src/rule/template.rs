@@ -19,7 +19,7 @@ use super::path::{self, hex};
 #[derive(Clone, Debug)]
 pub(super) struct PathSegments {
     text: SmallVec<[u8; 192]>,
-    /// Where each segment begins and ends. A canonical path has at most 8192 bytes.
+    /// The start and end of each segment. A canonical path has at most 8192 bytes.
     segments: SmallVec<[(u16, u16); 16]>,
 }
 
@@ -207,8 +207,8 @@ impl Template {
         route.segments(self.pieces.len().saturating_sub(1))
     }
 
-    /// Which of two templates that match one path is meant: the first that is more specific,
-    /// from left to right.
+    /// Orders templates that match one path: the more specific first, compared from left to
+    /// right.
     pub(super) fn precedence(&self, other: &Self) -> Ordering {
         let rank = |piece: Option<&TemplateSegment>| match piece {
             Some(TemplateSegment::Literal(_)) => 0,

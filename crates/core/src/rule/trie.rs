@@ -25,7 +25,7 @@ impl Templates {
         list.sort_by(Template::precedence);
         let trie = (list.len() > Self::FEW).then(|| {
             let mut trie = Trie::default();
-            (0_u32..).zip(&list).for_each(|(at, template)| trie.insert(template, at));
+            (0..).zip(&list).for_each(|(at, template)| trie.insert(template, at));
             trie
         });
         Self { list, trie }
@@ -41,8 +41,8 @@ impl Templates {
             return self.list.iter().find(|template| template.matches(route));
         };
         let mut first = None;
-        trie.walk(route, |at| first = Some(first.map_or(at, |first: u32| first.min(at))));
-        self.list.get(usize::try_from(first?).ok()?)
+        trie.walk(route, |at| first = Some(first.map_or(at, |first: usize| first.min(at))));
+        self.list.get(first?)
     }
 }
 
@@ -56,10 +56,10 @@ pub(super) struct Trie {
 struct Node {
     literals: Table<Box<[u8]>, usize>,
     capture: Option<usize>,
-    /// Whose templates end here.
-    ends: Vec<u32>,
-    /// Whose templates take all that follows.
-    rests: Vec<u32>,
+    /// Owners of the templates that end here.
+    ends: Vec<usize>,
+    /// Owners of the templates that take all that follows.
+    rests: Vec<usize>,
 }
 
 impl Default for Trie {
@@ -70,11 +70,11 @@ impl Default for Trie {
 
 impl Trie {
     /// Adds a template of this owner.
-    pub(super) fn insert(&mut self, template: &Template, owner: u32) {
+    pub(super) fn insert(&mut self, template: &Template, owner: usize) {
         let mut at = 0;
         for piece in template.pieces() {
             let fresh = self.nodes.len();
-            let Some(node) = self.nodes.get_mut(at) else { return };
+            let node = &mut self.nodes[at];
             at = match piece {
                 TemplateSegment::Rest(_) => {
                     node.rests.push(owner);
@@ -89,24 +89,21 @@ impl Trie {
                 self.nodes.push(Node::default());
             }
         }
-        if let Some(node) = self.nodes.get_mut(at) {
-            node.ends.push(owner);
-        }
+        self.nodes[at].ends.push(owner);
     }
 
     /// True when there are no templates.
     pub(super) fn is_empty(&self) -> bool {
-        let Some(root) = self.nodes.first() else { return true };
-        self.nodes.len() == 1 && root.ends.is_empty() && root.rests.is_empty()
+        matches!(&*self.nodes, [root] if root.ends.is_empty() && root.rests.is_empty())
     }
 
     /// Calls `each` with the owners of all templates that match; one owner may come several
     /// times.
-    pub(super) fn walk(&self, route: &PathSegments, mut each: impl FnMut(u32)) {
+    pub(super) fn walk(&self, route: &PathSegments, mut each: impl FnMut(usize)) {
         let mut open: SmallVec<[(usize, usize); 8]> = SmallVec::new();
         open.push((0, 0));
         while let Some((at, depth)) = open.pop() {
-            let Some(node) = self.nodes.get(at) else { continue };
+            let node = &self.nodes[at];
             node.rests.iter().copied().for_each(&mut each);
             let Some(segment) = route.segment(depth) else {
                 node.ends.iter().copied().for_each(&mut each);

@@ -11,6 +11,7 @@ use crate::algorithm::{
     Algorithm, Anchor, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, Payment,
     SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
+use crate::time::micros;
 use crate::{Decision, Holder, Limit, OnChange, Op, Quota, Retry, Revision, Timestamp, Verdict};
 
 /// An algorithm in one of its shapes.
@@ -168,7 +169,7 @@ pub struct Turn {
     pub op: Op,
     /// The caller's patience.
     pub patience: Duration,
-    /// When.
+    /// The moment.
     pub now: Timestamp,
 }
 
@@ -380,10 +381,6 @@ impl History {
             _ => Op::Peek(self.rng.within(0, most)),
         }
     }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

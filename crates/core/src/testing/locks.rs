@@ -345,8 +345,7 @@ pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
             if plays.is_empty() || rng.chance(3, 4) {
                 plays.push(drawn(&mut rng, seed, step));
             }
-            let place = rng.within((plays.len() as u64).saturating_sub(6), plays.len() as u64 - 1);
-            let play = &plays[place as usize];
+            let play = recent(&mut rng, &plays, 6);
             let (expected, found) = (model.acquire(&play.ask(), now), subject.acquire(&play.ask()));
             match (expected, found) {
                 (
@@ -367,8 +366,7 @@ pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
             }
             continue;
         }
-        let place = rng.within((plays.len() as u64).saturating_sub(12), plays.len() as u64 - 1);
-        let play = &plays[place as usize];
+        let play = recent(&mut rng, &plays, 12);
         if rng.chance(1, 2) {
             let (expected, found) =
                 (model.release(&end(&play.ask()), now), subject.release(&end(&play.ask())));
@@ -389,6 +387,12 @@ pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
         let holder = holder.map(|held| (held.owner.as_str().to_owned(), held.holds.len() as u32));
         assert_eq!(subject.holder(&play.name), holder, "{}", context());
     }
+}
+
+/// One of the last so many.
+fn recent<'p>(rng: &mut Rng, plays: &'p [OwnedAcquire], last: usize) -> &'p OwnedAcquire {
+    let from = plays.len().saturating_sub(last);
+    &plays[from + rng.below((plays.len() - from) as u64) as usize]
 }
 
 /// Mostly a little later, now and then much, now and then earlier.

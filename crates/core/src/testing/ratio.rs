@@ -34,6 +34,15 @@ impl Ratio {
         Self { num: whole.into(), den: 1 }
     }
 
+    /// Its numerator and denominator.
+    ///
+    /// # Panics
+    ///
+    /// When it is negative, or one of them needs more than 64 bits.
+    pub fn terms(self) -> (u64, u64) {
+        (u64::try_from(self.num).expect(RANGE), u64::try_from(self.den).expect(RANGE))
+    }
+
     /// The largest whole number not above it.
     pub fn floor(self) -> i128 {
         self.num.div_euclid(self.den)
@@ -139,17 +148,6 @@ impl Ord for Ratio {
 }
 
 fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        // Most numbers fit 64 bits, where a division is many times faster.
-        if let (Ok(x), Ok(y)) = (u64::try_from(a), u64::try_from(b)) {
-            return u128::from(gcd64(x, y));
-        }
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-fn gcd64(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

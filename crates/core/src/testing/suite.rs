@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Rng;
-use super::history::{AlgorithmKind, ClockMode, Edits, History};
+use super::history::{AlgorithmKind, ClockMode, Edits, History, Turn};
 use crate::algorithm::{LeakyQueue, TokenBucket};
 use crate::counter::Counter;
 use crate::request::ChargeTarget;
@@ -62,23 +62,19 @@ impl StoreModel {
 
     /// Executes one request.
     pub fn charge(&mut self, request: &Request<'_>, now: Timestamp) -> Answer {
-        let mut names: Vec<_> = request.charges().iter().map(name).collect();
-        names.sort();
-        names.dedup();
-        let mut counters: Vec<Counter> = Vec::new();
+        let mut names = Vec::new();
+        let mut counters = Vec::new();
+        let mut targets = Vec::new();
         for charge in request.charges() {
-            let at = names.iter().position(|other| *other == name(charge)).expect("named");
-            while counters.len() <= at {
-                let next = &names[counters.len()];
-                let found = self.counters.get(next).cloned();
-                let first = request.charges().iter().find(|charge| name(charge) == *next);
-                let limit = first.expect("named by a charge").limit();
-                counters.push(found.unwrap_or_else(|| Counter::absent(limit)));
-            }
+            let name = name(charge);
+            let at = names.iter().position(|other| *other == name).unwrap_or_else(|| {
+                let found = self.counters.get(&name).cloned();
+                counters.push(found.unwrap_or_else(|| Counter::absent(charge.limit())));
+                names.push(name);
+                names.len() - 1
+            });
+            targets.push(ChargeTarget::Counter(at));
         }
-        let target = |charge| names.iter().position(|other| *other == name(charge)).expect("named");
-        let targets: Vec<ChargeTarget> =
-            request.charges().iter().map(|charge| ChargeTarget::Counter(target(charge))).collect();
         let answer = request.judge(&mut counters, &targets, now);
         self.counters.extend(names.into_iter().zip(counters));
         answer
@@ -116,7 +112,7 @@ pub fn replay(
         let mut batch: Vec<Vec<OwnedCharge>> = Vec::new();
         for i in 0..rng.pick(&[1, 1, 1, 2, 4]) {
             let plays = play(&mut players, leader, &mut rng, now, i == 0);
-            now = plays[0].now;
+            now = plays[0].turn.now;
             batch.push(plays);
         }
         let charges: Vec<Vec<Charge<'_>>> =
@@ -153,18 +149,15 @@ struct KeyHistory {
 /// One charge, owned.
 struct OwnedCharge {
     key: String,
-    limit: Limit,
-    op: Op,
-    patience: Duration,
+    turn: Turn,
     need: Need,
-    now: Timestamp,
 }
 
 impl OwnedCharge {
     fn charge(&self) -> Charge<'_> {
         let key = Key::new(&self.key).expect("a short key");
-        let charge = Charge::new(key, &self.limit, self.op).expect("fits");
-        let charge = charge.with_patience(self.patience);
+        let charge = Charge::new(key, &self.turn.limit, self.turn.op).expect("fits");
+        let charge = charge.with_patience(self.turn.patience);
         if self.need == Need::AnyOf { charge.any_of() } else { charge }
     }
 }
@@ -184,14 +177,16 @@ fn play(
         let who = if i == 0 { leader } else { rng.below(players.len() as u64) as usize };
         let player = &mut players[who];
         player.history.move_to(moment);
-        let turn = player.history.turn();
+        let mut turn = player.history.turn();
         if i == 0 && leads {
             moment = turn.now;
         }
-        let patience = if i == 0 { turn.patience } else { Duration::ZERO };
+        turn.now = moment;
+        if i > 0 {
+            turn.patience = Duration::ZERO;
+        }
         let need = if rng.chance(1, 8) { Need::AnyOf } else { Need::Must };
-        let (key, limit, op) = (player.key.clone(), turn.limit, turn.op);
-        plays.push(OwnedCharge { key, limit, op, patience, need, now: moment });
+        plays.push(OwnedCharge { key: player.key.clone(), turn, need });
     }
     plays
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a declaration is said, with its place and what to write instead.
+//! Errors of a declaration, each with its place and the text to write instead.
 
 use std::time::Duration;
 

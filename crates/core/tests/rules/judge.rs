@@ -1,4 +1,4 @@
-//! What becomes of an ask: lists, replacing, missing attributes, modes, costs, algorithms.
+//! Judgements of asks: lists, replacing, missing attributes, modes, costs, algorithms.
 
 use tollgate_core::algorithm::LeakyMeter;
 use tollgate_core::rule::declaration::{CostFrom, Domain, Mode, OnMissing, Rule, Scenario};
@@ -120,8 +120,8 @@ fn a_shadow_rule_is_told_apart_and_blocks_nobody() {
     let charges = charges(&set, &ask(&[("user", "u")]));
 
     assert_eq!(charges.enforced().len(), 1);
-    let [due] = charges.shadow() else { panic!() };
-    assert_eq!(charges.key(due).as_bytes(), b"r4:shop1:b2:1mt1:u");
+    let [charge] = charges.shadow() else { panic!() };
+    assert_eq!(charges.key(charge).as_bytes(), b"r4:shop1:b2:1mt1:u");
     assert!(charges.shadow_block().is_some());
 }
 

@@ -32,7 +32,7 @@ fn tuple<'a>(values: &'a [Option<Vec<u8>>]) -> Ask<'a> {
     ask
 }
 
-/// What a key says, read back token by token; a hash stays a hash.
+/// The values of a key, read back token by token; a hash stays a hash.
 fn decode(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut tokens = Vec::new();
     let sized = |bytes: &mut &[u8]| {
@@ -178,8 +178,8 @@ fn the_longest_key_fits() {
                 ask.push(name, value.as_ref().unwrap()).unwrap();
             }
             let charges = charges(&set, &ask);
-            for due in charges.enforced() {
-                worst = worst.max(charges.key(due).as_bytes().len());
+            for charge in charges.enforced() {
+                worst = worst.max(charges.key(charge).as_bytes().len());
             }
         }
         assert!((400..=Key::MAX_LEN).contains(&worst), "{worst} bytes by {count}");

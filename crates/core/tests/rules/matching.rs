@@ -146,9 +146,9 @@ fn actual(set: &RuleSet, ask: &Ask<'_>) -> Expected {
         Judgement::Blocked(_) => Expected::Blocked("a rule".to_owned()),
         Judgement::Exempt(_) => Expected::Exempt,
         Judgement::Charges(charges) => {
-            let names = |dues: &[tollgate_core::rule::Due<'_>]| {
+            let names = |list: &[tollgate_core::rule::RuleCharge<'_>]| {
                 let mut names: Vec<String> =
-                    dues.iter().map(|due| due.rule.name().to_owned()).collect();
+                    list.iter().map(|charge| charge.rule.name().to_owned()).collect();
                 names.sort();
                 names
             };
@@ -194,8 +194,8 @@ fn the_index_finds_what_looking_at_every_rule_finds() {
 fn keys(set: &RuleSet, ask: &Ask<'_>) -> Result<Vec<Vec<u8>>, String> {
     match set.judge(ask, &SECRET) {
         Judgement::Charges(charges) => {
-            let dues = charges.enforced().iter().chain(charges.shadow());
-            Ok(dues.map(|due| charges.key(due).as_bytes().to_vec()).collect())
+            let list = charges.enforced().iter().chain(charges.shadow());
+            Ok(list.map(|charge| charges.key(charge).as_bytes().to_vec()).collect())
         }
         other => Err(format!("{:?}", std::mem::discriminant(&other))),
     }

@@ -13,7 +13,7 @@ fn named<'s>(set: &'s RuleSet, ask: &Ask<'_>, values: Option<&[&[u8]]>) -> Charg
 }
 
 fn keys_of(charges: &Charges<'_>) -> Vec<Vec<u8>> {
-    charges.enforced().iter().map(|due| charges.key(due).as_bytes().to_vec()).collect()
+    charges.enforced().iter().map(|charge| charges.key(charge).as_bytes().to_vec()).collect()
 }
 
 #[test]
@@ -21,8 +21,8 @@ fn a_named_rule_is_charged_on_the_counter_that_it_has_when_it_matches() {
     let set = set(vec![rule("r").on("service", &["auth"]).by(&["user", "ip"]), rule("other")]);
     let matching = ask(&[("service", "auth"), ("user", "alice"), ("ip", "10.0.0.1")]);
     let Judgement::Charges(matched) = set.judge(&matching, &SECRET) else { panic!() };
-    let due = matched.enforced().iter().find(|due| due.rule.name() == "r").unwrap();
-    let expected = vec![matched.key(due).as_bytes().to_vec()];
+    let charge = matched.enforced().iter().find(|charge| charge.rule.name() == "r").unwrap();
+    let expected = vec![matched.key(charge).as_bytes().to_vec()];
 
     let unmatched = ask(&[("user", "alice"), ("ip", "10.0.0.1")]);
     assert_eq!(keys_of(&named(&set, &unmatched, None)), expected, "what it matches is not asked");

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use tollgate_core::rule::declaration::{Domain, Mode, OnMissing, Pattern, Rule, Subject, Value};
 use tollgate_core::testing::Rng;
 
-/// What is known of a request.
+/// The attributes of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// In small letters.
@@ -17,7 +17,7 @@ pub(crate) struct Facts {
     pub(crate) others: Vec<(&'static str, &'static str)>,
 }
 
-/// What should become of a request.
+/// The judgement that a request should get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Blocked(String),

@@ -81,7 +81,7 @@ pub(crate) fn list(errors: &[RuleError]) -> String {
     errors.iter().map(|error| format!("{error}\n")).collect()
 }
 
-/// What is wrong with the domain `shop` of these rules, one line each.
+/// The errors of the domain `shop` with these rules, one line each.
 pub(crate) fn wrong(rules: Vec<Rule>) -> String {
     wrong_of(shop(rules))
 }
@@ -107,7 +107,7 @@ pub(crate) fn charges<'s>(set: &'s RuleSet, ask: &Ask<'_>) -> Charges<'s> {
 /// The names of the rules whose limits are charged, the first limit of each, in order.
 pub(crate) fn charged<'s>(set: &'s RuleSet, ask: &Ask<'_>) -> Vec<&'s str> {
     let mut names: Vec<&str> =
-        charges(set, ask).enforced().iter().map(|due| due.rule.name()).collect();
+        charges(set, ask).enforced().iter().map(|charge| charge.rule.name()).collect();
     names.dedup();
     names
 }
@@ -115,7 +115,7 @@ pub(crate) fn charged<'s>(set: &'s RuleSet, ask: &Ask<'_>) -> Vec<&'s str> {
 /// The keys of all that is enforced.
 pub(crate) fn keys(set: &RuleSet, ask: &Ask<'_>) -> Vec<Vec<u8>> {
     let charges = charges(set, ask);
-    charges.enforced().iter().map(|due| charges.key(due).as_bytes().to_vec()).collect()
+    charges.enforced().iter().map(|charge| charges.key(charge).as_bytes().to_vec()).collect()
 }
 
 /// The key of the only charge.

@@ -1,4 +1,4 @@
-//! What the property tests share: one key, charged by hand.
+//! Helpers of the property tests: one key, charged by hand.
 #![allow(
     dead_code,
     clippy::as_conversions,

@@ -3,6 +3,7 @@
 //! Numbers are written seven bits a byte, the lowest first, the last byte below 128, without
 //! needless zeros: equal limits have equal tags, and no tag is the beginning of another.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tollgate_core::algorithm::{
@@ -23,13 +24,10 @@ pub(crate) fn write_tag(limit: &Limit, out: &mut Vec<u8>) {
             out.extend_from_slice(&[window.panes, u8::from(window.estimate == Estimate::Weighted)]);
         }
         Algorithm::Smooth(smooth) => {
-            out.extend_from_slice(&[
-                smooth.cold_factor(),
-                u8::from(smooth.payment() == Payment::Own),
-            ]);
+            out.extend_from_slice(&[smooth.cold_factor, u8::from(smooth.payment == Payment::Own)]);
             // Zero is none: neither may be zero itself.
-            number(smooth.warm_up().map_or(0, micros), out);
-            number(smooth.max_debt().unwrap_or(0), out);
+            number(smooth.warm_up.map_or(0, micros), out);
+            number(smooth.max_debt.map_or(0, NonZeroU64::get), out);
         }
         Algorithm::SlidingLog(_)
         | Algorithm::TokenBucket(_)

@@ -1,7 +1,7 @@
 //! The planner of rules: from what the rules say about an ask to a plan.
 
 use tollgate_core::rule::declaration::OnOutage;
-use tollgate_core::rule::{Charges, Due, Judgement, LimitKind};
+use tollgate_core::rule::{Charges, Judgement, LimitKind, RuleCharge};
 use tollgate_core::{Cost, Holder, Need, Op};
 
 use super::plan::{ChargePolicy, Intent, Origin, Plan, Set, counts_holders};
@@ -16,8 +16,8 @@ impl<'p> Plan<'p> {
         match judgement {
             Judgement::Charges(charges) => {
                 self.partition = charges.partition();
-                for due in charges.enforced() {
-                    self.push_due(charges, due, due.cost, Set::Limiter, names);
+                for charge in charges.enforced() {
+                    self.push_charge(charges, charge, charge.cost, Set::Limiter, names);
                 }
                 self.push_shadow(charges, Set::Limiter, names);
             }
@@ -32,15 +32,15 @@ impl<'p> Plan<'p> {
 
     /// Adds the charge of one limit or ban of a rule.
     #[inline]
-    pub(crate) fn push_due<'s: 'p>(
+    pub(crate) fn push_charge<'s: 'p>(
         &mut self,
         charges: &'p Charges<'s>,
-        due: &'p Due<'s>,
+        charge: &'p RuleCharge<'s>,
         cost: Cost,
         set: Set,
         names: &Names,
     ) {
-        let (limit, kind) = (due.limit.limit(), due.limit.kind());
+        let (limit, kind) = (charge.limit.limit(), charge.limit.kind());
         let op = match (self.intent, kind) {
             // A cost of 0 asks and holds nothing.
             (_, LimitKind::Limit) if counts_holders(limit) && cost == 0 => Op::Peek(0),
@@ -53,18 +53,18 @@ impl<'p> Plan<'p> {
             (_, LimitKind::Ban | LimitKind::Refusals) => Op::Peek(cost),
         };
         let policy = ChargePolicy {
-            origin: Origin::rule(set, due.rule.index(), limit_index(due)),
-            on_outage: match (due.rule.on_outage(), kind) {
+            origin: Origin::rule(set, charge.rule.index(), limit_index(charge)),
+            on_outage: match (charge.rule.on_outage(), kind) {
                 // A client that the store last called banned stays banned; all others pass.
                 (OnOutage::Admit, LimitKind::Ban) => OnOutage::Local,
                 (on_outage, _) => on_outage,
             },
-            guard: due.limit.guard(),
-            bans: due.rule.ban().is_some() && kind == LimitKind::Limit,
-            measured: due.rule.declaration().cost.attribute.is_some(),
-            refusals: charges.refusals_key(due),
+            guard: charge.limit.guard(),
+            bans: charge.rule.ban().is_some() && kind == LimitKind::Limit,
+            measured: charge.rule.declaration().cost.attribute.is_some(),
+            refusals: charges.refusals_key(charge),
         };
-        self.push(charges.key(due), limit, op, Need::Must, policy);
+        self.push(charges.key(charge), limit, op, Need::Must, policy);
     }
 
     /// Plans shadow rules, unless the request only asks.
@@ -85,8 +85,8 @@ impl<'p> Plan<'p> {
         if !charges.shadow().is_empty() {
             let mut shadow = Self::empty(self.rules, Intent::Shadow, Reason::NoRule);
             shadow.partition = charges.partition();
-            for due in charges.shadow() {
-                shadow.push_due(charges, due, due.cost, set, names);
+            for charge in charges.shadow() {
+                shadow.push_charge(charges, charge, charge.cost, set, names);
             }
             self.shadow.push(shadow);
         }
@@ -105,7 +105,7 @@ pub(crate) fn uncharged(judgement: &Judgement<'_>) -> (Reason, Option<Box<Blocke
 }
 
 /// The index of a limit in its rule; that behind all of them for a ban.
-fn limit_index(due: &Due<'_>) -> usize {
-    let limits = due.rule.limits().iter();
-    limits.take_while(|limit| !std::ptr::eq(*limit, due.limit)).count()
+fn limit_index(charge: &RuleCharge<'_>) -> usize {
+    let limits = charge.rule.limits().iter();
+    limits.take_while(|limit| !std::ptr::eq(*limit, charge.limit)).count()
 }

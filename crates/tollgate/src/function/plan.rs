@@ -203,7 +203,7 @@ impl<'p> CallPlan<'p> {
                     (Set::Function, Some(gate)) => call.cost_at(gate),
                     _ => due.cost,
                 };
-                plan.push_due(charges, due, cost, set, names);
+                plan.push_charge(charges, due, cost, set, names);
                 gates.push(gate);
             }
             plan.push_shadow(charges, set, names);

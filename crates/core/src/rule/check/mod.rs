@@ -10,7 +10,7 @@ mod rule;
 
 use super::bounds;
 use super::declaration::{Declaration, Domain, Mode, OnMissing, Rule, Subject, Value};
-use super::error::{ErrorReport, Place, RuleError};
+use super::error::{ErrorReport, Place};
 use super::hash::Table;
 use crate::Request;
 
@@ -18,8 +18,9 @@ use crate::Request;
 pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
     let place = Place::default();
     if declaration.version == 0 {
-        let error = RuleError::new(place.field("version"), "version 0 is the empty set");
-        report.add(error.with_hint("number edits from 1 on"));
+        report
+            .add(place.field("version"), "version 0 is the empty set")
+            .hint("number edits from 1 on");
     }
     let domains = &declaration.domains;
     at_most(domains.len(), bounds::MAX_DOMAINS, "domains", place.field("domains"), report);
@@ -30,7 +31,7 @@ pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
         let place = Place { domain: Some(at), ..place };
         if seen.insert(domain.name.as_str(), ()).is_some() {
             let message = format!("there are two domains `{}`", names::shown(&domain.name));
-            report.add(RuleError::new(place.field("domain"), message));
+            report.add(place.field("domain"), message);
         }
         check_domain(domain, place, report);
     }
@@ -40,16 +41,18 @@ fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     names::check(&domain.name, bounds::MAX_NAME, place.field("domain"), report);
     if !(1..=128).contains(&domain.ipv6_prefix) {
         let message = format!("{} is not a number of leading bits", domain.ipv6_prefix);
-        let error = RuleError::new(place.field("ipv6-prefix"), message);
-        report.add(error.with_hint("64 is what one client gets; at most 128"));
+        report
+            .add(place.field("ipv6-prefix"), message)
+            .hint("64 is what one client gets; at most 128");
     }
     let field = place.field("partition");
     at_most(domain.partition.len(), bounds::MAX_PARTITION, "attributes", field, report);
     names::check_attributes(&domain.partition, field, report);
     for (at, name) in domain.partition.iter().enumerate() {
         if name == "path" || name.starts_with("path.") {
-            let error = RuleError::new(field.item(at), format!("`{name}` cannot be a partition"));
-            report.add(error.with_hint("a partition is known before any rule, such as a tenant"));
+            report
+                .add(field.item(at), format!("`{name}` cannot be a partition"))
+                .hint("a partition is known before any rule, such as a tenant");
         }
     }
     for (field, list) in [("exempt", &domain.exempt), ("block", &domain.block)] {
@@ -60,8 +63,9 @@ fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
         let place = Place { rule: Some(at), ..place };
         if seen.insert(rule.name.as_str(), at).is_some() {
             let message = format!("there are two rules `{}`", names::shown(&rule.name));
-            let error = RuleError::new(place.field("name"), message);
-            report.add(error.with_hint("a name tells the counters of one from the other's"));
+            report
+                .add(place.field("name"), message)
+                .hint("a name tells the counters of one from the other's");
         }
         rule::check(rule, place, report);
         if report.is_full() {
@@ -72,7 +76,7 @@ fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     check_sum(&domain.rules, place, report);
 }
 
-/// Reports rules that together would refuse every request: more limits apply to whatever comes than
+/// Reports rules that together would refuse every request: more limits apply to all of them than
 /// one request may be charged on. Where that depends on the request, only judging can tell.
 fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
     let enforced = || rules.iter().filter(|rule| rule.mode == Mode::Enforce);
@@ -92,9 +96,9 @@ fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
         sum += rule.limits.len() + usize::from(rule.ban.is_some());
         if sum > Request::MAX_CHARGES {
             let message = format!("with this rule, {sum} limits apply to every request");
-            let error = RuleError::new(Place { rule: Some(at), ..place }.field("limits"), message);
             report
-                .add(error.with_hint("one request is charged on at most 64: narrow some `match`"));
+                .add(Place { rule: Some(at), ..place }.field("limits"), message)
+                .hint("one request is charged on at most 64: narrow some `match`");
             return;
         }
     }
@@ -113,22 +117,20 @@ fn check_list(list: &[Subject], place: Place, report: &mut ErrorReport) {
 fn check_value(value: &Value, place: Place, report: &mut ErrorReport) {
     let len = match value {
         Value::Network(_) => return,
-        Value::Text(text) => text.len(),
         Value::Prefix(prefix) if prefix.is_empty() => {
-            let error = RuleError::new(place, "`*` accepts any value");
-            report.add(error.with_hint("say that the attribute must be present instead"));
-            return;
+            let hint = "say that the attribute must be present instead";
+            return report.add(place, "`*` accepts any value").hint(hint);
         }
-        Value::Prefix(prefix) => prefix.len(),
+        Value::Text(text) | Value::Prefix(text) => text.len(),
     };
     if len > bounds::MAX_VALUE_LEN {
         let message = format!("a value of {len} bytes is above {}", bounds::MAX_VALUE_LEN);
-        report.add(RuleError::new(place, message));
+        report.add(place, message);
     }
 }
 
 fn at_most(count: usize, most: usize, what: &str, place: Place, report: &mut ErrorReport) {
     if count > most {
-        report.add(RuleError::new(place, format!("{count} {what} are more than {most}")));
+        report.add(place, format!("{count} {what} are more than {most}"));
     }
 }

@@ -1,7 +1,7 @@
 //! Names: of domains, rules and limits; of attributes; and which one was meant.
 
 use super::super::ask::{Ask, AttributeName, folded};
-use super::super::error::{ErrorReport, Place, RuleError};
+use super::super::error::{ErrorReport, Place};
 use super::super::hash::Table;
 
 /// The most names that are compared to find the one that was meant: an error is worth a
@@ -23,7 +23,7 @@ pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut Error
     } else {
         return;
     };
-    report.add(RuleError::new(place, message));
+    report.add(place, message);
 }
 
 /// Reports what is wrong with a list of attributes, one by one and together.
@@ -32,7 +32,7 @@ pub(super) fn check_attributes(names: &[String], place: Place, report: &mut Erro
     for (at, name) in names.iter().enumerate() {
         check_attribute(name, place.item(at), report);
         if seen.insert(folded(name), ()).is_some() {
-            report.add(RuleError::new(place.item(at), format!("`{}` is here twice", shown(name))));
+            report.add(place.item(at), format!("`{}` is here twice", shown(name)));
         }
     }
 }
@@ -61,28 +61,24 @@ pub(super) fn check_attribute(name: &str, place: Place, report: &mut ErrorReport
     } else {
         return;
     };
-    let error = RuleError::new(place, message);
-    report.add(match hint {
-        Some(hint) => error.with_hint(hint),
-        None => error,
-    });
+    report.add(place, message).some_hint(hint);
 }
 
 /// Reports a captured attribute where only the ask's own can be.
 pub(super) fn refuse_captured(name: &str, place: Place, report: &mut ErrorReport) {
     if name.strip_prefix("path.").is_some() {
-        let error = RuleError::new(place, format!("`{name}` is captured by `path` itself"));
-        report.add(error.with_hint("write the value into the path, in place of the capture"));
+        report
+            .add(place, format!("`{name}` is captured by `path` itself"))
+            .hint("write the value into the path, in place of the capture");
     }
 }
 
 /// The known attribute that a name is another spelling of. Other attributes are free to have
 /// any name, so only what is surely meant is said.
 fn meant_attribute(name: &str) -> Option<String> {
-    for wrong in ["headers.", "Header.", "Headers.", "http.header.", "header:", "header-"] {
-        if let Some(header) = name.strip_prefix(wrong) {
-            return Some(format!("header.{header}"));
-        }
+    let wrong = ["headers.", "Header.", "Headers.", "http.header.", "header:", "header-"];
+    if let Some(header) = wrong.iter().find_map(|wrong| name.strip_prefix(wrong)) {
+        return Some(format!("header.{header}"));
     }
     let lower = name.to_ascii_lowercase();
     let known = AttributeName::KNOWN.contains(&lower.as_str()) && lower != name;
@@ -114,9 +110,7 @@ fn distance(a: &str, b: &str) -> usize {
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = i;
         let mut left = i + 1;
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
+        row[0] = left;
         for (to, cell) in b.chars().zip(row.iter_mut().skip(1)) {
             let changed = diagonal + usize::from(from != to);
             diagonal = *cell;

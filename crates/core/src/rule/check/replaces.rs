@@ -1,8 +1,8 @@
-//! Which rules replace which: names that exist, and no circles.
+//! Checks `replaces`: names must exist, and circles are errors.
 
 use super::super::bounds::MAX_REPLACES;
 use super::super::declaration::Rule;
-use super::super::error::{ErrorReport, Place, RuleError};
+use super::super::error::{ErrorReport, Place};
 use super::super::hash::Table;
 use super::{at_most, names};
 
@@ -23,18 +23,15 @@ pub(super) fn check(
             }
             let place = place.item(item);
             if *name == rule.name {
-                report.add(RuleError::new(place, "a rule cannot replace itself"));
+                report.add(place, "a rule cannot replace itself");
             } else if !by_name.contains_key(name.as_str()) {
                 let message = format!("there is no rule `{}` in this domain", names::shown(name));
-                let error = RuleError::new(place, message);
                 let meant = names::nearest(name, rules.iter().map(|other| other.name.as_str()));
-                report.add(match meant {
-                    Some(meant) => error.with_hint(format!("did you mean `{meant}`?")),
-                    None => error,
-                });
+                let hint = meant.map(|meant| format!("did you mean `{meant}`?"));
+                report.add(place, message).some_hint(hint);
             } else if seen.insert(name.as_str(), ()).is_some() {
                 let message = format!("`{}` is here twice", names::shown(name));
-                report.add(RuleError::new(place, message));
+                report.add(place, message);
             }
         }
     }
@@ -57,40 +54,38 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
     for start in 0..rules.len() {
         let mut way = vec![(start, 0)];
         while let Some((at, next)) = way.pop() {
-            let (Some(rule), Some(state)) = (rules.get(at), followed.get_mut(at)) else { continue };
-            if *state == VisitState::Done {
+            if followed[at] == VisitState::Done {
                 continue;
             }
-            *state = VisitState::Open;
-            let Some(name) = rule.replaces.get(next) else {
-                *state = VisitState::Done;
+            followed[at] = VisitState::Open;
+            let Some(name) = rules[at].replaces.get(next) else {
+                followed[at] = VisitState::Done;
                 continue;
             };
             way.push((at, next + 1));
             let Some(&target) = by_name.get(name.as_str()).filter(|target| **target != at) else {
                 continue;
             };
-            match followed.get(target) {
-                Some(VisitState::Not) => way.push((target, 0)),
-                Some(VisitState::Open) => {
+            match followed[target] {
+                VisitState::Not => way.push((target, 0)),
+                VisitState::Open => {
                     let place = Place { rule: Some(at), ..place }.field("replaces").item(next);
-                    report.add(circle(rules, &way, target, place));
+                    let hint = "where all of them match, none would be left";
+                    report.add(place, circle(rules, &way, target)).hint(hint);
                 }
-                _ => {}
+                VisitState::Done => {}
             }
         }
     }
 }
 
-fn circle(rules: &[Rule], way: &[(usize, usize)], target: usize, place: Place) -> RuleError {
+fn circle(rules: &[Rule], way: &[(usize, usize)], target: usize) -> String {
     let names = way.iter().skip_while(|(at, _)| *at != target).map(|(at, _)| at);
-    let mut names: Vec<String> =
-        names.filter_map(|at| rules.get(*at)).map(|rule| names::shown(&rule.name)).collect();
+    let mut names: Vec<String> = names.map(|at| names::shown(&rules[*at].name)).collect();
     if names.len() > 5 {
         names.truncate(4);
         names.push("…".to_owned());
     }
-    names.extend(rules.get(target).map(|rule| names::shown(&rule.name)));
-    let message = format!("rules replace each other in a circle: {}", names.join(" → "));
-    RuleError::new(place, message).with_hint("where all of them match, none would be left")
+    names.push(names::shown(&rules[target].name));
+    format!("rules replace each other in a circle: {}", names.join(" → "))
 }

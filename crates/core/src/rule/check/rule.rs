@@ -4,7 +4,7 @@ use super::super::ask::folded;
 use super::super::bounds;
 use super::super::compile::limit_name;
 use super::super::declaration::{Limitation, OnMissing, Pattern, Rule};
-use super::super::error::{ErrorReport, Place, RuleError};
+use super::super::error::{ErrorReport, Place};
 use super::super::hash::Table;
 use super::{at_most, check_value, names};
 use crate::Algorithm;
@@ -26,13 +26,13 @@ fn check_guard(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let Some(guard) = rule.local_guard else { return };
     if !(1_000..=bounds::MAX_LOCAL_GUARD).contains(&guard) {
         let message = format!("a local guard of {guard} thousandths of the limit");
-        let error = RuleError::new(place, message);
-        report.add(error.with_hint("from 1, where it refuses what the limit would, to 1000"));
+        report.add(place, message).hint("from 1, where it refuses what the limit would, to 1000");
     }
     let holders = |limit: &Limitation| matches!(limit.algorithm, Some(Algorithm::Concurrency(_)));
     if !rule.limits.is_empty() && rule.limits.iter().all(holders) {
-        let error = RuleError::new(place, "the rule has no limit that could be guarded");
-        report.add(error.with_hint("a limit of how many at once has no guard: leave it out"));
+        report
+            .add(place, "the rule has no limit that could be guarded")
+            .hint("a limit of how many at once has no guard: leave it out");
     }
 }
 
@@ -46,13 +46,14 @@ fn check_matches(rule: &Rule, place: Place, report: &mut ErrorReport) {
         if seen.insert(folded(name), ()).is_some() {
             let message = format!("there are two conditions on `{}`", names::shown(name));
             let hint = "list all values that one condition accepts";
-            report.add(RuleError::new(place, message).with_hint(hint));
+            report.add(place, message).hint(hint);
         }
         let Pattern::Any(values) = pattern else { continue };
         at_most(values.len(), bounds::MAX_VALUES, "values", place, report);
         if values.is_empty() {
-            let error = RuleError::new(place, "the condition accepts no value at all");
-            report.add(error.with_hint("list values, or say that there must be one, or none"));
+            report
+                .add(place, "the condition accepts no value at all")
+                .hint("list values, or say that there must be one, or none");
         }
         for (at, value) in values.iter().enumerate() {
             check_value(value, place.value(at), report);
@@ -64,8 +65,9 @@ fn check_limits(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let field = place.field("limits");
     at_most(rule.limits.len(), bounds::MAX_LIMITS, "limits", field, report);
     if rule.limits.is_empty() && !rule.block {
-        let error = RuleError::new(field, "the rule limits nothing");
-        report.add(error.with_hint("give it a limit such as `100 per 1m`, or let it block"));
+        report
+            .add(field, "the rule limits nothing")
+            .hint("give it a limit such as `100 per 1m`, or let it block");
     }
     let mut seen = Table::default();
     for (at, limitation) in rule.limits.iter().enumerate() {
@@ -76,38 +78,28 @@ fn check_limits(rule: &Rule, place: Place, report: &mut ErrorReport) {
         let name = limit_name(limitation);
         let message = format!("there are two limits `{}` in this rule", names::shown(&name));
         if seen.insert(name, ()).is_some() {
-            let error = RuleError::new(place, message);
-            report.add(error.with_hint("a limit is named by its period unless it has a `name`"));
+            report
+                .add(place, message)
+                .hint("a limit is named by its period unless it has a `name`");
         }
     }
 }
 
 /// A rule that blocks counts nothing, so whatever is about counting says something else.
 fn check_block(rule: &Rule, place: Place, report: &mut ErrorReport) {
-    let mut refuse = |field, message: &str| {
-        let error = RuleError::new(place.field(field), message);
-        report.add(error.with_hint("drop it, or drop `block`"));
-    };
-    if !rule.block {
-        return;
-    }
-    if !rule.limits.is_empty() {
-        refuse("limits", "a rule that blocks has no limits");
-    }
-    if !rule.by.is_empty() {
-        refuse("by", "a rule that blocks counts nothing");
-    }
-    if rule.ban.is_some() {
-        refuse("ban", "a rule that blocks cannot ban");
-    }
-    if rule.local_guard.is_some() {
-        refuse("local-guard", "a rule that blocks needs no guard");
-    }
-    if rule.cost.attribute.is_some() || rule.cost.max.is_some() {
-        refuse("cost", "a rule that blocks costs nothing");
-    }
-    if rule.on_missing != OnMissing::default() {
-        refuse("on-missing", "a rule that blocks needs no attribute");
+    let has_cost = rule.cost.attribute.is_some() || rule.cost.max.is_some();
+    let has_on_missing = rule.on_missing != OnMissing::default();
+    let contradictions = [
+        (!rule.limits.is_empty(), "limits", "a rule that blocks has no limits"),
+        (!rule.by.is_empty(), "by", "a rule that blocks counts nothing"),
+        (rule.ban.is_some(), "ban", "a rule that blocks cannot ban"),
+        (rule.local_guard.is_some(), "local-guard", "a rule that blocks needs no guard"),
+        (has_cost, "cost", "a rule that blocks costs nothing"),
+        (has_on_missing, "on-missing", "a rule that blocks needs no attribute"),
+    ];
+    for (_, field, message) in contradictions.into_iter().filter(|(there, ..)| rule.block && *there)
+    {
+        report.add(place.field(field), message).hint("drop it, or drop `block`");
     }
 }
 
@@ -116,18 +108,17 @@ fn check_cost(rule: &Rule, place: Place, report: &mut ErrorReport) {
     if let Some(name) = &cost.attribute {
         names::check_attribute(name, place, report);
         if name == "path" || name == "ip" || name.starts_with("path.") {
-            report.add(RuleError::new(place, format!("`{name}` is not a number")));
+            report.add(place, format!("`{name}` is not a number"));
         }
     } else if cost.default != 1 {
         let message = format!("a default of {} has no effect without an attribute", cost.default);
-        report.add(RuleError::new(place, message).with_hint("name the attribute with the cost"));
+        report.add(place, message).hint("name the attribute with the cost");
     }
     if cost.default == 0 {
-        let error = RuleError::new(place, "a default of 0 would cost nothing");
-        report.add(error.with_hint("use at least 1"));
+        report.add(place, "a default of 0 would cost nothing").hint("use at least 1");
     }
     if let Some(max) = cost.max.filter(|max| *max < cost.default) {
         let message = format!("`max` is {max}, below the default {}", cost.default);
-        report.add(RuleError::new(place, message));
+        report.add(place, message);
     }
 }

@@ -2,19 +2,16 @@
 //!
 //! The leaky meter is the same bucket seen from below.
 
-use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, misfit, retry};
+use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, Oracle, count_and_period, retry};
 use crate::testing::Ratio;
-use crate::{Limit, OnChange, Op, Retry, Verdict};
+use crate::{Limit, OnChange, Retry, Verdict};
 
 /// A level in exact permits, and when it was last looked at.
-#[derive(Clone, Debug)]
-pub struct BucketOracle {
+#[derive(Debug)]
+pub(super) struct BucketOracle {
     burst: u64,
     /// Permits per microsecond.
     rate: Ratio,
-    /// The same in lowest terms: so many permits in so many microseconds.
-    permits: u64,
-    micros: u64,
     level: Option<Level>,
 }
 
@@ -38,17 +35,9 @@ struct Debt {
 
 impl BucketOracle {
     pub(super) fn new(limit: &Limit) -> Self {
-        let quota = limit.quota();
-        let (count, period) = (quota.count().get(), super::us(quota.period()));
+        let (count, period) = count_and_period(limit);
         let rate = Ratio::new(count.into(), period.into());
-        let divisor = gcd(count, period);
-        Self {
-            burst: quota.burst().get(),
-            rate,
-            permits: count / divisor,
-            micros: period / divisor,
-            level: None,
-        }
+        Self { burst: limit.quota().burst().get(), rate, level: None }
     }
 
     fn full(&self) -> Ratio {
@@ -64,11 +53,35 @@ impl BucketOracle {
         permits * self.rate.inverse()
     }
 
-    pub(super) const fn is_absent(&self) -> bool {
+    fn level(&self) -> Ratio {
+        self.level.map_or(self.full(), |level| level.permits)
+    }
+
+    fn waits(&self) -> bool {
+        self.level.and_then(|level| level.owed).is_some_and(|owed| owed.waiting)
+    }
+
+    fn write(&mut self, permits: Ratio, waiting: bool, now: u64) {
+        let owed = (permits < Ratio::ZERO).then_some(Debt { since: now, permits, waiting });
+        self.level = Some(Level { permits, seen: now, owed });
+    }
+
+    /// Time until `cost` is there, checked at both sides of the edge.
+    fn wait(&self, cost: u64) -> u64 {
+        let missing = (Ratio::int(cost) - self.level()).max(Ratio::ZERO);
+        let wait = u64::try_from(self.takes(missing).ceil()).expect("a burst refills in years");
+        let there = |later| self.level() + self.earned(later) >= Ratio::int(cost);
+        assert!(there(wait) && (wait == 0 || !there(wait - 1)), "the first moment that passes");
+        wait
+    }
+}
+
+impl Oracle for BucketOracle {
+    fn is_absent(&self) -> bool {
         self.level.is_none()
     }
 
-    pub(super) fn observe(&mut self, now: u64) {
+    fn observe(&mut self, now: u64) {
         let Some(mut level) = self.level else { return };
         if now >= level.seen {
             level.permits = level.permits + self.earned(now - level.seen);
@@ -89,29 +102,7 @@ impl BucketOracle {
         self.level = (level.permits < self.full()).then_some(level);
     }
 
-    fn level(&self) -> Ratio {
-        self.level.map_or(self.full(), |level| level.permits)
-    }
-
-    fn waits(&self) -> bool {
-        self.level.and_then(|level| level.owed).is_some_and(|owed| owed.waiting)
-    }
-
-    fn write(&mut self, permits: Ratio, waiting: bool, now: u64) {
-        let owed = (permits < Ratio::ZERO).then_some(Debt { since: now, permits, waiting });
-        self.level = Some(Level { permits, seen: now, owed });
-    }
-
-    /// LimitChange long until `cost` is there, checked at both sides of the edge.
-    fn wait(&self, cost: u64) -> u64 {
-        let missing = (Ratio::int(cost) - self.level()).max(Ratio::ZERO);
-        let wait = u64::try_from(self.takes(missing).ceil()).expect("a burst refills in years");
-        let there = |later| self.level() + self.earned(later) >= Ratio::int(cost);
-        assert!(there(wait) && (wait == 0 || !there(wait - 1)), "the first moment that passes");
-        wait
-    }
-
-    fn judge(&self, cost: u64, patience: u64) -> Verdict {
+    fn judge(&self, cost: u64, patience: u64, _now: u64) -> Verdict {
         if cost == 0 {
             return Verdict::Allow;
         }
@@ -125,22 +116,8 @@ impl BucketOracle {
         }
     }
 
-    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> ExpectedDecision {
-        let mut verdict = Verdict::Allow;
-        match op {
-            Op::Peek(cost) => verdict = self.judge(cost, patience),
-            Op::Take(cost) => {
-                verdict = self.judge(cost, patience);
-                if verdict.passes() && cost > 0 {
-                    self.write(self.level() - Ratio::int(cost), true, now);
-                }
-            }
-            Op::Debit { cost, at } => self.debit(cost, at.as_micros(), now),
-            Op::Credit { cost, at } => self.credit(cost, at.as_micros(), now),
-            op => misfit(op),
-        }
-        let reset = self.takes(self.full() - self.level()).ceil();
-        ExpectedDecision::exact(verdict, self.level().floor(), reset)
+    fn take(&mut self, cost: u64, now: u64) {
+        self.write(self.level() - Ratio::int(cost), true, now);
     }
 
     fn debit(&mut self, cost: u64, at: u64, now: u64) {
@@ -168,7 +145,7 @@ impl BucketOracle {
         self.write((self.level() + worth).min(self.full()), false, now);
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
+    fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));
         let Some(level) = from.level else { return };
         let used = from.full() - level.permits;
@@ -180,19 +157,20 @@ impl BucketOracle {
             Some(_) => self.full() + self.earned(MAX_DEBT_US),
         };
         let one = Ratio::int(1);
+        let (permits, micros) = self.rate.terms();
         let used = match how {
             LimitChange::Revise(OnChange::Reset) => return,
-            LimitChange::Revise(OnChange::Keep) => used.scaled(one, self.micros),
+            LimitChange::Revise(OnChange::Keep) => used.scaled(one, micros),
             LimitChange::Revise(OnChange::Scale) => {
                 let grown = Ratio::new(self.burst.into(), from.burst.into());
-                used.scaled(grown, self.micros)
+                used.scaled(grown, micros)
             }
             LimitChange::Adopt => {
                 // The moment of being full again stays, its fraction rounded up, however far
                 // ahead that is for the other quota.
-                let floor = time.scaled(one, self.permits).expect("a time that fits");
+                let floor = time.scaled(one, permits).expect("a time that fits");
                 let step = if floor == time { 0 } else { 1 };
-                let time = floor + Ratio::new(step, self.permits.into());
+                let time = floor + Ratio::new(step, permits.into());
                 let waiting = level.owed.is_some_and(|owed| owed.waiting);
                 return self.write(self.full() - time * self.rate, waiting, now);
             }
@@ -206,11 +184,9 @@ impl BucketOracle {
         let waiting = level.owed.is_some_and(|owed| owed.waiting);
         self.write(self.full() - used.min(most), waiting, now);
     }
-}
 
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
+    fn expected(&self, verdict: Verdict, _now: u64) -> ExpectedDecision {
+        let reset = self.takes(self.full() - self.level()).ceil();
+        ExpectedDecision::exact(verdict, self.level().floor(), reset)
     }
-    a
 }

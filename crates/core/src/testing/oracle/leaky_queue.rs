@@ -1,17 +1,15 @@
 //! The leaky queue, by definition: departures one after the other, `1 / rate` apart.
 
-use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, misfit, retry};
+use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, Oracle, count_and_period, retry};
 use crate::testing::Ratio;
-use crate::{Limit, OnChange, Op, Retry, Verdict};
+use crate::{Limit, OnChange, Retry, Verdict};
 
 /// When the next departure is free, in exact microseconds.
-#[derive(Clone, Debug)]
-pub struct LeakyQueueOracle {
+#[derive(Debug)]
+pub(super) struct LeakyQueueOracle {
     places: u64,
     /// Microseconds per permit.
     interval: Ratio,
-    /// The denominator of the interval.
-    permits: u64,
     line: Option<Departures>,
 }
 
@@ -24,15 +22,10 @@ struct Departures {
 
 impl LeakyQueueOracle {
     pub(super) fn new(limit: &Limit) -> Self {
-        let quota = limit.quota();
-        let interval = Ratio::new(super::us(quota.period()).into(), quota.count().get().into());
-        Self {
-            // The departing charge takes a place beside those that wait.
-            places: quota.burst().get() + 1,
-            interval,
-            permits: quota.rate().denominator().get(),
-            line: None,
-        }
+        let (count, period) = count_and_period(limit);
+        // The departing charge takes a place beside those that wait.
+        let places = limit.quota().burst().get() + 1;
+        Self { places, interval: Ratio::new(period.into(), count.into()), line: None }
     }
 
     fn takes(&self, cost: u64) -> Ratio {
@@ -43,11 +36,22 @@ impl LeakyQueueOracle {
         self.takes(self.places)
     }
 
-    pub(super) const fn is_absent(&self) -> bool {
+    fn next(&self, now: u64) -> Ratio {
+        self.line.map_or(Ratio::int(now), |line| line.next.max(Ratio::int(now)))
+    }
+
+    fn write(&mut self, next: Ratio, now: u64) {
+        let over = (next - Ratio::int(now) > self.full()).then_some(now);
+        self.line = Some(Departures { next, over });
+    }
+}
+
+impl Oracle for LeakyQueueOracle {
+    fn is_absent(&self) -> bool {
         self.line.is_none()
     }
 
-    pub(super) fn observe(&mut self, now: u64) {
+    fn observe(&mut self, now: u64) {
         let Some(mut line) = self.line.filter(|line| line.next > Ratio::int(now)) else {
             self.line = None;
             return;
@@ -63,15 +67,6 @@ impl LeakyQueueOracle {
             line.next = furthest;
         }
         self.line = Some(line);
-    }
-
-    fn next(&self, now: u64) -> Ratio {
-        self.line.map_or(Ratio::int(now), |line| line.next.max(Ratio::int(now)))
-    }
-
-    fn write(&mut self, next: Ratio, now: u64) {
-        let over = (next - Ratio::int(now) > self.full()).then_some(now);
-        self.line = Some(Departures { next, over });
     }
 
     fn judge(&self, cost: u64, patience: u64, now: u64) -> Verdict {
@@ -103,30 +98,16 @@ impl LeakyQueueOracle {
         retry((passing - now).into())
     }
 
-    pub(super) fn charge(&mut self, op: Op, patience: u64, now: u64) -> ExpectedDecision {
-        let mut verdict = Verdict::Allow;
-        match op {
-            Op::Peek(cost) => verdict = self.judge(cost, patience, now),
-            Op::Take(cost) => {
-                verdict = self.judge(cost, patience, now);
-                if verdict.passes() && cost > 0 {
-                    self.write(self.next(now) + self.takes(cost), now);
-                }
-            }
-            Op::Debit { cost, at } => {
-                let gone = Ratio::int(now.saturating_sub(at.as_micros()));
-                if self.takes(cost) > gone {
-                    let most = Ratio::int(now) + self.full() + Ratio::int(MAX_DEBT_US);
-                    let most = most.max(self.next(now));
-                    self.write((self.next(now) + self.takes(cost)).min(most), now);
-                }
-            }
-            Op::Credit { cost, at } => self.credit(cost, at.as_micros(), now),
-            op => misfit(op),
+    fn take(&mut self, cost: u64, now: u64) {
+        self.write(self.next(now) + self.takes(cost), now);
+    }
+
+    fn debit(&mut self, cost: u64, at: u64, now: u64) {
+        if self.takes(cost) > Ratio::int(now.saturating_sub(at)) {
+            let most = Ratio::int(now) + self.full() + Ratio::int(MAX_DEBT_US);
+            let most = most.max(self.next(now));
+            self.write((self.next(now) + self.takes(cost)).min(most), now);
         }
-        let ahead = self.next(now) - Ratio::int(now);
-        let free = (self.full() - ahead) * self.interval.inverse();
-        ExpectedDecision::exact(verdict, free.floor(), ahead.ceil())
     }
 
     /// Only the last departure can be given back.
@@ -138,18 +119,25 @@ impl LeakyQueueOracle {
         }
     }
 
+    fn expected(&self, verdict: Verdict, now: u64) -> ExpectedDecision {
+        let ahead = self.next(now) - Ratio::int(now);
+        let free = (self.full() - ahead) * self.interval.inverse();
+        ExpectedDecision::exact(verdict, free.floor(), ahead.ceil())
+    }
+
     /// Granted departures cannot be recalled, so every change but a reset keeps the time line,
     /// moved on to the next step of the new rate.
-    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
+    fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));
         if from.line.is_none() || how == LimitChange::Revise(OnChange::Reset) {
             return;
         }
         let ahead = from.next(now) - Ratio::int(now);
         let whole = Ratio::int(ahead.floor());
-        let exact = (ahead - whole).floor_to(self.permits) == ahead - whole;
-        let step = if exact { Ratio::ZERO } else { Ratio::new(1, self.permits.into()) };
-        let ahead = whole + (ahead - whole).floor_to(self.permits) + step;
+        let (_, permits) = self.interval.terms();
+        let exact = (ahead - whole).floor_to(permits) == ahead - whole;
+        let step = if exact { Ratio::ZERO } else { Ratio::new(1, permits.into()) };
+        let ahead = whole + (ahead - whole).floor_to(permits) + step;
         let most = self.full() + Ratio::int(MAX_DEBT_US);
         self.write(Ratio::int(now) + ahead.min(most), now);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ExpectedDecision, LimitChange, Oracle};
+use super::{ExpectedDecision, LimitChange, Oracle, oracle, us};
 use crate::algorithm::State;
 use crate::{Limit, OnChange, Op, Timestamp};
 
@@ -11,16 +11,16 @@ use crate::{Limit, OnChange, Op, Timestamp};
 /// A higher revision converts what is remembered, once; a lower one is judged by the newer
 /// limit; another quota at the same revision is adopted; a key that remembers nothing has no
 /// limit of its own.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Ledger {
     under: Limit,
-    oracle: Oracle,
+    oracle: Box<dyn Oracle>,
 }
 
 impl Ledger {
     /// A key that nothing was charged to yet.
     pub fn new(limit: &Limit) -> Self {
-        Self { under: *limit, oracle: Oracle::new(limit) }
+        Self { under: *limit, oracle: oracle(limit) }
     }
 
     /// The limit that judged last.
@@ -36,27 +36,29 @@ impl Ledger {
         patience: Duration,
         now: Timestamp,
     ) -> ExpectedDecision {
+        let now = now.as_micros();
         self.oracle.observe(now);
+        let same =
+            limit.quota() == self.under.quota() && limit.algorithm() == self.under.algorithm();
         if self.oracle.is_absent() {
             *self = Self::new(limit);
         } else if limit.revision() > self.under.revision() {
             // An edit of something else is no change of this.
-            let same =
-                limit.quota() == self.under.quota() && limit.algorithm() == self.under.algorithm();
             let how = if same { OnChange::Keep } else { limit.on_change() };
-            self.oracle.change(limit, LimitChange::Revise(how), now);
-            self.under = *limit;
-        } else if limit.revision() == self.under.revision()
-            && (limit.quota() != self.under.quota() || limit.algorithm() != self.under.algorithm())
-        {
-            self.oracle.change(limit, LimitChange::Adopt, now);
-            self.under = *limit;
+            self.change(limit, LimitChange::Revise(how), now);
+        } else if limit.revision() == self.under.revision() && !same {
+            self.change(limit, LimitChange::Adopt, now);
         }
-        self.oracle.charge_observed(op, patience, now)
+        self.oracle.charge(op, us(patience), now)
+    }
+
+    fn change(&mut self, limit: &Limit, how: LimitChange, now: u64) {
+        self.oracle.change(limit, how, now);
+        self.under = *limit;
     }
 
     /// Shows the implementation's state to an oracle that judges step by step.
     pub fn shown(&mut self, state: &State) {
-        self.oracle.shown(state);
+        self.oracle.show(state);
     }
 }

@@ -4,9 +4,9 @@
 //! a level here and not an arrival time, a window is a list of charges and not a row of counts.
 //! Delays are *searched* for, or checked by asking the admission rule at both sides of the edge.
 //!
-//! An [`Oracle`] counts one key under one limit; a [`Ledger`] adds what happens when limits
-//! change under way. Smooth limiters truncate as Guava does, so their oracle judges each step
-//! from the state it is shown ([`Oracle::shown`]), and within three microseconds.
+//! An oracle counts one key under one limit; a [`Ledger`] adds what happens when limits change
+//! under way. Smooth limiters truncate as Guava does, so their oracle judges each step from the
+//! state it is shown ([`Ledger::shown`]), and within three microseconds.
 //!
 //! Not here: the ends of time. Where a charge cannot be recorded any more it is refused, which
 //! `tests/edges.rs` covers; an oracle panics when it leaves its range.
@@ -22,25 +22,24 @@ mod smooth;
 
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
-use crate::algorithm::State;
-use crate::{Decision, Limit, OnChange, Op, Retry, Timestamp, Verdict};
+use crate::algorithm::{Algorithm, State};
+use crate::{Decision, Limit, OnChange, Op, Retry, Verdict};
 
-pub use bucket::BucketOracle;
-pub use concurrency::ConcurrencyOracle;
-pub use fixed_window::FixedWindowOracle;
-pub use leaky_queue::LeakyQueueOracle;
+use bucket::BucketOracle;
+use concurrency::ConcurrencyOracle;
+use fixed_window::FixedWindowOracle;
+use leaky_queue::LeakyQueueOracle;
 pub use ledger::Ledger;
-pub use sliding_log::SlidingLogOracle;
-pub use sliding_window::SlidingWindowOracle;
-pub use smooth::SmoothOracle;
+use sliding_log::SlidingLogOracle;
+use sliding_window::SlidingWindowOracle;
+use smooth::SmoothOracle;
 
 /// Debt ends here: the longest period there is.
 const MAX_DEBT_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 
-/// LimitChange a limit changes under live usage.
+/// A change of a limit under live usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitChange {
+enum LimitChange {
     /// A higher revision, by its declared policy.
     Revise(OnChange),
     /// Another quota at the same revision: recorded times stay.
@@ -54,13 +53,13 @@ pub struct ExpectedDecision {
     pub verdict: Verdict,
     /// Permits left, rounded down.
     pub remaining: u64,
-    /// LimitChange long until the full capacity is back, rounded up.
+    /// Time until the full capacity is back, rounded up.
     pub reset_after: Duration,
-    /// LimitChange far an answer may be off; exact unless the algorithm truncates.
+    /// The tolerance; none unless the algorithm truncates.
     pub slack: Slack,
 }
 
-/// LimitChange far an answer may be off.
+/// The distance by which an answer may be off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
     /// Not at all.
@@ -106,93 +105,106 @@ impl ExpectedDecision {
     }
 }
 
-/// The oracle of one key under one limit.
-#[derive(Clone, Debug)]
-pub enum Oracle {
-    /// See [`FixedWindowOracle`].
-    FixedWindow(FixedWindowOracle),
-    /// See [`SlidingLogOracle`].
-    SlidingLog(SlidingLogOracle),
-    /// See [`SlidingWindowOracle`].
-    SlidingWindow(SlidingWindowOracle),
-    /// See [`BucketOracle`]: token bucket and leaky meter.
-    Bucket(BucketOracle),
-    /// See [`LeakyQueueOracle`].
-    LeakyQueue(LeakyQueueOracle),
-    /// See [`SmoothOracle`].
-    Smooth(SmoothOracle),
-    /// See [`ConcurrencyOracle`].
-    Concurrency(ConcurrencyOracle),
-}
-
-macro_rules! each {
-    ($oracle:expr, $inner:ident => $then:expr) => {
-        match $oracle {
-            Oracle::FixedWindow($inner) => $then,
-            Oracle::SlidingLog($inner) => $then,
-            Oracle::SlidingWindow($inner) => $then,
-            Oracle::Bucket($inner) => $then,
-            Oracle::LeakyQueue($inner) => $then,
-            Oracle::Smooth($inner) => $then,
-            Oracle::Concurrency($inner) => $then,
-        }
-    };
-}
-
-impl Oracle {
-    /// A key that nothing was charged to yet.
-    pub fn new(limit: &Limit) -> Self {
-        // Exhaustive on purpose: an algorithm without an oracle shall not compile.
-        match limit.algorithm() {
-            Algorithm::FixedWindow(params) => {
-                Self::FixedWindow(FixedWindowOracle::new(params, limit))
-            }
-            Algorithm::SlidingLog(_) => Self::SlidingLog(SlidingLogOracle::new(limit)),
-            Algorithm::SlidingWindow(params) => {
-                Self::SlidingWindow(SlidingWindowOracle::new(params, limit))
-            }
-            Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) => {
-                Self::Bucket(BucketOracle::new(limit))
-            }
-            Algorithm::LeakyQueue(_) => Self::LeakyQueue(LeakyQueueOracle::new(limit)),
-            Algorithm::Smooth(_) => Self::Smooth(SmoothOracle::new(limit)),
-            Algorithm::Concurrency(_) => Self::Concurrency(ConcurrencyOracle::new(limit)),
-        }
-    }
-
-    /// Makes what is remembered true for `now`.
-    pub fn observe(&mut self, now: Timestamp) {
-        each!(self, inner => inner.observe(now.as_micros()));
-    }
+/// The promise of one algorithm for one key under one limit. Moments and spans are microseconds.
+trait Oracle: std::fmt::Debug {
+    /// Brings the state up to date for `now`.
+    fn observe(&mut self, now: u64);
 
     /// True when there is no state. Only meaningful after [`Oracle::observe`].
-    pub fn is_absent(&self) -> bool {
-        each!(self, inner => inner.is_absent())
-    }
+    fn is_absent(&self) -> bool;
 
-    /// The decision that `op` must get at `now`; carried out unless refused.
-    pub fn charge(&mut self, op: Op, patience: Duration, now: Timestamp) -> ExpectedDecision {
-        self.observe(now);
-        self.charge_observed(op, patience, now)
-    }
+    /// The verdict on a take.
+    fn judge(&self, cost: u64, patience: u64, now: u64) -> Verdict;
 
-    fn charge_observed(&mut self, op: Op, patience: Duration, now: Timestamp) -> ExpectedDecision {
-        let patience = us(patience);
-        each!(self, inner => inner.charge(op, patience, now.as_micros()))
-    }
+    /// The decision with this verdict, as things stand.
+    fn expected(&self, verdict: Verdict, now: u64) -> ExpectedDecision;
 
     /// Carries what is remembered over to another limit of the same algorithm.
-    pub fn change(&mut self, to: &Limit, how: LimitChange, now: Timestamp) {
-        self.observe(now);
-        each!(self, inner => inner.change(to, how, now.as_micros()));
+    fn change(&mut self, to: &Limit, how: LimitChange, now: u64);
+
+    /// The tolerance for the answer to this operation.
+    fn slack(&self, _op: Op, _patience: u64, _now: u64) -> Slack {
+        Slack::None
     }
 
     /// Shows the implementation's state to an oracle that judges step by step.
-    pub fn shown(&mut self, state: &State) {
-        if let Self::Smooth(smooth) = self {
-            smooth.show(state);
-        }
+    fn show(&mut self, _state: &State) {}
+
+    /// Makes a take that passes.
+    fn take(&mut self, cost: u64, _now: u64) {
+        unreachable!("{self:?} cannot be charged {cost}");
     }
+
+    /// Spends what was used at `at`, whether it is there or not.
+    fn debit(&mut self, cost: u64, _at: u64, _now: u64) {
+        unreachable!("{self:?} cannot be charged {cost}");
+    }
+
+    /// Gives back what a charge of `at` is still worth.
+    fn credit(&mut self, cost: u64, _at: u64, _now: u64) {
+        unreachable!("{self:?} cannot be credited {cost}");
+    }
+
+    /// Carries out an operation, unless refused.
+    fn execute(&mut self, op: Op, patience: u64, now: u64) -> Verdict {
+        match op {
+            Op::Peek(cost) => return self.judge(cost, patience, now),
+            Op::Take(cost) => {
+                let verdict = self.judge(cost, patience, now);
+                if verdict.passes() && cost > 0 {
+                    self.take(cost, now);
+                }
+                return verdict;
+            }
+            Op::Debit { cost: 0, .. } => {}
+            Op::Debit { cost, at } => self.debit(cost, at.as_micros(), now),
+            Op::Credit { cost, at } => self.credit(cost, at.as_micros(), now),
+            op => panic!("{op:?} cannot be charged to this algorithm"),
+        }
+        Verdict::Allow
+    }
+
+    /// The decision that `op` must get at `now`; carried out unless refused.
+    fn charge(&mut self, op: Op, patience: u64, now: u64) -> ExpectedDecision {
+        let slack = self.slack(op, patience, now);
+        let verdict = self.execute(op, patience, now);
+        ExpectedDecision { slack, ..self.expected(verdict, now) }
+    }
+}
+
+/// The oracle of a key that nothing was charged to yet.
+fn oracle(limit: &Limit) -> Box<dyn Oracle> {
+    // Exhaustive on purpose: an algorithm without an oracle shall not compile.
+    match limit.algorithm() {
+        Algorithm::FixedWindow(params) => Box::new(FixedWindowOracle::new(params, limit)),
+        Algorithm::SlidingLog(_) => Box::new(SlidingLogOracle::new(limit)),
+        Algorithm::SlidingWindow(params) => Box::new(SlidingWindowOracle::new(params, limit)),
+        Algorithm::TokenBucket(_) | Algorithm::LeakyMeter(_) => Box::new(BucketOracle::new(limit)),
+        Algorithm::LeakyQueue(_) => Box::new(LeakyQueueOracle::new(limit)),
+        Algorithm::Smooth(_) => Box::new(SmoothOracle::new(limit)),
+        Algorithm::Concurrency(_) => Box::new(ConcurrencyOracle::new(limit)),
+    }
+}
+
+/// One charge of a window or a log.
+#[derive(Clone, Copy, Debug)]
+struct PastCharge {
+    at: u64,
+    cost: u64,
+}
+
+/// Takes `cost` off these charges, the first ones first.
+fn take_off(charges: &mut [PastCharge], mut cost: u64) {
+    for charge in charges {
+        let off = charge.cost.min(cost);
+        charge.cost -= off;
+        cost -= off;
+    }
+}
+
+/// The count of a limit, and its period.
+fn count_and_period(limit: &Limit) -> (u64, u64) {
+    (limit.quota().count().get(), us(limit.quota().period()))
 }
 
 fn us(span: Duration) -> u64 {
@@ -213,9 +225,4 @@ fn retry(us: i128) -> Verdict {
 fn share(used: u64, from: u64, to: u64) -> u64 {
     let scaled = u128::from(used) * u128::from(to) / u128::from(from);
     u64::try_from(scaled.min(2 * u128::from(crate::Quota::MAX_COUNT))).expect("capped")
-}
-
-/// Panics on an operation that does not fit the algorithm; no such charge can be built.
-fn misfit(op: Op) -> ! {
-    panic!("{op:?} cannot be charged to this algorithm")
 }

@@ -2,52 +2,89 @@
 
 use std::collections::BTreeMap;
 
-use super::{ExpectedDecision, LimitChange, misfit, retry, share};
+use super::{
+    ExpectedDecision, LimitChange, Oracle, PastCharge, count_and_period, retry, share, take_off,
+};
 use crate::algorithm::{Algorithm, Estimate, SlidingWindow};
-use crate::{Limit, OnChange, Op, Quota, Retry, Verdict};
+use crate::{Limit, OnChange, Quota, Retry, Verdict};
 
 /// A plain list of charges; panes are computed from their times whenever asked.
-#[derive(Clone, Debug)]
-pub struct SlidingWindowOracle {
+#[derive(Debug)]
+pub(super) struct SlidingWindowOracle {
     count: u64,
     panes: u64,
     width: u64,
     estimate: Estimate,
-    charges: Vec<PaneCharge>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct PaneCharge {
-    at: u64,
-    cost: u64,
+    charges: Vec<PastCharge>,
 }
 
 impl SlidingWindowOracle {
     pub(super) fn new(params: SlidingWindow, limit: &Limit) -> Self {
-        let quota = limit.quota();
+        let (count, period) = count_and_period(limit);
         let panes = u64::from(params.panes);
-        Self {
-            count: quota.count().get(),
-            panes,
-            width: super::us(quota.period()) / panes,
-            estimate: params.estimate,
-            charges: Vec::new(),
-        }
+        let (width, estimate) = (period / panes, params.estimate);
+        Self { count, panes, width, estimate, charges: Vec::new() }
     }
 
-    pub(super) const fn is_absent(&self) -> bool {
-        self.charges.is_empty()
-    }
-
-    /// LimitChange many panes ago `at` was; `None` when its pane has left, or is yet to come.
+    /// The age in panes of a charge at `at`; `None` when its pane has left, or is yet to come.
     fn age(&self, at: u64, now: u64) -> Option<u64> {
         let age = (now / self.width).checked_sub(at / self.width)?;
         (age <= self.panes).then_some(age)
     }
 
+    /// The usage times the width of a pane, in whole numbers.
+    fn usage(&self, now: u64) -> u128 {
+        let covered = match self.estimate {
+            Estimate::Conservative => self.width,
+            Estimate::Weighted => self.width - now % self.width,
+        };
+        let weighed = |entry: &PastCharge| match self.age(entry.at, now) {
+            None => 0,
+            Some(age) if age == self.panes => u128::from(entry.cost) * u128::from(covered),
+            Some(_) => u128::from(entry.cost) * u128::from(self.width),
+        };
+        self.charges.iter().map(weighed).sum()
+    }
+
+    fn all(&self) -> u128 {
+        u128::from(self.count) * u128::from(self.width)
+    }
+
+    fn forget(&mut self, now: u64) {
+        let charges = std::mem::take(&mut self.charges);
+        self.charges =
+            charges.into_iter().filter(|e| self.age(e.at, now).is_some() && e.cost > 0).collect();
+    }
+
+    fn push(&mut self, cost: u64, now: u64) {
+        self.forget(now);
+        self.charges.push(PastCharge { at: now, cost });
+        self.cap(now / self.width);
+        self.forget(now);
+    }
+
+    /// One pane holds at most twice the largest count.
+    fn cap(&mut self, pane: u64) {
+        let mut room = 2 * Quota::MAX_COUNT;
+        for entry in self.charges.iter_mut().filter(|e| e.at / self.width == pane) {
+            entry.cost = entry.cost.min(room);
+            room -= entry.cost;
+        }
+    }
+
+    fn is_recent(&self, at: u64, now: u64) -> bool {
+        now.saturating_sub(at) < self.panes * self.width
+    }
+}
+
+impl Oracle for SlidingWindowOracle {
+    fn is_absent(&self) -> bool {
+        self.charges.is_empty()
+    }
+
     /// Charges in panes to come count in the present one; when every pane has left, nothing is
     /// remembered. Single panes that left are only forgotten at the next write.
-    pub(super) fn observe(&mut self, now: u64) {
+    fn observe(&mut self, now: u64) {
         let present = now / self.width;
         if self.charges.iter().any(|entry| entry.at / self.width > present) {
             for entry in &mut self.charges {
@@ -60,25 +97,7 @@ impl SlidingWindowOracle {
         }
     }
 
-    /// The usage times the width of a pane, in whole numbers.
-    fn usage(&self, now: u64) -> u128 {
-        let covered = match self.estimate {
-            Estimate::Conservative => self.width,
-            Estimate::Weighted => self.width - now % self.width,
-        };
-        let weighed = |entry: &PaneCharge| match self.age(entry.at, now) {
-            None => 0,
-            Some(age) if age == self.panes => u128::from(entry.cost) * u128::from(covered),
-            Some(_) => u128::from(entry.cost) * u128::from(self.width),
-        };
-        self.charges.iter().map(weighed).sum()
-    }
-
-    fn all(&self) -> u128 {
-        u128::from(self.count) * u128::from(self.width)
-    }
-
-    fn judge(&self, cost: u64, now: u64) -> Verdict {
+    fn judge(&self, cost: u64, _patience: u64, now: u64) -> Verdict {
         if cost == 0 {
             return Verdict::Allow;
         }
@@ -99,68 +118,34 @@ impl SlidingWindowOracle {
         retry((fitting - now).into())
     }
 
-    fn forget(&mut self, now: u64) {
-        let charges = std::mem::take(&mut self.charges);
-        self.charges =
-            charges.into_iter().filter(|e| self.age(e.at, now).is_some() && e.cost > 0).collect();
+    fn take(&mut self, cost: u64, now: u64) {
+        self.push(cost, now);
     }
 
-    fn push(&mut self, cost: u64, now: u64) {
-        self.forget(now);
-        self.charges.push(PaneCharge { at: now, cost });
-        self.cap(now / self.width);
-        self.forget(now);
-    }
-
-    /// One pane holds at most twice the largest count.
-    fn cap(&mut self, pane: u64) {
-        let mut room = 2 * Quota::MAX_COUNT;
-        for entry in self.charges.iter_mut().filter(|e| e.at / self.width == pane) {
-            entry.cost = entry.cost.min(room);
-            room -= entry.cost;
+    fn debit(&mut self, cost: u64, at: u64, now: u64) {
+        if self.is_recent(at, now) {
+            self.push(cost.min(Quota::MAX_COUNT), now);
         }
     }
 
-    fn credit(&mut self, mut cost: u64, now: u64) {
-        self.forget(now);
-        self.charges.sort_by_key(|entry| entry.at / self.width);
-        for entry in &mut self.charges {
-            let off = entry.cost.min(cost);
-            entry.cost -= off;
-            cost -= off;
+    fn credit(&mut self, cost: u64, at: u64, now: u64) {
+        if self.is_recent(at, now) && cost > 0 {
+            self.forget(now);
+            self.charges.sort_by_key(|entry| entry.at / self.width);
+            take_off(&mut self.charges, cost.min(Quota::MAX_COUNT));
+            self.forget(now);
         }
-        self.forget(now);
     }
 
-    pub(super) fn charge(&mut self, op: Op, _patience: u64, now: u64) -> ExpectedDecision {
-        let period = self.panes * self.width;
-        let recent = |at: crate::Timestamp| now.saturating_sub(at.as_micros()) < period;
-        let mut verdict = Verdict::Allow;
-        match op {
-            Op::Peek(cost) => verdict = self.judge(cost, now),
-            Op::Take(cost) => {
-                verdict = self.judge(cost, now);
-                if verdict == Verdict::Allow && cost > 0 {
-                    self.push(cost, now);
-                }
-            }
-            Op::Debit { cost, at } if recent(at) && cost > 0 => {
-                self.push(cost.min(Quota::MAX_COUNT), now);
-            }
-            Op::Credit { cost, at } if recent(at) && cost > 0 => {
-                self.credit(cost.min(Quota::MAX_COUNT), now);
-            }
-            Op::Debit { .. } | Op::Credit { .. } => {}
-            op => misfit(op),
-        }
+    fn expected(&self, verdict: Verdict, now: u64) -> ExpectedDecision {
         let left = self.all().saturating_sub(self.usage(now)) / u128::from(self.width);
-        let newest = self.charges.iter().filter(|e| self.age(e.at, now).is_some());
-        let gone = newest.map(|e| (e.at / self.width + self.panes + 1) * self.width).max();
+        let live = self.charges.iter().filter(|e| self.age(e.at, now).is_some());
+        let gone = live.map(|e| (e.at / self.width + self.panes + 1) * self.width).max();
         let left = i128::try_from(left).expect("at most the count");
         ExpectedDecision::exact(verdict, left, gone.map_or(0, |gone| gone - now).into())
     }
 
-    pub(super) fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
+    fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let Algorithm::SlidingWindow(params) = to.algorithm() else {
             unreachable!("one algorithm")
         };
@@ -179,7 +164,7 @@ impl SlidingWindowOracle {
             };
             // All of a pane may have been charged at its very end.
             let at = ((pane + 1) * from.width - 1).min(now);
-            self.charges.push(PaneCharge { at, cost });
+            self.charges.push(PastCharge { at, cost });
             self.cap(at / self.width);
         }
         self.forget(now);

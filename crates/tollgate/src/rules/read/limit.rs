@@ -7,7 +7,7 @@ use tollgate_core::algorithm::{
     TokenBucket,
 };
 use tollgate_core::rule::declaration::Limitation;
-use tollgate_core::{Algorithm, ParseQuotaErrorKind, Quota, QuotaError};
+use tollgate_core::{Algorithm, ParseQuotaError, Quota, QuotaError};
 
 use super::super::names::{self, Kind, owner_of};
 use super::super::node::{Node, Value};
@@ -30,8 +30,8 @@ impl Reader {
                 let quota = match text.parse::<Quota>() {
                     Ok(quota) => quota,
                     Err(error) => {
-                        let (message, hint) = match error.kind() {
-                            ParseQuotaErrorKind::Quota(reason) => refusal(text, reason),
+                        let (message, hint) = match &error {
+                            ParseQuotaError::Quota(reason) => refusal(text, reason),
                             _ => (error.to_string(), None),
                         };
                         self.problems.add(node.at, message, hint);

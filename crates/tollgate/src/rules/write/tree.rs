@@ -118,15 +118,15 @@ fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
             }
         }
         Algorithm::Smooth(smooth) => {
-            if let Some(period) = smooth.warm_up() {
+            if let Some(period) = smooth.warm_up {
                 map.put("warm-up", text(&time(period)));
             }
-            if smooth.cold_factor() != Smooth::bursty().cold_factor() {
-                map.put("cold-factor", number(smooth.cold_factor()));
+            if smooth.cold_factor != Smooth::bursty().cold_factor {
+                map.put("cold-factor", number(smooth.cold_factor));
             }
-            map.put_choice("payment", names::PAYMENT, &smooth.payment(), &Payment::default());
-            if let Some(permits) = smooth.max_debt() {
-                map.put("max-debt", number(permits));
+            map.put_choice("payment", names::PAYMENT, &smooth.payment, &Payment::default());
+            if let Some(permits) = smooth.max_debt {
+                map.put("max-debt", number(permits.get()));
             }
         }
         _ => {}
