@@ -21,7 +21,6 @@ mod hot_slot;
 mod limit_interner;
 mod locks;
 mod multi_charge;
-mod mutex;
 mod overflow;
 mod shard;
 mod single;

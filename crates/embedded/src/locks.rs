@@ -19,7 +19,7 @@ use tollgate_core::lock::{
 use tollgate_core::{Clock, StoreError, StoreErrorKind, Timestamp};
 
 use crate::EmbeddedStore;
-use crate::mutex::lock;
+use tollgate_core::lock_mutex;
 
 /// Locks that may be held at a time: some tens of megabytes with their names.
 const MAX_LOCKS: usize = 100_000;
@@ -66,7 +66,7 @@ pub struct ReleaseSubscription {
 impl Drop for ReleaseSubscription {
     fn drop(&mut self) {
         let Some(locks) = self.locks.upgrade() else { return };
-        let mut state = lock(&locks);
+        let mut state = lock_mutex(&locks);
         if let Entry::Occupied(mut notifiers) = state.notifiers.entry(self.name.clone()) {
             notifiers.get_mut().retain(|(number, _)| *number != self.number);
             if notifiers.get().is_empty() {
@@ -140,7 +140,7 @@ fn notify(table: MutexGuard<'_, LockTable>, name: &LockName) {
 impl<C: Clock> EmbeddedStore<C> {
     /// The table of locks, locked, and the moment.
     fn lock_table(&self) -> (MutexGuard<'_, LockTable>, Timestamp) {
-        let table = lock(&self.locks);
+        let table = lock_mutex(&self.locks);
         // Read under the mutex, so that steps are made in the order of their moments.
         (table, self.clock.now())
     }
@@ -229,7 +229,7 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
         name: &LockName,
         notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        let mut table = lock(&self.locks);
+        let mut table = lock_mutex(&self.locks);
         let number = table.next_number;
         table.next_number = number.wrapping_add(1);
         table.notifiers.entry(name.clone()).or_default().push((number, NotifierHandle(notifier)));

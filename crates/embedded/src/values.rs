@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use tollgate_core::{Key, MAX_VALUE, StoreError, StoreErrorKind};
 
-use crate::mutex::lock;
+use tollgate_core::lock_mutex;
 
 /// The most names with a value: settings are written by people, not by requests.
 const MAX_VALUES: usize = 10_000;
@@ -19,7 +19,7 @@ type ByName = HashMap<Box<[u8]>, Box<[u8]>>;
 
 impl Values {
     pub(crate) fn read(&self, name: Key<'_>) -> Option<Vec<u8>> {
-        lock(&self.0).get(name.as_bytes()).map(|value| value.to_vec())
+        lock_mutex(&self.0).get(name.as_bytes()).map(|value| value.to_vec())
     }
 
     pub(crate) fn compare_and_set(
@@ -32,7 +32,7 @@ impl Values {
         if new.len() > MAX_VALUE {
             return Err(refused.with_source("the value is longer than 64 KiB"));
         }
-        let mut values = lock(&self.0);
+        let mut values = lock_mutex(&self.0);
         let full = values.len() >= MAX_VALUES;
         match (values.entry(name.as_bytes().into()), expected) {
             (Entry::Vacant(_), None) if full => {
