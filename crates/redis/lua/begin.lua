@@ -27,19 +27,6 @@ local function answer(outcomes, poisoned, views, lengths, values)
   return reply
 end
 
--- How many milliseconds a key lives that is idle from `idle` on: never shorter than that. In
--- decimals, as Redis would write the number itself much more slowly; many keys live equally long.
-local decimals = {}
-local function ttl(idle, now)
-  local span = idle - now
-  local text = decimals[span]
-  if not text then
-    text = fmt('%d', span / 1000 + 1)
-    decimals[span] = text
-  end
-  return text
-end
-
 local poisoned = 0
 
 -- Stores a value for so many milliseconds, given what the key held before.
@@ -51,15 +38,4 @@ local function put(key, value, px, before)
     poisoned = poisoned + 1
     call('SET', KEYS[key], value, 'PX', px)
   end
-end
-
--- The reply, given what each key held before.
-local function answer_with(outcomes, views, prior, keys)
-  local lengths = {}
-  for key = 1, keys do
-    local value = prior[key]
-    if value then lengths[key] = #value else lengths[key], prior[key] = 4294967295, '' end
-  end
-  lengths = pack('<' .. rep('I4', keys), unpack(lengths))
-  return answer(concat(outcomes), poisoned, views, lengths, concat(prior))
 end

@@ -30,6 +30,12 @@ end
 
 local bucket = {}
 
+function bucket.plan(packed, at)
+  local capacity, den, w, p
+  capacity, den, w, p, at = unpack_('<dddd', packed, at)
+  return { capacity = capacity, den = den, w = w, p = p, full = w, part = p }, at
+end
+
 function bucket.decode(plan, s, at)
   local length = #s - at + 1
   if length == 16 then
@@ -90,9 +96,13 @@ end
 local function take(plan, state, t, now)
   if t.cost > plan.capacity then return false end
   local w, p = backlog(plan, state, now)
-  w, p = add(plan.den, w, p, t.w, t.p)
-  local wait = ceil(sub(plan.den, w, p, plan.w, plan.p))
-  if wait > t.patience then return false end
+  local passed
+  plan.full = plan.w + t.patience
+  passed, w, p = fill(plan, t, w, p, 1)
+  if passed == 0 then return false end
+  local wait = w - plan.w
+  if p > plan.p then wait = wait + 1 end
+  if wait < 0 then wait = 0 end
   return wait, with_backlog(plan, w, p, 2, now)
 end
 

@@ -15,6 +15,12 @@ local function add_to(window, cost, start)
 end
 
 steps[0] = {
+  plan = function(packed, at)
+    local capacity, window, epoch
+    capacity, window, epoch, at = unpack_('<ddd', packed, at)
+    return { capacity = capacity, window = window, epoch = epoch }, at
+  end,
+
   decode = function(_, s, at)
     if #s - at + 1 ~= 16 then return nil end
     local start, used = unpack_('<I8I8', s, at)

@@ -16,24 +16,42 @@ local under, states, dirty, spent, blocked, converted = {}, {}, {}, {}, {}, {}
 local remains = {}
 
 -- What is seen of logs, in order; and per key the members of a log that are not ours.
-local views, strays = {}, {}
+local seen, strays = {}, {}
 
 -- Added to the length of an excerpt of a log.
 local EXCERPT = 2147483648
 
-if byte(packed) == 0 then parse(step_of) end
-for _, limit in ipairs(limits) do
-  limit.step = step_of(limit.code)
-  limit.plan = limit.plan or limit
-  limit.at = #limit.tag + 1
+-- All limits and terms, by their numbers. What takes took before is void.
+local limits, terms = {}, {}
+holds = { unpack(prior, 1, string_keys) }
+position = header + 6
+for i = 1, limit_count do
+  local code, tag, _, plan
+  code, tag, _, position = unpack_('<I1I1c0I1', packed, position)
+  local step = step_of(code)
+  plan, position = step.plan(packed, position)
+  limits[i] = { step = step, tag = tag, at = #tag + 1, plan = plan }
+  if take_limits[i] then take_limits[i].general = limits[i] end
 end
+for i = 1, term_count do
+  local limit, op, cost, w, p, patience, at, lease, holder
+  limit, op, cost, w, p, patience, at, lease, holder, position =
+    unpack_('<I2I1ddddddc16', packed, position)
+  local borrowed = op > 15
+  if borrowed then op = op - 16 end
+  terms[i] = {
+    limit = limits[limit], op = op, cost = cost, w = w, p = p, patience = patience, at = at,
+    lease = lease, holder = holder, borrowed = borrowed,
+  }
+end
+
 local log = #KEYS > string_keys and step_of(1)
 
 for i = 1, string_keys do
   local value = prior[i]
   if value and (#value > MAX_VALUE or value == '') then
     -- Nothing of ours is empty or that long, and nobody shall have it sent to and fro.
-    poisoned, dirty[i], converted[i], prior[i], general[i] = poisoned + 1, true, '', '', true
+    poisoned, dirty[i], converted[i], prior[i], holds[i] = poisoned + 1, true, '', '', ''
   end
 end
 
@@ -44,13 +62,19 @@ for i = 5, #ARGV, 3 do
       poisoned = poisoned + 1
     end
   elseif prior[key] == expected then
-    converted[key], dirty[key], general[key] = new, true, true
+    converted[key], dirty[key], holds[key] = new, true, ''
   end
 end
 
 -- Makes the state of a key ready for a charge under this limit; false if it is under another.
 local function load(i, limit)
-  general[i] = true
+  local held = holds[i]
+  holds[i] = ''
+  if held and held ~= '' and held ~= prior[i] then
+    -- Taken from before in this batch.
+    under[i], states[i], dirty[i] = held.general, { first[i], second[i], 0, 0 }, true
+    return under[i] == limit
+  end
   local step, tag = limit.step, limit.tag
   if spent[i] then states[i], spent[i] = nil, nil end
   if under[i] then
@@ -76,12 +100,9 @@ local function load(i, limit)
     under[i] = limit
     return true
   end
-  local taken = taken_a[i]
-    and pack(taken_under[i].format, taken_under[i].tag, taken_a[i], taken_b[i])
-  local value = taken or converted[i] or prior[i]
+  local value = converted[i] or prior[i]
   if value and value ~= '' then
     if find(value, tag, 1, true) ~= 1 then return false end
-    if taken then taken_a[i], dirty[i] = nil, true end
     local state = step.decode(limit.plan, value, limit.at)
     if state and converted[i] and step.idle(limit.plan, state) <= now then
       -- What is left after a conversion may be worth nothing; it counts until it is looked at again.
@@ -115,27 +136,28 @@ local function asked(t)
 end
 
 local function see(t, state)
-  views[#views + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, asked(t), now))
+  seen[#seen + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, asked(t), now))
 end
 
 -- What the charges of one request see of a log that several of them share: all of it, or an excerpt.
 local function see_all(i, limit, state, wanted)
   local excerpt = log.excerpt(limit.plan, state, wanted, now)
   if excerpt then
-    views[#views + 1] = pack('<I4', #excerpt + EXCERPT) .. excerpt
+    seen[#seen + 1] = pack('<I4', #excerpt + EXCERPT) .. excerpt
     return
   end
   local dump, found = log.dump(limit.plan, state, now)
-  views[#views + 1] = pack('<I4', #dump) .. dump
+  seen[#seen + 1] = pack('<I4', #dump) .. dump
   if #found > 0 then strays[i] = found end
 end
 
--- A request of several charges, all or none. Their keys and terms are in `flat`, after `first`.
-local function charge_several(count, flat, first, dumps)
+-- A request of several charges, all or none. Their keys and terms are in `flat`, after `from`; each key is
+-- the one `offset` further on.
+local function charge_several(count, flat, from, offset, dumps)
   local keys, charges, group = {}, {}, {}
   local decidable = true
   for c = 1, count do
-    local key, term = flat[first + 2 * c - 1], flat[first + 2 * c]
+    local key, term = flat[from + 2 * c - 1] + offset, flat[from + 2 * c]
     if term > 32767 then term, group[c] = term - 32768, true end
     keys[c], charges[c] = key, terms[term]
     local limit = charges[c].limit
@@ -223,4 +245,45 @@ local function charge_one(key, t)
     commit(key, limit, new)
   end
   return 'p'
+end
+
+-- A request, so many times; the outcomes.
+local function charge(count, flat, from, offset, times, dumps)
+  local t = count == 1 and terms[flat[from + 2]]
+  if t and times == 1 then return charge_one(flat[from + 1] + offset, t) end
+  local each = {}
+  for n = 1, times do
+    if t then
+      each[n] = charge_one(flat[from + 1] + offset, t)
+    else
+      each[n] = charge_several(count, flat, from, offset, dumps)
+    end
+  end
+  return concat(each)
+end
+
+outcomes = decide(charge)
+views = concat(seen)
+
+function write_others()
+  local gone, dirty, states, under, prior = {}, dirty, states, under, prior
+  for i = 1, #KEYS do
+    if dirty[i] then
+      local key, state, limit = KEYS[i], states[i], under[i]
+      -- A string that was converted for a request that stayed undecided is left as it was.
+      if limit and state == nil then
+        gone[#gone + 1] = key
+      elseif limit and i > string_keys then
+        log.write(key, limit.plan, limit.tag, state, now, remains[i])
+      elseif limit then
+        local value, idle = limit.step.encode(state, limit.tag), limit.step.idle(limit.plan, state)
+        put(i, value, ttl(idle, now), prior[i])
+      end
+    end
+  end
+  for i, members in pairs(strays) do
+    poisoned = poisoned + #members
+    for _, stray in ipairs(members) do call('ZREM', KEYS[i], stray) end
+  end
+  for _, key in ipairs(gone) do call('UNLINK', key) end
 end

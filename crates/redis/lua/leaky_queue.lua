@@ -21,11 +21,7 @@ local function step_out(plan, state, t, now)
 end
 
 steps[5] = {
-  plan = function(packed, at)
-    local capacity, den, w, p
-    capacity, den, w, p, at = unpack_('<dddd', packed, at)
-    return { capacity = capacity, den = den, w = w, p = p }, at
-  end,
+  plan = bucket.plan,
   decode = bucket.decode,
   encode = bucket.encode,
   idle = bucket.idle,

@@ -3,7 +3,7 @@
 -- counter is under another limit, further ahead than a full burst, or foreign; takes.lua then decides
 -- alike.
 --
--- A shortcut: Redis executes a sixth fewer instructions for 190 keys, a third fewer for 6.
+-- A shortcut: Redis executes 27 % fewer instructions than by takes.lua for 190 keys, 28 % fewer for 6.
 
 while byte(packed) == 2 do
   local keys, tag, format, piece, full, cost

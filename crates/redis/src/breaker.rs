@@ -67,20 +67,13 @@ impl Breaker {
     /// Records a call without an answer, or with one that says that Redis is busy.
     pub(crate) fn fail(&self, now: Instant) -> Failure {
         let mut streak = lock(&self.streak);
-        let Some(current) = &mut *streak else {
-            let first = Streak { since: now, failures: 1 };
-            *streak = Some(first);
-            return if self.is_enough(first, now) && self.open() {
-                Failure::Opened
-            } else {
-                Failure::First
-            };
-        };
+        let first = streak.is_none();
+        let current = streak.get_or_insert(Streak { since: now, failures: 0 });
         current.failures = current.failures.saturating_add(1);
-        if self.is_enough(*current, now) && self.open() {
-            Failure::Opened
-        } else {
-            Failure::Another
+        match self.is_enough(*current, now) && self.open() {
+            true => Failure::Opened,
+            false if first => Failure::First,
+            false => Failure::Another,
         }
     }
 

@@ -175,14 +175,7 @@ impl Link {
             connected: slots.iter().filter(|slot| slot.connection().is_some()).count(),
             breaker_open: breaker.is_open(),
             breaker_opens: breaker.opens(),
-            reconnects: counters.reconnects.load(Relaxed),
-            timeouts: counters.timeouts.load(Relaxed),
-            lost: counters.lost.load(Relaxed),
-            noscript: counters.noscript.load(Relaxed),
-            retried: counters.retried.load(Relaxed),
-            dropped_late: counters.dropped_late.load(Relaxed),
-            rejected: counters.rejected.load(Relaxed),
-            ..Stats::default()
+            ..counters.read()
         }
     }
 }
@@ -454,13 +447,20 @@ impl CallIds {
     }
 }
 
-#[derive(Debug, Default)]
-struct LinkCounters {
-    reconnects: AtomicU64,
-    timeouts: AtomicU64,
-    lost: AtomicU64,
-    noscript: AtomicU64,
-    retried: AtomicU64,
-    dropped_late: AtomicU64,
-    rejected: AtomicU64,
+/// Declares counters that are fields of [`Stats`], and how to read them.
+macro_rules! link_counters {
+    ($($counter:ident),+) => {
+        #[derive(Debug, Default)]
+        struct LinkCounters {
+            $($counter: AtomicU64,)+
+        }
+
+        impl LinkCounters {
+            fn read(&self) -> Stats {
+                Stats { $($counter: self.$counter.load(Relaxed),)+ ..Stats::default() }
+            }
+        }
+    };
 }
+
+link_counters!(reconnects, timeouts, lost, noscript, retried, dropped_late, rejected);

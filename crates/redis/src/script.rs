@@ -9,13 +9,14 @@ pub(crate) const VALUES: &str = include_str!("../lua/values.lua");
 /// define.
 ///
 /// Redis runs the whole script anew each time, and making a function costs more the more it refers to.
-/// So most batches end in `takes.lua` before the rest is made, and an algorithm's functions are made
-/// only for batches that need them.
+/// So the general way is made only for batches that `takes.lua` cannot decide alone, and an algorithm's
+/// functions only for batches that need them.
 pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/prelude.lua"),
     include_str!("../lua/begin.lua"),
     include_str!("../lua/uniform_takes.lua"),
     include_str!("../lua/takes.lua"),
+    "if not outcomes then\n",
     include_str!("../lua/steps.lua"),
     "local function make(code)\nif code == 0 then\n",
     include_str!("../lua/fixed_window.lua"),
@@ -32,6 +33,7 @@ pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/concurrency.lua"),
     "end\nend\n",
     include_str!("../lua/general.lua"),
+    "end\n",
     include_str!("../lua/batch.lua"),
 );
 

@@ -51,7 +51,7 @@ async fn an_hour_ahead_costs_one_burst_at_most() {
     }
 }
 
-/// What Redis forgets while the clock is ahead does not come back with it.
+/// Counters that Redis expires while the clock is ahead do not come back with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ahead_and_back_again_costs_one_burst_at_most() {
     for limit in every_algorithm() {

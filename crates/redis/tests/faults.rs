@@ -1,5 +1,5 @@
-//! What becomes of charges when Redis, or the way to it, fails: how often, how, and who was charged.
-//! Never how fast; that is in `latency.rs`.
+//! Charges when Redis, or the way to it, fails: the number, the kind of failure, and who was charged.
+//! Latency is tested in `latency.rs`.
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 
@@ -13,7 +13,7 @@ use tollgate_redis::core::algorithm::{FixedWindow, SlidingLog};
 use tollgate_redis::core::{Answer, Limit, Request, Store, StoreError, StoreErrorKind};
 use tollgate_redis::{BreakerSettings, Config, RedisStore, RetryPolicy};
 
-/// How charges of one permit each ended.
+/// The outcomes of charges of one permit each.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcomes {
     passed: u64,

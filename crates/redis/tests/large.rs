@@ -66,7 +66,7 @@ fn watch(server: &RedisServer) {
     run(server, &[b"CONFIG", b"RESETSTAT"]);
 }
 
-/// What the scripts cost since: the longest in microseconds, commands called, and bytes sent.
+/// The cost of the scripts since: the longest in microseconds, commands called, and bytes sent.
 fn cost(server: &RedisServer) -> (i64, u64, u64) {
     let info = |section: &[u8]| match run(server, &[b"INFO", section]) {
         Reply::Bulk(text) => String::from_utf8(text).unwrap(),
@@ -103,7 +103,7 @@ async fn hasty(server: &RedisServer) -> RedisStore {
 /// One at a time: they measure.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// How many calls fail before one is answered, and what it is told to be left.
+/// Counts the calls that fail before one is answered, and returns what that one has left.
 async fn failures(store: &RedisStore, limit: &Limit) -> (u32, u64) {
     for failed in 0..20 {
         if let Ok(answer) = ask(store, &[of("log", limit, 1)]).await {

@@ -1,4 +1,4 @@
-//! How long callers wait when Redis hangs or is slow. Needs real time and a quiet machine:
+//! Latency of callers when Redis hangs or is slow. Needs real time and a quiet machine:
 //! `make faults`.
 
 #![cfg(faults)]
@@ -18,7 +18,7 @@ use tollgate_redis::core::Limit;
 use tollgate_redis::{Config, RedisStore};
 
 const CALLERS: usize = 64;
-/// How long the breaker may take to notice.
+/// The longest time that the breaker may take to notice.
 const NOTICE: Duration = Duration::from_millis(250);
 const HANG: Duration = Duration::from_secs(5);
 const MS: Duration = Duration::from_millis(1);
@@ -26,7 +26,7 @@ const MS: Duration = Duration::from_millis(1);
 /// When a call was made, how long it took, and whether it was answered.
 type Call = (Duration, Duration, bool);
 
-/// What 64 tasks see for so long, each charging every other millisecond.
+/// Runs 64 tasks for so long, each charging every other millisecond, and returns their calls.
 async fn load(store: &Arc<RedisStore>, limit: Limit, span: Duration) -> Vec<Call> {
     let start = Instant::now();
     let callers: Vec<_> = (0..CALLERS)

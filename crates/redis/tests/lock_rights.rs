@@ -1,4 +1,4 @@
-//! What a user of locks may and must be allowed, on a real server.
+//! Permissions of a user of locks: those it needs and those it must not have, on a real server.
 
 #![allow(
     clippy::unwrap_used,
@@ -125,7 +125,7 @@ async fn missing_rights_for_locks_are_named_where_locks_are_used() {
     assert_eq!((commands, keys, channels), (vec![], false, true));
 }
 
-/// Whether a release has gone before cannot be seen then, and nobody may take it for a no.
+/// Without it, nobody can see whether a release has gone before, and nobody may take it for a no.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_right_to_read_release_records_nothing_is_granted() {
     let server = RedisServer::start().unwrap();

@@ -78,7 +78,7 @@ fn redis_keeps_locks_as_a_map_of_records_would() {
     }
 }
 
-/// What Redisson sends (`semantics.md` §5), as a client of its own would.
+/// A client that sends the commands of Redisson (`semantics.md` §5).
 struct Redisson<'s> {
     server: &'s RedisServer,
     owner: &'static str,

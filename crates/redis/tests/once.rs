@@ -1,4 +1,4 @@
-//! What `RetryPolicy::Once` keeps in Redis: one reply for each run, for as long as the run may be sent again.
+//! The replies that `RetryPolicy::Once` keeps in Redis: one for each run, for as long as the run may be sent again.
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 

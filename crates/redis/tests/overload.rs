@@ -19,7 +19,7 @@ use tollgate_redis::{Config, RedisStore};
 
 const SPAN: Duration = Duration::from_secs(1);
 
-/// What became of the calls of one round.
+/// The outcomes of the calls of one round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     answered: u64,

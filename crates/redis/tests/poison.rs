@@ -28,7 +28,7 @@ async fn charged_once(store: &RedisStore, server: &RedisServer, limit: &Limit) -
     the_name(server)
 }
 
-/// What the first charges of a counter are told when it is absent.
+/// Returns the answers to the first charges of a counter that is absent.
 fn expected(limit: &Limit) -> [Answer; 2] {
     let mut model = StoreModel::default();
     [1, 2].map(|holder| {

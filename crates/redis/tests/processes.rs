@@ -18,10 +18,10 @@ const SEED: &str = "TOLLGATE_CHILD_SEED";
 /// One line for each request that passed, told apart from what the test runner prints.
 const PASSED: &str = "passed";
 const BURST: u64 = 5_000;
-/// What a killed child holds comes back after this.
+/// The lease after which the permits of a killed child come back.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// What children charge together: one of each kind of storage.
+/// The limits that children charge together: one for each kind of storage.
 fn rules() -> [Limit; 3] {
     let daily = format!("{BURST} per 1d");
     [bucket(BURST), limit(SlidingLog, &daily), limit(FixedWindow::default(), &daily)]

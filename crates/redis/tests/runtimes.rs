@@ -1,4 +1,4 @@
-//! Who may call the store, and from where.
+//! Calls of the store from any thread, on any runtime or none.
 
 #![allow(clippy::unwrap_used, reason = "a test stops there")]
 

@@ -1,4 +1,4 @@
-//! What callers of the store rely on, through its public API and on real servers.
+//! The promises that callers of the store rely on, through its public API and on real servers.
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "a test stops there")]
 

@@ -20,7 +20,7 @@ struct Whole {
     order: Order,
 }
 
-/// How the requests of a batch reach the store.
+/// The way in which the requests of a batch reach the store.
 #[derive(Clone, Copy)]
 enum Order {
     /// As they are.

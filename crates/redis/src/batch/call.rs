@@ -1,4 +1,5 @@
 //! Writes the arguments of the script. `lua/batch.lua` documents them.
+#![allow(clippy::arithmetic_side_effects, reason = "lengths and counts of one batch")]
 
 use tollgate_core::{Limit, Need, Op};
 
@@ -230,7 +231,10 @@ fn write_header(buffer: &BatchBuffer, out: &mut Vec<u8>) -> Vec<Box<[u8]>> {
             *length = u8::try_from(tag.len()).unwrap_or(u8::MAX);
         }
         tags.push(tag);
+        let plan = out.len();
+        out.push(0);
         layout::pack_plan(limit.plan(), out);
+        out[plan] = u8::try_from(out.len() - plan - 1).unwrap_or(u8::MAX);
     }
     for terms in &buffer.terms {
         out.extend_from_slice(&terms.kind.to_le_bytes());

@@ -24,7 +24,7 @@ use tollgate_core::{
 };
 use tollgate_harness::{RedisServer, Reply};
 
-use super::{MAX_EXACT, concurrency};
+use super::{MAX_EXACT, concurrency, micros};
 
 const STEPS: &str = concat!(
     include_str!("../../lua/prelude.lua"),
@@ -42,8 +42,8 @@ for i = 2, #ARGV, 3 do
   local plan, past = step.plan('!' .. ARGV[i], 2)
   assert(past == #ARGV[i] + 2)
   local now
-  t.op, t.cost, t.patience, t.at, t.lease, t.holder, now =
-    struct.unpack('<Bddddc16d', ARGV[i + 2])
+  t.op, t.cost, t.w, t.p, t.patience, t.at, t.lease, t.holder, now =
+    struct.unpack('<Bddddddc16d', ARGV[i + 2])
   local state, settled = nil, false
   if ARGV[i + 1] ~= '' then state = step.decode(plan, 'tag' .. ARGV[i + 1], 4) end
   if ARGV[i + 1] ~= '' and not state then
@@ -142,24 +142,10 @@ impl Case {
     }
 
     fn terms(&self) -> Vec<u8> {
-        let Turn { op, patience, now, .. } = self.turn;
-        let nobody = Holder(0);
-        let (code, cost, at, lease, holder) = match op {
-            Op::Take(cost) => (1, cost, Timestamp::EPOCH, Duration::ZERO, nobody),
-            Op::Peek(cost) => (2, cost, Timestamp::EPOCH, Duration::ZERO, nobody),
-            Op::Debit { cost, at } => (3, cost, at, Duration::ZERO, nobody),
-            Op::Credit { cost, at } => (4, cost, at, Duration::ZERO, nobody),
-            Op::Acquire { holder, lease } => (5, 0, Timestamp::EPOCH, lease, holder),
-            Op::Renew { holder, lease } => (6, 0, Timestamp::EPOCH, lease, holder),
-            Op::Release { holder } => (7, 0, Timestamp::EPOCH, Duration::ZERO, holder),
-        };
-        let double = |n: u64| (n.min(MAX_EXACT) as f64).to_le_bytes();
-        let mut out = vec![code];
-        for number in [cost, micros(patience), at.as_micros(), micros(lease)] {
-            out.extend_from_slice(&double(number));
-        }
-        out.extend_from_slice(&concurrency::holder(holder));
-        out.extend_from_slice(&double(now.as_micros()));
+        let Turn { limit, op, patience, now } = self.turn;
+        let mut out = Vec::new();
+        super::pack_terms(&limit, op, micros(patience), 0, &mut out);
+        super::double(now.as_micros(), &mut out);
         out
     }
 }
@@ -167,10 +153,6 @@ impl Case {
 /// The same count in the longest period.
 fn longest(quota: Quota) -> Quota {
     Quota::new(quota.count().get(), Quota::MAX_PERIOD).expect("slower than it was")
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Runs the steps over all cases; `None` for poison.

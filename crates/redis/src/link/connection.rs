@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 
 use super::resp::{self, ErrorReply, Value};
+use super::script_outcome::parse;
 use super::write_queue::{TimedReply, WriteQueue};
 use crate::clock::Instant;
 use crate::error::Cause;
@@ -81,7 +82,7 @@ impl Connection {
     pub(super) async fn time(&self) -> Result<Result<u64, Cause>, ConnectionClosed> {
         let answer = self.request(resp::command(&[b"TIME"])).await?;
         let number = |value: &Value| match value {
-            Value::String(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
+            Value::String(digits) => parse(digits),
             _ => None,
         };
         match answer {

@@ -32,17 +32,14 @@ pub(super) enum ScriptOutcome {
 impl ScriptOutcome {
     /// Reads the reply to a run of this script.
     pub(super) fn to(script: ScriptId, value: Value) -> Self {
-        match value {
+        let reply = match value {
             Value::String(digits) if matches!(script, ScriptId::Lock(step) if step.is_terse()) => {
-                let now = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
-                let reply = |now| Self::Reply(Reply { now, values: Vec::new() });
-                now.map_or(Self::Unexpected, reply)
+                parse(&digits).map(|now| Reply { now, values: Vec::new() })
             }
-            Value::String(bytes) if script == ScriptId::Batch => {
-                Self::read_batch(bytes).map_or(Self::Unexpected, Self::Reply)
-            }
-            value => Self::read(value),
-        }
+            Value::String(bytes) if script == ScriptId::Batch => Self::read_batch(bytes),
+            value => return Self::read(value),
+        };
+        reply.map_or(Self::Unexpected, Self::Reply)
     }
 
     /// Reads a time, a count, three lengths, and at least as many bytes.
@@ -70,11 +67,10 @@ impl ScriptOutcome {
         };
         let mut items = items.into_iter();
         let now = match items.next() {
-            Some(Value::Status(status)) if status == b"late" => return Self::Late,
-            Some(Value::String(status)) if status == b"late" => return Self::Late,
-            Some(Value::String(digits)) => {
-                std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok())
+            Some(Value::Status(text) | Value::String(text)) if text == b"late" => {
+                return Self::Late;
             }
+            Some(Value::String(digits)) => parse(&digits),
             _ => None,
         };
         let values = items
@@ -89,6 +85,11 @@ impl ScriptOutcome {
             _ => Self::Unexpected,
         }
     }
+}
+
+/// Parses the server's time.
+pub(super) fn parse(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 impl ErrorReply {
@@ -110,7 +111,7 @@ impl ErrorReply {
     /// WRONGTYPE means that the key belongs to something else.
     pub(super) fn into_error(self) -> StoreError {
         let (foreign, failed) = (self.code == "WRONGTYPE", self.code == "ERR");
-        let cause = Cause::Answer { code: self.code, detail: self.detail };
+        let cause = self.into_cause();
         if foreign {
             cause.corrupt()
         } else if failed {

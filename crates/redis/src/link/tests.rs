@@ -126,3 +126,8 @@ fn code(error: &StoreError) -> String {
         other => panic!("{other:?}"),
     }
 }
+
+#[track_caller]
+fn assert_failed(error: &StoreError, kind: StoreErrorKind, why: &Cause) {
+    assert_eq!((error.kind(), cause(error)), (kind, why.clone()));
+}

@@ -1,4 +1,4 @@
-//! What the tests of the store have in common: limits, short ways to charge, and a look at what is
+//! Helpers for the tests of the store: limits, short ways to charge, and a look at what is
 //! really stored.
 
 #![allow(clippy::unwrap_used, reason = "a test stops there")]

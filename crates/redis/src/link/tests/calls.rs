@@ -58,10 +58,7 @@ async fn one_too_many_in_flight_is_refused_at_once() {
     let error = run(&link).await.unwrap_err();
 
     server.resume().unwrap();
-    assert_eq!(
-        (error.kind(), cause(&error)),
-        (StoreErrorKind::Unavailable, Cause::TooManyInFlight)
-    );
+    assert_failed(&error, StoreErrorKind::Unavailable, &Cause::TooManyInFlight);
     for call in waiting {
         call.await.unwrap().unwrap();
     }
@@ -76,7 +73,7 @@ async fn a_deadline_in_the_past_sends_nothing() {
 
     let error = link.run(call(), clock::now()).await.unwrap_err();
 
-    assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Unavailable, Cause::DeadlinePassed));
+    assert_failed(&error, StoreErrorKind::Unavailable, &Cause::DeadlinePassed);
     assert_eq!(count(&link).await, 1);
 }
 
@@ -93,7 +90,7 @@ async fn a_call_that_arrives_late_is_dropped() {
     clock.set(EPOCH + SECOND).unwrap();
     server.resume().unwrap();
 
-    assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Timeout, Cause::NoReply));
+    assert_failed(&error, StoreErrorKind::Timeout, &Cause::NoReply);
     assert_eq!(recovered(&link).await, 2, "the caller was answered otherwise, so it did not count");
 }
 
@@ -167,7 +164,7 @@ async fn a_busy_server_is_left_alone_until_it_is_done() {
     let error = run(&link).await.unwrap_err();
     assert_eq!((error.kind(), code(&error)), (StoreErrorKind::Unavailable, "BUSY".to_owned()));
     let error = run(&link).await.unwrap_err();
-    assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Unavailable, Cause::BreakerOpen));
+    assert_failed(&error, StoreErrorKind::Unavailable, &Cause::BreakerOpen);
 
     server.command(&[b"SCRIPT", b"KILL"]).unwrap();
     endless.join().unwrap().unwrap();
@@ -186,7 +183,7 @@ async fn a_server_that_hangs_opens_the_breaker_until_it_answers_a_ping() {
     let _ = run(&link).await.unwrap_err();
     assert!(link.health().breaker_open);
     let error = run(&link).await.unwrap_err();
-    assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Unavailable, Cause::BreakerOpen));
+    assert_failed(&error, StoreErrorKind::Unavailable, &Cause::BreakerOpen);
 
     server.resume().unwrap();
     recovered(&link).await;
@@ -293,7 +290,7 @@ async fn without_retry_a_lost_reply_may_have_happened() {
     let (server, link, result) = lose_the_reply(RetryPolicy::Never).await;
 
     let error = result.unwrap_err();
-    assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Timeout, Cause::Lost));
+    assert_failed(&error, StoreErrorKind::Timeout, &Cause::Lost);
     assert_eq!(stored(&server), 3);
     let health = link.health();
     assert_eq!((health.retried, health.lost, health.reconnects), (0, 1, 1));

@@ -147,7 +147,7 @@ async fn a_server_that_is_missing_is_waited_for() {
 
     let link = link(patient(&server.url())).await;
     let error = run(&link).await.unwrap_err();
-    assert_eq!((error.kind(), cause(&error)), (StoreErrorKind::Unavailable, Cause::NotConnected));
+    assert_failed(&error, StoreErrorKind::Unavailable, &Cause::NotConnected);
     assert_eq!(link.warnings(), []);
     assert_eq!(link.health(), Stats::default());
 
