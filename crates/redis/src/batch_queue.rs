@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::Instant;
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 /// Empty batches kept for their memory.
 const SPARES: usize = 8;
@@ -87,7 +87,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
 
     /// Lets one caller join the open batch.
     pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut B) -> T) -> Result<T, QueueRejection> {
-        let mut state = lock(&self.state);
+        let mut state = lock_mutex(&self.state);
         if state.closed {
             return Err(QueueRejection::Closed);
         }
@@ -112,7 +112,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
     pub(crate) async fn next_batch(&self, now: impl Fn() -> Instant) -> Option<B> {
         loop {
             {
-                let mut state = lock(&self.state);
+                let mut state = lock_mutex(&self.state);
                 if state.closed {
                     return None;
                 }
@@ -139,7 +139,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
         // The last caller of a batch is its youngest.
         let is_over =
             |batch: &mut B| batch.deadlines().is_some_and(|(_, last)| left(last, now) < least);
-        let mut state = lock(&self.state);
+        let mut state = lock_mutex(&self.state);
         let batch = state.full.pop_front_if(is_over)?;
         state.waiting = state.waiting.saturating_sub(batch.callers());
         Some(batch)
@@ -156,7 +156,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
     /// Keeps a batch for its memory.
     pub(crate) fn recycle(&self, mut batch: B) {
         batch.clear();
-        let mut state = lock(&self.state);
+        let mut state = lock_mutex(&self.state);
         if state.spares.len() < SPARES {
             state.spares.push(batch);
         }
@@ -164,7 +164,7 @@ impl<B: QueuedBatch> BatchQueue<B> {
 
     /// Rejects all further callers and drops those that wait.
     pub(crate) fn close(&self) {
-        let mut state = lock(&self.state);
+        let mut state = lock_mutex(&self.state);
         state.closed = true;
         let dropped = (std::mem::take(&mut state.full), std::mem::take(&mut state.open));
         drop(state);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::clock::Instant;
 use crate::config::BreakerSettings;
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -61,12 +61,12 @@ impl Breaker {
     ///
     /// This does not close an open breaker: the call may be older than the stall.
     pub(crate) fn succeed(&self) {
-        *lock(&self.streak) = None;
+        *lock_mutex(&self.streak) = None;
     }
 
     /// Records a call without an answer, or with one that says that Redis is busy.
     pub(crate) fn fail(&self, now: Instant) -> Failure {
-        let mut streak = lock(&self.streak);
+        let mut streak = lock_mutex(&self.streak);
         let first = streak.is_none();
         let current = streak.get_or_insert(Streak { since: now, failures: 0 });
         current.failures = current.failures.saturating_add(1);
@@ -79,13 +79,13 @@ impl Breaker {
 
     /// Records an unanswered probe. Returns whether this opened the breaker.
     pub(crate) fn trip(&self) -> bool {
-        let _streak = lock(&self.streak);
+        let _streak = lock_mutex(&self.streak);
         self.open()
     }
 
     /// Records a probe that was answered in time. Returns whether this closed the breaker.
     pub(crate) fn close(&self) -> bool {
-        let mut streak = lock(&self.streak);
+        let mut streak = lock_mutex(&self.streak);
         let was_open = self.open.swap(false, Relaxed);
         // While it is closed, calls alone say when their row of failures ends: a server may answer
         // every PING and no script.

@@ -31,7 +31,6 @@ mod random;
 mod replay;
 mod script;
 mod store;
-mod sync;
 mod waiters;
 #[cfg(test)]
 mod wake_count;

@@ -60,7 +60,7 @@ use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
 use crate::store::Stats;
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
 
@@ -402,16 +402,16 @@ struct ConnectionSlot {
 
 impl ConnectionSlot {
     fn connection(&self) -> Option<Connection> {
-        lock(&self.connection).clone()
+        lock_mutex(&self.connection).clone()
     }
 
     fn publish(&self, connection: Option<Connection>) {
-        *lock(&self.connection) = connection;
+        *lock_mutex(&self.connection) = connection;
     }
 
     /// Empties the slot if it holds this connection.
     fn retract(&self, connection: &Connection) {
-        let mut offered = lock(&self.connection);
+        let mut offered = lock_mutex(&self.connection);
         if offered.as_ref().is_some_and(|offered| offered.is(connection)) {
             *offered = None;
         }

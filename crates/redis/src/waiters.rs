@@ -15,7 +15,7 @@ use tollgate_core::{StoreError, StoreErrorKind};
 use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::error::Cause;
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 #[derive(Debug, Default)]
 struct WaitList {
@@ -93,7 +93,7 @@ impl WaiterHandle {
         context: &Context<'_>,
         take: impl FnOnce(&mut [PendingAnswer]) -> T,
     ) -> Poll<Result<T, StoreError>> {
-        let mut list = lock(&self.list);
+        let mut list = lock_mutex(&self.list);
         let WaitList { waiters, answers, error, .. } = &mut *list;
         let Some(waiter) = waiters.get_mut(self.waiter) else {
             return Poll::Ready(Err(StoreError::new(StoreErrorKind::Timeout)));
@@ -129,7 +129,7 @@ impl Drop for WaiterHandle {
         if self.taken {
             return;
         }
-        let mut list = lock(&self.list);
+        let mut list = lock_mutex(&self.list);
         let waker = match list.waiters.get_mut(self.waiter) {
             Some(waiter) if waiter.state == WaiterState::Waiting => {
                 waiter.state = WaiterState::GaveUp;
@@ -152,7 +152,7 @@ pub(crate) struct Waiters(Arc<Mutex<WaitList>>);
 impl Waiters {
     /// Adds a caller with this many requests.
     pub(crate) fn add(&self, requests: usize, waker: Waker) -> WaiterHandle {
-        let mut list = lock(&self.0);
+        let mut list = lock_mutex(&self.0);
         let (waiter, first) = (list.waiters.len(), list.requests);
         list.requests = first.saturating_add(requests);
         let (waker, state) = (Some(waker), WaiterState::Waiting);
@@ -169,7 +169,7 @@ impl Waiters {
         deadlines: &[Instant],
         earliest: Instant,
     ) -> Option<Vec<bool>> {
-        let mut list = lock(&self.0);
+        let mut list = lock_mutex(&self.0);
         let late =
             |waiter: usize| deadlines.get(waiter).is_some_and(|deadline| *deadline < earliest);
         if list.given_up == 0 && !(0..deadlines.len()).any(late) {
@@ -187,13 +187,13 @@ impl Waiters {
 
     /// Rejects every caller, uncharged.
     pub(crate) fn reject_all(&self) {
-        let wakers = lock(&self.0).settle(|_, _| Some(WaiterState::Expired));
+        let wakers = lock_mutex(&self.0).settle(|_, _| Some(WaiterState::Expired));
         wake(wakers);
     }
 
     /// Delivers the answers of every caller that has no undecided request.
     pub(crate) fn deliver(&self, answers: &mut Vec<PendingAnswer>) {
-        let mut list = lock(&self.0);
+        let mut list = lock_mutex(&self.0);
         if !answers.iter().any(PendingAnswer::is_undecided) {
             list.answers = mem::take(answers);
             let wakers = list.settle(|_, _| Some(WaiterState::Answered));
@@ -218,7 +218,7 @@ impl Waiters {
 
     /// Fails every caller that still waits. `answers` tells which were partly charged.
     pub(crate) fn fail(&self, error: StoreError, answers: &[PendingAnswer]) {
-        let mut list = lock(&self.0);
+        let mut list = lock_mutex(&self.0);
         list.error = Some(error);
         let wakers = list.settle(|waiter, _| {
             let own = answers.get(waiter.first..waiter.first.saturating_add(waiter.requests));
@@ -232,7 +232,7 @@ impl Waiters {
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        let wakers = lock(&self.0).settle(|_, _| Some(WaiterState::Failed));
+        let wakers = lock_mutex(&self.0).settle(|_, _| Some(WaiterState::Failed));
         wake(wakers);
     }
 }

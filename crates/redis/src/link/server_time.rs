@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::clock::{Instant, micros};
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 /// The server's time as it was last seen, carried on by the monotonic clock.
 ///
@@ -26,14 +26,14 @@ impl ServerTime {
         if micros == 0 {
             return;
         }
-        *lock(&self.0) = Some(ClockReading { micros, at });
+        *lock_mutex(&self.0) = Some(ClockReading { micros, at });
     }
 
     /// Returns the server's time `ahead` of `now`, or zero without a reading.
     ///
     /// The result is behind the truth by at most the time that the reply took to arrive.
     pub(crate) fn ahead(&self, now: Instant, ahead: Duration) -> u64 {
-        let reading = *lock(&self.0);
+        let reading = *lock_mutex(&self.0);
         reading.map_or(0, |ClockReading { micros: seen, at }| {
             let elapsed = now.saturating_duration_since(at);
             seen.saturating_add(micros(elapsed.saturating_add(ahead)))

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::resp::Value;
 use crate::clock::Instant;
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 /// A reply and its time of arrival. The caller may look at it much later.
 pub(super) type TimedReply = (Value, Instant);
@@ -103,7 +103,7 @@ impl WriteQueue {
         deadline: Option<Instant>,
     ) -> Option<oneshot::Receiver<Option<TimedReply>>> {
         let (sender, receiver) = oneshot::channel();
-        let mut contents = lock(&self.contents);
+        let mut contents = lock_mutex(&self.contents);
         let full = deadline.is_some() && contents.pending.len() >= self.max_pending;
         if full || contents.closed {
             return None;
@@ -143,7 +143,7 @@ impl WriteQueue {
 
     /// Remembers the waker of the connection task.
     pub(super) fn register_waker(&self, context: &Context<'_>) {
-        let mut contents = lock(&self.contents);
+        let mut contents = lock_mutex(&self.contents);
         if contents.task.as_ref().is_none_or(|task| !task.will_wake(context.waker())) {
             contents.task = Some(context.waker().clone());
         }
@@ -158,7 +158,7 @@ impl WriteQueue {
         &self,
         mut write: impl FnMut(&[IoSlice<'_>]) -> Poll<io::Result<usize>>,
     ) -> io::Result<bool> {
-        let mut contents = lock(&self.contents);
+        let mut contents = lock_mutex(&self.contents);
         let mut any = false;
         while !contents.outgoing.is_empty() {
             let mut slices = [IoSlice::new(&[]); AT_ONCE];
@@ -179,24 +179,24 @@ impl WriteQueue {
 
     /// Takes the caller that waits for the next reply.
     pub(super) fn next(&self) -> Option<ReplySender> {
-        let pending = lock(&self.contents).pending.pop_front()?;
+        let pending = lock_mutex(&self.contents).pending.pop_front()?;
         // The deadline passed: nobody receives this one.
         Some(pending.sender.unwrap_or_else(|| oneshot::channel().0))
     }
 
     /// Returns whether no caller waits.
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.contents).pending.is_empty()
+        lock_mutex(&self.contents).pending.is_empty()
     }
 
     /// Returns whether deadlines are to be watched.
     pub(super) fn has_deadlines(&self) -> bool {
-        lock(&self.contents).watched
+        lock_mutex(&self.contents).watched
     }
 
     /// Tells callers whose deadline has passed. Returns when to look again, if ever.
     pub(super) fn expire_overdue(&self, now: Instant) -> Option<Instant> {
-        let mut contents = lock(&self.contents);
+        let mut contents = lock_mutex(&self.contents);
         let (mut overdue, mut first) = (Vec::new(), None::<Instant>);
         for PendingReply { sender, deadline } in &mut contents.pending {
             match deadline {
@@ -220,7 +220,7 @@ impl WriteQueue {
     /// Drops every caller that waits, and accepts no more commands.
     pub(super) fn close(&self) {
         let closed = QueueContents { closed: true, ..QueueContents::default() };
-        let dropped = std::mem::replace(&mut *lock(&self.contents), closed);
+        let dropped = std::mem::replace(&mut *lock_mutex(&self.contents), closed);
         drop(dropped);
     }
 }

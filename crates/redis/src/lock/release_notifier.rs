@@ -19,8 +19,8 @@ use tollgate_core::lock::{LockName, ReleaseNotifier};
 use super::names;
 use crate::error::Cause;
 use crate::link::{Link, SubscriberConnection};
-use crate::sync::lock;
 use crate::{RedisStore, clock, random};
+use tollgate_core::lock_mutex;
 
 /// Channels subscribed with one command.
 const AT_ONCE: usize = 128;
@@ -81,7 +81,7 @@ pub struct ReleaseSubscription {
 impl Drop for ReleaseSubscription {
     fn drop(&mut self) {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return };
-        let mut channels = lock(&subscriptions.channels);
+        let mut channels = lock_mutex(&subscriptions.channels);
         let Some(channel) = channels.get_mut(&self.channel) else { return };
         channel.listeners.retain(|listener| listener.number != self.number);
         if channel.listeners.is_empty() {
@@ -94,7 +94,8 @@ impl Drop for ReleaseSubscription {
 
 impl Subscriptions {
     fn notify(&self, channel: &[u8]) {
-        let listeners = lock(&self.channels).get(channel).map(|channel| channel.listeners.clone());
+        let listeners =
+            lock_mutex(&self.channels).get(channel).map(|channel| channel.listeners.clone());
         for Listener { name, bell, .. } in listeners.into_iter().flatten() {
             bell.notify(&name);
         }
@@ -102,14 +103,14 @@ impl Subscriptions {
 
     /// Marks these channels as subscribed.
     fn set_live<'a>(&self, channels: impl Iterator<Item = &'a Vec<u8>>) {
-        let all = lock(&self.channels);
+        let all = lock_mutex(&self.channels);
         for channel in channels.filter_map(|name| all.get(name)) {
             channel.live.send_replace(true);
         }
     }
 
     fn set_dead(&self) {
-        for channel in lock(&self.channels).values() {
+        for channel in lock_mutex(&self.channels).values() {
             channel.live.send_replace(false);
         }
     }
@@ -136,7 +137,7 @@ impl RedisStore {
     ) -> Result<ReleaseSubscription, StoreError> {
         let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
         let (subscription, mut live) = {
-            let mut channels = lock(&subscriptions.channels);
+            let mut channels = lock_mutex(&subscriptions.channels);
             let place = channels.entry(channel.clone()).or_insert_with(|| Channel {
                 listeners: Vec::new(),
                 next: 0,
@@ -178,7 +179,7 @@ async fn keep(
     loop {
         let wanted: Vec<Vec<u8>> = {
             let Some(subscriptions) = subscriptions.upgrade() else { return };
-            lock(&subscriptions.channels).keys().cloned().collect()
+            lock_mutex(&subscriptions.channels).keys().cloned().collect()
         };
         if wanted.is_empty() && changes.recv().await.is_none() {
             return;
@@ -222,7 +223,7 @@ impl Session {
     /// Serves until the connection ends. Returns whether it was of use.
     async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> bool {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return false };
-        let all = lock(&subscriptions.channels).keys().cloned().collect();
+        let all = lock_mutex(&subscriptions.channels).keys().cloned().collect();
         drop(subscriptions);
         if self.look_at(all).await.is_err() {
             return false;
@@ -257,7 +258,7 @@ impl Session {
         channels.dedup();
         let (wanted, unwanted): (Vec<_>, Vec<_>) = {
             let subscriptions = self.subscriptions.upgrade().ok_or(SessionOver)?;
-            let listened = lock(&subscriptions.channels);
+            let listened = lock_mutex(&subscriptions.channels);
             channels.into_iter().partition(|channel| listened.contains_key(channel))
         };
         let gone: Vec<&[u8]> = unwanted

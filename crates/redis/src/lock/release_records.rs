@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::link::{Link, command};
-use crate::sync::lock;
+use tollgate_core::lock_mutex;
 
 /// Records removed with one command: some twenty microseconds of Redis's time.
 const AT_ONCE: usize = 64;
@@ -37,7 +37,7 @@ enum FlushRecords {
 
 impl ReleaseRecords {
     fn add(&self, record: String) -> FlushRecords {
-        let mut spent = lock(&self.spent);
+        let mut spent = lock_mutex(&self.spent);
         spent.push(record);
         match spent.len() {
             1 => FlushRecords::Soon,
@@ -47,7 +47,7 @@ impl ReleaseRecords {
     }
 
     fn all(&self) -> Vec<String> {
-        std::mem::take(&mut *lock(&self.spent))
+        std::mem::take(&mut *lock_mutex(&self.spent))
     }
 
     /// Adds a record. Returns a future that removes it with others, to be run on the thread of the
