@@ -7,14 +7,14 @@ use syn::{Error, Expr, Ident, Lit, LitStr, Token};
 use tollgate_core::Algorithm;
 use tollgate_core::rule::bounds::{MAX_BY, MAX_LIMITS};
 
-use crate::by::{self, By};
+use crate::by::{self, KeyPart};
 use crate::nearest::nearest;
 use crate::quota::{self, CheckedLimit};
 
 /// One attribute.
 pub(crate) struct LimitArguments {
     pub(crate) counts: LimitSource,
-    pub(crate) by: Option<Vec<By>>,
+    pub(crate) by: Option<Vec<KeyPart>>,
     pub(crate) message: Option<LitStr>,
     pub(crate) cost: Option<Expr>,
     pub(crate) limiter: Option<Expr>,
@@ -38,7 +38,7 @@ struct RawLimitArguments {
     rule: Option<LitStr>,
     domain: Option<LitStr>,
     algorithm: Option<(Algorithm, Span)>,
-    by: Option<Vec<By>>,
+    by: Option<Vec<KeyPart>>,
     message: Option<LitStr>,
     cost: Option<Expr>,
     limiter: Option<Expr>,

@@ -7,7 +7,7 @@ use tollgate_core::rule::declaration::Rule;
 use tollgate_core::rule::{RuleError, RuleSet};
 
 /// One thing that counters are told apart by.
-pub(crate) enum By {
+pub(crate) enum KeyPart {
     /// The client's address; an argument of that name goes before it.
     Ip(Expr),
     /// The request's attribute of this name.
@@ -20,7 +20,7 @@ pub(crate) enum By {
 const WORDS: [&str; 6] = ["user", "method", "path", "host", "route", "service"];
 
 /// Reads `by = …`: one thing, or several in parentheses.
-pub(crate) fn read(expr: Expr) -> syn::Result<Vec<By>> {
+pub(crate) fn read(expr: Expr) -> syn::Result<Vec<KeyPart>> {
     match expr {
         Expr::Tuple(tuple) if tuple.elems.is_empty() => {
             Err(Error::new_spanned(tuple, "nothing to count by: write `by = ip`, or leave it out"))
@@ -30,17 +30,17 @@ pub(crate) fn read(expr: Expr) -> syn::Result<Vec<By>> {
     }
 }
 
-fn one(expr: Expr) -> syn::Result<By> {
+fn one(expr: Expr) -> syn::Result<KeyPart> {
     if word(&expr).is_some_and(|word| word == "ip") {
-        return Ok(By::Ip(expr));
+        return Ok(KeyPart::Ip(expr));
     }
     if let Some(text) = literal(&expr) {
         return Err(Error::new_spanned(text, constant(&text.value())));
     }
-    let Expr::Call(call) = &expr else { return Ok(By::Value(expr)) };
-    let Some(word) = word(&call.func) else { return Ok(By::Value(expr)) };
+    let Expr::Call(call) = &expr else { return Ok(KeyPart::Value(expr)) };
+    let Some(word) = word(&call.func) else { return Ok(KeyPart::Value(expr)) };
     if !["header", "attribute"].contains(&word.as_str()) {
-        return Ok(By::Value(expr));
+        return Ok(KeyPart::Value(expr));
     }
     let mut arguments = call.args.iter();
     let (Some(text), None) = (arguments.next().and_then(literal), arguments.next()) else {
@@ -53,7 +53,7 @@ fn one(expr: Expr) -> syn::Result<By> {
         _ => text.value(),
     };
     check(&name).map_err(|message| Error::new_spanned(text, message))?;
-    Ok(By::Attribute(name))
+    Ok(KeyPart::Attribute(name))
 }
 
 /// Checks that a request can have an attribute of this name.
@@ -82,7 +82,7 @@ fn constant(text: &str) -> String {
     format!("a text is one counter for everybody: write `by = {meant}` for the request's")
 }
 
-impl By {
+impl KeyPart {
     /// The same, now that the arguments of the function are known.
     pub(crate) fn settle(self, signature: &Signature) -> syn::Result<Self> {
         match self {

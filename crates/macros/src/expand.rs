@@ -10,7 +10,7 @@ use syn::spanned::Spanned;
 use syn::{AttrStyle, Attribute, Block, Expr, ItemFn, LitStr, ReturnType};
 
 use crate::arguments::{LimitArguments, LimitSource};
-use crate::by::By;
+use crate::by::KeyPart;
 use crate::function::FunctionLimits;
 
 /// The function under its limits.
@@ -19,7 +19,7 @@ pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream 
     let (outer, inner) = by_place(attrs);
     let block = body(block);
     let root = quote!(::tollgate::__private);
-    let gates = limits.attributes.iter().map(|attribute| gate(attribute, &root));
+    let attributes = limits.attributes.iter().map(|attribute| constant(attribute, &root));
     let values = limits.attributes.iter().flat_map(values);
     let values = values.map(|value| {
         let span = here(value);
@@ -48,9 +48,9 @@ pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream 
                     #path
                 }
                 static __TOLLGATE_SITE: #root::Site =
-                    #root::Site::new(__tollgate_path, #name, &[#(#gates),*]);
+                    #root::Site::new(__tollgate_path, #name, &[#(#attributes),*]);
                 #[allow(unused_mut)]
-                let mut #call = #root::Call::new(&__TOLLGATE_SITE);
+                let mut #call = #root::LimitCall::new(&__TOLLGATE_SITE);
                 #(#values)*
                 #(#costs)*
                 match #enter {
@@ -106,7 +106,7 @@ fn refuse(limits: &FunctionLimits, function: &ItemFn) -> TokenStream {
     }
 }
 
-fn gate(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
+fn constant(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
     let message = optional(attribute.message.as_ref());
     let by = attribute.by.as_ref().map(|by| by.iter().map(|by| part(by, root)));
     match &attribute.counts {
@@ -114,10 +114,10 @@ fn gate(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
             let limits = limits.iter().map(|limit| {
                 let (name, quota) = (optional(limit.name.as_ref()), &limit.quota);
                 let algorithm = optional(limit.algorithm.as_ref());
-                quote!(#root::Quoted { name: #name, quota: #quota, algorithm: #algorithm })
+                quote!(#root::QuotaText { name: #name, quota: #quota, algorithm: #algorithm })
             });
             let by = by.into_iter().flatten();
-            quote!(#root::Gate::Limits {
+            quote!(#root::LimitAttribute::Limits {
                 limits: &[#(#limits),*],
                 by: &[#(#by),*],
                 message: #message,
@@ -127,23 +127,23 @@ fn gate(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
             let domain: TokenStream = optional::<LitStr>(domain.as_ref());
             let by = by.map(|by| quote!(&[#(#by),*]));
             let by = optional(by.as_ref());
-            quote!(#root::Gate::Rule { domain: #domain, rule: #rule, by: #by, message: #message })
+            quote!(#root::LimitAttribute::Rule { domain: #domain, rule: #rule, by: #by, message: #message })
         }
     }
 }
 
-fn part(by: &By, root: &TokenStream) -> TokenStream {
+fn part(by: &KeyPart, root: &TokenStream) -> TokenStream {
     match by {
-        By::Ip(_) => quote!(#root::By::Attribute("ip")),
-        By::Attribute(name) => quote!(#root::By::Attribute(#name)),
-        By::Value(_) => quote!(#root::By::Value),
+        KeyPart::Ip(_) => quote!(#root::KeyPart::Attribute("ip")),
+        KeyPart::Attribute(name) => quote!(#root::KeyPart::Attribute(#name)),
+        KeyPart::Value(_) => quote!(#root::KeyPart::Value),
     }
 }
 
 fn values(attribute: &LimitArguments) -> impl Iterator<Item = &Expr> {
     attribute.by.iter().flatten().filter_map(|by| match by {
-        By::Value(expr) => Some(expr),
-        By::Ip(_) | By::Attribute(_) => None,
+        KeyPart::Value(expr) => Some(expr),
+        KeyPart::Ip(_) | KeyPart::Attribute(_) => None,
     })
 }
 

@@ -7,7 +7,7 @@ use syn::{Attribute, Error, ItemFn, Meta, ReturnType};
 use tollgate_core::Request;
 
 use crate::arguments::{LimitArguments, LimitSource};
-use crate::by::By;
+use crate::by::KeyPart;
 use crate::expand::expand;
 use crate::lock;
 
@@ -69,7 +69,7 @@ fn all(
     for attribute in &mut attributes {
         let Some(by) = attribute.by.take() else { continue };
         let settled = by.into_iter().map(|by| by.settle(&function.sig));
-        let settled = settled.collect::<syn::Result<Vec<By>>>()?;
+        let settled = settled.collect::<syn::Result<Vec<KeyPart>>>()?;
         refuse_twins(&settled)?;
         attribute.by = Some(settled);
     }
@@ -121,13 +121,13 @@ impl FunctionLimits {
     }
 }
 
-fn refuse_twins(by: &[By]) -> syn::Result<()> {
+fn refuse_twins(by: &[KeyPart]) -> syn::Result<()> {
     for (at, one) in by.iter().enumerate() {
         if by.iter().take(at).any(|earlier| earlier.written() == one.written()) {
             let message = format!("`{}` is here twice", one.written());
             return Err(match one {
-                By::Ip(expr) | By::Value(expr) => Error::new_spanned(expr, message),
-                By::Attribute(_) => Error::new(Span::call_site(), message),
+                KeyPart::Ip(expr) | KeyPart::Value(expr) => Error::new_spanned(expr, message),
+                KeyPart::Attribute(_) => Error::new(Span::call_site(), message),
             });
         }
     }

@@ -39,6 +39,8 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+#[cfg(any(feature = "tower", feature = "macros"))]
+mod attribute_value;
 mod builder;
 mod chance;
 mod check;
@@ -63,8 +65,6 @@ mod reset;
 pub mod rules;
 #[cfg(feature = "macros")]
 pub mod scope;
-#[cfg(any(feature = "tower", feature = "macros"))]
-mod seen;
 mod semaphore;
 mod stats;
 pub mod store;
@@ -185,10 +185,11 @@ pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 #[doc(hidden)]
 pub mod __private {
     pub use crate::function::{
-        AnswersAtOnce, By, Call, Gate, Quoted, Refuse, Site, enter, enter_now, path, refuse,
+        AnswersAtOnce, KeyPart, LimitAttribute, LimitCall, QuotaText, Refuse, Site, enter,
+        enter_now, path, refuse,
     };
     pub use crate::locks::function::{
-        Held, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
+        HeldLock, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
     };
 }
 

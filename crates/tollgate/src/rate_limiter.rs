@@ -47,10 +47,10 @@ const TRIES: usize = 32;
 pub struct RateLimiter<S = EmbeddedStore> {
     limiter: Limiter<S>,
     name: Box<str>,
-    known: Mutex<Option<Known<S>>>,
+    known: Mutex<Option<KnownRate<S>>>,
 }
 
-struct Known<S> {
+struct KnownRate<S> {
     rate: Rate,
     gate: Gate<S>,
     since: Instant,
@@ -194,7 +194,7 @@ impl<S: Store + 'static> RateLimiter<S> {
     /// The gate of the present rate, looked up again if that was long ago.
     async fn gate(&self) -> Result<Gate<S>, RateError> {
         let fresh =
-            |known: &Known<S>| clock::now().saturating_duration_since(known.since) < REFRESH;
+            |known: &KnownRate<S>| clock::now().saturating_duration_since(known.since) < REFRESH;
         let stale = {
             let known = self.lock();
             match known.as_ref() {
@@ -223,7 +223,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         let limit = limit_of(rate.quota, rate.edit)?;
         let counter = OwnedCounter { key, limit, partition: None };
         let gate = Gate::new(shared.runner.clone(), shared.background.clone(), counter)?;
-        *known = Some(Known { rate, gate: gate.clone(), since });
+        *known = Some(KnownRate { rate, gate: gate.clone(), since });
         Ok(gate)
     }
 
@@ -267,7 +267,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         Ok(key.into())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Known<S>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<KnownRate<S>>> {
         // Replaced whole, so what a poisoned lock guards is whole.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -38,10 +38,10 @@ use crate::{Finding, Ruling};
 /// ```
 pub struct Refused {
     // Boxed, as it is the error of whatever a function returns.
-    inner: Box<Inner>,
+    inner: Box<RefusedInner>,
 }
 
-struct Inner {
+struct RefusedInner {
     kind: RefusedKind,
     function: Cow<'static, str>,
     message: Option<&'static str>,
@@ -79,7 +79,15 @@ impl Refused {
         };
         let function = function.to_owned().into();
         let problem = problem.into();
-        Self { inner: Box::new(Inner { kind, function, message, ruling: Some(ruling), problem }) }
+        Self {
+            inner: Box::new(RefusedInner {
+                kind,
+                function,
+                message,
+                ruling: Some(ruling),
+                problem,
+            }),
+        }
     }
 
     pub(crate) fn unjudged(
@@ -88,7 +96,7 @@ impl Refused {
         problem: impl Into<Cow<'static, str>>,
     ) -> Self {
         let (function, problem) = (function.to_owned().into(), problem.into());
-        let inner = Inner { kind, function, message: None, ruling: None, problem };
+        let inner = RefusedInner { kind, function, message: None, ruling: None, problem };
         Self { inner: Box::new(inner) }
     }
 

@@ -35,9 +35,9 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tollgate_core::Store;
 
+use crate::attribute_value::AttributeValue;
 use crate::function::AnyLimiter;
 pub use crate::locks::scope::{LockScope, with_locks};
-use crate::seen::Seen;
 use crate::{Limiter, Ruling};
 
 /// Runs a future in the scope of this limiter.
@@ -88,21 +88,21 @@ pub fn call<S: Store + 'static, T>(limiter: &Limiter<S>, function: impl FnOnce()
 /// ```
 #[derive(Clone)]
 pub struct Scope {
-    inner: Arc<Inner>,
+    inner: Arc<ScopeInner>,
 }
 
 #[derive(Clone)]
-struct Inner {
+struct ScopeInner {
     limiter: Arc<dyn AnyLimiter>,
     domain: Option<Arc<str>>,
     ip: Option<IpAddr>,
     attributes: Vec<(String, Vec<u8>)>,
-    request: Option<Arc<dyn Facts>>,
-    noted: Arc<Mutex<Vec<Noted>>>,
+    request: Option<Arc<dyn RequestAttributes>>,
+    recorded: Arc<Mutex<Vec<RecordedRuling>>>,
 }
 
 /// What a layer further in has decided about the request.
-struct Noted {
+struct RecordedRuling {
     limiter: u128,
     domain: Arc<str>,
     ruling: Arc<Ruling>,
@@ -110,12 +110,12 @@ struct Noted {
 
 /// The most rulings that are noted of one request: more layers than anybody stacks.
 #[cfg(feature = "tower")]
-const MAX_NOTED: usize = 16;
+const MAX_RECORDED: usize = 16;
 
 /// What is known of a request.
-pub(crate) trait Facts: Send + Sync {
+pub(crate) trait RequestAttributes: Send + Sync {
     /// The value of an attribute; `None` if the request has none.
-    fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen>;
+    fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError>;
 
     /// What this limiter has decided about the request in this domain.
     fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling>;
@@ -124,9 +124,9 @@ pub(crate) trait Facts: Send + Sync {
 /// Why the value of an attribute is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP nobody is unclear"))]
-pub(crate) enum Unseen {
+pub(crate) enum AttributeError {
     /// Nobody tells it.
-    NotTold,
+    Unknown,
     /// The request is malformed in this way.
     Malformed(String),
     /// The server tells no peer.
@@ -137,13 +137,13 @@ impl Scope {
     /// The scope of a limiter, without a request.
     pub fn new<S: Store + 'static>(limiter: &Limiter<S>) -> Self {
         let limiter: Arc<dyn AnyLimiter> = Arc::new(limiter.clone());
-        let inner = Inner {
+        let inner = ScopeInner {
             limiter,
             domain: None,
             ip: None,
             attributes: Vec::new(),
             request: None,
-            noted: Arc::default(),
+            recorded: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -153,15 +153,15 @@ impl Scope {
     pub(crate) fn of_request(
         limiter: Arc<dyn AnyLimiter>,
         domain: &Arc<str>,
-        request: Arc<dyn Facts>,
+        request: Arc<dyn RequestAttributes>,
     ) -> Self {
-        let inner = Inner {
+        let inner = ScopeInner {
             limiter,
             domain: Some(domain).filter(|domain| !domain.is_empty()).map(Arc::clone),
             ip: None,
             attributes: Vec::new(),
             request: Some(request),
-            noted: Arc::default(),
+            recorded: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -216,7 +216,7 @@ impl Scope {
     /// Calls a function in this scope.
     pub fn call<T>(self, function: impl FnOnce() -> T) -> T {
         let mut scope = Some(self);
-        let _entered = Entered::new(&mut scope);
+        let _entered = ScopeGuard::new(&mut scope);
         function()
     }
 
@@ -229,15 +229,18 @@ impl Scope {
     }
 
     /// Looks for an attribute: in what was said, then in the request.
-    pub(crate) fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
+    pub(crate) fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError> {
         if let (Some(address), "ip") = (self.inner.ip, name) {
-            return Ok(Some(Seen::Address(address)));
+            return Ok(Some(AttributeValue::Address(address)));
         }
         let said = self.inner.attributes.iter().find(|(known, _)| known == name);
         if let Some((_, value)) = said {
-            return Ok(Some(Seen::Text(value.into())));
+            return Ok(Some(AttributeValue::Text(value.into())));
         }
-        self.inner.request.as_ref().map_or(Err(Unseen::NotTold), |request| request.find(name))
+        self.inner
+            .request
+            .as_ref()
+            .map_or(Err(AttributeError::Unknown), |request| request.find(name))
     }
 
     /// Whether a layer with this limiter and domain has let this request through, and what is true
@@ -252,28 +255,28 @@ impl Scope {
         if let Some(ruling) = request.and_then(|request| request.ruling(limiter, domain)) {
             return holds(ruling);
         }
-        let noted = self.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |note: &&Noted| note.limiter == limiter && *note.domain == *domain;
-        noted.iter().find(same).is_some_and(|note| holds(&note.ruling))
+        let recorded = self.inner.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |note: &&RecordedRuling| note.limiter == limiter && *note.domain == *domain;
+        recorded.iter().find(same).is_some_and(|note| holds(&note.ruling))
     }
 
     /// Notes what a layer has decided, for functions further in. A scope without a request may
     /// see many, and what was decided of one says nothing about the next.
     #[cfg(feature = "tower")]
     pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
-        let noted = |current: &RefCell<Option<Self>>| {
+        let recorded = |current: &RefCell<Option<Self>>| {
             let current = current.borrow();
             let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
                 return;
             };
-            let mut noted = scope.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
-            if noted.len() < MAX_NOTED {
+            let mut recorded = scope.inner.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            if recorded.len() < MAX_RECORDED {
                 let (domain, ruling) = (Arc::clone(domain), Arc::clone(ruling));
-                noted.push(Noted { limiter, domain, ruling });
+                recorded.push(RecordedRuling { limiter, domain, ruling });
             }
         };
         // A thread that ends has no scope any more.
-        let _ = CURRENT.try_with(noted);
+        let _ = CURRENT.try_with(recorded);
     }
 }
 
@@ -293,18 +296,18 @@ thread_local! {
 }
 
 /// While this lives, the scope is the current one. It never lives across an `await`.
-struct Entered<'a> {
+struct ScopeGuard<'a> {
     place: &'a mut Option<Scope>,
 }
 
-impl<'a> Entered<'a> {
+impl<'a> ScopeGuard<'a> {
     fn new(place: &'a mut Option<Scope>) -> Self {
         swap(place);
         Self { place }
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for ScopeGuard<'_> {
     fn drop(&mut self) {
         swap(self.place);
     }
@@ -341,7 +344,7 @@ impl<F: Future> Future for Scoped<F> {
         if this.scope.is_none() {
             return this.future.poll(context);
         }
-        let _entered = Entered::new(this.scope);
+        let _entered = ScopeGuard::new(this.scope);
         this.future.poll(context)
     }
 }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use tollgate_core::Limit;
 
 use super::rule::{Mode, RateLimit, Rule};
-use super::tree::{Place, Tree};
+use super::tree::{DescriptorTree, NewDescriptor};
 use super::{EnvoyRules, Metadata, Unit};
 use crate::rules::node::{Entry, Node, Value};
-use crate::rules::problem::{At, Problems, did_you_mean, quoted};
+use crate::rules::problem::{Position, Problems, did_you_mean, quoted};
 
 /// The deepest that descriptors may lie within each other. Envoy's actions make three or four
 /// entries; a request of more than this many finds no rule.
@@ -55,23 +55,24 @@ pub(super) fn file(
     rules: &mut EnvoyRules,
     text: &str,
     root: &Node<'_>,
-    seen: Seen,
+    seen: DomainAgain,
 ) -> Result<(), Problems> {
-    let mut reader = Reader { lines: text.split('\n').collect(), problems: Problems::default() };
+    let mut reader =
+        DescriptorReader { lines: text.split('\n').collect(), problems: Problems::default() };
     reader.file(rules, root, seen);
     reader.problems.none_or(())
 }
 
 /// What a second file of a domain means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum DomainAgain {
     /// A mistake.
     Refuse,
     /// More descriptors of it, as with `MERGE_DOMAIN_CONFIG`.
     Merge,
 }
 
-struct Reader<'t> {
+struct DescriptorReader<'t> {
     lines: Vec<&'t str>,
     problems: Problems,
 }
@@ -79,7 +80,7 @@ struct Reader<'t> {
 /// A map whose keys are all known.
 #[derive(Clone, Copy)]
 struct Fields<'n, 't> {
-    at: At,
+    at: Position,
     entries: &'n [Entry<'t>],
 }
 
@@ -92,15 +93,15 @@ impl<'n, 't> Fields<'n, 't> {
 }
 
 /// Where in the tree the reader stands.
-struct Trail<'p> {
+struct TreePosition<'p> {
     domain: &'p Arc<str>,
     level: usize,
     path: &'p str,
     depth: usize,
 }
 
-impl Reader<'_> {
-    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, seen: Seen) {
+impl DescriptorReader<'_> {
+    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, seen: DomainAgain) {
         let Some(fields) = self.fields(root, "a file", FILE) else { return };
         let named = fields.get("domain");
         let domain = named.and_then(|node| self.text(node, "domain"));
@@ -113,15 +114,15 @@ impl Reader<'_> {
             }
         };
         let at = named.map_or(fields.at, |node| node.at);
-        if rules.domains.contains_key(&*domain) && seen == Seen::Refuse {
+        if rules.domains.contains_key(&*domain) && seen == DomainAgain::Refuse {
             let hint = Some("write its descriptors into one file, or merge domains".to_owned());
             let message = format!("the domain {} is in another file as well", quoted(&domain));
             self.problems.add(at, message, hint);
             return;
         }
-        let mut tree = rules.domains.remove(&*domain).unwrap_or_else(Tree::new);
+        let mut tree = rules.domains.remove(&*domain).unwrap_or_else(DescriptorTree::new);
         if let Some(list) = fields.get("descriptors") {
-            let trail = Trail { domain: &domain, level: 0, path: "", depth: 1 };
+            let trail = TreePosition { domain: &domain, level: 0, path: "", depth: 1 };
             self.descriptors(rules, &mut tree, list, &trail);
         }
         rules.domains.insert(domain, tree);
@@ -130,9 +131,9 @@ impl Reader<'_> {
     fn descriptors(
         &mut self,
         rules: &mut EnvoyRules,
-        tree: &mut Tree,
+        tree: &mut DescriptorTree,
         node: &Node<'_>,
-        trail: &Trail<'_>,
+        trail: &TreePosition<'_>,
     ) {
         if trail.depth > MAX_DEPTH {
             let message = format!("descriptors nested deeper than {MAX_DEPTH} levels");
@@ -151,9 +152,9 @@ impl Reader<'_> {
     fn descriptor(
         &mut self,
         rules: &mut EnvoyRules,
-        tree: &mut Tree,
+        tree: &mut DescriptorTree,
         node: &Node<'_>,
-        trail: &Trail<'_>,
+        trail: &TreePosition<'_>,
     ) {
         let Some(fields) = self.fields(node, "a descriptor", DESCRIPTOR) else { return };
         let key = fields.get("key").and_then(|node| self.text(node, "key")).unwrap_or_default();
@@ -178,7 +179,7 @@ impl Reader<'_> {
             rules.rules.push(rule);
             rules.rules.len().saturating_sub(1)
         });
-        let place = Place { key: &key, value: &value, rule, shares };
+        let place = NewDescriptor { key: &key, value: &value, rule, shares };
         let Some(level) = tree.add(trail.level, place) else {
             let hint = Some("keep one of the two, with the descriptors of both".to_owned());
             let message = format!("duplicate descriptor composite key {}", quoted(&path));
@@ -186,7 +187,7 @@ impl Reader<'_> {
         };
         if let Some(list) = fields.get("descriptors") {
             let depth = trail.depth.saturating_add(1);
-            let below = Trail { domain: trail.domain, level, path: &path, depth };
+            let below = TreePosition { domain: trail.domain, level, path: &path, depth };
             self.descriptors(rules, tree, list, &below);
         }
     }
@@ -308,7 +309,7 @@ impl Reader<'_> {
 }
 
 /// Leaves.
-impl Reader<'_> {
+impl DescriptorReader<'_> {
     fn fields<'n, 't>(
         &mut self,
         node: &'n Node<'t>,
@@ -369,7 +370,7 @@ impl Reader<'_> {
     }
 
     /// The word that stands there: `True` and `true` are one truth but two texts.
-    fn written(&self, at: At) -> Option<&str> {
+    fn written(&self, at: Position) -> Option<&str> {
         let line = self.lines.get(usize::try_from(at.line).ok()?.checked_sub(1)?)?;
         let column = usize::try_from(at.column).ok()?.checked_sub(1)?;
         let (start, _) = line.char_indices().nth(column)?;

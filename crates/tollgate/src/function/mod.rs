@@ -15,10 +15,10 @@ mod decide;
 mod plan;
 mod site;
 
-pub use call::{Call, enter, enter_now};
+pub use call::{LimitCall, enter, enter_now};
 pub use decide::AnswersAtOnce;
 pub(crate) use decide::AnyLimiter;
-pub use site::{By, Gate, Quoted, Site, path};
+pub use site::{KeyPart, LimitAttribute, QuotaText, Site, path};
 
 use crate::Refused;
 

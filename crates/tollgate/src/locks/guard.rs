@@ -11,7 +11,7 @@ use tollgate_core::lock::{Fence, LockName, LockStore, Owner};
 
 use super::error::LockError;
 use super::hold::{Hold, LockState};
-use super::keeper::Thread;
+use super::lease_renewer::RenewerThread;
 use crate::clock::BootTime;
 
 /// What a release comes to.
@@ -47,14 +47,14 @@ impl<T> Protected<T> {
 type Releasing<'a> = Pin<Box<dyn Future<Output = Result<Release, LockError>> + Send + 'a>>;
 
 /// How a guard gives its hold back, whatever the store.
-pub(crate) trait Home: Send + Sync {
+pub(crate) trait HoldReleaser: Send + Sync {
     fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a>;
     fn give_back(&self, hold: Arc<Hold>);
 }
 
-impl<S: LockStore> Home for Thread<S> {
+impl<S: LockStore> HoldReleaser for RenewerThread<S> {
     fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a> {
-        Box::pin(self.keeper.release(hold))
+        Box::pin(self.lease_renewer.release(hold))
     }
 
     fn give_back(&self, hold: Arc<Hold>) {
@@ -69,7 +69,7 @@ impl<S: LockStore> Home for Thread<S> {
 /// the fence alone makes it harmless.
 #[must_use = "the lock is given back as soon as this is dropped"]
 pub struct LockGuard {
-    home: Arc<dyn Home>,
+    releaser: Arc<dyn HoldReleaser>,
     hold: Arc<Hold>,
     copies: u32,
     live: bool,
@@ -87,8 +87,8 @@ impl fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(crate) fn new(home: Arc<dyn Home>, hold: Arc<Hold>, copies: u32) -> Self {
-        Self { home, hold, copies, live: true }
+    pub(crate) fn new(releaser: Arc<dyn HoldReleaser>, hold: Arc<Hold>, copies: u32) -> Self {
+        Self { releaser, hold, copies, live: true }
     }
 
     /// The lock.
@@ -159,7 +159,7 @@ impl LockGuard {
     ///
     /// When the store did not answer for ten seconds. The lock ends with its lease.
     pub async fn release(mut self) -> Result<Release, LockError> {
-        let released = self.home.release(&self.hold).await;
+        let released = self.releaser.release(&self.hold).await;
         self.live = false;
         released
     }
@@ -168,7 +168,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if self.live {
-            self.home.give_back(Arc::clone(&self.hold));
+            self.releaser.give_back(Arc::clone(&self.hold));
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum LockState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upkeep {
     /// The watchdog.
-    RenewOutcome,
+    Renewed,
     /// Nobody: it was asked for so long and no longer.
     Fixed,
 }

@@ -3,28 +3,28 @@
 //! | Part | Is |
 //! |---|---|
 //! | [`Locks`], [`Lock`] | what is called |
-//! | `wait`, `line` | getting a lock: trying, listening, one line a name |
+//! | `wait`, `lock_queue` | getting a lock: trying, listening, one line a name |
 //! | `guard`, `hold` | a lock that is held |
-//! | `dog`, `keeper` | the watchdog: its book, and its thread |
+//! | `watchdog`, `lease_renewer` | the watchdog: its book, and its thread |
 //! | `function`, `scope` | what `#[lock]` expands to, and where it finds its locks |
 //! | [`fencing`] | what protects a resource by the fence |
 //!
 //! The steps themselves are the store's ([`LockStore`]); `docs/locks.md` says what they promise.
 
-mod dog;
+mod acquisition;
 mod error;
 pub mod fencing;
 #[cfg(feature = "macros")]
 pub(crate) mod function;
 mod guard;
 mod hold;
-mod keeper;
-mod line;
+mod lease_renewer;
+mod lock_queue;
 #[cfg(feature = "macros")]
 mod not_locked;
 #[cfg(feature = "macros")]
 pub(crate) mod scope;
-mod wait;
+mod watchdog;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use tollgate_core::lock::{Fence, Lease, MAX_LABEL, Owner};
 pub use error::LockError;
 pub use guard::{LockGuard, Loss, Protected, Release};
 pub use hold::LockState;
-pub use line::Waiter;
+pub use lock_queue::Waiter;
 #[cfg(feature = "macros")]
 pub use not_locked::{NotLocked, NotLockedKind};
 pub use tollgate_core::lock::{
@@ -47,10 +47,10 @@ pub use tollgate_core::lock::{
 use crate::chance::{self, Names};
 use crate::clock::{self, after};
 use crate::observer::{Observer, Observers};
+use acquisition::{LockPatience, LockRequest};
 use hold::Upkeep;
-use keeper::Thread;
-use line::Lines;
-use wait::{Patience, Want};
+use lease_renewer::RenewerThread;
+use lock_queue::LockQueues;
 
 /// Tasks that may wait for locks in a process unless set: some hundred megabytes.
 const MOST_WAITING: usize = 1 << 19;
@@ -73,7 +73,7 @@ const MOST_WAITING: usize = 1 << 19;
 /// ```
 #[derive(Debug)]
 pub struct Locks<S: LockStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LocksShared<S>>,
 }
 
 impl<S: LockStore> Clone for Locks<S> {
@@ -82,9 +82,9 @@ impl<S: LockStore> Clone for Locks<S> {
     }
 }
 
-pub(crate) struct Shared<S: LockStore> {
-    thread: Arc<Thread<S>>,
-    lines: Arc<Lines>,
+pub(crate) struct LocksShared<S: LockStore> {
+    thread: Arc<RenewerThread<S>>,
+    queues: Arc<LockQueues>,
     ids: Names,
     process: u128,
     owners: AtomicU64,
@@ -95,9 +95,9 @@ pub(crate) struct Shared<S: LockStore> {
     label: Box<str>,
 }
 
-impl<S: LockStore> fmt::Debug for Shared<S> {
+impl<S: LockStore> fmt::Debug for LocksShared<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("label", &self.label).finish_non_exhaustive()
+        f.debug_struct("LocksShared").field("label", &self.label).finish_non_exhaustive()
     }
 }
 
@@ -220,7 +220,7 @@ impl<S: LockStore> Locks<S> {
     ///
     /// When the store does not answer.
     pub async fn holders(&self, cursor: u64) -> Result<Page, LockError> {
-        self.shared.thread.keeper.store.list(cursor).await.map_err(LockError::Store)
+        self.shared.thread.lease_renewer.store.list(cursor).await.map_err(LockError::Store)
     }
 
     /// Who holds a lock, and how many processes wait for it.
@@ -230,19 +230,19 @@ impl<S: LockStore> Locks<S> {
     /// When the name is none, what is there is no lock, or the store does not answer.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
-        self.shared.thread.keeper.store.inspect(&name).await.map_err(LockError::Store)
+        self.shared.thread.lease_renewer.store.inspect(&name).await.map_err(LockError::Store)
     }
 
     /// Who waits in this process, a thousand at most.
     pub fn waiters(&self) -> Vec<Waiter> {
-        self.shared.lines.waiters(1_000)
+        self.shared.queues.waiters(1_000)
     }
 
     /// Waits until everything that was dropped is given back: guards, and attempts whose answer did
     /// not come. For a process that is about to end, since what it leaves ends with its lease only.
     /// Takes ten seconds at most, if the store does not answer.
     pub async fn settled(&self) {
-        self.shared.thread.keeper.settled().await;
+        self.shared.thread.lease_renewer.settled().await;
     }
 
     /// Takes a lock from whoever holds it; who that was. Observers are told, with the reason.
@@ -259,10 +259,10 @@ impl<S: LockStore> Locks<S> {
         reason: &str,
     ) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
-        let keeper = &self.shared.thread.keeper;
-        let holder = keeper.store.force_release(&name).await.map_err(LockError::Store)?;
+        let lease_renewer = &self.shared.thread.lease_renewer;
+        let holder = lease_renewer.store.force_release(&name).await.map_err(LockError::Store)?;
         if let Some(holder) = &holder {
-            keeper.observers.tell(|| {
+            lease_renewer.observers.tell(|| {
                 let (holder, reason) = (holder.clone(), reason.to_owned());
                 crate::Event::Lock(LockEvent::ForceReleased { holder, reason })
             });
@@ -274,7 +274,7 @@ impl<S: LockStore> Locks<S> {
 /// A lock by its name; see [`Locks::named`].
 #[derive(Debug)]
 pub struct Lock<S: LockStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LocksShared<S>>,
     name: LockName,
     kind: LockKind,
     owner: Option<Owner>,
@@ -319,10 +319,10 @@ impl<S: LockStore> Lock<S> {
     /// When the store does not answer for the [patience](LocksBuilder::patience) of these locks, what
     /// is there is no lock, too many wait, or the owner holds it too often.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        let want = self.renewed();
+        let request = self.renewed();
         loop {
             // Without an end to the wait there is only the lock or an error.
-            if let Some(guard) = self.shared.get(&want, Patience::Forever).await? {
+            if let Some(guard) = self.shared.get(&request, LockPatience::Forever).await? {
                 return Ok(guard);
             }
         }
@@ -334,8 +334,8 @@ impl<S: LockStore> Lock<S> {
     ///
     /// As [`Lock::lock`], but when the store did not answer three times.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        let want = self.renewed();
-        self.shared.get(&want, Patience::None).await
+        let request = self.renewed();
+        self.shared.get(&request, LockPatience::None).await
     }
 
     /// Waits for the lock, but not longer than `wait`; it is renewed while it is held.
@@ -344,8 +344,8 @@ impl<S: LockStore> Lock<S> {
     ///
     /// As [`Lock::lock`], and when the store was silent as the wait ended: nobody is known to have it.
     pub async fn lock_within(&self, wait: Duration) -> Result<Option<LockGuard>, LockError> {
-        let want = self.renewed();
-        self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await
+        let request = self.renewed();
+        self.shared.get(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
     /// Waits for the lock, but not longer than `wait`, and holds it for `lease` and no longer: nothing
@@ -359,21 +359,21 @@ impl<S: LockStore> Lock<S> {
         wait: Duration,
         lease: Duration,
     ) -> Result<Option<LockGuard>, LockError> {
-        let want = self.want(Lease::new(lease)?, Upkeep::Fixed);
-        self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await
+        let request = self.request(Lease::new(lease)?, Upkeep::Fixed);
+        self.shared.get(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
-    fn renewed(&self) -> Want {
-        self.want(self.lease.unwrap_or(self.shared.lease), Upkeep::RenewOutcome)
+    fn renewed(&self) -> LockRequest {
+        self.request(self.lease.unwrap_or(self.shared.lease), Upkeep::Renewed)
     }
 
-    fn want(&self, lease: Lease, upkeep: Upkeep) -> Want {
+    fn request(&self, lease: Lease, upkeep: Upkeep) -> LockRequest {
         let shared = &self.shared;
         let owner = self.owner.clone().unwrap_or_else(|| {
             let number = shared.owners.fetch_add(1, Ordering::Relaxed);
             Owner::new(shared.process, number)
         });
-        Want {
+        LockRequest {
             name: self.name.clone(),
             kind: self.kind,
             owner,
@@ -460,11 +460,11 @@ impl<S: LockStore> LocksBuilder<S> {
     /// The locks.
     pub fn build(self) -> Locks<S> {
         let process = u128::from_le_bytes(chance::secret());
-        let thread = Thread::new(self.store, Observers::start(self.observers));
+        let thread = RenewerThread::new(self.store, Observers::start(self.observers));
         Locks {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LocksShared {
                 thread: Arc::new(thread),
-                lines: Arc::new(Lines::new(self.most_waiting)),
+                queues: Arc::new(LockQueues::new(self.most_waiting)),
                 ids: Names::new(),
                 process,
                 owners: AtomicU64::new(1),

@@ -31,18 +31,18 @@ use super::LockError;
 /// ```
 pub struct NotLocked {
     // Boxed, as it is the error of whatever a function returns.
-    inner: Box<Inner>,
+    inner: Box<NotLockedInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct NotLockedInner {
     function: &'static str,
     name: Option<LockName>,
-    why: Why,
+    why: NotLockedReason,
 }
 
 #[derive(Debug)]
-pub(super) enum Why {
+pub(super) enum NotLockedReason {
     Busy { waited: Duration },
     Stopped,
     FoundOut,
@@ -67,17 +67,21 @@ pub enum NotLockedKind {
 }
 
 impl NotLocked {
-    pub(super) fn new(function: &'static str, name: Option<LockName>, why: Why) -> Self {
-        Self { inner: Box::new(Inner { function, name, why }) }
+    pub(super) fn new(
+        function: &'static str,
+        name: Option<LockName>,
+        why: NotLockedReason,
+    ) -> Self {
+        Self { inner: Box::new(NotLockedInner { function, name, why }) }
     }
 
     /// Why.
     pub const fn kind(&self) -> NotLockedKind {
         match self.inner.why {
-            Why::Busy { .. } => NotLockedKind::Busy,
-            Why::Stopped | Why::FoundOut => NotLockedKind::Lost,
-            Why::Failed(_) => NotLockedKind::Failed,
-            Why::NoScope | Why::NoText => NotLockedKind::Misconfigured,
+            NotLockedReason::Busy { .. } => NotLockedKind::Busy,
+            NotLockedReason::Stopped | NotLockedReason::FoundOut => NotLockedKind::Lost,
+            NotLockedReason::Failed(_) => NotLockedKind::Failed,
+            NotLockedReason::NoScope | NotLockedReason::NoText => NotLockedKind::Misconfigured,
         }
     }
 
@@ -95,13 +99,13 @@ impl NotLocked {
     /// before it could be stopped. What it returned is dropped, since somebody else may have had the
     /// lock meanwhile; what it did is judged by the fence that it showed.
     pub const fn finished(&self) -> bool {
-        matches!(self.inner.why, Why::FoundOut)
+        matches!(self.inner.why, NotLockedReason::FoundOut)
     }
 
     /// What the store or its locks said, of [`NotLockedKind::Failed`].
     pub const fn error(&self) -> Option<&LockError> {
         match &self.inner.why {
-            Why::Failed(error) => Some(error),
+            NotLockedReason::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -112,24 +116,24 @@ impl fmt::Display for NotLocked {
         write!(f, "`{}` ", self.function())?;
         let name = self.name().map_or("", LockName::as_str);
         match &self.inner.why {
-            Why::Busy { waited } if waited.is_zero() => {
+            NotLockedReason::Busy { waited } if waited.is_zero() => {
                 write!(f, "did not run: somebody else holds the lock {name:?}")
             }
-            Why::Busy { waited } => {
+            NotLockedReason::Busy { waited } => {
                 write!(f, "did not run: somebody else held the lock {name:?} for {waited:?}")
             }
-            Why::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
-            Why::FoundOut => write!(
+            NotLockedReason::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
+            NotLockedReason::FoundOut => write!(
                 f,
                 "came to its end, but its lock {name:?} was lost before: somebody else may have \
                  had it"
             ),
-            Why::Failed(_) => f.write_str("did not run: its lock could not be taken"),
-            Why::NoScope => f.write_str(
+            NotLockedReason::Failed(_) => f.write_str("did not run: its lock could not be taken"),
+            NotLockedReason::NoScope => f.write_str(
                 "did not run: no locks are in scope: write `locks = …` in its `#[lock]`, or run it \
                  in `scope::with_locks`",
             ),
-            Why::NoText => {
+            NotLockedReason::NoText => {
                 f.write_str("did not run: a value in the name of its lock cannot be displayed")
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tollgate_core::lock::LockStore;
 
-use super::function::{Held, LockCall};
+use super::function::{HeldLock, LockCall};
 use super::{Locks, NotLocked};
 
 tokio::task_local! {
@@ -65,12 +65,12 @@ impl LockScope {
         CURRENT.scope(self, future)
     }
 
-    pub(super) async fn enter(&self, call: LockCall) -> Result<Held, NotLocked> {
+    pub(super) async fn enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
         self.locks.enter(call).await
     }
 }
 
-type Entering<'a> = Pin<Box<dyn Future<Output = Result<Held, NotLocked>> + Send + 'a>>;
+type Entering<'a> = Pin<Box<dyn Future<Output = Result<HeldLock, NotLocked>> + Send + 'a>>;
 
 /// Locks on whatever store.
 trait AnyLocks: Send + Sync {

@@ -32,13 +32,13 @@ pub struct Reservation {
     id: u128,
     at: Timestamp,
     expires: Timestamp,
-    spent: Vec<Spent>,
+    spent: Vec<SpentCharge>,
     permits: Permits,
 }
 
 /// What one counter was charged.
 #[derive(Clone, Debug)]
-struct Spent {
+struct SpentCharge {
     counter: OwnedCounter,
     cost: Cost,
     /// By which version of the rules.
@@ -49,7 +49,7 @@ struct Spent {
     guard: Option<Limit>,
 }
 
-impl Spent {
+impl SpentCharge {
     /// Whether its counter counts what was charged as it was charged. What an edit has scaled or reset
     /// since cannot be taken out again: a credit would give away what others used.
     fn still_counts(&self, rules: &RuleSet) -> bool {
@@ -348,7 +348,7 @@ impl<S: Store + 'static> Limiter<S> {
         token::read(token, &self.shared.mac, &self.rules())
     }
 
-    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<Spent>) {
+    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<SpentCharge>) {
         let rules = RuleSource::Rules(self.rules());
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, &rules, &mut judgement);
@@ -356,7 +356,7 @@ impl<S: Store + 'static> Limiter<S> {
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
         let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
-            Op::Take(cost) => Some(Spent {
+            Op::Take(cost) => Some(SpentCharge {
                 counter: OwnedCounter::of(charge, plan.partition),
                 cost,
                 charged: charge.limit().revision(),

@@ -18,7 +18,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use tollgate_core::rule::RuleSet;
 use tollgate_core::{Revision, Timestamp};
 
-use super::{Reservation, Spent};
+use super::{Reservation, SpentCharge};
 use crate::decision::OwnedCounter;
 use crate::permits::Permits;
 
@@ -60,7 +60,7 @@ pub(super) fn read(
     if !same(&code(&bytes, secret), &given) {
         return Err(TokenError::NotOurs);
     }
-    let mut rest = Reader(&bytes);
+    let mut rest = TokenReader(&bytes);
     if rest.array::<1>() != Some([VERSION]) {
         return Err(TokenError::Malformed);
     }
@@ -80,7 +80,7 @@ pub(super) fn read(
             let partition = (!partition.is_empty()).then(|| partition.into());
             let counter = OwnedCounter { key: key.into(), limit: *active.limit(), partition };
             let (measured, guard) = (measured != 0, active.guard().copied());
-            spent.push(Spent { counter, cost, charged, measured, guard });
+            spent.push(SpentCharge { counter, cost, charged, measured, guard });
         }
     }
     Ok(Reservation { id, at, expires, spent, permits: Permits::none() })
@@ -102,9 +102,9 @@ fn same(ours: &[u8], given: &[u8]) -> bool {
     ours.len() == given.len() && differ == 0
 }
 
-struct Reader<'b>(&'b [u8]);
+struct TokenReader<'b>(&'b [u8]);
 
-impl<'b> Reader<'b> {
+impl<'b> TokenReader<'b> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;

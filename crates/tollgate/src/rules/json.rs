@@ -5,15 +5,20 @@
 
 use std::borrow::Cow;
 
-use super::node::{Budget, Entry, Node, Ruler, Value, check_keys};
-use super::problem::{At, Problems, quoted};
+use super::node::{Budget, Entry, LineIndex, Node, Value, check_keys};
+use super::problem::{Position, Problems, quoted};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
-    let mut parser =
-        Parser { text, offset: 0, ruler: Ruler::new(text), budget: Budget::default(), depth: 0 };
+    let mut parser = JsonParser {
+        text,
+        offset: 0,
+        lines: LineIndex::new(text),
+        budget: Budget::default(),
+        depth: 0,
+    };
     parser.skip_space();
     if parser.offset == text.len() {
-        return Err(Problems::one(At::START, "the file is empty", None));
+        return Err(Problems::one(Position::START, "the file is empty", None));
     }
     let root = parser.value()?;
     parser.skip_space();
@@ -23,17 +28,17 @@ pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
     }
 }
 
-struct Parser<'t> {
+struct JsonParser<'t> {
     text: &'t str,
     offset: usize,
-    ruler: Ruler<'t>,
+    lines: LineIndex<'t>,
     budget: Budget,
     depth: usize,
 }
 
-impl<'t> Parser<'t> {
+impl<'t> JsonParser<'t> {
     fn value(&mut self) -> Result<Node<'t>, Problems> {
-        let at = self.ruler.at(self.offset);
+        let at = self.lines.at(self.offset);
         self.budget.spend(at)?;
         let value = match self.peek() {
             Some('{') => self.nested(Self::map)?,
@@ -53,7 +58,7 @@ impl<'t> Parser<'t> {
         inside: fn(&mut Self) -> Result<Value<'t>, Problems>,
     ) -> Result<Value<'t>, Problems> {
         if self.depth >= Budget::DEPTH {
-            return Err(Budget::too_deep(self.ruler.at(self.offset)));
+            return Err(Budget::too_deep(self.lines.at(self.offset)));
         }
         self.depth = self.depth.saturating_add(1);
         self.step();
@@ -88,7 +93,7 @@ impl<'t> Parser<'t> {
         }
         loop {
             self.skip_space();
-            let at = self.ruler.at(self.offset);
+            let at = self.lines.at(self.offset);
             if self.peek() != Some('"') {
                 return Err(self.unexpected("a key in double quotes"));
             }
@@ -119,7 +124,7 @@ impl<'t> Parser<'t> {
             let before = self.offset;
             let letter = match self.next() {
                 None => {
-                    let at = self.ruler.at(opened);
+                    let at = self.lines.at(opened);
                     return Err(Problems::one(at, "a text without its closing quote", None));
                 }
                 Some('"') => {
@@ -134,7 +139,7 @@ impl<'t> Parser<'t> {
                 Some(control) if u32::from(control) < 0x20 => {
                     let code = u32::from(control);
                     return Err(Problems::one(
-                        self.ruler.at(before),
+                        self.lines.at(before),
                         format!("the control character {code:#04x} within a text"),
                         Some(format!("write `\\u{code:04x}`")),
                     ));
@@ -162,7 +167,7 @@ impl<'t> Parser<'t> {
         letter.ok_or_else(|| {
             let raw = self.text.get(begin..self.offset).unwrap_or_default();
             let message = format!("{} is no escape of JSON", quoted(raw));
-            Problems::one(self.ruler.at(begin), message, None)
+            Problems::one(self.lines.at(begin), message, None)
         })
     }
 
@@ -212,7 +217,7 @@ impl<'t> Parser<'t> {
         let rest = self.text.get(begin..).unwrap_or_default();
         let end = rest.find(|c: char| c.is_whitespace() || ",]}".contains(c)).unwrap_or(rest.len());
         let message = format!("{} is no number of JSON", quoted(rest.get(..end).unwrap_or(rest)));
-        Err(Problems::one(self.ruler.at(begin), message, None))
+        Err(Problems::one(self.lines.at(begin), message, None))
     }
 
     fn digits(&mut self) -> bool {
@@ -262,7 +267,7 @@ impl<'t> Parser<'t> {
     }
 
     fn unexpected(&self, expected: &str) -> Problems {
-        let at = self.ruler.at(self.offset);
+        let at = self.lines.at(self.offset);
         let rest = self.text.get(self.offset..).unwrap_or_default();
         let word = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
         let shown = match rest.chars().next() {

@@ -41,7 +41,7 @@ use tollgate_core::rule::RuleSet;
 use tollgate_core::rule::declaration::Declaration;
 
 use node::Node;
-use problem::At;
+use problem::Position;
 pub use problem::{Problem, Problems};
 pub use tollgate_core::rule::{
     ActiveBan, ActiveLimit, ActiveRule, LimitKind, NetworkError, Place, RuleError, bounds,
@@ -148,7 +148,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Problems> {
     std::str::from_utf8(bytes).map_err(|error| {
         let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
         let text = std::str::from_utf8(valid).unwrap_or_default();
-        let at = node::Ruler::new(text).at(text.len());
+        let at = node::LineIndex::new(text).at(text.len());
         let hint = "save the file as UTF-8".to_owned();
         Problems::one(at, "a byte that is not UTF-8", Some(hint))
     })
@@ -157,7 +157,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Problems> {
 pub(crate) fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
     if text.len() > MAX_TEXT {
         let message = format!("a file of {} bytes is above {MAX_TEXT}", text.len());
-        return Err(Problems::one(At::START, message, None));
+        return Err(Problems::one(Position::START, message, None));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match format {
@@ -169,7 +169,7 @@ pub(crate) fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
 
 #[cfg(test)]
 mod tests {
-    use super::names::{self, Names};
+    use super::names::{self, Choices};
     use super::node::{Node, Value};
 
     fn keys(node: &Node<'_>) -> Vec<String> {
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_schema_has_the_choices_of_the_reader() {
-        fn check<T>(root: &Node<'_>, path: &str, names: Names<T>) {
+        fn check<T>(root: &Node<'_>, path: &str, names: Choices<T>) {
             let Value::List(items) = &walk(root, path).value else { panic!("{path} is no list") };
             let text = |node: &Node<'_>| match &node.value {
                 Value::Text(text) => text.to_string(),

@@ -5,32 +5,32 @@ use tollgate_core::rule::declaration::{Mode, OnMissing, OnOutage, PathCase, Scen
 use tollgate_core::{OnChange, OnFull};
 
 /// Values of a choice with their names, the default first where there is one.
-pub(super) type Names<T> = &'static [(&'static str, T)];
+pub(super) type Choices<T> = &'static [(&'static str, T)];
 
 /// What a choice is called.
-pub(super) fn name_of<T: PartialEq>(names: Names<T>, value: &T) -> &'static str {
+pub(super) fn name_of<T: PartialEq>(names: Choices<T>, value: &T) -> &'static str {
     names.iter().find(|(_, other)| other == value).map_or("", |(name, _)| name)
 }
 
-pub(super) const MODE: Names<Mode> =
+pub(super) const MODE: Choices<Mode> =
     &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-pub(super) const ON_OUTAGE: Names<OnOutage> =
+pub(super) const ON_OUTAGE: Choices<OnOutage> =
     &[("local", OnOutage::Local), ("admit", OnOutage::Admit), ("refuse", OnOutage::Refuse)];
 
-pub(super) const ON_CHANGE: Names<OnChange> =
+pub(super) const ON_CHANGE: Choices<OnChange> =
     &[("keep", OnChange::Keep), ("scale", OnChange::Scale), ("reset", OnChange::Reset)];
 
-pub(super) const ON_FULL: Names<OnFull> =
+pub(super) const ON_FULL: Choices<OnFull> =
     &[("share", OnFull::Share), ("admit", OnFull::Admit), ("refuse", OnFull::Refuse)];
 
-pub(super) const ON_MISSING: Names<OnMissing> =
+pub(super) const ON_MISSING: Choices<OnMissing> =
     &[("skip", OnMissing::Skip), ("share", OnMissing::Share), ("refuse", OnMissing::Refuse)];
 
-pub(super) const PATH_CASE: Names<PathCase> =
+pub(super) const PATH_CASE: Choices<PathCase> =
     &[("insensitive", PathCase::Insensitive), ("sensitive", PathCase::Sensitive)];
 
-pub(super) const SCENARIO: Names<Scenario> = &[
+pub(super) const SCENARIO: Choices<Scenario> = &[
     ("global", Scenario::Global),
     ("service", Scenario::Service),
     ("interface", Scenario::Interface),
@@ -40,13 +40,13 @@ pub(super) const SCENARIO: Names<Scenario> = &[
     ("payment", Scenario::Payment),
 ];
 
-pub(super) const ANCHOR: Names<Anchor> =
+pub(super) const ANCHOR: Choices<Anchor> =
     &[("first-hit", Anchor::FirstHit), ("epoch", Anchor::Epoch)];
 
-pub(super) const ESTIMATE: Names<Estimate> =
+pub(super) const ESTIMATE: Choices<Estimate> =
     &[("conservative", Estimate::Conservative), ("weighted", Estimate::Weighted)];
 
-pub(super) const PAYMENT: Names<Payment> = &[("next", Payment::Next), ("own", Payment::Own)];
+pub(super) const PAYMENT: Choices<Payment> = &[("next", Payment::Next), ("own", Payment::Own)];
 
 /// What an algorithm is called. Kinds without their parameters, which are fields of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(super) enum Kind {
     Concurrency,
 }
 
-pub(super) const ALGORITHM: Names<Kind> = &[
+pub(super) const ALGORITHM: Choices<Kind> = &[
     ("token-bucket", Kind::TokenBucket),
     ("sliding-log", Kind::SlidingLog),
     ("sliding-window", Kind::SlidingWindow),

@@ -4,12 +4,12 @@ use std::fmt;
 
 /// Where something stands in a text. Lines and columns count from 1; a column is a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct At {
+pub(crate) struct Position {
     pub(crate) line: u32,
     pub(crate) column: u32,
 }
 
-impl At {
+impl Position {
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -18,7 +18,7 @@ impl At {
 /// Prints as `12:7: unknown field `limit`; did you mean `limits`?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    at: At,
+    at: Position,
     message: String,
     hint: Option<String>,
 }
@@ -26,7 +26,7 @@ pub struct Problem {
 impl Problem {
     /// Messages may come from others and repeat what a client wrote: each becomes one line of
     /// bounded length.
-    fn new(at: At, message: String, hint: Option<String>) -> Self {
+    fn new(at: Position, message: String, hint: Option<String>) -> Self {
         Self { at, message: one_line(message), hint: hint.map(one_line) }
     }
 
@@ -103,12 +103,12 @@ impl Problems {
         self.dropped
     }
 
-    pub(crate) fn one(at: At, message: impl Into<String>, hint: Option<String>) -> Self {
+    pub(crate) fn one(at: Position, message: impl Into<String>, hint: Option<String>) -> Self {
         let found = vec![Problem::new(at, message.into(), hint)];
         Self { file: None, found, dropped: false }
     }
 
-    pub(crate) fn add(&mut self, at: At, message: impl Into<String>, hint: Option<String>) {
+    pub(crate) fn add(&mut self, at: Position, message: impl Into<String>, hint: Option<String>) {
         if self.found.len() < Self::MAX {
             self.found.push(Problem::new(at, message.into(), hint));
         } else {

@@ -5,8 +5,8 @@
 //! each wakes once. Where it does not (windows, logs), or where the queue is full, callers line up
 //! at the *door* in order; only the first asks, and sleeps for exactly as long as it is told.
 //!
-//! A caller that stops waiting gives its place back (`line.rs`). Questions are asked by somebody for
-//! all (`teller.rs`), so what was granted to a caller who had left meanwhile is given back as well.
+//! A caller that stops waiting gives its place back (`wait_queue.rs`). Questions are asked by somebody for
+//! all (`batcher.rs`), so what was granted to a caller who had left meanwhile is given back as well.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ use tokio::sync::{Mutex, MutexGuard};
 use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Store};
 use tollgate_embedded::EmbeddedStore;
 
-use super::line::Line;
-use super::teller::{Questions, Said};
+use super::batcher::{AskQueue, GateAnswer};
+use super::wait_queue::WaitQueue;
 use crate::clock::{self, Instant, after};
 use crate::decision::{Background, OwnedCounter, Runner};
 
@@ -42,24 +42,24 @@ use crate::decision::{Background, OwnedCounter, Runner};
 /// # Ok(()) }
 /// ```
 pub struct Gate<S = EmbeddedStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<GateShared<S>>,
 }
 
-pub(super) struct Shared<S> {
+pub(super) struct GateShared<S> {
     pub(super) runner: Arc<Runner<S>>,
     /// Counts the nodes that share the limit for as long as the gate is there.
     _background: Background,
     pub(super) counter: OwnedCounter,
-    pub(super) line: Arc<Line>,
+    pub(super) wait_queue: Arc<WaitQueue>,
     /// Those whom this process granted places itself, in an outage: nothing of theirs goes back.
-    pub(super) outage_line: Arc<Line>,
-    pub(super) questions: std::sync::Mutex<Questions>,
+    pub(super) outage_queue: Arc<WaitQueue>,
+    pub(super) asks: std::sync::Mutex<AskQueue>,
     /// Who asks a store that answers at once.
     pub(super) turn: std::sync::Mutex<()>,
-    door: Mutex<()>,
+    ask_turn: Mutex<()>,
     /// When the first at the door asks again: nobody behind it passes earlier.
-    next_question: std::sync::Mutex<Option<Instant>>,
-    at_door: AtomicUsize,
+    next_ask: std::sync::Mutex<Option<Instant>>,
+    waiting_for_turn: AtomicUsize,
 }
 
 impl<S: Store + 'static> Gate<S> {
@@ -71,17 +71,17 @@ impl<S: Store + 'static> Gate<S> {
         if matches!(counter.limit.algorithm(), Algorithm::Concurrency(_)) {
             return Err(GateError::CountsHolders);
         }
-        let shared = Shared {
+        let shared = GateShared {
             runner,
             _background: background,
             counter,
-            line: Arc::default(),
-            outage_line: Arc::default(),
-            questions: std::sync::Mutex::default(),
+            wait_queue: Arc::default(),
+            outage_queue: Arc::default(),
+            asks: std::sync::Mutex::default(),
             turn: std::sync::Mutex::default(),
-            door: Mutex::new(()),
-            next_question: std::sync::Mutex::default(),
-            at_door: AtomicUsize::new(0),
+            ask_turn: Mutex::new(()),
+            next_ask: std::sync::Mutex::default(),
+            waiting_for_turn: AtomicUsize::new(0),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -123,43 +123,43 @@ impl<S: Store + 'static> Gate<S> {
     /// When they cannot be had in time, or never.
     pub async fn acquire_timeout(&self, cost: Cost, patience: Duration) -> Result<(), NotAdmitted> {
         let deadline = after(clock::now(), patience);
-        if self.shared.at_door.load(Ordering::Acquire) == 0 {
+        if self.shared.waiting_for_turn.load(Ordering::Acquire) == 0 {
             match self.shared.ask(cost, patience).await {
-                Said::Pass(passed) => {
+                GateAnswer::Pass(passed) => {
                     passed.through();
                     return Ok(());
                 }
-                Said::Place(held) => {
+                GateAnswer::GrantedPlace(held) => {
                     held.wait().await;
                     return Ok(());
                 }
-                Said::Never => return Err(NotAdmitted::Never { cost }),
-                Said::NotYet { retry, in_all } => within(in_all, patience, retry)?,
+                GateAnswer::Never => return Err(NotAdmitted::Never { cost }),
+                GateAnswer::NotYet { retry, in_all } => within(in_all, patience, retry)?,
             }
         }
         if self.shared.needs_no_turn(cost)? {
             return Ok(());
         }
         self.shared.not_before(deadline)?;
-        let here = AtDoor::new(&self.shared.at_door);
-        let lined_up = tokio::time::timeout_at(deadline, self.shared.door.lock()).await;
+        let here = TurnWaiter::new(&self.shared.waiting_for_turn);
+        let lined_up = tokio::time::timeout_at(deadline, self.shared.ask_turn.lock()).await;
         let Ok(turn) = lined_up else {
             self.shared.not_before(deadline)?;
             return Err(NotAdmitted::Late { retry_after: SOON });
         };
-        let first = First { next_question: &self.shared.next_question, _turn: turn };
+        let first = AskTurn { next_ask: &self.shared.next_ask, _turn: turn };
         let held = loop {
             let left = deadline.saturating_duration_since(clock::now());
             match self.shared.ask(cost, left).await {
-                Said::Pass(passed) => {
+                GateAnswer::Pass(passed) => {
                     passed.through();
                     return Ok(());
                 }
-                Said::Place(held) => break held,
-                Said::Never => return Err(NotAdmitted::Never { cost }),
-                Said::NotYet { retry, in_all } => {
+                GateAnswer::GrantedPlace(held) => break held,
+                GateAnswer::Never => return Err(NotAdmitted::Never { cost }),
+                GateAnswer::NotYet { retry, in_all } => {
                     within(in_all, left, retry)?;
-                    self.shared.say_next_question(retry);
+                    self.shared.set_next_ask(retry);
                     tokio::time::sleep(retry).await;
                 }
             }
@@ -178,7 +178,7 @@ impl<S: Store + 'static> Gate<S> {
     /// When they are not.
     pub async fn try_acquire(&self, cost: Cost) -> Result<(), NotAdmitted> {
         // Whoever waits at the door came first.
-        if self.shared.at_door.load(Ordering::Acquire) > 0 {
+        if self.shared.waiting_for_turn.load(Ordering::Acquire) > 0 {
             if self.shared.needs_no_turn(cost)? {
                 return Ok(());
             }
@@ -191,16 +191,16 @@ impl<S: Store + 'static> Gate<S> {
     /// Takes a place if the line has one within `patience`; does not wait for room in the line.
     pub(crate) async fn line_up(&self, cost: Cost, patience: Duration) -> Result<(), NotAdmitted> {
         match self.shared.ask(cost, patience).await {
-            Said::Pass(passed) => {
+            GateAnswer::Pass(passed) => {
                 passed.through();
                 Ok(())
             }
-            Said::Place(held) => {
+            GateAnswer::GrantedPlace(held) => {
                 held.wait().await;
                 Ok(())
             }
-            Said::NotYet { retry, .. } => Err(NotAdmitted::Late { retry_after: retry }),
-            Said::Never => Err(NotAdmitted::Never { cost }),
+            GateAnswer::NotYet { retry, .. } => Err(NotAdmitted::Late { retry_after: retry }),
+            GateAnswer::Never => Err(NotAdmitted::Never { cost }),
         }
     }
 
@@ -212,7 +212,7 @@ impl<S: Store + 'static> Gate<S> {
     /// How many of this process wait for a place that they were granted. Those at the door, whose
     /// algorithm grants none, are not among them.
     pub fn waiting(&self) -> usize {
-        self.shared.line.len().saturating_add(self.shared.outage_line.len())
+        self.shared.wait_queue.len().saturating_add(self.shared.outage_queue.len())
     }
 
     /// The limit that callers wait under.
@@ -221,10 +221,10 @@ impl<S: Store + 'static> Gate<S> {
     }
 }
 
-impl<S: Store + 'static> Shared<S> {
+impl<S: Store + 'static> GateShared<S> {
     /// Whoever must pass before the first at the door asks again cannot.
     fn not_before(&self, deadline: Instant) -> Result<(), NotAdmitted> {
-        let next = *self.next_question.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner);
         match next {
             Some(next) if next > deadline => {
                 let retry_after = next.saturating_duration_since(deadline).max(SOON);
@@ -246,35 +246,35 @@ impl<S: Store + 'static> Shared<S> {
         Ok(cost == 0)
     }
 
-    fn say_next_question(&self, retry: Duration) {
+    fn set_next_ask(&self, retry: Duration) {
         let next = after(clock::now(), retry);
-        *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
     }
 }
 
 /// The first at the door. When it leaves, whoever is next asks at once.
-struct First<'g> {
-    next_question: &'g std::sync::Mutex<Option<Instant>>,
+struct AskTurn<'g> {
+    next_ask: &'g std::sync::Mutex<Option<Instant>>,
     _turn: MutexGuard<'g, ()>,
 }
 
-impl Drop for First<'_> {
+impl Drop for AskTurn<'_> {
     fn drop(&mut self) {
-        *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 /// Somebody who waits at the door.
-struct AtDoor<'g>(&'g AtomicUsize);
+struct TurnWaiter<'g>(&'g AtomicUsize);
 
-impl<'g> AtDoor<'g> {
+impl<'g> TurnWaiter<'g> {
     fn new(count: &'g AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
     }
 }
 
-impl Drop for AtDoor<'_> {
+impl Drop for TurnWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -11,10 +11,10 @@ use tollgate_core::{Algorithm, ParseQuotaErrorKind, Quota, QuotaError};
 
 use super::super::names::{self, Kind, owner_of};
 use super::super::node::{Node, Value};
-use super::super::problem::{At, quoted};
-use super::{Fields, Reader};
+use super::super::problem::{Position, quoted};
+use super::{Fields, RuleReader};
 
-impl Reader {
+impl RuleReader {
     pub(super) fn limits(&mut self, node: &Node<'_>) -> Vec<Limitation> {
         if let Value::Text(_) | Value::Map(_) = node.value {
             let hint = "write a list: `limits: [5 per 1m]`".to_owned();
@@ -127,7 +127,12 @@ impl Reader {
         self.time(node, "lease")
     }
 
-    fn built(&mut self, at: At, quota: Result<Quota, QuotaError>, value: u64) -> Option<Quota> {
+    fn built(
+        &mut self,
+        at: Position,
+        quota: Result<Quota, QuotaError>,
+        value: u64,
+    ) -> Option<Quota> {
         match quota {
             Ok(quota) => Some(quota),
             Err(error) => {

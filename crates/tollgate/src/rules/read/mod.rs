@@ -14,24 +14,24 @@ use tollgate_core::rule::declaration::{Declaration, Domain};
 
 use super::names;
 use super::node::{Entry, Node, Value};
-use super::problem::{At, Problems, did_you_mean, quoted};
+use super::problem::{Position, Problems, did_you_mean, quoted};
 
 /// Reads what a tree declares.
 pub(super) fn declaration(root: &Node<'_>) -> Result<Declaration, Problems> {
-    let mut reader = Reader::default();
+    let mut reader = RuleReader::default();
     let declaration = reader.file(root);
     reader.problems.none_or(declaration)
 }
 
 #[derive(Default)]
-struct Reader {
+struct RuleReader {
     problems: Problems,
 }
 
 /// A map whose keys are all known.
 #[derive(Clone, Copy)]
 struct Fields<'n, 't> {
-    at: At,
+    at: Position,
     entries: &'n [Entry<'t>],
 }
 
@@ -45,7 +45,7 @@ impl<'n, 't> Fields<'n, 't> {
     }
 }
 
-impl Reader {
+impl RuleReader {
     fn file(&mut self, root: &Node<'_>) -> Declaration {
         let mut declaration = Declaration { version: 0, domains: Vec::new() };
         let known: Vec<&str> = names::FILE.iter().chain(names::DOMAIN).copied().collect();

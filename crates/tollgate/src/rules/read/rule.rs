@@ -4,9 +4,9 @@ use tollgate_core::rule::declaration::{Ban, CostFrom, Rule};
 
 use super::super::names;
 use super::super::node::{Node, Value};
-use super::{Fields, Reader};
+use super::{Fields, RuleReader};
 
-impl Reader {
+impl RuleReader {
     pub(super) fn rule(&mut self, node: &Node<'_>) -> Option<Rule> {
         let fields = self.fields(node, "a rule", names::RULE)?;
         let name = self

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use tollgate_core::Quota;
 
-use super::super::names::Names;
+use super::super::names::Choices;
 use super::super::node::{Node, Value};
 use super::super::problem::{did_you_mean, quoted};
-use super::Reader;
+use super::RuleReader;
 
 /// The largest whole number that every reader of JSON keeps exact.
 pub(super) const MAX_NUMBER: u64 = (1 << 53) - 1;
 
-impl Reader {
+impl RuleReader {
     pub(super) fn text(&mut self, node: &Node<'_>, field: &str) -> Option<String> {
         match &node.value {
             Value::Text(text) => Some(text.as_ref().to_owned()),
@@ -147,7 +147,7 @@ impl Reader {
         &mut self,
         node: &Node<'_>,
         field: &str,
-        names: Names<T>,
+        names: Choices<T>,
     ) -> Option<T> {
         let all = || names.iter().map(|(name, _)| *name);
         let one_of = || format!("one of {}", all().collect::<Vec<_>>().join(", "));

@@ -6,9 +6,9 @@ use tollgate_core::rule::declaration::{Network, Pattern, Subject, Value as Accep
 use super::super::names;
 use super::super::node::{Entry, Node, Value};
 use super::super::problem::quoted;
-use super::{Fields, Reader};
+use super::{Fields, RuleReader};
 
-impl Reader {
+impl RuleReader {
     /// The conditions of `match`, in the order of the file.
     pub(super) fn patterns(&mut self, node: &Node<'_>) -> Vec<(String, Pattern)> {
         let Value::Map(entries) = &node.value else {

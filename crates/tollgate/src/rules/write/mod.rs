@@ -25,7 +25,7 @@ pub(super) fn declaration(declaration: &Declaration, format: Format) -> String {
 
 /// A tree to be printed: as one that was read, without places.
 #[derive(Clone, Debug)]
-enum Tree {
+enum OutputTree {
     Bool(bool),
     /// A number as it is to be written.
     Number(String),
@@ -43,18 +43,18 @@ struct InLine {
 }
 
 impl InLine {
-    fn print(&self, tree: &Tree) -> String {
+    fn print(&self, tree: &OutputTree) -> String {
         match tree {
-            Tree::Bool(flag) => flag.to_string(),
-            Tree::Number(number) => number.clone(),
-            Tree::Text(text) => (self.text)(text),
-            Tree::List(items) => {
+            OutputTree::Bool(flag) => flag.to_string(),
+            OutputTree::Number(number) => number.clone(),
+            OutputTree::Text(text) => (self.text)(text),
+            OutputTree::List(items) => {
                 let items: Vec<String> = items.iter().map(|item| self.print(item)).collect();
                 format!("[{}]", items.join(", "))
             }
-            Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
-            Tree::Map(entries) => {
-                let entry = |(key, value): &(String, Tree)| {
+            OutputTree::Map(entries) if entries.is_empty() => "{}".to_owned(),
+            OutputTree::Map(entries) => {
+                let entry = |(key, value): &(String, OutputTree)| {
                     format!("{}{}{}", (self.key)(key), self.between, self.print(value))
                 };
                 let entries: Vec<String> = entries.iter().map(entry).collect();
@@ -64,7 +64,7 @@ impl InLine {
     }
 }
 
-impl Tree {
+impl OutputTree {
     const fn is_empty(&self) -> bool {
         match self {
             Self::List(items) => items.is_empty(),

@@ -9,11 +9,11 @@ use tollgate_core::rule::declaration::{
 };
 use tollgate_core::{Algorithm, OnChange, OnFull, Quota};
 
-use super::super::names::{self, Names, name_of};
-use super::Tree;
+use super::super::names::{self, Choices, name_of};
+use super::OutputTree;
 
-pub(super) fn file(declaration: &Declaration) -> Tree {
-    let mut map = Fields::default();
+pub(super) fn file(declaration: &Declaration) -> OutputTree {
+    let mut map = MapBuilder::default();
     map.put("version", number(declaration.version));
     match declaration.domains.as_slice() {
         [only] => domain_fields(&mut map, only),
@@ -22,13 +22,13 @@ pub(super) fn file(declaration: &Declaration) -> Tree {
     map.done()
 }
 
-fn domain(domain: &Domain) -> Tree {
-    let mut map = Fields::default();
+fn domain(domain: &Domain) -> OutputTree {
+    let mut map = MapBuilder::default();
     domain_fields(&mut map, domain);
     map.done()
 }
 
-fn domain_fields(map: &mut Fields, domain: &Domain) {
+fn domain_fields(map: &mut MapBuilder, domain: &Domain) {
     map.put("domain", text(&domain.name));
     map.put_some("partition", texts(&domain.partition));
     if domain.ipv6_prefix != 64 {
@@ -36,26 +36,26 @@ fn domain_fields(map: &mut Fields, domain: &Domain) {
     }
     map.put_choice("path-case", names::PATH_CASE, &domain.path_case, &PathCase::default());
     map.put_some("rules", list(&domain.rules, rule));
-    let mut lists = Fields::default();
+    let mut lists = MapBuilder::default();
     lists.put_some("exempt", list(&domain.exempt, subject));
     lists.put_some("block", list(&domain.block, subject));
     map.put_some("lists", lists.done());
 }
 
-fn rule(rule: &Rule) -> Tree {
-    let mut map = Fields::default();
+fn rule(rule: &Rule) -> OutputTree {
+    let mut map = MapBuilder::default();
     map.put("name", text(&rule.name));
     map.put_choice("mode", names::MODE, &rule.mode, &Mode::default());
     let matches =
         rule.matches.iter().map(|(name, pattern)| (name.clone(), pattern_tree(pattern))).collect();
-    map.put_some("match", Tree::Map(matches));
+    map.put_some("match", OutputTree::Map(matches));
     map.put_some("by", texts(&rule.by));
     if let Some(scenario) = &rule.scenario {
         map.put("scenario", text(name_of(names::SCENARIO, scenario)));
     }
     map.put_some("limits", list(&rule.limits, limit));
     if rule.block {
-        map.put("block", Tree::Bool(true));
+        map.put("block", OutputTree::Bool(true));
     }
     map.put_some("cost", cost(&rule.cost));
     if let Some(ban) = &rule.ban {
@@ -67,16 +67,16 @@ fn rule(rule: &Rule) -> Tree {
     map.put_choice("on-full", names::ON_FULL, &rule.on_full, &OnFull::default());
     map.put_choice("on-missing", names::ON_MISSING, &rule.on_missing, &OnMissing::default());
     if let Some(guard) = rule.local_guard {
-        map.put("local-guard", Tree::Number(thousandths(guard)));
+        map.put("local-guard", OutputTree::Number(thousandths(guard)));
     }
     map.done()
 }
 
-fn limit(limit: &Limitation) -> Tree {
+fn limit(limit: &Limitation) -> OutputTree {
     if limit.name.is_none() && limit.algorithm.is_none() {
-        return Tree::Text(limit.quota.to_string());
+        return OutputTree::Text(limit.quota.to_string());
     }
-    let mut map = Fields::default();
+    let mut map = MapBuilder::default();
     if let Some(name) = &limit.name {
         map.put("name", text(name));
     }
@@ -97,7 +97,7 @@ fn limit(limit: &Limitation) -> Tree {
     map.done()
 }
 
-fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
+fn algorithm_fields(map: &mut MapBuilder, algorithm: &Algorithm) {
     match algorithm {
         // Said by `concurrent` already.
         Algorithm::Concurrency(_) => return,
@@ -133,8 +133,8 @@ fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
     }
 }
 
-fn ban_tree(ban: &Ban) -> Tree {
-    let mut map = Fields::default();
+fn ban_tree(ban: &Ban) -> OutputTree {
+    let mut map = MapBuilder::default();
     map.put("after", number(ban.after));
     map.put("within", text(&time(ban.within)));
     map.put("for", text(&time(ban.lasts)));
@@ -142,8 +142,8 @@ fn ban_tree(ban: &Ban) -> Tree {
 }
 
 /// Empty, when the ask alone says what it costs.
-fn cost(cost: &CostFrom) -> Tree {
-    let mut map = Fields::default();
+fn cost(cost: &CostFrom) -> OutputTree {
+    let mut map = MapBuilder::default();
     if let Some(attribute) = &cost.attribute {
         if cost.default == 1 && cost.max.is_none() {
             return text(attribute);
@@ -159,10 +159,10 @@ fn cost(cost: &CostFrom) -> Tree {
     map.done()
 }
 
-fn pattern_tree(pattern: &Pattern) -> Tree {
+fn pattern_tree(pattern: &Pattern) -> OutputTree {
     match pattern {
         Pattern::Present => text("*"),
-        Pattern::Absent => Tree::Map(vec![("absent".to_owned(), Tree::Bool(true))]),
+        Pattern::Absent => OutputTree::Map(vec![("absent".to_owned(), OutputTree::Bool(true))]),
         Pattern::Any(values) => match values.as_slice() {
             [only] => value(only),
             several => list(several, value),
@@ -171,22 +171,22 @@ fn pattern_tree(pattern: &Pattern) -> Tree {
 }
 
 /// A value in its short form, or spelled out where that would read as another.
-fn value(value: &Value) -> Tree {
-    let spelled_out = |key: &str, inner: &str| Tree::Map(vec![(key.to_owned(), text(inner))]);
+fn value(value: &Value) -> OutputTree {
+    let spelled_out = |key: &str, inner: &str| OutputTree::Map(vec![(key.to_owned(), text(inner))]);
     match value {
         Value::Text(inner) if inner.ends_with('*') => spelled_out("text", inner),
         Value::Text(inner) => text(inner),
         Value::Prefix(inner) if inner.is_empty() => spelled_out("prefix", inner),
-        Value::Prefix(inner) => Tree::Text(format!("{inner}*")),
-        Value::Network(network) => Tree::Text(network.to_string()),
+        Value::Prefix(inner) => OutputTree::Text(format!("{inner}*")),
+        Value::Network(network) => OutputTree::Text(network.to_string()),
     }
 }
 
-fn subject(subject: &Subject) -> Tree {
+fn subject(subject: &Subject) -> OutputTree {
     match subject {
-        Subject::Network(network) => Tree::Text(network.to_string()),
+        Subject::Network(network) => OutputTree::Text(network.to_string()),
         Subject::Attribute { name, value: accepted } => {
-            Tree::Map(vec![(name.clone(), value(accepted))])
+            OutputTree::Map(vec![(name.clone(), value(accepted))])
         }
     }
 }
@@ -204,43 +204,43 @@ fn thousandths(guard: u32) -> String {
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn text(text: &str) -> Tree {
-    Tree::Text(text.to_owned())
+fn text(text: &str) -> OutputTree {
+    OutputTree::Text(text.to_owned())
 }
 
-fn number(number: impl Into<u64>) -> Tree {
-    Tree::Number(number.into().to_string())
+fn number(number: impl Into<u64>) -> OutputTree {
+    OutputTree::Number(number.into().to_string())
 }
 
-fn texts(items: &[String]) -> Tree {
+fn texts(items: &[String]) -> OutputTree {
     list(items, |item| text(item))
 }
 
-fn list<T>(items: &[T], one: impl Fn(&T) -> Tree) -> Tree {
-    Tree::List(items.iter().map(one).collect())
+fn list<T>(items: &[T], one: impl Fn(&T) -> OutputTree) -> OutputTree {
+    OutputTree::List(items.iter().map(one).collect())
 }
 
 #[derive(Default)]
-struct Fields(Vec<(String, Tree)>);
+struct MapBuilder(Vec<(String, OutputTree)>);
 
-impl Fields {
-    fn put(&mut self, name: &str, tree: Tree) {
+impl MapBuilder {
+    fn put(&mut self, name: &str, tree: OutputTree) {
         self.0.push((name.to_owned(), tree));
     }
 
-    fn put_some(&mut self, name: &str, tree: Tree) {
+    fn put_some(&mut self, name: &str, tree: OutputTree) {
         if !tree.is_empty() {
             self.put(name, tree);
         }
     }
 
-    fn put_choice<T: PartialEq>(&mut self, name: &str, names: Names<T>, value: &T, usual: &T) {
+    fn put_choice<T: PartialEq>(&mut self, name: &str, names: Choices<T>, value: &T, usual: &T) {
         if value != usual {
             self.put(name, text(name_of(names, value)));
         }
     }
 
-    fn done(self) -> Tree {
-        Tree::Map(self.0)
+    fn done(self) -> OutputTree {
+        OutputTree::Map(self.0)
     }
 }

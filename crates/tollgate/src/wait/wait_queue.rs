@@ -19,7 +19,7 @@ use crate::clock::{self, Instant};
 
 /// A place in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct GrantedPlace {
     /// When, by this process's clock.
     pub(crate) due: Instant,
     /// When, by the store's.
@@ -29,16 +29,16 @@ pub(crate) struct Place {
 
 /// Those who wait, and their places.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
-    row: Mutex<Row>,
+pub(crate) struct WaitQueue {
+    state: Mutex<QueueState>,
 }
 
 /// In which order places come: by the store's time, then by number.
 type Order = (Timestamp, u64);
 
 #[derive(Debug, Default)]
-struct Row {
-    by_cost: HashMap<Cost, Alike>,
+struct QueueState {
+    by_cost: HashMap<Cost, CostQueue>,
     /// All places, by their costs.
     costs: BTreeMap<Order, Cost>,
     next: u64,
@@ -47,55 +47,59 @@ struct Row {
 
 /// Those who wait for one cost, and their places.
 #[derive(Debug, Default)]
-struct Alike {
+struct CostQueue {
     /// In the order in which they came.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, PlaceWaiter>,
     /// As many as there are waiting, and behind them those that nobody has.
-    places: BTreeMap<Order, Place>,
+    places: BTreeMap<Order, GrantedPlace>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PlaceWaiter {
     due: watch::Sender<Instant>,
     /// Whether its moment came before its turn, so that it waits to be told.
     early: bool,
 }
 
-impl Line {
+impl WaitQueue {
     /// Lines up for a place that was granted.
-    pub(crate) fn join(self: &Arc<Self>, place: Place) -> Ticket {
-        let mut row = self.lock();
-        let number = row.number();
+    pub(crate) fn join(self: &Arc<Self>, place: GrantedPlace) -> QueuePosition {
+        let mut state = self.lock();
+        let number = state.number();
         let order = (place.granted, number);
-        row.costs.insert(order, place.cost);
-        row.by_cost.entry(place.cost).or_default().places.insert(order, place);
-        let due = row.wait(number, place);
-        Ticket { line: Arc::clone(self), number, cost: place.cost, due }
+        state.costs.insert(order, place.cost);
+        state.by_cost.entry(place.cost).or_default().places.insert(order, place);
+        let due = state.wait(number, place);
+        QueuePosition { wait_queue: Arc::clone(self), number, cost: place.cost, due }
     }
 
     /// Lines up for a place that nobody has any more, if there is one of this cost by `deadline`.
-    pub(crate) fn join_vacant(self: &Arc<Self>, cost: Cost, deadline: Instant) -> Option<Ticket> {
+    pub(crate) fn join_vacant(
+        self: &Arc<Self>,
+        cost: Cost,
+        deadline: Instant,
+    ) -> Option<QueuePosition> {
         let now = clock::now();
-        let mut row = self.lock();
-        row.forget_past(cost, now);
-        let place = row.by_cost.get(&cost)?.vacant()?;
+        let mut state = self.lock();
+        state.forget_past(cost, now);
+        let place = state.by_cost.get(&cost)?.vacant()?;
         if place.due > deadline {
             return None;
         }
-        let number = row.number();
-        let due = row.wait(number, place);
-        Some(Ticket { line: Arc::clone(self), number, cost, due })
+        let number = state.number();
+        let due = state.wait(number, place);
+        Some(QueuePosition { wait_queue: Arc::clone(self), number, cost, due })
     }
 
     /// Takes the last place out, if nobody has it: it can be given back.
-    pub(crate) fn take_last(&self) -> Option<Place> {
+    pub(crate) fn take_last(&self) -> Option<GrantedPlace> {
         let now = clock::now();
-        let mut row = self.lock();
+        let mut state = self.lock();
         loop {
-            let (order, cost) = row.last_is_vacant()?;
-            let place = row.by_cost.get_mut(&cost)?.places.remove(&order)?;
-            row.costs.remove(&order);
-            row.forget_empty(cost);
+            let (order, cost) = state.last_is_vacant()?;
+            let place = state.by_cost.get_mut(&cost)?.places.remove(&order)?;
+            state.costs.remove(&order);
+            state.forget_empty(cost);
             // What has passed is worth nothing to anybody.
             if place.due > now {
                 return Some(place);
@@ -103,7 +107,7 @@ impl Line {
         }
     }
 
-    /// Whether [`Line::take_last`] would find a place.
+    /// Whether [`WaitQueue::take_last`] would find a place.
     pub(crate) fn has_last(&self) -> bool {
         self.lock().last_is_vacant().is_some()
     }
@@ -113,44 +117,44 @@ impl Line {
         self.lock().waiting
     }
 
-    fn lock(&self) -> MutexGuard<'_, Row> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Nothing below can panic halfway.
-        self.row.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Row {
+impl QueueState {
     fn number(&mut self) -> u64 {
         self.next = self.next.saturating_add(1);
         self.next
     }
 
     /// Has somebody wait among those of the place's cost.
-    fn wait(&mut self, number: u64, place: Place) -> watch::Receiver<Instant> {
+    fn wait(&mut self, number: u64, place: GrantedPlace) -> watch::Receiver<Instant> {
         let (due, receiver) = watch::channel(place.due);
-        let alike = self.by_cost.entry(place.cost).or_default();
-        alike.waiting.insert(number, Waiting { due, early: false });
+        let queue = self.by_cost.entry(place.cost).or_default();
+        queue.waiting.insert(number, PlaceWaiter { due, early: false });
         // Whoever comes into a line with a vacant place gets another place than its own.
-        alike.tell_first();
+        queue.tell_first();
         self.waiting = self.waiting.saturating_add(1);
         receiver
     }
 
     /// Leaves the line because the time has come; false if others of its cost are to leave before.
     fn depart(&mut self, number: u64, cost: Cost) -> bool {
-        let Some(alike) = self.by_cost.get_mut(&cost) else { return true };
-        if alike.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
-            if let Some(waiting) = alike.waiting.get_mut(&number) {
+        let Some(queue) = self.by_cost.get_mut(&cost) else { return true };
+        if queue.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
+            if let Some(waiting) = queue.waiting.get_mut(&number) {
                 waiting.early = true;
             }
             return false;
         }
-        if alike.waiting.remove(&number).is_some() {
+        if queue.waiting.remove(&number).is_some() {
             self.waiting = self.waiting.saturating_sub(1);
-            if let Some((order, _)) = alike.places.pop_first() {
+            if let Some((order, _)) = queue.places.pop_first() {
                 self.costs.remove(&order);
             }
-            alike.tell_first();
+            queue.tell_first();
             self.forget_empty(cost);
         }
         true
@@ -158,10 +162,10 @@ impl Row {
 
     /// Leaves the line early: the last place of its cost is vacant then.
     fn leave(&mut self, number: u64, cost: Cost) {
-        let Some(alike) = self.by_cost.get_mut(&cost) else { return };
-        if alike.waiting.remove(&number).is_some() {
+        let Some(queue) = self.by_cost.get_mut(&cost) else { return };
+        if queue.waiting.remove(&number).is_some() {
             self.waiting = self.waiting.saturating_sub(1);
-            alike.tell_first();
+            queue.tell_first();
         }
     }
 
@@ -172,29 +176,29 @@ impl Row {
 
     /// Drops vacant places whose time has come: later, they would be too close to others.
     fn forget_past(&mut self, cost: Cost, now: Instant) {
-        let Some(alike) = self.by_cost.get_mut(&cost) else { return };
-        while let Some((order, _)) = alike.first_vacant().filter(|(_, place)| place.due <= now) {
-            alike.places.remove(&order);
+        let Some(queue) = self.by_cost.get_mut(&cost) else { return };
+        while let Some((order, _)) = queue.first_vacant().filter(|(_, place)| place.due <= now) {
+            queue.places.remove(&order);
             self.costs.remove(&order);
         }
         self.forget_empty(cost);
     }
 
     fn forget_empty(&mut self, cost: Cost) {
-        if self.by_cost.get(&cost).is_some_and(|alike| alike.places.is_empty()) {
+        if self.by_cost.get(&cost).is_some_and(|queue| queue.places.is_empty()) {
             self.by_cost.remove(&cost);
         }
     }
 }
 
-impl Alike {
+impl CostQueue {
     /// The first place that nobody has.
-    fn first_vacant(&self) -> Option<(Order, Place)> {
+    fn first_vacant(&self) -> Option<(Order, GrantedPlace)> {
         let vacant = self.places.len().checked_sub(self.waiting.len())?.checked_sub(1)?;
         self.places.iter().rev().nth(vacant).map(|(order, place)| (*order, *place))
     }
 
-    fn vacant(&self) -> Option<Place> {
+    fn vacant(&self) -> Option<GrantedPlace> {
         self.first_vacant().map(|(_, place)| place)
     }
 
@@ -213,21 +217,21 @@ impl Alike {
 
 /// A place in the line, which moves up when somebody before it leaves. Dropping it leaves the line.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    line: Arc<Line>,
+pub(crate) struct QueuePosition {
+    wait_queue: Arc<WaitQueue>,
     number: u64,
     cost: Cost,
     due: watch::Receiver<Instant>,
 }
 
-impl Ticket {
+impl QueuePosition {
     /// Waits for its time. Wakes once, or twice if somebody before it has left.
     pub(crate) async fn wait(&mut self) {
         loop {
             let due = *self.due.borrow_and_update();
             tokio::select! {
                 () = tokio::time::sleep_until(due) => {
-                    if self.line.lock().depart(self.number, self.cost) {
+                    if self.wait_queue.lock().depart(self.number, self.cost) {
                         return;
                     }
                     if self.due.changed().await.is_err() {
@@ -240,9 +244,9 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueuePosition {
     fn drop(&mut self) {
-        self.line.lock().leave(self.number, self.cost);
+        self.wait_queue.lock().leave(self.number, self.cost);
     }
 }
 
@@ -251,18 +255,18 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn place(n: u64, cost: Cost) -> Place {
+    fn place(n: u64, cost: Cost) -> GrantedPlace {
         let due = clock::after(clock::now(), Duration::from_secs(n));
-        Place { due, granted: Timestamp::from_micros(n), cost }
+        GrantedPlace { due, granted: Timestamp::from_micros(n), cost }
     }
 
     /// At which second each of these departs.
-    async fn seconds(tickets: Vec<Ticket>) -> Vec<u64> {
+    async fn seconds(tickets: Vec<QueuePosition>) -> Vec<u64> {
         let start = clock::now();
         let mut tasks = Vec::new();
-        for mut ticket in tickets {
+        for mut position in tickets {
             tasks.push(tokio::spawn(async move {
-                ticket.wait().await;
+                position.wait().await;
                 clock::now().saturating_duration_since(start).as_secs()
             }));
         }
@@ -275,65 +279,66 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_behind_move_up_and_the_last_place_is_free() {
-        let line = Arc::new(Line::default());
-        let mut tickets: Vec<Ticket> = (1..=4).map(|n| line.join(place(n, 1))).collect();
+        let wait_queue = Arc::new(WaitQueue::default());
+        let mut tickets: Vec<QueuePosition> =
+            (1..=4).map(|n| wait_queue.join(place(n, 1))).collect();
 
         drop(tickets.remove(1));
 
-        assert_eq!(line.take_last().map(|place| place.granted.as_micros()), Some(4));
-        assert_eq!(line.take_last(), None, "the others are taken");
+        assert_eq!(wait_queue.take_last().map(|place| place.granted.as_micros()), Some(4));
+        assert_eq!(wait_queue.take_last(), None, "the others are taken");
         assert_eq!(seconds(tickets).await, [1, 2, 3]);
-        assert_eq!(line.len(), 0);
+        assert_eq!(wait_queue.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_moves_into_a_place_of_another_size() {
         // Granted to 1, 100 and 1; the replies come in another order.
-        let line = Arc::new(Line::default());
-        let large = line.join(place(2, 100));
-        let (small, smaller) = (line.join(place(1, 1)), line.join(place(3, 1)));
+        let wait_queue = Arc::new(WaitQueue::default());
+        let large = wait_queue.join(place(2, 100));
+        let (small, smaller) = (wait_queue.join(place(1, 1)), wait_queue.join(place(3, 1)));
         assert_eq!(seconds(vec![small, large, smaller]).await, [1, 2, 3]);
 
-        let first = line.join(place(1, 2));
-        let second = line.join(place(2, 1));
+        let first = wait_queue.join(place(1, 2));
+        let second = wait_queue.join(place(2, 1));
         drop(first);
-        assert_eq!(line.take_last(), None, "a hole, as the one behind costs less");
+        assert_eq!(wait_queue.take_last(), None, "a hole, as the one behind costs less");
         drop(second);
-        let given_back = [line.take_last(), line.take_last(), line.take_last()];
+        let given_back = [wait_queue.take_last(), wait_queue.take_last(), wait_queue.take_last()];
         assert_eq!(given_back.map(|place| place.map(|it| it.cost)), [Some(1), Some(2), None]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn whoever_comes_takes_a_place_that_was_left() {
-        let line = Arc::new(Line::default());
-        let (left, behind) = (line.join(place(1, 1)), line.join(place(2, 5)));
+        let wait_queue = Arc::new(WaitQueue::default());
+        let (left, behind) = (wait_queue.join(place(1, 1)), wait_queue.join(place(2, 5)));
         drop(left);
         let soon = clock::after(clock::now(), Duration::from_millis(999));
         let later = clock::after(soon, Duration::from_secs(1));
 
-        assert!(line.join_vacant(1, soon).is_none(), "not in time");
-        assert!(line.join_vacant(2, later).is_none(), "of another size");
-        let ticket = line.join_vacant(1, later).unwrap();
-        assert!(line.join_vacant(1, later).is_none(), "taken");
-        assert_eq!(seconds(vec![ticket, behind]).await, [1, 2]);
+        assert!(wait_queue.join_vacant(1, soon).is_none(), "not in time");
+        assert!(wait_queue.join_vacant(2, later).is_none(), "of another size");
+        let position = wait_queue.join_vacant(1, later).unwrap();
+        assert!(wait_queue.join_vacant(1, later).is_none(), "taken");
+        assert_eq!(seconds(vec![position, behind]).await, [1, 2]);
 
-        let (left, _behind) = (line.join(place(1, 1)), line.join(place(2, 5)));
+        let (left, _behind) = (wait_queue.join(place(1, 1)), wait_queue.join(place(2, 5)));
         drop(left);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(line.join_vacant(1, later).is_none(), "its time has passed");
+        assert!(wait_queue.join_vacant(1, later).is_none(), "its time has passed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_hundred_thousand_can_leave() {
         for costs in [1_u64, 100_000] {
-            let line = Arc::new(Line::default());
-            let join = |n| line.join(place(n + 1, 1 + n % costs));
-            let tickets: Vec<Ticket> = (0..100_000).map(join).collect();
+            let wait_queue = Arc::new(WaitQueue::default());
+            let join = |n| wait_queue.join(place(n + 1, 1 + n % costs));
+            let tickets: Vec<QueuePosition> = (0..100_000).map(join).collect();
 
             drop(tickets);
 
-            let free = std::iter::from_fn(|| line.take_last()).count();
-            assert_eq!((free, line.len()), (100_000, 0));
+            let free = std::iter::from_fn(|| wait_queue.take_last()).count();
+            assert_eq!((free, wait_queue.len()), (100_000, 0));
         }
     }
 }

@@ -15,10 +15,10 @@ use tokio::time::sleep;
 use tollgate_core::lock::{LockStore, ReleaseOutcome, Renew};
 
 use super::LockEvent;
-use super::dog::Dog;
 use super::error::LockError;
 use super::guard::Release;
 use super::hold::{Hold, LockState};
+use super::watchdog::Watchdog;
 use crate::clock::BootTime;
 use crate::observer::{Event, Observers};
 
@@ -32,18 +32,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What the thread, the guards and those who wait share.
-pub(crate) struct Keeper<S> {
+pub(crate) struct LeaseRenewer<S> {
     pub(crate) store: S,
     pub(crate) observers: Observers,
-    dog: Mutex<Dog>,
+    watchdog: Mutex<Watchdog>,
     wake: Notify,
     /// How many holds are being given back in the background.
-    giving: watch::Sender<usize>,
+    releasing: watch::Sender<usize>,
 }
 
-impl<S> fmt::Debug for Keeper<S> {
+impl<S> fmt::Debug for LeaseRenewer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper").field("watched", &self.dog().len()).finish_non_exhaustive()
+        f.debug_struct("LeaseRenewer")
+            .field("watched", &self.watchdog().len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -52,20 +54,20 @@ type Dropped = mpsc::UnboundedSender<Arc<Hold>>;
 
 /// The way to the thread, which is started when it is first needed.
 #[derive(Debug)]
-pub(crate) struct Thread<S> {
-    pub(crate) keeper: Arc<Keeper<S>>,
+pub(crate) struct RenewerThread<S> {
+    pub(crate) lease_renewer: Arc<LeaseRenewer<S>>,
     dropped: Dropped,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Arc<Hold>>>>,
     started: OnceLock<Result<(), Arc<io::Error>>>,
 }
 
-impl<S: LockStore> Thread<S> {
+impl<S: LockStore> RenewerThread<S> {
     pub(crate) fn new(store: S, observers: Observers) -> Self {
         let (dropped, inbox) = mpsc::unbounded_channel();
-        let (dog, wake, giving) = (Mutex::default(), Notify::new(), watch::Sender::new(0));
-        let keeper = Keeper { store, observers, dog, wake, giving };
+        let (watchdog, wake, releasing) = (Mutex::default(), Notify::new(), watch::Sender::new(0));
+        let lease_renewer = LeaseRenewer { store, observers, watchdog, wake, releasing };
         Self {
-            keeper: Arc::new(keeper),
+            lease_renewer: Arc::new(lease_renewer),
             dropped,
             inbox: Mutex::new(Some(inbox)),
             started: OnceLock::new(),
@@ -78,8 +80,8 @@ impl<S: LockStore> Thread<S> {
             let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(inbox) = inbox else { return Ok(()) };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-            let keeper = Arc::clone(&self.keeper);
-            let life = move || runtime.block_on(keeper.live(inbox));
+            let lease_renewer = Arc::clone(&self.lease_renewer);
+            let life = move || runtime.block_on(lease_renewer.live(inbox));
             std::thread::Builder::new().name("tollgate-locks".into()).spawn(life)?;
             Ok(())
         });
@@ -94,24 +96,24 @@ impl<S: LockStore> Thread<S> {
             hold.set_unanswered();
             hold.set(LockState::Lost);
         }
-        self.keeper.forget(&hold);
-        self.keeper.giving.send_modify(|count| *count = count.saturating_add(1));
+        self.lease_renewer.forget(&hold);
+        self.lease_renewer.releasing.send_modify(|count| *count = count.saturating_add(1));
         // The thread ends only after the last of these.
         let _ = self.dropped.send(hold);
     }
 }
 
-impl<S> Keeper<S> {
-    fn dog(&self) -> MutexGuard<'_, Dog> {
+impl<S> LeaseRenewer<S> {
+    fn watchdog(&self) -> MutexGuard<'_, Watchdog> {
         // Every edit is whole before anything could panic.
-        self.dog.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<S: LockStore> Keeper<S> {
+impl<S: LockStore> LeaseRenewer<S> {
     /// Watches a hold that was asked for at `sent`.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, sent: BootTime) {
-        if self.dog().watch(Arc::clone(hold), sent) {
+        if self.watchdog().watch(Arc::clone(hold), sent) {
             self.wake.notify_one();
         }
     }
@@ -119,19 +121,19 @@ impl<S: LockStore> Keeper<S> {
     /// Its release is called: from here on nothing renews it.
     fn forget(&self, hold: &Hold) {
         hold.end();
-        self.dog().forget(hold.id);
+        self.watchdog().forget(hold.id);
     }
 
     async fn live(self: Arc<Self>, mut dropped: mpsc::UnboundedReceiver<Arc<Hold>>) {
         let mut tasks = JoinSet::new();
         loop {
             let now = BootTime::now();
-            let round = self.dog().round(now);
-            round.lost.iter().for_each(|hold| self.lose(hold));
-            for part in round.renew.chunks(AT_ONCE) {
+            let due_work = self.watchdog().due_work(now);
+            due_work.lost.iter().for_each(|hold| self.lose(hold));
+            for part in due_work.renew.chunks(AT_ONCE) {
                 tasks.spawn(Arc::clone(&self).renew(part.to_vec()));
             }
-            let pause = round.next.map(|next| next.since(now));
+            let pause = due_work.next.map(|next| next.since(now));
             tokio::select! {
                 hold = dropped.recv() => match hold {
                     Some(hold) => drop(tasks.spawn(Arc::clone(&self).end(hold))),
@@ -171,14 +173,14 @@ impl<S: LockStore> Keeper<S> {
         let now = BootTime::now();
         let mut lost = Vec::new();
         {
-            let mut dog = self.dog();
+            let mut watchdog = self.watchdog();
             match answer {
                 Ok(renewed) => {
                     for (hold, renewed) in holds.iter().zip(renewed) {
-                        lost.extend(dog.answered(hold.id, renewed, sent));
+                        lost.extend(watchdog.answered(hold.id, renewed, sent));
                     }
                 }
-                Err(_) => holds.iter().for_each(|hold| dog.failed(hold.id, now)),
+                Err(_) => holds.iter().for_each(|hold| watchdog.failed(hold.id, now)),
             }
         }
         lost.iter().for_each(|hold| self.lose(hold));
@@ -187,13 +189,13 @@ impl<S: LockStore> Keeper<S> {
     async fn end(self: Arc<Self>, hold: Arc<Hold>) {
         // Whoever dropped it does not ask.
         let _ = self.release(&hold).await;
-        self.giving.send_modify(|count| *count = count.saturating_sub(1));
+        self.releasing.send_modify(|count| *count = count.saturating_sub(1));
     }
 
     /// Waits until nothing is being given back.
     pub(crate) async fn settled(&self) {
         // The sender is here, so it cannot end before.
-        let _ = self.giving.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.releasing.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Gives a hold back, and again until the store answers or its lease is over.

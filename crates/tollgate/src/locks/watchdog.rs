@@ -1,6 +1,6 @@
 //! The watchdog's book: which holds are to be renewed when, and which are lost.
 //!
-//! Pure: it is told the time. `keeper.rs` is the thread that asks it, and `hold.rs` what it watches.
+//! Pure: it is told the time. `lease_renewer.rs` is the thread that asks it, and `hold.rs` what it watches.
 //!
 //! A hold is renewed every third of its lease, together with those due soon after. When the store does
 //! not answer, it is tried again after a short pause, until the deadline of the hold; then it is lost.
@@ -20,8 +20,8 @@ use crate::clock::BootTime;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Dog {
-    holds: HashMap<HoldId, Watched>,
+pub(crate) struct Watchdog {
+    holds: HashMap<HoldId, WatchedHold>,
     renewals: BTreeSet<(BootTime, HoldId)>,
     deadlines: BTreeSet<(BootTime, HoldId)>,
     /// When the thread looks next; `None` while it sleeps until it is woken.
@@ -29,7 +29,7 @@ pub(crate) struct Dog {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedHold {
     hold: Arc<Hold>,
     /// Its places in the two sets.
     renewal: Option<BootTime>,
@@ -38,7 +38,7 @@ struct Watched {
 
 /// What is to be done now.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct DueWork {
     pub(crate) renew: Vec<Arc<Hold>>,
     pub(crate) lost: Vec<Arc<Hold>>,
     /// When to look again; `None` if there is nothing to look after.
@@ -59,14 +59,14 @@ fn pause(lease: Lease) -> Duration {
     soon(lease).clamp(Duration::from_millis(1), Duration::from_millis(500))
 }
 
-impl Dog {
+impl Watchdog {
     /// Watches a hold that was asked for at `sent`. Whether the thread must be woken for it.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
-        let renewal = (hold.upkeep == Upkeep::RenewOutcome).then(|| sent.after(third(hold.lease)));
+        let renewal = (hold.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.lease)));
         let (id, deadline) = (hold.id, hold.deadline());
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renewal.map(|at| (at, id)));
-        self.holds.insert(id, Watched { hold, renewal, deadline });
+        self.holds.insert(id, WatchedHold { hold, renewal, deadline });
         let first = renewal.unwrap_or(deadline);
         self.next_look.is_none_or(|next| first < next)
     }
@@ -82,16 +82,16 @@ impl Dog {
     }
 
     /// What is to be done at `now`. Those to be renewed are not named again before they are answered.
-    pub(crate) fn round(&mut self, now: BootTime) -> Round {
-        let mut round = Round::default();
+    pub(crate) fn due_work(&mut self, now: BootTime) -> DueWork {
+        let mut due_work = DueWork::default();
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, id));
             if let Some(watched) = self.holds.get(&id) {
-                round.lost.push(Arc::clone(&watched.hold));
+                due_work.lost.push(Arc::clone(&watched.hold));
                 self.forget(id);
             }
         }
-        let due = |(at, id): &(BootTime, HoldId), holds: &HashMap<HoldId, Watched>| {
+        let due = |(at, id): &(BootTime, HoldId), holds: &HashMap<HoldId, WatchedHold>| {
             let lease = holds.get(id).map(|watched| watched.hold.lease);
             lease.is_none_or(|lease| *at <= now.after(soon(lease)))
         };
@@ -103,15 +103,15 @@ impl Dog {
                 self.renewals.remove(&(at, id));
                 if let Some(watched) = self.holds.get_mut(&id) {
                     watched.renewal = None;
-                    round.renew.push(Arc::clone(&watched.hold));
+                    due_work.renew.push(Arc::clone(&watched.hold));
                 }
             }
         }
         let first = [self.renewals.first(), self.deadlines.first()];
         let first = first.into_iter().flatten().map(|(at, _)| *at).min();
-        round.next = first.map(|at| at.min(now.after(LONGEST_SLEEP)));
-        self.next_look = round.next;
-        round
+        due_work.next = first.map(|at| at.min(now.after(LONGEST_SLEEP)));
+        self.next_look = due_work.next;
+        due_work
     }
 
     /// A renewal that was sent at `sent` was answered. Returns the hold if it is lost.
@@ -190,59 +190,59 @@ mod tests {
 
     #[test]
     fn a_hold_is_renewed_every_third_of_its_lease_with_those_due_soon_after() {
-        let mut dog = Dog::default();
+        let mut watchdog = Watchdog::default();
         for (i, sent) in [(1, 0.0), (2, 0.9), (3, 1.1)] {
-            dog.watch(hold(i, Upkeep::RenewOutcome, at(sent)), at(sent));
+            watchdog.watch(hold(i, Upkeep::Renewed, at(sent)), at(sent));
         }
 
-        assert!(dog.round(at(9.9)).renew.is_empty());
-        let round = dog.round(at(10.0));
+        assert!(watchdog.due_work(at(9.9)).renew.is_empty());
+        let due_work = watchdog.due_work(at(10.0));
 
-        assert_eq!(ids(&round.renew), [HoldId::new(1), HoldId::new(2)]);
-        assert!(dog.round(at(10.5)).renew.is_empty(), "they are under way");
-        assert_eq!(ids(&dog.round(at(11.1)).renew), [HoldId::new(3)]);
-        assert!(dog.answered(HoldId::new(1), RenewOutcome::Held, at(10.0)).is_none());
-        assert_eq!(ids(&dog.round(at(20.0)).renew), [HoldId::new(1)]);
+        assert_eq!(ids(&due_work.renew), [HoldId::new(1), HoldId::new(2)]);
+        assert!(watchdog.due_work(at(10.5)).renew.is_empty(), "they are under way");
+        assert_eq!(ids(&watchdog.due_work(at(11.1)).renew), [HoldId::new(3)]);
+        assert!(watchdog.answered(HoldId::new(1), RenewOutcome::Held, at(10.0)).is_none());
+        assert_eq!(ids(&watchdog.due_work(at(20.0)).renew), [HoldId::new(1)]);
     }
 
     // E44
     #[test]
     fn a_store_that_does_not_answer_is_asked_again_until_the_hold_is_lost() {
-        let mut dog = Dog::default();
-        let held = hold(1, Upkeep::RenewOutcome, START);
-        dog.watch(Arc::clone(&held), START);
+        let mut watchdog = Watchdog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        watchdog.watch(Arc::clone(&held), START);
         let (mut attempts, mut now) = (0, at(10.0));
         loop {
-            let round = dog.round(now);
-            if let [lost] = &round.lost[..] {
+            let due_work = watchdog.due_work(now);
+            if let [lost] = &due_work.lost[..] {
                 assert_eq!(lost.id, held.id);
                 break;
             }
-            for hold in round.renew {
+            for hold in due_work.renew {
                 attempts += 1;
-                dog.failed(hold.id, now);
+                watchdog.failed(hold.id, now);
                 assert_eq!(hold.state(now), LockState::Unsure);
             }
             // The thread looks again as soon as an attempt is over.
-            now = dog.round(now).next.unwrap();
+            now = watchdog.due_work(now).next.unwrap();
         }
 
         assert_eq!(now, at(29.0), "a second before the store may end it");
         assert_eq!(held.state(now), LockState::Lost);
         assert_eq!(attempts, 38, "every half second");
-        assert_eq!(dog.round(at(40.0)).next, None, "nothing is left to look after");
+        assert_eq!(watchdog.due_work(at(40.0)).next, None, "nothing is left to look after");
     }
 
     #[test]
     fn an_answer_counts_from_when_it_was_asked_and_makes_sure_again() {
-        let mut dog = Dog::default();
-        let held = hold(1, Upkeep::RenewOutcome, START);
-        dog.watch(Arc::clone(&held), START);
-        dog.round(at(10.0));
-        dog.failed(held.id, at(10.2));
-        dog.round(at(11.0));
+        let mut watchdog = Watchdog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        watchdog.watch(Arc::clone(&held), START);
+        watchdog.due_work(at(10.0));
+        watchdog.failed(held.id, at(10.2));
+        watchdog.due_work(at(11.0));
 
-        assert!(dog.answered(held.id, RenewOutcome::Held, at(11.0)).is_none());
+        assert!(watchdog.answered(held.id, RenewOutcome::Held, at(11.0)).is_none());
 
         assert_eq!(held.state(at(39.9)), LockState::Sure);
         assert_eq!(held.state(at(40.0)), LockState::Lost, "29 s after 11 s");
@@ -252,41 +252,41 @@ mod tests {
     // E43
     #[test]
     fn what_is_released_is_not_renewed_and_its_late_answer_changes_nothing() {
-        let mut dog = Dog::default();
-        let held = hold(1, Upkeep::RenewOutcome, START);
-        dog.watch(Arc::clone(&held), START);
-        assert_eq!(dog.round(at(10.0)).renew.len(), 1);
+        let mut watchdog = Watchdog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        watchdog.watch(Arc::clone(&held), START);
+        assert_eq!(watchdog.due_work(at(10.0)).renew.len(), 1);
 
-        dog.forget(held.id);
+        watchdog.forget(held.id);
 
-        assert!(dog.answered(held.id, RenewOutcome::Lost, at(10.0)).is_none());
-        dog.failed(held.id, at(10.0));
-        let round = dog.round(at(100.0));
-        assert!(round.renew.is_empty() && round.lost.is_empty());
-        assert_eq!(dog.len(), 0);
+        assert!(watchdog.answered(held.id, RenewOutcome::Lost, at(10.0)).is_none());
+        watchdog.failed(held.id, at(10.0));
+        let due_work = watchdog.due_work(at(100.0));
+        assert!(due_work.renew.is_empty() && due_work.lost.is_empty());
+        assert_eq!(watchdog.len(), 0);
     }
 
     #[test]
     fn a_fixed_lease_is_not_renewed_but_told_when_it_ends() {
-        let mut dog = Dog::default();
-        dog.watch(hold(1, Upkeep::Fixed, START), START);
+        let mut watchdog = Watchdog::default();
+        watchdog.watch(hold(1, Upkeep::Fixed, START), START);
 
-        let round = dog.round(at(20.0));
+        let due_work = watchdog.due_work(at(20.0));
 
-        assert!(round.renew.is_empty());
-        assert_eq!(round.next, Some(at(21.0)), "the thread wakes at least every second");
-        assert_eq!(dog.round(at(29.0)).lost.len(), 1);
+        assert!(due_work.renew.is_empty());
+        assert_eq!(due_work.next, Some(at(21.0)), "the thread wakes at least every second");
+        assert_eq!(watchdog.due_work(at(29.0)).lost.len(), 1);
     }
 
     #[test]
     fn the_thread_is_woken_only_for_what_it_would_sleep_through() {
-        let mut dog = Dog::default();
+        let mut watchdog = Watchdog::default();
         assert!(
-            dog.watch(hold(1, Upkeep::RenewOutcome, START), START),
+            watchdog.watch(hold(1, Upkeep::Renewed, START), START),
             "it sleeps until it is woken"
         );
-        dog.round(START);
-        assert!(!dog.watch(hold(2, Upkeep::RenewOutcome, START), START));
-        assert_eq!(dog.round(START).next, Some(START.after(SECOND)));
+        watchdog.due_work(START);
+        assert!(!watchdog.watch(hold(2, Upkeep::Renewed, START), START));
+        assert_eq!(watchdog.due_work(START).next, Some(START.after(SECOND)));
     }
 }

@@ -16,21 +16,21 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tollgate_core::{Algorithm, Answer, Cost, Retry, Store, Timestamp, Verdict};
 
-use super::gate::{SOON, Shared};
-use super::line::{Place, Ticket};
+use super::gate::{GateShared, SOON};
+use super::wait_queue::{GrantedPlace, QueuePosition};
 use crate::clock::{self, Instant, after};
 use crate::decision::{Source, poll_once};
 
 /// How many may ask with one call: a store in Redis sends no more at once either.
-const ASKED_AT_ONCE: usize = 128;
+const MAX_ASKS: usize = 128;
 
 /// How many places are given back with one call.
-const GIVEN_BACK_AT_ONCE: usize = 64;
+const MAX_CREDITS: usize = 64;
 
 /// What was said to somebody who asked.
-pub(super) enum Said {
+pub(super) enum GateAnswer {
     Pass(Passed),
-    Place(Held),
+    GrantedPlace(Held),
     /// Ask again after `retry`; passing takes `in_all` at least.
     NotYet {
         retry: Duration,
@@ -41,35 +41,35 @@ pub(super) enum Said {
 
 /// Those who are to ask.
 #[derive(Default)]
-pub(super) struct Questions {
-    waiting: VecDeque<Question>,
+pub(super) struct AskQueue {
+    waiting: VecDeque<QueuedAsk>,
     /// What was charged for callers who had left when they were told.
     unused: Vec<(Cost, Timestamp)>,
     /// Whether somebody is asking for them.
     asking: bool,
 }
 
-struct Question {
+struct QueuedAsk {
     cost: Cost,
     deadline: Instant,
-    tell: oneshot::Sender<Said>,
+    tell: oneshot::Sender<GateAnswer>,
 }
 
-impl<S: Store + 'static> Shared<S> {
+impl<S: Store + 'static> GateShared<S> {
     /// Asks for permits. Whoever stops waiting for the answer gives back what it brings.
-    pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> Said {
+    pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> GateAnswer {
         if !self.runner.store.is_remote() {
             let said = self.in_turn(&[(cost, patience)]).pop();
-            return said.unwrap_or(Said::NotYet { retry: SOON, in_all: SOON });
+            return said.unwrap_or(GateAnswer::NotYet { retry: SOON, in_all: SOON });
         }
         let deadline = after(clock::now(), patience);
         loop {
             let (tell, told) = oneshot::channel();
-            self.questions().waiting.push_back(Question { cost, deadline, tell });
-            if let Some(teller) = Teller::needed(self) {
+            self.asks().waiting.push_back(QueuedAsk { cost, deadline, tell });
+            if let Some(batcher) = GateBatcher::needed(self) {
                 match Handle::try_current() {
-                    Ok(runtime) => drop(runtime.spawn(teller.ask_for_all())),
-                    Err(_) => teller.ask_for_all().await,
+                    Ok(runtime) => drop(runtime.spawn(batcher.run())),
+                    Err(_) => batcher.run().await,
                 }
             }
             if let Ok(said) = told.await {
@@ -80,18 +80,18 @@ impl<S: Store + 'static> Shared<S> {
     }
 
     /// The same of a store that answers at once.
-    fn in_turn(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<Said> {
+    fn in_turn(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<GateAnswer> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         poll_once(self.call(takes)).unwrap_or_default()
     }
 
     /// Gives back what is free, asks for permits, and lines up for what is granted.
-    async fn call(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<Said> {
-        let mut credits = std::mem::take(&mut self.questions().unused);
+    async fn call(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<GateAnswer> {
+        let mut credits = std::mem::take(&mut self.asks().unused);
         if self.is_smooth() {
             credits.clear();
         } else {
-            let free = std::iter::from_fn(|| self.line.take_last()).take(GIVEN_BACK_AT_ONCE);
+            let free = std::iter::from_fn(|| self.wait_queue.take_last()).take(MAX_CREDITS);
             credits.extend(free.map(|place| (place.cost, place.granted)));
         }
         if credits.is_empty() && takes.is_empty() {
@@ -111,24 +111,24 @@ impl<S: Store + 'static> Shared<S> {
         patience: Duration,
         answer: &Answer,
         source: Source,
-    ) -> Said {
+    ) -> GateAnswer {
         let at = answer.at;
         match answer.verdict {
             Verdict::Allow => {
                 let charged = (source == Source::Store).then_some((cost, at));
                 let gate: Arc<Self> = Arc::clone(self);
-                Said::Pass(Passed { gate, charged })
+                GateAnswer::Pass(Passed { gate, charged })
             }
             Verdict::Wait(wait) => {
                 let granted = at.checked_add(wait).unwrap_or(Timestamp::MAX);
-                let place = Place { due: after(clock::now(), wait), granted, cost };
-                let line = match source {
-                    Source::Store => &self.line,
-                    _ => &self.outage_line,
+                let place = GrantedPlace { due: after(clock::now(), wait), granted, cost };
+                let wait_queue = match source {
+                    Source::Store => &self.wait_queue,
+                    _ => &self.outage_queue,
                 };
-                Said::Place(Held::new(self, line.join(place)))
+                GateAnswer::GrantedPlace(Held::new(self, wait_queue.join(place)))
             }
-            Verdict::Deny(Retry::Never) => Said::Never,
+            Verdict::Deny(Retry::Never) => GateAnswer::Never,
             Verdict::Deny(Retry::After(retry)) => {
                 let reset = answer.decisions.first().map(|decision| decision.reset_after);
                 let in_all = match self.counter.limit.algorithm() {
@@ -141,7 +141,7 @@ impl<S: Store + 'static> Shared<S> {
                     }
                     _ => retry,
                 };
-                Said::NotYet { retry, in_all }
+                GateAnswer::NotYet { retry, in_all }
             }
         }
     }
@@ -151,52 +151,52 @@ impl<S: Store + 'static> Shared<S> {
         matches!(self.counter.limit.algorithm(), Algorithm::Smooth(_))
     }
 
-    fn questions(&self) -> MutexGuard<'_, Questions> {
+    fn asks(&self) -> MutexGuard<'_, AskQueue> {
         // Nothing here can panic halfway.
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Where what nobody uses goes back to, whatever its store.
-trait TakesBack: Send + Sync {
+trait AnyGate: Send + Sync {
     /// Gives places back that are free, and this charge.
-    fn take_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>);
+    fn give_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>);
 }
 
-impl<S: Store + 'static> TakesBack for Shared<S> {
-    fn take_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>) {
-        self.questions().unused.extend(unused);
+impl<S: Store + 'static> AnyGate for GateShared<S> {
+    fn give_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>) {
+        self.asks().unused.extend(unused);
         if !self.runner.store.is_remote() {
             drop(self.in_turn(&[]));
         } else if let Ok(runtime) = Handle::try_current()
-            && let Some(teller) = Teller::needed(&self)
+            && let Some(batcher) = GateBatcher::needed(&self)
         {
             // Without a runtime it goes with the next question.
-            drop(runtime.spawn(teller.ask_for_all()));
+            drop(runtime.spawn(batcher.run()));
         }
     }
 }
 
 /// Whoever asks for all, until nobody is left.
-struct Teller<S: Store + 'static> {
-    shared: Arc<Shared<S>>,
+struct GateBatcher<S: Store + 'static> {
+    shared: Arc<GateShared<S>>,
     ended: bool,
 }
 
-impl<S: Store + 'static> Teller<S> {
+impl<S: Store + 'static> GateBatcher<S> {
     /// Somebody to ask for all, unless there is one.
-    fn needed(shared: &Arc<Shared<S>>) -> Option<Self> {
-        let mut questions = shared.questions();
-        if std::mem::replace(&mut questions.asking, true) {
+    fn needed(shared: &Arc<GateShared<S>>) -> Option<Self> {
+        let mut asks = shared.asks();
+        if std::mem::replace(&mut asks.asking, true) {
             return None;
         }
         Some(Self { shared: Arc::clone(shared), ended: false })
     }
 
-    async fn ask_for_all(mut self) {
+    async fn run(mut self) {
         while let Some(asking) = self.next() {
             let now = clock::now();
-            let left = |question: &Question| question.deadline.saturating_duration_since(now);
+            let left = |question: &QueuedAsk| question.deadline.saturating_duration_since(now);
             let takes: Vec<_> = asking.iter().map(|it| (it.cost, left(it))).collect();
             for (question, said) in asking.into_iter().zip(self.shared.call(&takes).await) {
                 // Whoever is gone drops what it was told, which gives it back.
@@ -206,41 +206,45 @@ impl<S: Store + 'static> Teller<S> {
     }
 
     /// Those who ask next; `None`, and the end, if there is nothing to do.
-    fn next(&mut self) -> Option<Vec<Question>> {
-        let mut questions = self.shared.questions();
+    fn next(&mut self) -> Option<Vec<QueuedAsk>> {
+        let mut asks = self.shared.asks();
         let mut asking = Vec::new();
-        while asking.len() < ASKED_AT_ONCE
-            && let Some(question) = questions.waiting.pop_front()
+        while asking.len() < MAX_ASKS
+            && let Some(question) = asks.waiting.pop_front()
         {
             if question.tell.is_closed() {
                 continue;
             }
-            match self.shared.line.join_vacant(question.cost, question.deadline) {
-                Some(ticket) => {
+            match self.shared.wait_queue.join_vacant(question.cost, question.deadline) {
+                Some(position) => {
                     // Told without the lock, as it is dropped if nobody listens.
-                    drop(questions);
-                    drop(question.tell.send(Said::Place(Held::new(&self.shared, ticket))));
-                    questions = self.shared.questions();
+                    drop(asks);
+                    drop(
+                        question
+                            .tell
+                            .send(GateAnswer::GrantedPlace(Held::new(&self.shared, position))),
+                    );
+                    asks = self.shared.asks();
                 }
                 None => asking.push(question),
             }
         }
-        let last = !self.shared.is_smooth() && self.shared.line.has_last();
-        let free = !questions.unused.is_empty() || last;
+        let last = !self.shared.is_smooth() && self.shared.wait_queue.has_last();
+        let free = !asks.unused.is_empty() || last;
         self.ended = asking.is_empty() && !free;
-        questions.asking = !self.ended;
+        asks.asking = !self.ended;
         (!self.ended).then_some(asking)
     }
 }
 
-impl<S: Store + 'static> Drop for Teller<S> {
+impl<S: Store + 'static> Drop for GateBatcher<S> {
     fn drop(&mut self) {
         if !self.ended {
-            let mut questions = self.shared.questions();
-            questions.asking = false;
+            let mut asks = self.shared.asks();
+            asks.asking = false;
             // They ask again, each on its own runtime.
-            let waiting = std::mem::take(&mut questions.waiting);
-            drop(questions);
+            let waiting = std::mem::take(&mut asks.waiting);
+            drop(asks);
             drop(waiting);
         }
     }
@@ -248,7 +252,7 @@ impl<S: Store + 'static> Drop for Teller<S> {
 
 /// A charge that passed at once, given back unless it is used.
 pub(super) struct Passed {
-    gate: Arc<dyn TakesBack>,
+    gate: Arc<dyn AnyGate>,
     charged: Option<(Cost, Timestamp)>,
 }
 
@@ -261,36 +265,36 @@ impl Passed {
 impl Drop for Passed {
     fn drop(&mut self) {
         if let Some(charged) = self.charged.take() {
-            Arc::clone(&self.gate).take_back(Some(charged));
+            Arc::clone(&self.gate).give_back(Some(charged));
         }
     }
 }
 
 /// A place in the future, given back when dropped before its time.
 pub(super) struct Held {
-    gate: Arc<dyn TakesBack>,
-    ticket: Option<Ticket>,
+    gate: Arc<dyn AnyGate>,
+    position: Option<QueuePosition>,
 }
 
 impl Held {
-    fn new<S: Store + 'static>(shared: &Arc<Shared<S>>, ticket: Ticket) -> Self {
-        let gate: Arc<Shared<S>> = Arc::clone(shared);
-        Self { gate, ticket: Some(ticket) }
+    fn new<S: Store + 'static>(shared: &Arc<GateShared<S>>, position: QueuePosition) -> Self {
+        let gate: Arc<GateShared<S>> = Arc::clone(shared);
+        Self { gate, position: Some(position) }
     }
 
     pub(super) async fn wait(mut self) {
-        if let Some(ticket) = &mut self.ticket {
-            ticket.wait().await;
+        if let Some(position) = &mut self.position {
+            position.wait().await;
         }
-        self.ticket = None;
+        self.position = None;
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            drop(ticket);
-            Arc::clone(&self.gate).take_back(None);
+        if let Some(position) = self.position.take() {
+            drop(position);
+            Arc::clone(&self.gate).give_back(None);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// The value of an attribute, before it is put into its one spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen<'r> {
+pub(crate) enum AttributeValue<'r> {
     Text(Cow<'r, [u8]>),
     Address(IpAddr),
 }

@@ -19,26 +19,26 @@ use crate::clock::BootTime;
 
 /// All lines of a process.
 #[derive(Debug)]
-pub(crate) struct Lines {
-    all: Mutex<All>,
+pub(crate) struct LockQueues {
+    all: Mutex<QueueTable>,
     /// How many may wait, in all lines together.
     most: usize,
 }
 
 #[derive(Debug, Default)]
-struct All {
-    by_name: HashMap<LockName, Line>,
+struct QueueTable {
+    by_name: HashMap<LockName, LockQueue>,
     waiting: usize,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct LockQueue {
     next: u64,
-    waiting: BTreeMap<u64, Place>,
+    waiting: BTreeMap<u64, QueuedTask>,
     /// Rung for the head.
-    bell: Arc<Notify>,
+    released: Arc<Notify>,
     /// While it is here, releases are heard.
-    ear: Option<Ear>,
+    subscription: Option<Ear>,
 }
 
 /// What a store gave for listening.
@@ -60,7 +60,7 @@ impl fmt::Debug for Ear {
 }
 
 #[derive(Debug)]
-struct Place {
+struct QueuedTask {
     owner: Owner,
     since: BootTime,
     /// Told when it becomes the head.
@@ -78,12 +78,12 @@ pub struct Waiter {
     pub age: Duration,
 }
 
-impl Lines {
+impl LockQueues {
     pub(crate) fn new(most: usize) -> Self {
         Self { all: Mutex::default(), most }
     }
 
-    fn lock(&self) -> MutexGuard<'_, All> {
+    fn lock(&self) -> MutexGuard<'_, QueueTable> {
         // Every edit is whole before anything could panic.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,28 +94,40 @@ impl Lines {
     }
 
     /// Joins the end of a line; `None` if as many wait as may.
-    pub(crate) fn join(self: &Arc<Self>, name: &LockName, owner: &Owner) -> Option<Ticket> {
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        name: &LockName,
+        owner: &Owner,
+    ) -> Option<LockQueuePosition> {
         let mut all = self.lock();
         if all.waiting >= self.most {
             return None;
         }
         all.waiting = all.waiting.saturating_add(1);
-        let line = all.by_name.entry(name.clone()).or_default();
-        let number = line.next;
-        line.next = number.saturating_add(1);
+        let lock_queue = all.by_name.entry(name.clone()).or_default();
+        let number = lock_queue.next;
+        lock_queue.next = number.saturating_add(1);
         let turn = Arc::new(Notify::new());
-        let place = Place { owner: owner.clone(), since: BootTime::now(), turn: Arc::clone(&turn) };
-        line.waiting.insert(number, place);
-        let bell = Arc::clone(&line.bell);
-        Some(Ticket { lines: Arc::clone(self), name: name.clone(), number, turn, bell, won: false })
+        let place =
+            QueuedTask { owner: owner.clone(), since: BootTime::now(), turn: Arc::clone(&turn) };
+        lock_queue.waiting.insert(number, place);
+        let released = Arc::clone(&lock_queue.released);
+        Some(LockQueuePosition {
+            queues: Arc::clone(self),
+            name: name.clone(),
+            number,
+            turn,
+            released,
+            won: false,
+        })
     }
 
     /// Who waits here, longest first within a lock.
     pub(crate) fn waiters(&self, most: usize) -> Vec<Waiter> {
         let now = BootTime::now();
         let all = self.lock();
-        let each = all.by_name.iter().flat_map(|(name, line)| {
-            line.waiting.values().map(move |place| Waiter {
+        let each = all.by_name.iter().flat_map(|(name, lock_queue)| {
+            lock_queue.waiting.values().map(move |place| Waiter {
                 name: name.clone(),
                 owner: place.owner.clone(),
                 age: now.since(place.since),
@@ -126,37 +138,38 @@ impl Lines {
 }
 
 /// Wakes the head of a line.
-pub(crate) struct Alarm(pub(crate) Weak<Lines>);
+pub(crate) struct HeadNotifier(pub(crate) Weak<LockQueues>);
 
-impl ReleaseNotifier for Alarm {
+impl ReleaseNotifier for HeadNotifier {
     fn notify(&self, name: &LockName) {
-        let Some(lines) = self.0.upgrade() else { return };
-        let bell = lines.lock().by_name.get(name).map(|line| Arc::clone(&line.bell));
-        if let Some(bell) = bell {
-            bell.notify_one();
+        let Some(queues) = self.0.upgrade() else { return };
+        let released =
+            queues.lock().by_name.get(name).map(|lock_queue| Arc::clone(&lock_queue.released));
+        if let Some(released) = released {
+            released.notify_one();
         }
     }
 }
 
 /// A place in a line, given up when dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    lines: Arc<Lines>,
+pub(crate) struct LockQueuePosition {
+    queues: Arc<LockQueues>,
     name: LockName,
     number: u64,
     turn: Arc<Notify>,
-    bell: Arc<Notify>,
+    released: Arc<Notify>,
     won: bool,
 }
 
-impl Ticket {
+impl LockQueuePosition {
     /// Waits to be the head.
     pub(crate) async fn turn(&self) {
         loop {
             {
-                let all = self.lines.lock();
-                let line = all.by_name.get(&self.name);
-                let head = line.and_then(|line| line.waiting.first_key_value());
+                let all = self.queues.lock();
+                let lock_queue = all.by_name.get(&self.name);
+                let head = lock_queue.and_then(|lock_queue| lock_queue.waiting.first_key_value());
                 if head.is_none_or(|(number, _)| *number == self.number) {
                     return;
                 }
@@ -166,19 +179,26 @@ impl Ticket {
     }
 
     /// Waits for a release; one that came while nobody waited counts.
-    pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+    pub(crate) async fn released(&self) {
+        self.released.notified().await;
     }
 
     /// Whether releases are heard.
-    pub(crate) fn hears(&self) -> bool {
-        self.lines.lock().by_name.get(&self.name).is_some_and(|line| line.ear.is_some())
+    pub(crate) fn is_subscribed(&self) -> bool {
+        self.queues
+            .lock()
+            .by_name
+            .get(&self.name)
+            .is_some_and(|lock_queue| lock_queue.subscription.is_some())
     }
 
     /// Hears releases by this from now on, for whoever waits in this line.
-    pub(crate) fn hear(&self, ear: Ear) {
-        let mut all = self.lines.lock();
-        let replaced = all.by_name.get_mut(&self.name).and_then(|line| line.ear.replace(ear));
+    pub(crate) fn set_subscription(&self, subscription: Ear) {
+        let mut all = self.queues.lock();
+        let replaced = all
+            .by_name
+            .get_mut(&self.name)
+            .and_then(|lock_queue| lock_queue.subscription.replace(subscription));
         drop(all);
         drop(replaced);
     }
@@ -189,14 +209,14 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for LockQueuePosition {
     fn drop(&mut self) {
-        let mut all = self.lines.lock();
+        let mut all = self.queues.lock();
         all.waiting = all.waiting.saturating_sub(1);
-        let Some(line) = all.by_name.get_mut(&self.name) else { return };
-        let was_head = line.waiting.first_key_value().is_some_and(|(n, _)| *n == self.number);
-        line.waiting.remove(&self.number);
-        let Some((_, next)) = line.waiting.first_key_value() else {
+        let Some(lock_queue) = all.by_name.get_mut(&self.name) else { return };
+        let was_head = lock_queue.waiting.first_key_value().is_some_and(|(n, _)| *n == self.number);
+        lock_queue.waiting.remove(&self.number);
+        let Some((_, next)) = lock_queue.waiting.first_key_value() else {
             // Its ear is dropped outside the lock: it has one of its own.
             let empty = all.by_name.remove(&self.name);
             drop(all);
@@ -207,7 +227,7 @@ impl Drop for Ticket {
             next.turn.notify_one();
             if !self.won {
                 // It may have been woken by a release and gone before it tried.
-                line.bell.notify_one();
+                lock_queue.released.notify_one();
             }
         }
     }

@@ -15,16 +15,16 @@ use crate::{Admission, Limiter};
 /// What was charged for a place in the future. Nothing, for whoever passes at once or not at all.
 #[derive(Debug, Default)]
 #[must_use = "the place is given back as soon as this is dropped"]
-pub(crate) struct Booking(Option<Box<Booked>>);
+pub(crate) struct ReservedPlace(Option<Box<PlaceCharges>>);
 
 #[derive(Debug)]
-struct Booked {
+struct PlaceCharges {
     wait: Duration,
     charged: Vec<(OwnedCounter, Cost, Timestamp)>,
     background: Background,
 }
 
-impl Booking {
+impl ReservedPlace {
     /// Waits until the time has come; not at all if nothing was booked. Dropping the future gives
     /// the place back.
     pub(crate) async fn wait(mut self) {
@@ -37,7 +37,7 @@ impl Booking {
     }
 }
 
-impl Drop for Booked {
+impl Drop for PlaceCharges {
     fn drop(&mut self) {
         for (counter, cost, at) in self.charged.drain(..) {
             self.background.queue(Job::Credit { counter, cost, at });
@@ -47,27 +47,27 @@ impl Drop for Booked {
 
 impl<S: Store + 'static> Limiter<S> {
     /// As [`Limiter::admit_within`] under given rules, with the place that was granted.
-    pub(crate) async fn admit_and_book(
+    pub(crate) async fn admit_with_place(
         &self,
         ask: &Ask<'_>,
         patience: Duration,
         rules: &RuleSource,
-    ) -> (Admission, Booking) {
+    ) -> (Admission, ReservedPlace) {
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, rules, &mut judgement);
         let plan = self.plan(&judgement, rules, Intent::Charge { patience });
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
-        let booking = self.book(&plan, &ruling);
+        let reserved_place = self.reserve_place(&plan, &ruling);
         drop(plan);
-        (Admission { ruling, permits }, booking)
+        (Admission { ruling, permits }, reserved_place)
     }
 
     /// The place in the future that a ruling grants, if it does.
-    pub(crate) fn book(&self, plan: &Plan<'_>, ruling: &Ruling) -> Booking {
+    pub(crate) fn reserve_place(&self, plan: &Plan<'_>, ruling: &Ruling) -> ReservedPlace {
         let wait = ruling.wait();
         if wait.is_zero() {
-            return Booking::default();
+            return ReservedPlace::default();
         }
         let at = ruling.at();
         let then = at.checked_add(wait).unwrap_or(Timestamp::MAX);
@@ -82,6 +82,6 @@ impl<S: Store + 'static> Limiter<S> {
         // Places that the outage fallback granted do not go back.
         let charged = charged.filter(|_| ruling.source() == Source::Store).collect();
         let background = self.shared.background.clone();
-        Booking(Some(Box::new(Booked { wait, charged, background })))
+        ReservedPlace(Some(Box::new(PlaceCharges { wait, charged, background })))
     }
 }

@@ -21,8 +21,8 @@ use tollgate_core::{StoreError, StoreErrorKind};
 use super::error::LockError;
 use super::guard::LockGuard;
 use super::hold::{Hold, LockState, Upkeep};
-use super::line::{Alarm, Ear, Ticket};
-use super::{LockEvent, Shared};
+use super::lock_queue::{Ear, HeadNotifier, LockQueuePosition};
+use super::{LockEvent, LocksShared};
 use crate::chance;
 use crate::clock::{BootTime, Instant};
 use crate::observer::Event;
@@ -39,7 +39,7 @@ const TRIES: u32 = 3;
 
 /// What is wanted.
 #[derive(Clone, Debug)]
-pub(crate) struct Want {
+pub(crate) struct LockRequest {
     pub(crate) name: LockName,
     pub(crate) kind: LockKind,
     pub(crate) owner: Owner,
@@ -53,14 +53,14 @@ pub(crate) struct Want {
 
 /// How long one is ready to wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum LockPatience {
     None,
     Until(Instant),
     Forever,
 }
 
 /// What an attempt comes to, if it was answered.
-enum Attempted {
+enum AttemptOutcome {
     Granted(LockGuard),
     Busy(Option<Duration>),
 }
@@ -72,51 +72,51 @@ enum Failed {
     For(LockError),
 }
 
-impl<S: LockStore> Shared<S> {
+impl<S: LockStore> LocksShared<S> {
     /// Gets the lock; `None` if somebody else has it for longer than one is ready to wait.
     pub(crate) async fn get(
         self: &Arc<Self>,
-        want: &Want,
-        patience: Patience,
+        request: &LockRequest,
+        patience: LockPatience,
     ) -> Result<Option<LockGuard>, LockError> {
         self.thread.start()?;
-        let mut pending = Pending::new(self, want);
-        if matches!(patience, Patience::None) {
+        let mut pending = Acquisition::new(self, request);
+        if matches!(patience, LockPatience::None) {
             return pending.try_now().await;
         }
         // Whoever may hold it already must not wait behind those who wait for it.
         let mut busy = None;
-        if want.shared_owner || !self.lines.has(&want.name) {
+        if request.shared_owner || !self.queues.has(&request.name) {
             match pending.attempt().await {
-                Ok(Attempted::Granted(guard)) => return Ok(Some(guard)),
-                Ok(Attempted::Busy(left)) => busy = left,
+                Ok(AttemptOutcome::Granted(guard)) => return Ok(Some(guard)),
+                Ok(AttemptOutcome::Busy(left)) => busy = left,
                 Err(Failed::For(error)) => return Err(error),
                 Err(Failed::Store(_)) => {}
             }
         }
-        let Some(ticket) = self.lines.join(&want.name, &want.owner) else {
+        let Some(position) = self.queues.join(&request.name, &request.owner) else {
             return Err(LockError::TooManyWaiting);
         };
         let waited = match patience {
-            Patience::Until(deadline) => {
-                let waited = timeout_at(deadline, pending.wait(&ticket, busy)).await;
+            LockPatience::Until(deadline) => {
+                let waited = timeout_at(deadline, pending.wait(&position, busy)).await;
                 // While the store does not answer, nobody is known to have it.
                 let silence = pending.outage.take().map(|(_, error)| LockError::Store(error));
                 waited.unwrap_or_else(|_| silence.map_or(Ok(None), Err))
             }
-            Patience::None | Patience::Forever => pending.wait(&ticket, busy).await,
+            LockPatience::None | LockPatience::Forever => pending.wait(&position, busy).await,
         };
         if matches!(waited, Ok(Some(_))) {
-            ticket.win();
+            position.win();
         }
         waited
     }
 }
 
 /// An acquisition under way.
-struct Pending<'a, S: LockStore> {
-    shared: &'a Arc<Shared<S>>,
-    want: &'a Want,
+struct Acquisition<'a, S: LockStore> {
+    shared: &'a Arc<LocksShared<S>>,
+    request: &'a LockRequest,
     hold: HoldId,
     since: BootTime,
     /// Whether something was sent and not answered.
@@ -125,18 +125,18 @@ struct Pending<'a, S: LockStore> {
     outage: Option<(BootTime, StoreError)>,
 }
 
-impl<'a, S: LockStore> Pending<'a, S> {
-    fn new(shared: &'a Arc<Shared<S>>, want: &'a Want) -> Self {
+impl<'a, S: LockStore> Acquisition<'a, S> {
+    fn new(shared: &'a Arc<LocksShared<S>>, request: &'a LockRequest) -> Self {
         let hold = HoldId::new(shared.ids.draw());
-        Self { shared, want, hold, since: BootTime::now(), unanswered: false, outage: None }
+        Self { shared, request, hold, since: BootTime::now(), unanswered: false, outage: None }
     }
 
     fn ask(&self) -> Acquire<'a> {
-        let Want { kind, lease, delay, durability, .. } = *self.want;
+        let LockRequest { kind, lease, delay, durability, .. } = *self.request;
         Acquire {
-            name: &self.want.name,
+            name: &self.request.name,
             kind,
-            owner: &self.want.owner,
+            owner: &self.request.owner,
             hold: self.hold,
             lease,
             delay,
@@ -146,11 +146,11 @@ impl<'a, S: LockStore> Pending<'a, S> {
     }
 
     /// Asks the store once.
-    async fn attempt(&mut self) -> Result<Attempted, Failed> {
+    async fn attempt(&mut self) -> Result<AttemptOutcome, Failed> {
         let sent = BootTime::now();
         // Until it is answered, whatever becomes of this future.
         let before = std::mem::replace(&mut self.unanswered, true);
-        let store = &self.shared.thread.keeper.store;
+        let store = &self.shared.thread.lease_renewer.store;
         match store.acquire(&self.ask()).await {
             Ok(acquired) => {
                 self.unanswered = before;
@@ -173,31 +173,37 @@ impl<'a, S: LockStore> Pending<'a, S> {
         }
     }
 
-    fn answered(&mut self, acquired: AcquireOutcome, sent: BootTime) -> Result<Attempted, Failed> {
+    fn answered(
+        &mut self,
+        acquired: AcquireOutcome,
+        sent: BootTime,
+    ) -> Result<AttemptOutcome, Failed> {
         match acquired {
             AcquireOutcome::Granted { fence, copies, .. } => {
-                if let Durability::Required(replicas) = self.want.durability
+                if let Durability::Required(replicas) = self.request.durability
                     && copies < replicas.majority()
                 {
                     // Dropping it with this set gives it back.
                     self.unanswered = true;
                     return Err(Failed::For(LockError::NotReplicated { copies }));
                 }
-                Ok(Attempted::Granted(self.granted(fence, copies, sent)))
+                Ok(AttemptOutcome::Granted(self.granted(fence, copies, sent)))
             }
-            AcquireOutcome::Busy { left } => Ok(Attempted::Busy(left)),
+            AcquireOutcome::Busy { left } => Ok(AttemptOutcome::Busy(left)),
             AcquireOutcome::Over => {
                 // Nobody released it, so somebody drew the same id; another one will do.
                 self.hold = HoldId::new(self.shared.ids.draw());
-                Ok(Attempted::Busy(Some(Duration::ZERO)))
+                Ok(AttemptOutcome::Busy(Some(Duration::ZERO)))
             }
-            AcquireOutcome::TooDeep => Err(Failed::For(LockError::TooDeep(self.want.name.clone()))),
-            _ => Err(Failed::For(LockError::Foreign(self.want.name.clone()))),
+            AcquireOutcome::TooDeep => {
+                Err(Failed::For(LockError::TooDeep(self.request.name.clone())))
+            }
+            _ => Err(Failed::For(LockError::Foreign(self.request.name.clone()))),
         }
     }
 
     fn hold(&self, fence: Fence, sent: BootTime) -> Hold {
-        let Want { name, kind, owner, lease, upkeep, .. } = self.want.clone();
+        let LockRequest { name, kind, owner, lease, upkeep, .. } = self.request.clone();
         let hold = Hold::new(name, kind, owner, self.hold, fence, lease, upkeep, sent);
         if self.unanswered {
             hold.set_unanswered();
@@ -209,9 +215,9 @@ impl<'a, S: LockStore> Pending<'a, S> {
         let hold = Arc::new(self.hold(fence, sent));
         // It is the guard's business from here on.
         self.unanswered = false;
-        let keeper = &self.shared.thread.keeper;
-        keeper.watch(&hold, sent);
-        keeper.observers.tell(|| {
+        let lease_renewer = &self.shared.thread.lease_renewer;
+        lease_renewer.watch(&hold, sent);
+        lease_renewer.observers.tell(|| {
             Event::Lock(LockEvent::Granted {
                 name: hold.name.clone(),
                 owner: hold.owner.clone(),
@@ -219,16 +225,16 @@ impl<'a, S: LockStore> Pending<'a, S> {
                 waited: BootTime::now().since(self.since),
             })
         });
-        let home = Arc::clone(&self.shared.thread);
-        LockGuard::new(home, hold, copies)
+        let releaser = Arc::clone(&self.shared.thread);
+        LockGuard::new(releaser, hold, copies)
     }
 
     async fn try_now(&mut self) -> Result<Option<LockGuard>, LockError> {
         let mut tries = 0_u32;
         loop {
             match self.attempt().await {
-                Ok(Attempted::Granted(guard)) => return Ok(Some(guard)),
-                Ok(Attempted::Busy(_)) => return Ok(None),
+                Ok(AttemptOutcome::Granted(guard)) => return Ok(Some(guard)),
+                Ok(AttemptOutcome::Busy(_)) => return Ok(None),
                 Err(Failed::For(error)) => return Err(error),
                 Err(Failed::Store(error)) => {
                     tries = tries.saturating_add(1);
@@ -243,12 +249,12 @@ impl<'a, S: LockStore> Pending<'a, S> {
 
     /// Listens for the line; whether to ask now. A subscription that takes its time is not waited for
     /// longer than a poll.
-    async fn listens(&self, ticket: &Ticket, patience: Duration) -> bool {
-        let alarm = Arc::new(Alarm(Arc::downgrade(&self.shared.lines)));
-        let listen = self.shared.thread.keeper.store.subscribe(&self.want.name, alarm);
+    async fn subscribe(&self, position: &LockQueuePosition, patience: Duration) -> bool {
+        let notifier = Arc::new(HeadNotifier(Arc::downgrade(&self.shared.queues)));
+        let listen = self.shared.thread.lease_renewer.store.subscribe(&self.request.name, notifier);
         match timeout(patience, listen).await {
-            Ok(Ok(ear)) => {
-                ticket.hear(Ear::new(ear));
+            Ok(Ok(subscription)) => {
+                position.set_subscription(Ear::new(subscription));
                 true
             }
             // Then it has waited long enough to ask.
@@ -260,23 +266,23 @@ impl<'a, S: LockStore> Pending<'a, S> {
     /// Waits in line until it is granted.
     async fn wait(
         &mut self,
-        ticket: &Ticket,
+        position: &LockQueuePosition,
         mut left: Option<Duration>,
     ) -> Result<Option<LockGuard>, LockError> {
-        ticket.turn().await;
+        position.turn().await;
         let mut pause = chance::within(&POLL);
         loop {
             let until = left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
             // What was released before one listened was not heard, so ask at once.
-            if ticket.hears() || !self.listens(ticket, until).await {
+            if position.is_subscribed() || !self.subscribe(position, until).await {
                 tokio::select! {
-                    () = ticket.rung() => {}
+                    () = position.released() => {}
                     () = sleep(until) => {}
                 }
             }
             match self.attempt().await {
-                Ok(Attempted::Granted(guard)) => return Ok(Some(guard)),
-                Ok(Attempted::Busy(busy)) => {
+                Ok(AttemptOutcome::Granted(guard)) => return Ok(Some(guard)),
+                Ok(AttemptOutcome::Busy(busy)) => {
                     left = busy;
                     pause = chance::within(&POLL);
                 }
@@ -293,7 +299,7 @@ impl<'a, S: LockStore> Pending<'a, S> {
 /// A lease that ends in this millisecond has not ended yet.
 const TICK: Duration = Duration::from_millis(2);
 
-impl<S: LockStore> Drop for Pending<'_, S> {
+impl<S: LockStore> Drop for Acquisition<'_, S> {
     fn drop(&mut self) {
         if !self.unanswered {
             return;
