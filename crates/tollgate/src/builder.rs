@@ -1,6 +1,5 @@
 //! How a limiter is made.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -141,8 +140,4 @@ impl<S: Store + 'static> Builder<S> {
     }
 }
 
-impl<S> fmt::Debug for Builder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("deny_cache", &self.deny_cache).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Builder<S>: |it| deny_cache = it.deny_cache);

@@ -38,6 +38,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod impls;
+
 mod admission;
 #[cfg(any(feature = "tower", feature = "macros"))]
 mod attribute_value;

@@ -4,7 +4,6 @@
 //! none, and answers whatever the store does. Rules are swapped without anybody waiting: whoever
 //! is being judged keeps the version that it began with.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -384,12 +383,7 @@ impl<S> Clone for Limiter<S> {
     }
 }
 
-impl<S> fmt::Debug for Limiter<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let version = self.shared.rules.load().version();
-        f.debug_struct("Limiter").field("version", &version).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Limiter<S>: |it| version = it.shared.rules.load().version());
 
 /// Rules whose version does not rise. Those that applied before still do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -400,11 +394,9 @@ pub struct StaleRules {
     pub offered: u64,
 }
 
-impl fmt::Display for StaleRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { present, offered } = self;
-        write!(f, "rules of version {offered} offered where {present} applies: raise `version`")
+error_messages! {
+    StaleRules {
+        Self { present, offered } =>
+            "rules of version {offered} offered where {present} applies: raise `version`";
     }
 }
-
-impl std::error::Error for StaleRules {}

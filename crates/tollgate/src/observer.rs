@@ -4,7 +4,6 @@
 //! requests the queue fills, events are dropped, and that is counted; a request never waits.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -186,11 +185,7 @@ pub(crate) struct Observers {
     dropped: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for Observers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observers").field("dropped", &self.dropped).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Observers: |it| dropped = it.dropped);
 
 impl Observers {
     pub(crate) fn start(observers: Vec<Box<dyn Observer>>) -> Self {

@@ -4,7 +4,6 @@
 //! dropped, also by a task that panics or is cancelled. A process that dies gives them back when
 //! their leases end.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,8 +143,4 @@ impl Drop for HeldPermits {
     }
 }
 
-impl fmt::Debug for Permits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Permits").field(&self.len()).finish()
-    }
-}
+opaque_debug!(Permits: |it| held = it.len());

@@ -6,7 +6,6 @@
 //! by the newest that it has met. What was used stays used when the rate changes. Unlike its model
 //! it counts by the store's clock, gives nothing back twice, and wakes one waiter at a time.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -307,11 +306,7 @@ impl Rate {
     }
 }
 
-impl<S> fmt::Debug for RateLimiter<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RateLimiter<S>: |it| name = it.name);
 
 /// Why there is no permit, or no rate.
 #[derive(Clone, Debug)]
@@ -333,10 +328,18 @@ pub enum RateError {
     Store(StoreError),
 }
 
-impl From<StoreError> for RateError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
+error_messages! {
+    RateError {
+        Self::NotSet => "no rate is set under this name: set one first";
+        Self::NotAdmitted(error) => "{error}";
+        Self::Limit(error) => "{error}";
+        Self::Name(error) => "{error}";
+        Self::Foreign => "what is kept under this name is not a rate";
+        Self::Contended => "others set the rate at the same time: try again";
+        Self::Store(error) => "{error}";
     }
+    source { Self::Store(error) => error.source()?; }
+    from { StoreError => Store; }
 }
 
 impl From<GateError> for RateError {
@@ -345,29 +348,6 @@ impl From<GateError> for RateError {
             GateError::Key(error) => Self::Name(error),
             // No limit of a rate counts holders.
             GateError::CountsHolders => Self::Foreign,
-        }
-    }
-}
-
-impl fmt::Display for RateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotSet => f.write_str("no rate is set under this name: set one first"),
-            Self::NotAdmitted(error) => error.fmt(f),
-            Self::Limit(error) => error.fmt(f),
-            Self::Name(error) => error.fmt(f),
-            Self::Foreign => f.write_str("what is kept under this name is not a rate"),
-            Self::Contended => f.write_str("others set the rate at the same time: try again"),
-            Self::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Store(error) => error.source(),
-            _ => None,
         }
     }
 }

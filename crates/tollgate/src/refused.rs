@@ -36,11 +36,13 @@ use crate::{Finding, Ruling};
 ///     assert_eq!(refused.refusing().unwrap().limit.unwrap().name(), "1m");
 /// });
 /// ```
+#[derive(Debug)]
 pub struct Refused {
     // Boxed, as it is the error of whatever a function returns.
     inner: Box<RefusedInner>,
 }
 
+#[derive(Debug)]
 struct RefusedInner {
     kind: RefusedKind,
     function: Cow<'static, str>,
@@ -165,18 +167,6 @@ impl fmt::Display for Refused {
             Some(retry) => write!(f, ": call again after {retry:?}"),
             None => Ok(()),
         }
-    }
-}
-
-impl fmt::Debug for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused")
-            .field("kind", &self.kind())
-            .field("function", &self.function())
-            .field("message", &self.message())
-            .field("ruling", &self.ruling())
-            .field("problem", &self.problem())
-            .finish()
     }
 }
 

@@ -129,32 +129,11 @@ pub enum ResetError {
     Store(StoreError),
 }
 
-impl From<GateError> for ResetError {
-    fn from(error: GateError) -> Self {
-        Self::Key(error)
+error_messages! {
+    ResetError {
+        Self::Key(error) => "{error}";
+        Self::Store(_) => "the counter could not be reset, and can be tried again";
     }
-}
-
-impl From<StoreError> for ResetError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl std::fmt::Display for ResetError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Key(error) => error.fmt(f),
-            Self::Store(_) => f.write_str("the counter could not be reset, and can be tried again"),
-        }
-    }
-}
-
-impl std::error::Error for ResetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Key(_) => None,
-            Self::Store(error) => Some(error),
-        }
-    }
+    source { Self::Store(error) => error; }
+    from { GateError => Key; StoreError => Store; }
 }

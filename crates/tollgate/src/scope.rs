@@ -25,7 +25,6 @@
 //! ```
 
 use std::cell::RefCell;
-use std::fmt;
 use std::mem;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -280,15 +279,10 @@ impl Scope {
     }
 }
 
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.inner.attributes.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Scope")
-            .field("domain", &self.inner.domain)
-            .field("attributes", &names)
-            .field("request", &self.inner.request.is_some())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    Scope: |it| domain = it.inner.domain,
+    attributes = it.inner.attributes.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+    request = it.inner.request.is_some()
 }
 
 thread_local! {

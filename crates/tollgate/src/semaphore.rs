@@ -3,7 +3,6 @@
 //! Fair, cancel-safe, and nothing leaks: a permit goes back when it is dropped, also by a task
 //! that panics or is cancelled. Across processes, use a rule with `algorithm: concurrency`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,15 +117,9 @@ pub enum NoPermit {
     },
 }
 
-impl fmt::Display for NoPermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotNow => f.write_str("no permit is free"),
-            Self::Never { asked, size } => {
-                write!(f, "{asked} permits of a semaphore that has {size}")
-            }
-        }
+error_messages! {
+    NoPermit {
+        Self::NotNow => "no permit is free";
+        Self::Never { asked, size } => "{asked} permits of a semaphore that has {size}";
     }
 }
-
-impl std::error::Error for NoPermit {}

@@ -1,7 +1,5 @@
 //! What Envoy asks, and how it is to be answered.
 
-use std::fmt;
-
 use tollgate_core::rule::KeyWriter;
 use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{Cost, Request, StoreErrorKind};
@@ -186,26 +184,18 @@ pub enum CallError {
     Unavailable(StoreErrorKind),
 }
 
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EmptyDomain => f.write_str("rate limit domain must not be empty"),
-            Self::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
-            Self::TooManyDescriptors { count } => {
-                write!(f, "{count} descriptors in one request, above {}", Call::MAX_DESCRIPTORS)
-            }
-            Self::TooManyEntries { descriptor, count } => {
-                write!(f, "descriptor {descriptor} has {count} entries, above {MAX_ENTRIES}")
-            }
-            Self::UnknownUnit { descriptor } => write!(
-                f,
-                "the limit of descriptor {descriptor} has no known unit: SECOND, MINUTE, HOUR, \
-                 DAY, MONTH or YEAR"
-            ),
-            Self::TooFast(error) => error.fmt(f),
-            Self::Unavailable(_) => f.write_str("the store did not answer"),
-        }
+error_messages! {
+    CallError {
+        Self::EmptyDomain => "rate limit domain must not be empty";
+        Self::NoDescriptors => "rate limit descriptor list must not be empty";
+        Self::TooManyDescriptors { count } =>
+            "{count} descriptors in one request, above {}", Call::MAX_DESCRIPTORS;
+        Self::TooManyEntries { descriptor, count } =>
+            "descriptor {descriptor} has {count} entries, above {MAX_ENTRIES}";
+        Self::UnknownUnit { descriptor } =>
+            "the limit of descriptor {descriptor} has no known unit: SECOND, MINUTE, HOUR, DAY, \
+             MONTH or YEAR";
+        Self::TooFast(error) => "{error}";
+        Self::Unavailable(_) => "the store did not answer";
     }
 }
-
-impl std::error::Error for CallError {}

@@ -63,14 +63,12 @@ pub struct TooFast {
     pub unit: Unit,
 }
 
-impl fmt::Display for TooFast {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests_per_unit, unit } = self;
-        write!(f, "{requests_per_unit} per {} is above 1000000000 per second", unit.name())
+error_messages! {
+    TooFast {
+        Self { requests_per_unit, unit } =>
+            "{requests_per_unit} per {} is above 1000000000 per second", unit.name();
     }
 }
-
-impl std::error::Error for TooFast {}
 
 /// What becomes of a request that is over the limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! All files together: an immutable set of one version.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::call::Entry;
@@ -126,12 +125,6 @@ impl EnvoyRules {
     }
 }
 
-impl fmt::Debug for EnvoyRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EnvoyRules")
-            .field("version", &self.version)
-            .field("domains", &self.domains.len())
-            .field("rules", &self.rules.len())
-            .finish()
-    }
+opaque_debug! {
+    EnvoyRules: |it| version = it.version, domains = it.domains.len(), rules = it.rules.len()
 }

@@ -1,6 +1,5 @@
 //! Why there is no lock.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -34,52 +33,27 @@ pub enum LockError {
     NoThread(Arc<io::Error>),
 }
 
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(_) => f.write_str("the lock cannot be called that"),
-            Self::Lease(_) => f.write_str("the lock cannot be held for that long"),
-            Self::Store(error) if error.kind() == StoreErrorKind::Corrupt => {
-                f.write_str("what the store has there is no lock")
-            }
-            Self::Store(_) => f.write_str("the store of locks did not answer"),
-            Self::Foreign(name) => {
-                write!(f, "what is kept as {name:?} is no lock of this kind: choose another name")
-            }
-            Self::TooDeep(name) => {
-                write!(f, "the owner holds {name:?} 256 times: is there a release for each?")
-            }
-            Self::TooManyWaiting => f.write_str(
-                "too many wait for locks in this process: let fewer, or raise the bound",
-            ),
-            Self::NotReplicated { copies } => {
-                write!(f, "only {copies} replicas had the lock in time, and a majority is required")
-            }
-            Self::NoThread(_) => f.write_str("no thread for the watchdog of locks"),
-        }
+error_messages! {
+    LockError {
+        Self::Name(_) => "the lock cannot be called that";
+        Self::Lease(_) => "the lock cannot be held for that long";
+        Self::Store(error) if error.kind() == StoreErrorKind::Corrupt =>
+            "what the store has there is no lock";
+        Self::Store(_) => "the store of locks did not answer";
+        Self::Foreign(name) =>
+            "what is kept as {name:?} is no lock of this kind: choose another name";
+        Self::TooDeep(name) => "the owner holds {name:?} 256 times: is there a release for each?";
+        Self::TooManyWaiting =>
+            "too many wait for locks in this process: let fewer, or raise the bound";
+        Self::NotReplicated { copies } =>
+            "only {copies} replicas had the lock in time, and a majority is required";
+        Self::NoThread(_) => "no thread for the watchdog of locks";
     }
-}
-
-impl std::error::Error for LockError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Name(error) => Some(error),
-            Self::Lease(error) => Some(error),
-            Self::Store(error) => Some(error),
-            Self::NoThread(error) => Some(&**error),
-            _ => None,
-        }
+    source {
+        Self::Name(error) => error;
+        Self::Lease(error) => error;
+        Self::Store(error) => error;
+        Self::NoThread(error) => &**error;
     }
-}
-
-impl From<LockNameError> for LockError {
-    fn from(error: LockNameError) -> Self {
-        Self::Name(error)
-    }
-}
-
-impl From<LeaseError> for LockError {
-    fn from(error: LeaseError) -> Self {
-        Self::Lease(error)
-    }
+    from { LockNameError => Name; LeaseError => Lease; }
 }

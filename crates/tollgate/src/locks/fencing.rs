@@ -6,7 +6,6 @@
 //! check for an HTTP service.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use tollgate_core::lock::Fence;
@@ -73,15 +72,11 @@ impl SqlFence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnError;
 
-impl fmt::Display for ColumnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a column of a fence is a plain name of letters, digits and underscores, 63 at most",
-        )
+error_messages! {
+    ColumnError {
+        Self => "a column of a fence is a plain name of letters, digits and underscores, 63 at most";
     }
 }
-
-impl std::error::Error for ColumnError {}
 
 /// Remembers the newest fence of each resource of a service, and refuses older ones.
 ///
@@ -134,20 +129,15 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => write!(f, "the request has no header {HEADER}"),
-            Self::Malformed => write!(f, "the header {HEADER} holds no fence"),
-            Self::Stale { newest } => {
-                write!(f, "the lock was granted to somebody else since: fence {newest} was here")
-            }
-            Self::Full => f.write_str("no more resources can be remembered"),
-        }
+error_messages! {
+    Refused {
+        Self::Missing => "the request has no header {HEADER}";
+        Self::Malformed => "the header {HEADER} holds no fence";
+        Self::Stale { newest } =>
+            "the lock was granted to somebody else since: fence {newest} was here";
+        Self::Full => "no more resources can be remembered";
     }
 }
-
-impl std::error::Error for Refused {}
 
 impl FenceGate {
     /// Remembers so many resources, about a hundred bytes each.

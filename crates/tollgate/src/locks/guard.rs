@@ -1,6 +1,5 @@
 //! A lock that is held.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -75,15 +74,9 @@ pub struct LockGuard {
     live: bool,
 }
 
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard")
-            .field("name", &self.hold.name)
-            .field("owner", &self.hold.owner)
-            .field("fence", &self.hold.fence)
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    LockGuard: |it| name = it.hold.name, owner = it.hold.owner, fence = it.hold.fence,
+    state = it.state()
 }
 
 impl LockGuard {

@@ -4,7 +4,6 @@
 //! whatever becomes of the runtime that the locks are used on: blocked, busy, ended. It ends when the
 //! last [`Locks`](super::Locks) and the last guard are gone, after what was dropped is given back.
 
-use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -41,13 +40,7 @@ pub(crate) struct LeaseRenewer<S> {
     releasing: watch::Sender<usize>,
 }
 
-impl<S> fmt::Debug for LeaseRenewer<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseRenewer")
-            .field("watched", &self.watchdog().len())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(LeaseRenewer<S>: |it| watched = it.watchdog().len());
 
 /// Holds that are to be given back by nobody in particular. There are no more than there were guards.
 type Dropped = mpsc::UnboundedSender<Arc<Hold>>;

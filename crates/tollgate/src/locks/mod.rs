@@ -26,7 +26,6 @@ mod not_locked;
 pub(crate) mod scope;
 mod watchdog;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -95,11 +94,7 @@ pub(crate) struct LocksShared<S: LockStore> {
     label: Box<str>,
 }
 
-impl<S: LockStore> fmt::Debug for LocksShared<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocksShared").field("label", &self.label).finish_non_exhaustive()
-    }
-}
+opaque_debug!(LocksShared<S: LockStore>: |it| label = it.label);
 
 /// What happened to a lock; see [`LocksBuilder::observer`].
 #[derive(Clone, Debug)]
@@ -399,11 +394,7 @@ pub struct LocksBuilder<S> {
     observers: Vec<Box<dyn Observer>>,
 }
 
-impl<S> fmt::Debug for LocksBuilder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocksBuilder").field("lease", &self.lease).finish_non_exhaustive()
-    }
-}
+opaque_debug!(LocksBuilder<S>: |it| lease = it.lease);
 
 impl<S: LockStore> LocksBuilder<S> {
     /// The lease of locks that are renewed while they are held; 30 s unless set. So long a lock stays

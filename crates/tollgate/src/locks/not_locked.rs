@@ -29,6 +29,7 @@ use super::LockError;
 /// assert_eq!(pay(&locks, 42).await.unwrap(), 42);
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct NotLocked {
     // Boxed, as it is the error of whatever a function returns.
     inner: Box<NotLockedInner>,
@@ -137,16 +138,6 @@ impl fmt::Display for NotLocked {
                 f.write_str("did not run: a value in the name of its lock cannot be displayed")
             }
         }
-    }
-}
-
-impl fmt::Debug for NotLocked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NotLocked")
-            .field("function", &self.inner.function)
-            .field("name", &self.inner.name)
-            .field("why", &self.inner.why)
-            .finish()
     }
 }
 

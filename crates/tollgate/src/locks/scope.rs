@@ -3,7 +3,6 @@
 //! A scope of locks lasts as long as a future runs and is not inherited by what is spawned from it, as
 //! that of a limiter. The two are apart: either may be within the other.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -43,11 +42,7 @@ pub struct LockScope {
     locks: Arc<dyn AnyLocks>,
 }
 
-impl fmt::Debug for LockScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LockScope(..)")
-    }
-}
+opaque_debug!(LockScope: |_it|);
 
 impl LockScope {
     /// The scope of these locks.

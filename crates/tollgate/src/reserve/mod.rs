@@ -11,7 +11,6 @@
 
 mod token;
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::rule::{Ask, Judgement, RuleSet};
@@ -108,14 +107,7 @@ impl Reservation {
     }
 }
 
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("charges", &self.spent.len())
-            .field("expires", &self.expires)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Reservation: |it| charges = it.spent.len(), expires = it.expires);
 
 impl<S: Store + 'static> Limiter<S> {
     /// Charges the ask's cost as an estimate, to be settled within `lifetime`, at most
@@ -387,36 +379,17 @@ pub enum ReservationError {
     Store(StoreError),
 }
 
-impl From<StoreError> for ReservationError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
+error_messages! {
+    ReservationError {
+        Self::AlreadyUsed => "the reservation was settled before";
+        Self::Expired => "the reservation has expired, and stays charged";
+        Self::NoRoom => "the store has no room to remember that the reservation was used";
+        Self::TooLarge(_) => "the reservation is charged on too many counters to be settled";
+        Self::Store(_) => "the reservation could not be settled, and can be tried again";
     }
-}
-
-impl From<RequestError> for ReservationError {
-    fn from(error: RequestError) -> Self {
-        Self::TooLarge(error)
+    source {
+        Self::Store(error) => error;
+        Self::TooLarge(error) => error;
     }
-}
-
-impl fmt::Display for ReservationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AlreadyUsed => "the reservation was settled before",
-            Self::Expired => "the reservation has expired, and stays charged",
-            Self::NoRoom => "the store has no room to remember that the reservation was used",
-            Self::TooLarge(_) => "the reservation is charged on too many counters to be settled",
-            Self::Store(_) => "the reservation could not be settled, and can be tried again",
-        })
-    }
-}
-
-impl std::error::Error for ReservationError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Store(error) => Some(error),
-            Self::TooLarge(error) => Some(error),
-            Self::AlreadyUsed | Self::Expired | Self::NoRoom => None,
-        }
-    }
+    from { StoreError => Store; RequestError => TooLarge; }
 }

@@ -9,7 +9,6 @@
 //! all that is before it. A key names its rule and limit, which are looked up in the rules of
 //! whoever settles; a counter whose rule is gone is left as it is.
 
-use std::fmt;
 use std::hash::Hasher;
 
 use base64::Engine as _;
@@ -133,13 +132,9 @@ pub enum TokenError {
     NotOurs,
 }
 
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "not a reservation's token, or not all of it",
-            Self::NotOurs => "a token that was not made under this fleet's secret",
-        })
+error_messages! {
+    TokenError {
+        Self::Malformed => "not a reservation's token, or not all of it";
+        Self::NotOurs => "a token that was not made under this fleet's secret";
     }
 }
-
-impl std::error::Error for TokenError {}

@@ -8,7 +8,6 @@
 //! A caller that stops waiting gives its place back (`wait_queue.rs`). Questions are asked by somebody for
 //! all (`batcher.rs`), so what was granted to a caller who had left meanwhile is given back as well.
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -303,18 +302,12 @@ pub enum NotAdmitted {
     },
 }
 
-impl fmt::Display for NotAdmitted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Late { retry_after } => {
-                write!(f, "not admitted in time; ask again after {retry_after:?}")
-            }
-            Self::Never { cost } => write!(f, "a cost of {cost} is above what can ever pass"),
-        }
+error_messages! {
+    NotAdmitted {
+        Self::Late { retry_after } => "not admitted in time; ask again after {retry_after:?}";
+        Self::Never { cost } => "a cost of {cost} is above what can ever pass";
     }
 }
-
-impl std::error::Error for NotAdmitted {}
 
 /// Why there can be no such gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,23 +319,13 @@ pub enum GateError {
     CountsHolders,
 }
 
-impl fmt::Display for GateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key(error) => error.fmt(f),
-            Self::CountsHolders => f.write_str(
-                "a concurrency limit counts holders: use a rule, and the permits of its admission",
-            ),
-        }
+error_messages! {
+    GateError {
+        Self::Key(error) => "{error}";
+        Self::CountsHolders =>
+            "a concurrency limit counts holders: use a rule, and the permits of its admission";
     }
-}
-
-impl std::error::Error for GateError {}
-
-impl From<KeyError> for GateError {
-    fn from(error: KeyError) -> Self {
-        Self::Key(error)
-    }
+    from { KeyError => Key; }
 }
 
 impl<S> Clone for Gate<S> {
@@ -351,8 +334,4 @@ impl<S> Clone for Gate<S> {
     }
 }
 
-impl<S> fmt::Debug for Gate<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("limit", &self.shared.counter.limit).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Gate<S>: |it| limit = it.shared.counter.limit);

@@ -1,6 +1,5 @@
 //! A shaper: tasks through a leaky queue, one after the other at an even rate.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::algorithm::LeakyQueue;
@@ -85,11 +84,7 @@ impl<S> Clone for Shaper<S> {
     }
 }
 
-impl<S> fmt::Debug for Shaper<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shaper").field("gate", &self.gate).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Shaper<S>: |it| gate = it.gate);
 
 /// Why there can be no such shaper.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,13 +96,9 @@ pub enum ShaperError {
     Name(GateError),
 }
 
-impl fmt::Display for ShaperError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Limit(error) => error.fmt(f),
-            Self::Name(error) => error.fmt(f),
-        }
+error_messages! {
+    ShaperError {
+        Self::Limit(error) => "{error}";
+        Self::Name(error) => "{error}";
     }
 }
-
-impl std::error::Error for ShaperError {}
