@@ -1,57 +1,44 @@
-//! Getting a lock: trying, listening, trying again.
+//! Acquires locks: tries, waits for a release, tries again.
 //!
-//! Whoever waits joins the line of its lock. The head of the line listens for releases, *then* asks
-//! once more, as one may have come before the subscription was live; then it sleeps until a bell rings,
-//! the lease it saw could be over, or a jittered poll is due. The poll is what a lost message costs.
+//! A task that waits joins the queue of its lock. The head of the queue subscribes to releases, *then*
+//! asks once more, as a release may have come before the subscription was live. Then it sleeps until a
+//! release is announced, until the lease it saw could be over, or until a jittered poll is due. The
+//! poll bounds what a lost message costs.
 //!
-//! An acquisition has one id however often it is sent. When it is given up while something of it was
-//! not answered, it may yet be granted; so its release is sent in the background, after which it is
-//! not.
+//! An acquisition has one id however often it is sent. If it is given up while an attempt is not
+//! answered, the store may still grant it. So its release is sent in the background, after which the
+//! store does not grant it any more.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout, timeout_at};
-use tollgate_core::lock::{
-    Acquire, AcquireOutcome, Durability, Fence, HoldId, Lease, LockKind, LockName, LockStore, Owner,
-};
+use tollgate_core::lock::{Acquire, AcquireOutcome, Durability, Fence, HoldId, LockStore};
 use tollgate_core::{StoreError, StoreErrorKind};
 
 use super::error::LockError;
-use super::guard::LockGuard;
-use super::hold::{Hold, LockState, Upkeep};
-use super::lock_queue::{Ear, HeadNotifier, LockQueuePosition};
+use super::guard::{HoldReleaser, LockGuard};
+use super::hold::{Hold, LockRequest, LockState};
+use super::lock_queue::{HeadNotifier, LockQueuePosition};
 use super::{LockEvent, LocksShared};
 use crate::chance;
 use crate::clock::{BootTime, Instant};
-use crate::observer::Event;
 
-/// How often the head of a line asks without being rung for, drawn evenly: a lost message costs no more
-/// than the longest, and a fleet does not ask together.
+/// The time between two polls of a queue's head, drawn evenly: a lost message costs no more than the
+/// longest, and the processes of a fleet do not ask together.
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_millis(190);
 
-/// Between two attempts while the store does not answer, drawn evenly.
+/// The time between two attempts while the store does not answer, drawn evenly.
 const RETRY: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(80);
 
-/// How often somebody who does not want to wait asks a store that does not answer.
+/// The number of attempts of a caller that does not wait, while the store does not answer.
 const TRIES: u32 = 3;
 
-/// What is wanted.
-#[derive(Clone, Debug)]
-pub(crate) struct LockRequest {
-    pub(crate) name: LockName,
-    pub(crate) kind: LockKind,
-    pub(crate) owner: Owner,
-    /// Whether the owner may hold it already, here or elsewhere.
-    pub(crate) shared_owner: bool,
-    pub(crate) lease: Lease,
-    pub(crate) upkeep: Upkeep,
-    pub(crate) delay: Duration,
-    pub(crate) durability: Durability,
-}
+/// A lease that ends in this millisecond has not ended yet.
+const TICK: Duration = Duration::from_millis(2);
 
-/// How long one is ready to wait.
+/// The longest that a caller waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LockPatience {
     None,
@@ -59,69 +46,63 @@ pub(crate) enum LockPatience {
     Forever,
 }
 
-/// What an attempt comes to, if it was answered.
-enum AttemptOutcome {
+/// The result of one attempt.
+enum Attempt {
     Granted(LockGuard),
+    /// Another owner holds the lock, for this long if nobody renews it.
     Busy(Option<Duration>),
-}
-
-/// Why there was no answer, or none to go on with.
-enum Failed {
-    /// It may be tried again.
-    Store(StoreError),
-    For(LockError),
+    /// The store did not answer. The next attempt may succeed.
+    Silent(StoreError),
 }
 
 impl<S: LockStore> LocksShared<S> {
-    /// Gets the lock; `None` if somebody else has it for longer than one is ready to wait.
-    pub(crate) async fn get(
+    /// Acquires the lock; `None` if another owner holds it for longer than the caller waits.
+    pub(crate) async fn acquire(
         self: &Arc<Self>,
         request: &LockRequest,
         patience: LockPatience,
     ) -> Result<Option<LockGuard>, LockError> {
         self.thread.start()?;
-        let mut pending = Acquisition::new(self, request);
+        let mut acquisition = Acquisition::new(self, request);
         if matches!(patience, LockPatience::None) {
-            return pending.try_now().await;
+            return acquisition.try_now().await;
         }
-        // Whoever may hold it already must not wait behind those who wait for it.
+        // An owner that may hold the lock already must not wait behind tasks that wait for it.
         let mut busy = None;
         if request.shared_owner || !self.queues.has(&request.name) {
-            match pending.attempt().await {
-                Ok(AttemptOutcome::Granted(guard)) => return Ok(Some(guard)),
-                Ok(AttemptOutcome::Busy(left)) => busy = left,
-                Err(Failed::For(error)) => return Err(error),
-                Err(Failed::Store(_)) => {}
+            match acquisition.attempt().await? {
+                Attempt::Granted(guard) => return Ok(Some(guard)),
+                Attempt::Busy(left) => busy = left,
+                Attempt::Silent(_) => {}
             }
         }
-        let Some(position) = self.queues.join(&request.name, &request.owner) else {
-            return Err(LockError::TooManyWaiting);
-        };
+        let position = self.queues.join(&request.name, &request.owner);
+        let position = position.ok_or(LockError::TooManyWaiting)?;
         let waited = match patience {
             LockPatience::Until(deadline) => {
-                let waited = timeout_at(deadline, pending.wait(&position, busy)).await;
-                // While the store does not answer, nobody is known to have it.
-                let silence = pending.outage.take().map(|(_, error)| LockError::Store(error));
-                waited.unwrap_or_else(|_| silence.map_or(Ok(None), Err))
+                let waited = timeout_at(deadline, acquisition.wait(&position, busy)).await;
+                // While the store does not answer, the holder is not known.
+                let outage = acquisition.outage.take().map(|(_, error)| LockError::Store(error));
+                waited.unwrap_or_else(|_| outage.map_or(Ok(None), Err))
             }
-            LockPatience::None | LockPatience::Forever => pending.wait(&position, busy).await,
+            LockPatience::None | LockPatience::Forever => acquisition.wait(&position, busy).await,
         };
         if matches!(waited, Ok(Some(_))) {
-            position.win();
+            position.leave_with_lock();
         }
         waited
     }
 }
 
-/// An acquisition under way.
+/// An acquisition in progress.
 struct Acquisition<'a, S: LockStore> {
     shared: &'a Arc<LocksShared<S>>,
     request: &'a LockRequest,
     hold: HoldId,
     since: BootTime,
-    /// Whether something was sent and not answered.
+    /// True if an attempt was sent and not answered.
     unanswered: bool,
-    /// Since when the store does not answer, and what came of asking last.
+    /// The time since which the store does not answer, and the last error.
     outage: Option<(BootTime, StoreError)>,
 }
 
@@ -131,80 +112,70 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
         Self { shared, request, hold, since: BootTime::now(), unanswered: false, outage: None }
     }
 
-    fn ask(&self) -> Acquire<'a> {
-        let LockRequest { kind, lease, delay, durability, .. } = *self.request;
-        Acquire {
-            name: &self.request.name,
-            kind,
-            owner: &self.request.owner,
-            hold: self.hold,
-            lease,
-            delay,
-            label: &self.shared.label,
-            durability,
-        }
-    }
-
     /// Asks the store once.
-    async fn attempt(&mut self) -> Result<AttemptOutcome, Failed> {
+    async fn attempt(&mut self) -> Result<Attempt, LockError> {
+        let LockRequest { name, kind, owner, lease, .. } = self.request;
+        let settings = &self.shared.settings;
+        let acquire = Acquire {
+            name,
+            kind: *kind,
+            owner,
+            hold: self.hold,
+            lease: *lease,
+            delay: settings.delay,
+            label: &settings.label,
+            durability: settings.durability,
+        };
         let sent = BootTime::now();
-        // Until it is answered, whatever becomes of this future.
+        // Stays set until the store answers, also if this future is dropped.
         let before = std::mem::replace(&mut self.unanswered, true);
-        let store = &self.shared.thread.lease_renewer.store;
-        match store.acquire(&self.ask()).await {
+        let error = match self.shared.thread.renewer.store.acquire(&acquire).await {
             Ok(acquired) => {
                 self.unanswered = before;
                 self.outage = None;
-                self.answered(acquired, sent)
+                return self.answered(acquired, sent);
             }
-            Err(error) => {
-                let charged = error.kind() != StoreErrorKind::Unavailable;
-                self.unanswered = before || charged;
-                if error.kind() == StoreErrorKind::Corrupt {
-                    return Err(Failed::For(LockError::Store(error)));
-                }
-                let since = self.outage.as_ref().map_or(sent, |(since, _)| *since);
-                self.outage = Some((since, error.clone()));
-                if BootTime::now().since(since) >= self.shared.patience {
-                    return Err(Failed::For(LockError::Store(error)));
-                }
-                Err(Failed::Store(error))
-            }
+            Err(error) => error,
+        };
+        self.unanswered = before || error.kind() != StoreErrorKind::Unavailable;
+        let since = self.outage.as_ref().map_or(sent, |(since, _)| *since);
+        let silent_for = BootTime::now().since(since);
+        if error.kind() == StoreErrorKind::Corrupt {
+            return Err(LockError::Store(error));
         }
+        self.outage = Some((since, error.clone()));
+        if silent_for >= settings.patience {
+            return Err(LockError::Store(error));
+        }
+        Ok(Attempt::Silent(error))
     }
 
-    fn answered(
-        &mut self,
-        acquired: AcquireOutcome,
-        sent: BootTime,
-    ) -> Result<AttemptOutcome, Failed> {
+    fn answered(&mut self, acquired: AcquireOutcome, sent: BootTime) -> Result<Attempt, LockError> {
+        let name = || self.request.name.clone();
         match acquired {
             AcquireOutcome::Granted { fence, copies, .. } => {
-                if let Durability::Required(replicas) = self.request.durability
+                if let Durability::Required(replicas) = self.shared.settings.durability
                     && copies < replicas.majority()
                 {
-                    // Dropping it with this set gives it back.
+                    // Dropping the acquisition with this set gives the lock back.
                     self.unanswered = true;
-                    return Err(Failed::For(LockError::NotReplicated { copies }));
+                    return Err(LockError::NotReplicated { copies });
                 }
-                Ok(AttemptOutcome::Granted(self.granted(fence, copies, sent)))
+                Ok(Attempt::Granted(self.granted(fence, copies, sent)))
             }
-            AcquireOutcome::Busy { left } => Ok(AttemptOutcome::Busy(left)),
+            AcquireOutcome::Busy { left } => Ok(Attempt::Busy(left)),
             AcquireOutcome::Over => {
-                // Nobody released it, so somebody drew the same id; another one will do.
+                // Nobody released this hold, so another process drew the same id. Draw another one.
                 self.hold = HoldId::new(self.shared.ids.draw());
-                Ok(AttemptOutcome::Busy(Some(Duration::ZERO)))
+                Ok(Attempt::Busy(Some(Duration::ZERO)))
             }
-            AcquireOutcome::TooDeep => {
-                Err(Failed::For(LockError::TooDeep(self.request.name.clone())))
-            }
-            _ => Err(Failed::For(LockError::Foreign(self.request.name.clone()))),
+            AcquireOutcome::TooDeep => Err(LockError::TooDeep(name())),
+            _ => Err(LockError::Foreign(name())),
         }
     }
 
     fn hold(&self, fence: Fence, sent: BootTime) -> Hold {
-        let LockRequest { name, kind, owner, lease, upkeep, .. } = self.request.clone();
-        let hold = Hold::new(name, kind, owner, self.hold, fence, lease, upkeep, sent);
+        let hold = Hold::new(self.request.clone(), self.hold, fence, sent);
         if self.unanswered {
             hold.set_unanswered();
         }
@@ -213,57 +184,47 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
 
     fn granted(&mut self, fence: Fence, copies: u32, sent: BootTime) -> LockGuard {
         let hold = Arc::new(self.hold(fence, sent));
-        // It is the guard's business from here on.
+        // From here on the guard releases the hold.
         self.unanswered = false;
-        let lease_renewer = &self.shared.thread.lease_renewer;
-        lease_renewer.watch(&hold, sent);
-        lease_renewer.observers.tell(|| {
-            Event::Lock(LockEvent::Granted {
-                name: hold.name.clone(),
-                owner: hold.owner.clone(),
-                fence,
-                waited: BootTime::now().since(self.since),
-            })
+        let renewer = &self.shared.thread.renewer;
+        renewer.watch(&hold, sent);
+        renewer.tell(&hold, |name, owner, fence| {
+            let waited = BootTime::now().since(self.since);
+            LockEvent::Granted { name, owner, fence, waited }
         });
-        let releaser = Arc::clone(&self.shared.thread);
-        LockGuard::new(releaser, hold, copies)
+        let thread = Arc::clone(&self.shared.thread);
+        LockGuard::new(thread, hold, copies)
     }
 
     async fn try_now(&mut self) -> Result<Option<LockGuard>, LockError> {
-        let mut tries = 0_u32;
-        loop {
-            match self.attempt().await {
-                Ok(AttemptOutcome::Granted(guard)) => return Ok(Some(guard)),
-                Ok(AttemptOutcome::Busy(_)) => return Ok(None),
-                Err(Failed::For(error)) => return Err(error),
-                Err(Failed::Store(error)) => {
-                    tries = tries.saturating_add(1);
-                    if tries >= TRIES {
-                        return Err(LockError::Store(error));
-                    }
-                }
+        for tries in 1..=TRIES {
+            match self.attempt().await? {
+                Attempt::Granted(guard) => return Ok(Some(guard)),
+                Attempt::Busy(_) => return Ok(None),
+                Attempt::Silent(error) if tries == TRIES => return Err(LockError::Store(error)),
+                Attempt::Silent(_) => sleep(chance::within(&RETRY)).await,
             }
-            sleep(chance::within(&RETRY)).await;
         }
+        Ok(None)
     }
 
-    /// Listens for the line; whether to ask now. A subscription that takes its time is not waited for
-    /// longer than a poll.
+    /// Subscribes to releases for the queue. True if the store is to be asked now. A subscription that
+    /// is slow is not waited for longer than a poll.
     async fn subscribe(&self, position: &LockQueuePosition, patience: Duration) -> bool {
         let notifier = Arc::new(HeadNotifier(Arc::downgrade(&self.shared.queues)));
-        let listen = self.shared.thread.lease_renewer.store.subscribe(&self.request.name, notifier);
-        match timeout(patience, listen).await {
+        let store = &self.shared.thread.renewer.store;
+        match timeout(patience, store.subscribe(&self.request.name, notifier)).await {
             Ok(Ok(subscription)) => {
-                position.set_subscription(Ear::new(subscription));
+                position.set_subscription(Box::new(subscription));
                 true
             }
-            // Then it has waited long enough to ask.
+            // Then a poll is due.
             Err(_) => true,
             Ok(Err(_)) => false,
         }
     }
 
-    /// Waits in line until it is granted.
+    /// Waits in the queue until the lock is granted.
     async fn wait(
         &mut self,
         position: &LockQueuePosition,
@@ -273,40 +234,27 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
         let mut pause = chance::within(&POLL);
         loop {
             let until = left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
-            // What was released before one listened was not heard, so ask at once.
+            // A release before the subscription was not heard, so ask at once.
             if position.is_subscribed() || !self.subscribe(position, until).await {
-                tokio::select! {
-                    () = position.released() => {}
-                    () = sleep(until) => {}
-                }
+                // Whichever comes first.
+                let _ = timeout(until, position.released()).await;
             }
-            match self.attempt().await {
-                Ok(AttemptOutcome::Granted(guard)) => return Ok(Some(guard)),
-                Ok(AttemptOutcome::Busy(busy)) => {
-                    left = busy;
-                    pause = chance::within(&POLL);
-                }
-                Err(Failed::For(error)) => return Err(error),
-                Err(Failed::Store(_)) => {
-                    left = None;
-                    pause = chance::within(&RETRY);
-                }
-            }
+            (left, pause) = match self.attempt().await? {
+                Attempt::Granted(guard) => return Ok(Some(guard)),
+                Attempt::Busy(left) => (left, chance::within(&POLL)),
+                Attempt::Silent(_) => (None, chance::within(&RETRY)),
+            };
         }
     }
 }
-
-/// A lease that ends in this millisecond has not ended yet.
-const TICK: Duration = Duration::from_millis(2);
 
 impl<S: LockStore> Drop for Acquisition<'_, S> {
     fn drop(&mut self) {
         if !self.unanswered {
             return;
         }
-        // Nobody waits for it any more, and it may have been granted, or may yet be.
-        let now = BootTime::now();
-        let hold = self.hold(Fence::MAX, now);
+        // Nobody waits for it any more, and the store may have granted it, or may yet do so.
+        let hold = self.hold(Fence::MAX, BootTime::now());
         hold.set(LockState::Lost);
         self.shared.thread.give_back(Arc::new(hold));
     }

@@ -1,8 +1,8 @@
 //! The thread of the watchdog.
 //!
-//! It has a runtime of its own, so that leases are renewed, losses told and dropped guards given back
-//! whatever becomes of the runtime that the locks are used on: blocked, busy, ended. It ends when the
-//! last [`Locks`](super::Locks) and the last guard are gone, after what was dropped is given back.
+//! It has a runtime of its own. So leases are renewed, losses reported and dropped guards given back
+//! even if the runtime that uses the locks is blocked, busy or gone. The thread ends when the last
+//! [`Locks`](super::Locks) and the last guard are gone, after it has given back what was dropped.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,88 +11,84 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tollgate_core::lock::{LockStore, ReleaseOutcome, Renew};
+use tollgate_core::lock::{Fence, LockName, LockStore, Owner, ReleaseOutcome, Renew};
 
 use super::LockEvent;
 use super::error::LockError;
-use super::guard::Release;
+use super::guard::{HoldReleaser, Release, Releasing};
 use super::hold::{Hold, LockState};
 use super::watchdog::Watchdog;
 use crate::clock::BootTime;
 use crate::observer::{Event, Observers};
 
-/// Locks renewed with one call.
-const AT_ONCE: usize = 128;
+/// The most locks that one call renews.
+const MAX_BATCH: usize = 128;
 
-/// How long a release is tried for, if its lease does not end before.
+/// The longest time for which a release is tried, if its lease does not end before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two attempts.
+/// The time between two attempts of a release.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the thread, the guards and those who wait share.
+/// What the thread, the guards and waiting tasks share.
 pub(crate) struct LeaseRenewer<S> {
     pub(crate) store: S,
     pub(crate) observers: Observers,
     watchdog: Mutex<Watchdog>,
     wake: Notify,
-    /// How many holds are being given back in the background.
+    /// The number of holds that are being given back in the background.
     releasing: watch::Sender<usize>,
 }
 
 opaque_debug!(LeaseRenewer<S>: |it| watched = it.watchdog().len());
 
-/// Holds that are to be given back by nobody in particular. There are no more than there were guards.
-type Dropped = mpsc::UnboundedSender<Arc<Hold>>;
-
-/// The way to the thread, which is started when it is first needed.
+/// Starts the thread when it is first needed, and sends dropped guards to it.
 #[derive(Debug)]
 pub(crate) struct RenewerThread<S> {
-    pub(crate) lease_renewer: Arc<LeaseRenewer<S>>,
-    dropped: Dropped,
-    inbox: Mutex<Option<mpsc::UnboundedReceiver<Arc<Hold>>>>,
-    started: OnceLock<Result<(), Arc<io::Error>>>,
+    pub(crate) renewer: Arc<LeaseRenewer<S>>,
+    /// Dropped guards that wait for background release. There are no more than there were guards.
+    dropped: OnceLock<Result<mpsc::UnboundedSender<Arc<Hold>>, Arc<io::Error>>>,
 }
 
 impl<S: LockStore> RenewerThread<S> {
     pub(crate) fn new(store: S, observers: Observers) -> Self {
-        let (dropped, inbox) = mpsc::unbounded_channel();
         let (watchdog, wake, releasing) = (Mutex::default(), Notify::new(), watch::Sender::new(0));
-        let lease_renewer = LeaseRenewer { store, observers, watchdog, wake, releasing };
-        Self {
-            lease_renewer: Arc::new(lease_renewer),
-            dropped,
-            inbox: Mutex::new(Some(inbox)),
-            started: OnceLock::new(),
-        }
+        let renewer = LeaseRenewer { store, observers, watchdog, wake, releasing };
+        Self { renewer: Arc::new(renewer), dropped: OnceLock::new() }
     }
 
     /// Starts the thread unless it runs.
     pub(crate) fn start(&self) -> Result<(), LockError> {
-        let started = self.started.get_or_init(|| {
-            let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(inbox) = inbox else { return Ok(()) };
+        let started = self.dropped.get_or_init(|| {
+            let (dropped, inbox) = mpsc::unbounded_channel();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-            let lease_renewer = Arc::clone(&self.lease_renewer);
-            let life = move || runtime.block_on(lease_renewer.live(inbox));
-            std::thread::Builder::new().name("tollgate-locks".into()).spawn(life)?;
-            Ok(())
+            let renewer = Arc::clone(&self.renewer);
+            let run = move || runtime.block_on(renewer.run(inbox));
+            std::thread::Builder::new().name("tollgate-locks".into()).spawn(run)?;
+            Ok(dropped)
         });
-        started.clone().map_err(LockError::NoThread)
+        started.as_ref().map(drop).map_err(|error| LockError::NoThread(Arc::clone(error)))
+    }
+}
+
+impl<S: LockStore> HoldReleaser for RenewerThread<S> {
+    fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a> {
+        Box::pin(self.renewer.release(hold))
     }
 
-    /// Gives a hold back in the background.
-    pub(crate) fn give_back(&self, hold: Arc<Hold>) {
+    fn give_back(&self, hold: Arc<Hold>) {
         if hold.is_ending() {
-            // Its release was called and dropped: it may have been released by that, so it is no loss
+            // Its release was called and dropped, and may have arrived. So it is not reported as lost
             // if it is not held any more.
             hold.set_unanswered();
             hold.set(LockState::Lost);
         }
-        self.lease_renewer.forget(&hold);
-        self.lease_renewer.releasing.send_modify(|count| *count = count.saturating_add(1));
-        // The thread ends only after the last of these.
-        let _ = self.dropped.send(hold);
+        self.renewer.forget(&hold);
+        // A hold exists only once the thread runs, which ends after the last of these.
+        if let Some(Ok(dropped)) = self.dropped.get() {
+            self.renewer.releasing.send_modify(|count| *count = count.saturating_add(1));
+            let _ = dropped.send(hold);
+        }
     }
 }
 
@@ -101,10 +97,20 @@ impl<S> LeaseRenewer<S> {
         // Every edit is whole before anything could panic.
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Tells observers what happened to a hold.
+    pub(crate) fn tell(
+        &self,
+        hold: &Hold,
+        event: impl FnOnce(LockName, Owner, Fence) -> LockEvent,
+    ) {
+        let (name, owner) = (&hold.request.name, &hold.request.owner);
+        self.observers.tell(|| Event::Lock(event(name.clone(), owner.clone(), hold.fence)));
+    }
 }
 
 impl<S: LockStore> LeaseRenewer<S> {
-    /// Watches a hold that was asked for at `sent`.
+    /// Watches a hold whose acquisition was sent at `sent`.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, sent: BootTime) {
         if self.watchdog().watch(Arc::clone(hold), sent) {
             self.wake.notify_one();
@@ -117,16 +123,16 @@ impl<S: LockStore> LeaseRenewer<S> {
         self.watchdog().forget(hold.id);
     }
 
-    async fn live(self: Arc<Self>, mut dropped: mpsc::UnboundedReceiver<Arc<Hold>>) {
+    async fn run(self: Arc<Self>, mut dropped: mpsc::UnboundedReceiver<Arc<Hold>>) {
         let mut tasks = JoinSet::new();
         loop {
             let now = BootTime::now();
-            let due_work = self.watchdog().due_work(now);
-            due_work.lost.iter().for_each(|hold| self.lose(hold));
-            for part in due_work.renew.chunks(AT_ONCE) {
+            let due = self.watchdog().due_work(now);
+            due.lost.iter().for_each(|hold| self.lose(hold));
+            for part in due.renew.chunks(MAX_BATCH) {
                 tasks.spawn(Arc::clone(&self).renew(part.to_vec()));
             }
-            let pause = due_work.next.map(|next| next.since(now));
+            let pause = due.next.map(|next| next.since(now));
             tokio::select! {
                 hold = dropped.recv() => match hold {
                     Some(hold) => drop(tasks.spawn(Arc::clone(&self).end(hold))),
@@ -140,17 +146,11 @@ impl<S: LockStore> LeaseRenewer<S> {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Tells whoever holds it that it does not any more.
+    /// Reports a loss to observers and to the holder.
     fn lose(&self, hold: &Hold) {
-        // Observers hear of it before anybody acts on it.
+        // Observers come first, before the holder acts on the loss.
         hold.set_after(LockState::Lost, || {
-            self.observers.tell(|| {
-                Event::Lock(LockEvent::Lost {
-                    name: hold.name.clone(),
-                    owner: hold.owner.clone(),
-                    fence: hold.fence,
-                })
-            });
+            self.tell(hold, |name, owner, fence| LockEvent::Lost { name, owner, fence });
         });
     }
 
@@ -180,7 +180,7 @@ impl<S: LockStore> LeaseRenewer<S> {
     }
 
     async fn end(self: Arc<Self>, hold: Arc<Hold>) {
-        // Whoever dropped it does not ask.
+        // Its guard is gone, so nobody reads the result.
         let _ = self.release(&hold).await;
         self.releasing.send_modify(|count| *count = count.saturating_sub(1));
     }
@@ -191,19 +191,17 @@ impl<S: LockStore> LeaseRenewer<S> {
         let _ = self.releasing.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Gives a hold back, and again until the store answers or its lease is over.
+    /// Gives a hold back, and tries again until the store answers or its lease is over.
     pub(crate) async fn release(&self, hold: &Hold) -> Result<Release, LockError> {
         self.forget(hold);
         let patience = BootTime::now().after(PATIENCE);
         loop {
             let error = match self.store.release(&hold.release()).await {
                 Ok(ReleaseOutcome::Freed | ReleaseOutcome::StillHeld) => {
-                    self.observers.tell(|| {
-                        Event::Lock(LockEvent::Released {
-                            name: hold.name.clone(),
-                            owner: hold.owner.clone(),
-                            fence: hold.fence,
-                        })
+                    self.tell(hold, |name, owner, fence| LockEvent::Released {
+                        name,
+                        owner,
+                        fence,
                     });
                     return Ok(Release::Released);
                 }
@@ -216,7 +214,7 @@ impl<S: LockStore> LeaseRenewer<S> {
             hold.set_unanswered();
             let now = BootTime::now();
             if now >= hold.deadline() {
-                // The lease is over, whether or not it was given back before.
+                // The lease is over, whether or not an attempt arrived before.
                 self.lose(hold);
                 return Ok(Release::AlreadyLost);
             }

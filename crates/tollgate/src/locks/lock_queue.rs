@@ -1,14 +1,13 @@
-//! Waiting for a lock, in this process: one line a name, first come, first served.
+//! Waiting for a lock, in this process: one queue for each name, first come, first served.
 //!
-//! Only the head of a line asks the store; the others wait for it to leave. So a release wakes one
-//! waiter of a process, and a hundred thousand of them cost memory and nothing else. A line exists while
-//! somebody waits in it, and holds the ear by which the store's releases are heard.
+//! Only the head of a queue asks the store; the others wait for it to leave. So a release wakes one
+//! waiter of a process, and a hundred thousand waiters cost memory and nothing else. A queue exists
+//! while a task waits in it. It holds the subscription by which the store announces releases.
 //!
-//! Not here: what the head does (`wait.rs`).
+//! Not here: what the head does (`acquisition.rs`).
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,12 +16,12 @@ use tollgate_core::lock::{LockName, Owner, ReleaseNotifier};
 
 use crate::clock::BootTime;
 
-/// All lines of a process.
+/// All queues of a process.
 #[derive(Debug)]
 pub(crate) struct LockQueues {
-    all: Mutex<QueueTable>,
-    /// How many may wait, in all lines together.
-    most: usize,
+    table: Mutex<QueueTable>,
+    /// The most tasks that may wait, in all queues together.
+    max_waiting: usize,
 }
 
 #[derive(Debug, Default)]
@@ -35,123 +34,105 @@ struct QueueTable {
 struct LockQueue {
     next: u64,
     waiting: BTreeMap<u64, QueuedTask>,
-    /// Rung for the head.
+    /// Wakes the head after a release.
     released: Arc<Notify>,
-    /// While it is here, releases are heard.
-    subscription: Option<Ear>,
+    /// While it is here, the store announces releases.
+    subscription: Option<Subscription>,
 }
 
-/// What a store gave for listening.
-pub(crate) struct Ear {
-    /// Kept to be dropped.
-    _kept: Box<dyn Any + Send + Sync>,
-}
-
-impl Ear {
-    pub(crate) fn new(kept: impl Any + Send + Sync) -> Self {
-        Self { _kept: Box::new(kept) }
-    }
-}
-
-impl fmt::Debug for Ear {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ear(..)")
-    }
-}
+/// The subscription of any store, kept to be dropped.
+type Subscription = Box<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
 struct QueuedTask {
     owner: Owner,
     since: BootTime,
-    /// Told when it becomes the head.
+    /// Wakes the task when it becomes the head.
     turn: Arc<Notify>,
 }
 
-/// Somebody who waits in this process.
+/// A task of this process that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// For which lock.
+    /// The lock.
     pub name: LockName,
-    /// Who.
+    /// The owner that the task will hold it as.
     pub owner: Owner,
-    /// For how long already.
+    /// The time for which it has waited.
     pub age: Duration,
 }
 
 impl LockQueues {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { all: Mutex::default(), most }
+    pub(crate) fn new(max_waiting: usize) -> Self {
+        Self { table: Mutex::default(), max_waiting }
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueTable> {
         // Every edit is whole before anything could panic.
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody waits for this lock here.
+    /// True if a task waits for this lock here.
     pub(crate) fn has(&self, name: &LockName) -> bool {
         self.lock().by_name.contains_key(name)
     }
 
-    /// Joins the end of a line; `None` if as many wait as may.
+    /// Joins the end of a queue; `None` if the most tasks wait already.
     pub(crate) fn join(
         self: &Arc<Self>,
         name: &LockName,
         owner: &Owner,
     ) -> Option<LockQueuePosition> {
-        let mut all = self.lock();
-        if all.waiting >= self.most {
+        let mut table = self.lock();
+        if table.waiting >= self.max_waiting {
             return None;
         }
-        all.waiting = all.waiting.saturating_add(1);
-        let lock_queue = all.by_name.entry(name.clone()).or_default();
-        let number = lock_queue.next;
-        lock_queue.next = number.saturating_add(1);
-        let turn = Arc::new(Notify::new());
-        let place =
-            QueuedTask { owner: owner.clone(), since: BootTime::now(), turn: Arc::clone(&turn) };
-        lock_queue.waiting.insert(number, place);
-        let released = Arc::clone(&lock_queue.released);
-        Some(LockQueuePosition {
-            queues: Arc::clone(self),
-            name: name.clone(),
-            number,
-            turn,
-            released,
-            won: false,
-        })
+        table.waiting = table.waiting.saturating_add(1);
+        let queue = table.by_name.entry(name.clone()).or_default();
+        let number = queue.next;
+        queue.next = number.saturating_add(1);
+        let (turn, released) = (Arc::new(Notify::new()), Arc::clone(&queue.released));
+        let (owner, since) = (owner.clone(), BootTime::now());
+        queue.waiting.insert(number, QueuedTask { owner, since, turn: Arc::clone(&turn) });
+        let (queues, name) = (Arc::clone(self), name.clone());
+        Some(LockQueuePosition { queues, name, number, turn, released, has_lock: false })
     }
 
-    /// Who waits here, longest first within a lock.
+    /// Tasks that wait here, longest first within a lock.
     pub(crate) fn waiters(&self, most: usize) -> Vec<Waiter> {
         let now = BootTime::now();
-        let all = self.lock();
-        let each = all.by_name.iter().flat_map(|(name, lock_queue)| {
-            lock_queue.waiting.values().map(move |place| Waiter {
+        let table = self.lock();
+        let waiters = table.by_name.iter().flat_map(|(name, queue)| {
+            queue.waiting.values().map(move |task| Waiter {
                 name: name.clone(),
-                owner: place.owner.clone(),
-                age: now.since(place.since),
+                owner: task.owner.clone(),
+                age: now.since(task.since),
             })
         });
-        each.take(most).collect()
+        waiters.take(most).collect()
     }
 }
 
-/// Wakes the head of a line.
+impl LockQueue {
+    fn head(&self) -> Option<u64> {
+        self.waiting.first_key_value().map(|(number, _)| *number)
+    }
+}
+
+/// Wakes the head of a queue after a release.
 pub(crate) struct HeadNotifier(pub(crate) Weak<LockQueues>);
 
 impl ReleaseNotifier for HeadNotifier {
     fn notify(&self, name: &LockName) {
         let Some(queues) = self.0.upgrade() else { return };
-        let released =
-            queues.lock().by_name.get(name).map(|lock_queue| Arc::clone(&lock_queue.released));
+        let released = queues.lock().by_name.get(name).map(|queue| Arc::clone(&queue.released));
         if let Some(released) = released {
             released.notify_one();
         }
     }
 }
 
-/// A place in a line, given up when dropped.
+/// A place in a queue, given up when dropped.
 #[derive(Debug)]
 pub(crate) struct LockQueuePosition {
     queues: Arc<LockQueues>,
@@ -159,75 +140,64 @@ pub(crate) struct LockQueuePosition {
     number: u64,
     turn: Arc<Notify>,
     released: Arc<Notify>,
-    won: bool,
+    has_lock: bool,
 }
 
 impl LockQueuePosition {
     /// Waits to be the head.
     pub(crate) async fn turn(&self) {
-        loop {
-            {
-                let all = self.queues.lock();
-                let lock_queue = all.by_name.get(&self.name);
-                let head = lock_queue.and_then(|lock_queue| lock_queue.waiting.first_key_value());
-                if head.is_none_or(|(number, _)| *number == self.number) {
-                    return;
-                }
-            }
+        let is_head = |table: MutexGuard<'_, QueueTable>| {
+            table.by_name.get(&self.name).is_none_or(|queue| queue.head() == Some(self.number))
+        };
+        while !is_head(self.queues.lock()) {
             self.turn.notified().await;
         }
     }
 
-    /// Waits for a release; one that came while nobody waited counts.
+    /// Waits for a release. A release that came while nobody waited counts.
     pub(crate) async fn released(&self) {
         self.released.notified().await;
     }
 
-    /// Whether releases are heard.
+    /// True if the store announces releases to this queue.
     pub(crate) fn is_subscribed(&self) -> bool {
-        self.queues
-            .lock()
-            .by_name
-            .get(&self.name)
-            .is_some_and(|lock_queue| lock_queue.subscription.is_some())
+        self.queues.lock().by_name.get(&self.name).is_some_and(|it| it.subscription.is_some())
     }
 
-    /// Hears releases by this from now on, for whoever waits in this line.
-    pub(crate) fn set_subscription(&self, subscription: Ear) {
-        let mut all = self.queues.lock();
-        let replaced = all
-            .by_name
-            .get_mut(&self.name)
-            .and_then(|lock_queue| lock_queue.subscription.replace(subscription));
-        drop(all);
+    /// Keeps a subscription for as long as a task waits in this queue.
+    pub(crate) fn set_subscription(&self, subscription: Subscription) {
+        let mut table = self.queues.lock();
+        let queue = table.by_name.get_mut(&self.name);
+        let replaced = queue.and_then(|queue| queue.subscription.replace(subscription));
+        drop(table);
         drop(replaced);
     }
 
-    /// Leaves with the lock: nobody behind need try now.
-    pub(crate) fn win(mut self) {
-        self.won = true;
+    /// Leaves with the lock: the next task need not try now.
+    pub(crate) fn leave_with_lock(mut self) {
+        self.has_lock = true;
     }
 }
 
 impl Drop for LockQueuePosition {
     fn drop(&mut self) {
-        let mut all = self.queues.lock();
-        all.waiting = all.waiting.saturating_sub(1);
-        let Some(lock_queue) = all.by_name.get_mut(&self.name) else { return };
-        let was_head = lock_queue.waiting.first_key_value().is_some_and(|(n, _)| *n == self.number);
-        lock_queue.waiting.remove(&self.number);
-        let Some((_, next)) = lock_queue.waiting.first_key_value() else {
-            // Its ear is dropped outside the lock: it has one of its own.
-            let empty = all.by_name.remove(&self.name);
-            drop(all);
+        let mut table = self.queues.lock();
+        table.waiting = table.waiting.saturating_sub(1);
+        let Some(queue) = table.by_name.get_mut(&self.name) else { return };
+        let was_head = queue.head() == Some(self.number);
+        queue.waiting.remove(&self.number);
+        let Some((_, next)) = queue.waiting.first_key_value() else {
+            // Dropped outside the lock: its subscription has a lock of its own.
+            let empty = table.by_name.remove(&self.name);
+            drop(table);
             drop(empty);
             return;
         };
         if was_head {
             next.turn.notify_one();
-            if !self.won {
-                // It may have been woken by a release and gone before it tried.
-                lock_queue.released.notify_one();
+            if !self.has_lock {
+                // A release may have woken this task, which left before it tried.
+                queue.released.notify_one();
             }
         }
     }

@@ -1,10 +1,11 @@
-//! The watchdog's book: which holds are to be renewed when, and which are lost.
+//! The watchdog's schedule: which holds are renewed when, and which are lost.
 //!
-//! Pure: it is told the time. `lease_renewer.rs` is the thread that asks it, and `hold.rs` what it watches.
+//! Pure: its caller passes the time. `lease_renewer.rs` is the thread that uses it, `hold.rs` is what it
+//! watches.
 //!
-//! A hold is renewed every third of its lease, together with those due soon after. When the store does
-//! not answer, it is tried again after a short pause, until the deadline of the hold; then it is lost.
-//! Whoever releases takes the hold out of the book first, so that nothing is renewed after that.
+//! A hold is renewed every third of its lease, together with holds that are due soon after. When the
+//! store does not answer, the renewal is tried again after a short pause, until the deadline of the hold.
+//! Then the hold is lost. A release first takes the hold out of the schedule, so nothing renews it then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(crate) struct Watchdog {
     holds: HashMap<HoldId, WatchedHold>,
     renewals: BTreeSet<(BootTime, HoldId)>,
     deadlines: BTreeSet<(BootTime, HoldId)>,
-    /// When the thread looks next; `None` while it sleeps until it is woken.
+    /// The time at which the thread looks next; `None` while it sleeps until it is woken.
     next_look: Option<BootTime>,
 }
 
@@ -36,12 +37,12 @@ struct WatchedHold {
     deadline: BootTime,
 }
 
-/// What is to be done now.
+/// The work that is due now.
 #[derive(Debug, Default)]
 pub(crate) struct DueWork {
     pub(crate) renew: Vec<Arc<Hold>>,
     pub(crate) lost: Vec<Arc<Hold>>,
-    /// When to look again; `None` if there is nothing to look after.
+    /// The time to look again; `None` if no hold is watched.
     pub(crate) next: Option<BootTime>,
 }
 
@@ -49,20 +50,21 @@ fn third(lease: Lease) -> Duration {
     lease.duration().checked_div(3).unwrap_or_default()
 }
 
-/// Holds that are due within this are renewed with those that are due now.
+/// Holds that are due within this time are renewed together with holds that are due now.
 fn soon(lease: Lease) -> Duration {
     lease.duration().checked_div(30).unwrap_or_default()
 }
 
-/// Between two attempts while the store does not answer.
+/// The time between two attempts while the store does not answer.
 fn pause(lease: Lease) -> Duration {
     soon(lease).clamp(Duration::from_millis(1), Duration::from_millis(500))
 }
 
 impl Watchdog {
-    /// Watches a hold that was asked for at `sent`. Whether the thread must be woken for it.
+    /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be woken.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
-        let renewal = (hold.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.lease)));
+        let renewal =
+            (hold.request.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.request.lease)));
         let (id, deadline) = (hold.id, hold.deadline());
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renewal.map(|at| (at, id)));
@@ -71,7 +73,7 @@ impl Watchdog {
         self.next_look.is_none_or(|next| first < next)
     }
 
-    /// Watches it no more.
+    /// Stops watching a hold.
     pub(crate) fn forget(&mut self, id: HoldId) {
         if let Some(watched) = self.holds.remove(&id) {
             self.deadlines.remove(&(watched.deadline, id));
@@ -81,7 +83,7 @@ impl Watchdog {
         }
     }
 
-    /// What is to be done at `now`. Those to be renewed are not named again before they are answered.
+    /// The work that is due at `now`. A hold to renew is not named again before its answer.
     pub(crate) fn due_work(&mut self, now: BootTime) -> DueWork {
         let mut due_work = DueWork::default();
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
@@ -92,7 +94,7 @@ impl Watchdog {
             }
         }
         let due = |(at, id): &(BootTime, HoldId), holds: &HashMap<HoldId, WatchedHold>| {
-            let lease = holds.get(id).map(|watched| watched.hold.lease);
+            let lease = holds.get(id).map(|watched| watched.hold.request.lease);
             lease.is_none_or(|lease| *at <= now.after(soon(lease)))
         };
         // The first must be due for itself; others may join it.
@@ -114,14 +116,14 @@ impl Watchdog {
         due_work
     }
 
-    /// A renewal that was sent at `sent` was answered. Returns the hold if it is lost.
+    /// The store answered a renewal that was sent at `sent`. Returns the hold if it is lost.
     pub(crate) fn answered(
         &mut self,
         id: HoldId,
         renewed: RenewOutcome,
         sent: BootTime,
     ) -> Option<Arc<Hold>> {
-        // One that was released meanwhile is nobody's business any more.
+        // A hold that was released meanwhile is not watched any more.
         let watched = self.holds.get_mut(&id)?;
         if renewed == RenewOutcome::Lost {
             let hold = Arc::clone(&watched.hold);
@@ -133,23 +135,23 @@ impl Watchdog {
         self.deadlines.remove(&(watched.deadline, id));
         watched.deadline = watched.hold.deadline();
         self.deadlines.insert((watched.deadline, id));
-        let at = sent.after(third(watched.hold.lease));
+        let at = sent.after(third(watched.hold.request.lease));
         watched.renewal = Some(at);
         self.renewals.insert((at, id));
         None
     }
 
-    /// A renewal was not answered.
+    /// The store did not answer a renewal.
     pub(crate) fn failed(&mut self, id: HoldId, now: BootTime) {
         if let Some(watched) = self.holds.get_mut(&id) {
             watched.hold.set(LockState::Unsure);
-            let at = now.after(pause(watched.hold.lease));
+            let at = now.after(pause(watched.hold.request.lease));
             watched.renewal = Some(at);
             self.renewals.insert((at, id));
         }
     }
 
-    /// How many are watched.
+    /// The number of watched holds.
     pub(crate) fn len(&self) -> usize {
         self.holds.len()
     }
@@ -159,6 +161,7 @@ impl Watchdog {
 mod tests {
     use tollgate_core::lock::{Fence, LockKind, LockName, Owner};
 
+    use super::super::hold::LockRequest;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -172,16 +175,9 @@ mod tests {
         let name = LockName::new(&format!("lock {id}")).unwrap();
         let (owner, fence) = (Owner::new(1, 1), Fence::new(1).unwrap());
         let id = HoldId::new(id);
-        Arc::new(Hold::new(
-            name,
-            LockKind::Reentrant,
-            owner,
-            id,
-            fence,
-            Lease::DEFAULT,
-            upkeep,
-            sent,
-        ))
+        let (kind, lease, shared_owner) = (LockKind::Reentrant, Lease::DEFAULT, false);
+        let request = LockRequest { name, kind, owner, shared_owner, lease, upkeep };
+        Arc::new(Hold::new(request, id, fence, sent))
     }
 
     fn ids(holds: &[Arc<Hold>]) -> Vec<HoldId> {

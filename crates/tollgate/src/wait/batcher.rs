@@ -1,12 +1,13 @@
-//! How a gate asks its store: one call at a time, in which everything goes in order.
+//! The gate batcher: one task asks the store for all callers of a gate, one call at a time.
 //!
-//! First what is given back, then who asks. While a call is under way, others line up and are the
-//! next call. So grants come back in the order in which they were given, and a place that was left is
-//! known to be the last, or not, when it is given back: were both sent at once, a grant would overtake
-//! the giving back, the place would stay a hole, and callers who come and go would leave nothing but
-//! holes. Between two processes that can still happen; the store keeps departures apart then.
+//! A call first gives free places back, then asks. Callers that come while a call is under way are
+//! the next call. So grants arrive in the order in which the store made them, and the batcher knows
+//! whether a place is the store's last when it gives it back. If both were sent at once, a grant could
+//! overtake a place that is given back. That place would stay a hole, and callers that come and go
+//! would leave nothing but holes. Between two processes this can still happen; the store keeps
+//! departures apart then.
 //!
-//! A store in this process answers at once, so there a lock does all of that.
+//! A local store answers within the call, so a lock takes the place of the task.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -21,17 +22,16 @@ use super::wait_queue::{GrantedPlace, QueuePosition};
 use crate::clock::{self, Instant, after};
 use crate::decision::{Source, poll_once};
 
-/// How many may ask with one call: a store in Redis sends no more at once either.
+/// The most callers in one call. A Redis store sends no more at once either.
 const MAX_ASKS: usize = 128;
 
-/// How many places are given back with one call.
+/// The most places that one call gives back.
 const MAX_CREDITS: usize = 64;
 
-/// What was said to somebody who asked.
+/// The answer to a caller.
 pub(super) enum GateAnswer {
-    Pass(Passed),
-    GrantedPlace(Held),
-    /// Ask again after `retry`; passing takes `in_all` at least.
+    Granted(Grant),
+    /// Ask again after `retry`. Passing takes at least `in_all`.
     NotYet {
         retry: Duration,
         in_all: Duration,
@@ -39,53 +39,53 @@ pub(super) enum GateAnswer {
     Never,
 }
 
-/// Those who are to ask.
+/// Callers that wait to be asked for.
 #[derive(Default)]
 pub(super) struct AskQueue {
     waiting: VecDeque<QueuedAsk>,
-    /// What was charged for callers who had left when they were told.
+    /// Charges of callers that had left when their grants came.
     unused: Vec<(Cost, Timestamp)>,
-    /// Whether somebody is asking for them.
-    asking: bool,
+    /// True while a batcher runs.
+    is_running: bool,
 }
 
 struct QueuedAsk {
     cost: Cost,
     deadline: Instant,
-    tell: oneshot::Sender<GateAnswer>,
+    reply: oneshot::Sender<GateAnswer>,
 }
 
 impl<S: Store + 'static> GateShared<S> {
-    /// Asks for permits. Whoever stops waiting for the answer gives back what it brings.
+    /// Asks for permits. A caller that drops this future gives back what the answer grants.
     pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> GateAnswer {
         if !self.runner.store.is_remote() {
-            let said = self.in_turn(&[(cost, patience)]).pop();
-            return said.unwrap_or(GateAnswer::NotYet { retry: SOON, in_all: SOON });
+            let answer = self.call_local(&[(cost, patience)]).pop();
+            return answer.unwrap_or(GateAnswer::NotYet { retry: SOON, in_all: SOON });
         }
         let deadline = after(clock::now(), patience);
         loop {
-            let (tell, told) = oneshot::channel();
-            self.asks().waiting.push_back(QueuedAsk { cost, deadline, tell });
-            if let Some(batcher) = GateBatcher::needed(self) {
+            let (reply, answer) = oneshot::channel();
+            self.asks().waiting.push_back(QueuedAsk { cost, deadline, reply });
+            if let Some(batcher) = GateBatcher::start(self) {
                 match Handle::try_current() {
                     Ok(runtime) => drop(runtime.spawn(batcher.run())),
                     Err(_) => batcher.run().await,
                 }
             }
-            if let Ok(said) = told.await {
-                return said;
+            if let Ok(answer) = answer.await {
+                return answer;
             }
-            // Whoever asked for all has ended with its runtime: ask on this one.
+            // The batcher ended with its runtime: start one on this runtime.
         }
     }
 
-    /// The same of a store that answers at once.
-    fn in_turn(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<GateAnswer> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Makes a call to a local store.
+    fn call_local(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<GateAnswer> {
+        let _call = self.local_call.lock().unwrap_or_else(PoisonError::into_inner);
         poll_once(self.call(takes)).unwrap_or_default()
     }
 
-    /// Gives back what is free, asks for permits, and lines up for what is granted.
+    /// Gives free places back, asks for permits, and queues callers at the places that are granted.
     async fn call(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<GateAnswer> {
         let mut credits = std::mem::take(&mut self.asks().unused);
         if self.is_smooth() {
@@ -98,17 +98,13 @@ impl<S: Store + 'static> GateShared<S> {
             return Vec::new();
         }
         let answers = self.runner.in_order(&self.counter, &credits, takes).await;
-        let rows = takes.iter().zip(answers);
-        let said = |((cost, patience), (answer, source)): (&(_, _), (Answer, Source))| {
-            self.said(*cost, *patience, &answer, source)
-        };
-        rows.map(said).collect()
+        let answers = takes.iter().zip(answers);
+        answers.map(|(take, (answer, source))| self.answer(*take, &answer, source)).collect()
     }
 
-    fn said(
+    fn answer(
         self: &Arc<Self>,
-        cost: Cost,
-        patience: Duration,
+        (cost, patience): (Cost, Duration),
         answer: &Answer,
         source: Source,
     ) -> GateAnswer {
@@ -116,23 +112,22 @@ impl<S: Store + 'static> GateShared<S> {
         match answer.verdict {
             Verdict::Allow => {
                 let charged = (source == Source::Store).then_some((cost, at));
-                let gate: Arc<Self> = Arc::clone(self);
-                GateAnswer::Pass(Passed { gate, charged })
+                GateAnswer::Granted(Grant::new(self, charged, None))
             }
             Verdict::Wait(wait) => {
                 let granted = at.checked_add(wait).unwrap_or(Timestamp::MAX);
                 let place = GrantedPlace { due: after(clock::now(), wait), granted, cost };
-                let wait_queue = match source {
+                let queue = match source {
                     Source::Store => &self.wait_queue,
                     _ => &self.outage_queue,
                 };
-                GateAnswer::GrantedPlace(Held::new(self, wait_queue.join(place)))
+                GateAnswer::Granted(Grant::new(self, None, Some(queue.join(place))))
             }
             Verdict::Deny(Retry::Never) => GateAnswer::Never,
             Verdict::Deny(Retry::After(retry)) => {
                 let reset = answer.decisions.first().map(|decision| decision.reset_after);
                 let in_all = match self.counter.limit.algorithm() {
-                    // What is above the share may pass when the store is back.
+                    // A cost above this process's share may pass when the store is back.
                     _ if matches!(source, Source::Outage(_)) => retry,
                     // The queue may be full, and still short enough.
                     Algorithm::LeakyQueue(_) => reset.unwrap_or_default().max(retry),
@@ -146,7 +141,7 @@ impl<S: Store + 'static> GateShared<S> {
         }
     }
 
-    /// Smooth limiters price permits by what is stored, so their places stay taken.
+    /// True for smooth limiters. They price permits by what is stored, so their places stay taken.
     fn is_smooth(&self) -> bool {
         matches!(self.counter.limit.algorithm(), Algorithm::Smooth(_))
     }
@@ -157,9 +152,9 @@ impl<S: Store + 'static> GateShared<S> {
     }
 }
 
-/// Where what nobody uses goes back to, whatever its store.
+/// A gate on any store, to which unused grants go back.
 trait AnyGate: Send + Sync {
-    /// Gives places back that are free, and this charge.
+    /// Gives back free places, and this charge.
     fn give_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>);
 }
 
@@ -167,134 +162,114 @@ impl<S: Store + 'static> AnyGate for GateShared<S> {
     fn give_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>) {
         self.asks().unused.extend(unused);
         if !self.runner.store.is_remote() {
-            drop(self.in_turn(&[]));
+            drop(self.call_local(&[]));
         } else if let Ok(runtime) = Handle::try_current()
-            && let Some(batcher) = GateBatcher::needed(&self)
+            && let Some(batcher) = GateBatcher::start(&self)
         {
-            // Without a runtime it goes with the next question.
+            // Without a runtime it goes with the next ask.
             drop(runtime.spawn(batcher.run()));
         }
     }
 }
 
-/// Whoever asks for all, until nobody is left.
+/// Asks for all callers, until none is left. There is at most one for each gate.
 struct GateBatcher<S: Store + 'static> {
     shared: Arc<GateShared<S>>,
-    ended: bool,
+    is_done: bool,
 }
 
 impl<S: Store + 'static> GateBatcher<S> {
-    /// Somebody to ask for all, unless there is one.
-    fn needed(shared: &Arc<GateShared<S>>) -> Option<Self> {
-        let mut asks = shared.asks();
-        if std::mem::replace(&mut asks.asking, true) {
-            return None;
-        }
-        Some(Self { shared: Arc::clone(shared), ended: false })
+    /// The batcher of a gate; `None` if it runs already.
+    fn start(shared: &Arc<GateShared<S>>) -> Option<Self> {
+        let was_running = std::mem::replace(&mut shared.asks().is_running, true);
+        (!was_running).then(|| Self { shared: Arc::clone(shared), is_done: false })
     }
 
     async fn run(mut self) {
-        while let Some(asking) = self.next() {
+        while let Some(asks) = self.next() {
             let now = clock::now();
-            let left = |question: &QueuedAsk| question.deadline.saturating_duration_since(now);
-            let takes: Vec<_> = asking.iter().map(|it| (it.cost, left(it))).collect();
-            for (question, said) in asking.into_iter().zip(self.shared.call(&takes).await) {
-                // Whoever is gone drops what it was told, which gives it back.
-                drop(question.tell.send(said));
+            let left = |ask: &QueuedAsk| ask.deadline.saturating_duration_since(now);
+            let takes: Vec<_> = asks.iter().map(|ask| (ask.cost, left(ask))).collect();
+            for (ask, answer) in asks.into_iter().zip(self.shared.call(&takes).await) {
+                // If the caller has left, the answer is dropped, which gives the grant back.
+                drop(ask.reply.send(answer));
             }
         }
     }
 
-    /// Those who ask next; `None`, and the end, if there is nothing to do.
+    /// The callers of the next call; `None` if there is nothing to do.
     fn next(&mut self) -> Option<Vec<QueuedAsk>> {
-        let mut asks = self.shared.asks();
-        let mut asking = Vec::new();
-        while asking.len() < MAX_ASKS
-            && let Some(question) = asks.waiting.pop_front()
+        let mut queue = self.shared.asks();
+        let mut asks = Vec::new();
+        while asks.len() < MAX_ASKS
+            && let Some(ask) = queue.waiting.pop_front()
         {
-            if question.tell.is_closed() {
+            if ask.reply.is_closed() {
                 continue;
             }
-            match self.shared.wait_queue.join_vacant(question.cost, question.deadline) {
+            match self.shared.wait_queue.join_vacant(ask.cost, ask.deadline) {
                 Some(position) => {
-                    // Told without the lock, as it is dropped if nobody listens.
-                    drop(asks);
-                    drop(
-                        question
-                            .tell
-                            .send(GateAnswer::GrantedPlace(Held::new(&self.shared, position))),
-                    );
-                    asks = self.shared.asks();
+                    // Sent without the lock: if the caller has left, the grant is dropped here.
+                    drop(queue);
+                    let grant = Grant::new(&self.shared, None, Some(position));
+                    drop(ask.reply.send(GateAnswer::Granted(grant)));
+                    queue = self.shared.asks();
                 }
-                None => asking.push(question),
+                None => asks.push(ask),
             }
         }
-        let last = !self.shared.is_smooth() && self.shared.wait_queue.has_last();
-        let free = !asks.unused.is_empty() || last;
-        self.ended = asking.is_empty() && !free;
-        asks.asking = !self.ended;
-        (!self.ended).then_some(asking)
+        let has_last = !self.shared.is_smooth() && self.shared.wait_queue.has_last();
+        self.is_done = asks.is_empty() && queue.unused.is_empty() && !has_last;
+        queue.is_running = !self.is_done;
+        (!self.is_done).then_some(asks)
     }
 }
 
 impl<S: Store + 'static> Drop for GateBatcher<S> {
     fn drop(&mut self) {
-        if !self.ended {
-            let mut asks = self.shared.asks();
-            asks.asking = false;
-            // They ask again, each on its own runtime.
-            let waiting = std::mem::take(&mut asks.waiting);
-            drop(asks);
+        if !self.is_done {
+            let mut queue = self.shared.asks();
+            queue.is_running = false;
+            // Their callers ask again, each on its own runtime.
+            let waiting = std::mem::take(&mut queue.waiting);
+            drop(queue);
             drop(waiting);
         }
     }
 }
 
-/// A charge that passed at once, given back unless it is used.
-pub(super) struct Passed {
+/// A charge that passed, or a place in the future. Given back when dropped before it is used.
+pub(super) struct Grant {
     gate: Arc<dyn AnyGate>,
     charged: Option<(Cost, Timestamp)>,
-}
-
-impl Passed {
-    pub(super) fn through(mut self) {
-        self.charged = None;
-    }
-}
-
-impl Drop for Passed {
-    fn drop(&mut self) {
-        if let Some(charged) = self.charged.take() {
-            Arc::clone(&self.gate).give_back(Some(charged));
-        }
-    }
-}
-
-/// A place in the future, given back when dropped before its time.
-pub(super) struct Held {
-    gate: Arc<dyn AnyGate>,
     position: Option<QueuePosition>,
 }
 
-impl Held {
-    fn new<S: Store + 'static>(shared: &Arc<GateShared<S>>, position: QueuePosition) -> Self {
+impl Grant {
+    fn new<S: Store + 'static>(
+        shared: &Arc<GateShared<S>>,
+        charged: Option<(Cost, Timestamp)>,
+        position: Option<QueuePosition>,
+    ) -> Self {
         let gate: Arc<GateShared<S>> = Arc::clone(shared);
-        Self { gate, position: Some(position) }
+        Self { gate, charged, position }
     }
 
+    /// Waits until the place is due, and uses the grant.
     pub(super) async fn wait(mut self) {
         if let Some(position) = &mut self.position {
             position.wait().await;
         }
-        self.position = None;
+        (self.charged, self.position) = (None, None);
     }
 }
 
-impl Drop for Held {
+impl Drop for Grant {
     fn drop(&mut self) {
-        if let Some(position) = self.position.take() {
+        let (charged, position) = (self.charged.take(), self.position.take());
+        if charged.is_some() || position.is_some() {
             drop(position);
-            Arc::clone(&self.gate).give_back(None);
+            Arc::clone(&self.gate).give_back(charged);
         }
     }
 }
