@@ -352,14 +352,25 @@ impl<S: Store + 'static> Limiter<S> {
         intent: Intent,
         rules: Arc<RuleSet>,
     ) -> Admission {
-        let rules = RuleSource::Rules(rules);
+        self.admit_with(ask, intent, &RuleSource::Rules(rules), |_, _| ()).await.0
+    }
+
+    /// Decides an ask under given rules, with what `note` makes of the plan and its ruling.
+    pub(crate) async fn admit_with<T>(
+        &self,
+        ask: &Ask<'_>,
+        intent: Intent,
+        rules: &RuleSource,
+        note: impl FnOnce(&Plan<'_>, &Ruling) -> T,
+    ) -> (Admission, T) {
         let mut judgement = Judgement::UnknownDomain;
-        self.judge(ask, &rules, &mut judgement);
-        let plan = self.plan(&judgement, &rules, intent);
+        self.judge(ask, rules, &mut judgement);
+        let plan = self.plan(&judgement, rules, intent);
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
+        let noted = note(&plan, &ruling);
         drop(plan);
-        Admission { ruling, permits }
+        (Admission { ruling, permits }, noted)
     }
 }
 

@@ -13,14 +13,14 @@ mod token;
 
 use std::time::Duration;
 
-use tollgate_core::rule::{Ask, Judgement, RuleSet};
+use tollgate_core::rule::{Ask, RuleSet};
 use tollgate_core::{
     Basis, Charge, Cost, Limit, Op, Request, RequestError, Revision, Store, StoreError, Timestamp,
 };
 
 use crate::admission::Admission;
 use crate::clock;
-use crate::decision::{Intent, OwnedCounter, RuleSource, Ruling, keys, once_within};
+use crate::decision::{Intent, OwnedCounter, Plan, RuleSource, Ruling, keys, once_within};
 use crate::limiter::Limiter;
 use crate::permits::Permits;
 pub use token::TokenError;
@@ -342,24 +342,20 @@ impl<S: Store + 'static> Limiter<S> {
 
     async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<SpentCharge>) {
         let rules = RuleSource::Rules(self.rules());
-        let mut judgement = Judgement::UnknownDomain;
-        self.judge(ask, &rules, &mut judgement);
-        let plan = self.plan(&judgement, &rules, Intent::CHARGE);
-        let mut ruling = Ruling::of(&plan);
-        let permits = self.run(&plan, Some(ask), &mut ruling).await;
-        let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
-            Op::Take(cost) => Some(SpentCharge {
-                counter: OwnedCounter::of(charge, plan.partition),
-                cost,
-                charged: charge.limit().revision(),
-                measured: policy.measured,
-                guard: policy.guard.copied(),
-            }),
-            _ => None,
-        });
-        let spent = spent.filter(|_| ruling.passes()).collect();
-        drop(plan);
-        (Admission { ruling, permits }, spent)
+        let spent = |plan: &Plan<'_>, ruling: &Ruling| {
+            let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
+                Op::Take(cost) => Some(SpentCharge {
+                    counter: OwnedCounter::of(charge, plan.partition),
+                    cost,
+                    charged: charge.limit().revision(),
+                    measured: policy.measured,
+                    guard: policy.guard.copied(),
+                }),
+                _ => None,
+            });
+            spent.filter(|_| ruling.passes()).collect()
+        };
+        self.admit_with(ask, Intent::CHARGE, &rules, spent).await
     }
 }
 

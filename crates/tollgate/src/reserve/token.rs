@@ -63,17 +63,19 @@ pub(super) fn read(
     if rest.array::<1>() != Some([VERSION]) {
         return Err(TokenError::Malformed);
     }
-    let id = rest.array().map(u128::from_le_bytes).ok_or(TokenError::Malformed)?;
-    let at = rest.moment().ok_or(TokenError::Malformed)?;
-    let expires = rest.moment().ok_or(TokenError::Malformed)?;
+    contents(rest, rules).ok_or(TokenError::Malformed)
+}
+
+/// The reservation behind the version; `None` if the bytes are not whole.
+fn contents(mut rest: TokenReader<'_>, rules: &RuleSet) -> Option<Reservation> {
+    let id = rest.array().map(u128::from_le_bytes)?;
+    let (at, expires) = (rest.moment()?, rest.moment()?);
     let mut spent = Vec::new();
     while !rest.0.is_empty() {
-        let cost = rest.array().map(u64::from_le_bytes).ok_or(TokenError::Malformed)?;
-        let charged = rest.array().map(u64::from_le_bytes).map(Revision);
-        let charged = charged.ok_or(TokenError::Malformed)?;
-        let [code, measured] = rest.array().ok_or(TokenError::Malformed)?;
-        let key = rest.part().ok_or(TokenError::Malformed)?;
-        let partition = rest.part().ok_or(TokenError::Malformed)?;
+        let cost = rest.array().map(u64::from_le_bytes)?;
+        let charged = rest.array().map(u64::from_le_bytes).map(Revision)?;
+        let [code, measured] = rest.array()?;
+        let (key, partition) = (rest.part()?, rest.part()?);
         let active = rules.limit_of_key(key);
         if let Some(active) = active.filter(|active| active.limit().code() == code) {
             let partition = (!partition.is_empty()).then(|| partition.into());
@@ -82,7 +84,7 @@ pub(super) fn read(
             spent.push(SpentCharge { counter, cost, charged, measured, guard });
         }
     }
-    Ok(Reservation { id, at, expires, spent, permits: Permits::none() })
+    Some(Reservation { id, at, expires, spent, permits: Permits::none() })
 }
 
 fn code(bytes: &[u8], secret: &[u8; 16]) -> [u8; 16] {

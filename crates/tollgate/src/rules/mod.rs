@@ -25,6 +25,8 @@
 //! # Ok::<(), rules::Problems>(())
 //! ```
 
+#![allow(clippy::arithmetic_side_effects, reason = "counts and places in texts of bounded length")]
+
 mod json;
 mod locate;
 mod names;

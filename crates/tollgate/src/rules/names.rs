@@ -1,13 +1,16 @@
-//! How choices are written, for the reader and the writer alike.
+//! The spelling of choices and fields, for the reader and the writer alike.
 
-use tollgate_core::algorithm::{Anchor, Estimate, Payment};
+use tollgate_core::algorithm::{
+    Anchor, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, Payment, SlidingLog,
+    SlidingWindow, Smooth, TokenBucket,
+};
 use tollgate_core::rule::declaration::{Mode, OnMissing, OnOutage, PathCase, Scenario};
-use tollgate_core::{OnChange, OnFull};
+use tollgate_core::{Algorithm, OnChange, OnFull};
 
 /// Values of a choice with their names, the default first where there is one.
 pub(super) type Choices<T> = &'static [(&'static str, T)];
 
-/// What a choice is called.
+/// The name of a choice.
 pub(super) fn name_of<T: PartialEq>(names: Choices<T>, value: &T) -> &'static str {
     names.iter().find(|(_, other)| other == value).map_or("", |(name, _)| name)
 }
@@ -48,28 +51,15 @@ pub(super) const ESTIMATE: Choices<Estimate> =
 
 pub(super) const PAYMENT: Choices<Payment> = &[("next", Payment::Next), ("own", Payment::Own)];
 
-/// What an algorithm is called. Kinds without their parameters, which are fields of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    FixedWindow,
-    SlidingLog,
-    SlidingWindow,
-    TokenBucket,
-    LeakyMeter,
-    LeakyQueue,
-    Smooth,
-    Concurrency,
-}
-
-pub(super) const ALGORITHM: Choices<Kind> = &[
-    ("token-bucket", Kind::TokenBucket),
-    ("sliding-log", Kind::SlidingLog),
-    ("sliding-window", Kind::SlidingWindow),
-    ("fixed-window", Kind::FixedWindow),
-    ("leaky-meter", Kind::LeakyMeter),
-    ("leaky-queue", Kind::LeakyQueue),
-    ("smooth", Kind::Smooth),
-    ("concurrency", Kind::Concurrency),
+pub(super) const ALGORITHM: Choices<Algorithm> = &[
+    ("token-bucket", Algorithm::TokenBucket(TokenBucket)),
+    ("sliding-log", Algorithm::SlidingLog(SlidingLog)),
+    ("sliding-window", Algorithm::SlidingWindow(SlidingWindow::conservative())),
+    ("fixed-window", Algorithm::FixedWindow(FixedWindow { anchor: Anchor::FirstHit })),
+    ("leaky-meter", Algorithm::LeakyMeter(LeakyMeter)),
+    ("leaky-queue", Algorithm::LeakyQueue(LeakyQueue)),
+    ("smooth", Algorithm::Smooth(Smooth::bursty())),
+    ("concurrency", Algorithm::Concurrency(Concurrency)),
 ];
 
 /// Fields of a file and of each domain of one.
@@ -114,7 +104,7 @@ pub(super) const BAN: &[&str] = &["after", "within", "for"];
 pub(super) const COST: &[&str] = &["from", "default", "max"];
 pub(super) const PATTERN: &[&str] = &["text", "prefix", "present", "absent"];
 
-/// Which algorithm a field of a limit belongs to; none for those that all have.
+/// The algorithm that a field of a limit belongs to; `None` for fields that all have.
 pub(super) fn owner_of(field: &str) -> Option<&'static str> {
     match field {
         "anchor" => Some("fixed-window"),

@@ -4,7 +4,6 @@
 //! means is not known here; that is [`super::read`]'s.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 
 use super::problem::{Position, Problems, quoted};
 
@@ -84,7 +83,7 @@ impl Budget {
 
     /// Counts one more value, or says that it is one too many.
     pub(crate) fn spend(&mut self, at: Position) -> Result<(), Problems> {
-        self.nodes = self.nodes.saturating_add(1);
+        self.nodes += 1;
         if self.nodes > Self::NODES {
             let hint = "split the rules into several domains on several nodes".to_owned();
             return Err(Problems::one(
@@ -143,8 +142,6 @@ pub(crate) struct LineIndex<'t> {
     text: &'t str,
     /// The place of the first character at or behind each multiple of [`LineIndex::STEP`] bytes.
     marks: Vec<(usize, Position)>,
-    /// The last answer: most questions are about what comes next.
-    last: Cell<(usize, Position)>,
 }
 
 impl<'t> LineIndex<'t> {
@@ -152,44 +149,25 @@ impl<'t> LineIndex<'t> {
 
     pub(crate) fn new(text: &'t str) -> Self {
         let mut marks = Vec::with_capacity(text.len().div_ceil(Self::STEP));
-        let mut due = 0;
         let mut at = Position::START;
         for (offset, letter) in text.char_indices() {
-            if offset >= due {
+            if offset >= marks.len() * Self::STEP {
                 marks.push((offset, at));
-                due = due.saturating_add(Self::STEP);
             }
-            at = after(at, letter);
+            at = at.after(letter);
         }
-        Self { text, marks, last: Cell::new((0, Position::START)) }
+        Self { text, marks }
     }
 
     /// The place of a byte; of the end, for an offset behind it.
     pub(crate) fn at(&self, offset: usize) -> Position {
-        let last = self.last.get();
-        let ahead = offset.checked_sub(last.0).is_some_and(|distance| distance <= Self::STEP);
-        let behind = || self.marks.partition_point(|(mark, _)| *mark <= offset).checked_sub(1);
-        let near =
-            if ahead { Some(last) } else { behind().and_then(|i| self.marks.get(i).copied()) };
-        let Some((mark, mut at)) = near else { return Position::START };
-        let mut reached = mark;
-        for letter in self.text.get(mark..).unwrap_or_default().chars() {
-            if reached >= offset {
-                break;
-            }
-            reached = reached.saturating_add(letter.len_utf8());
-            at = after(at, letter);
-        }
-        self.last.set((reached, at));
-        at
-    }
-}
-
-fn after(at: Position, letter: char) -> Position {
-    if letter == '\n' {
-        Position { line: at.line.saturating_add(1), column: 1 }
-    } else {
-        Position { column: at.column.saturating_add(1), ..at }
+        let behind = self.marks.partition_point(|(mark, _)| *mark <= offset);
+        let Some((mark, at)) = behind.checked_sub(1).map(|last| self.marks[last]) else {
+            return Position::START;
+        };
+        let letters = self.text[mark..].char_indices();
+        let before = letters.take_while(|(index, _)| mark + index < offset);
+        before.fold(at, |at, (_, letter)| at.after(letter))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tollgate_core::rule::edit_distance;
+
 /// Where something stands in a text. Lines and columns count from 1; a column is a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
@@ -11,6 +13,14 @@ pub(crate) struct Position {
 
 impl Position {
     pub(crate) const START: Self = Self { line: 1, column: 1 };
+
+    /// The place behind a character at this place.
+    pub(crate) const fn after(self, letter: char) -> Self {
+        match letter {
+            '\n' => Self { line: self.line + 1, column: 1 },
+            _ => Self { column: self.column + 1, ..self },
+        }
+    }
 }
 
 /// One thing that is wrong with a rule file.
@@ -156,40 +166,34 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The text without line breaks and other control characters, cut where it gets out of hand.
+/// The text without line breaks and other control characters, cut where it is too long.
 fn one_line(text: String) -> String {
     const LONGEST: usize = 500;
     if text.len() <= LONGEST && !text.contains(char::is_control) {
         return text;
     }
-    let mut line = String::with_capacity(text.len().min(LONGEST));
-    for letter in text.chars().take(LONGEST) {
-        if letter.is_control() {
-            line.extend(letter.escape_debug());
-        } else {
-            line.push(letter);
-        }
-    }
-    if text.chars().nth(LONGEST).is_some() {
-        line.push('…');
-    }
-    line
+    shortened(&text, LONGEST, char::is_control)
 }
 
 /// The beginning of a text, in backquotes, fit for one line of a message.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
-    let mut shown = String::with_capacity(SHOWN);
-    for letter in text.chars().take(SHOWN) {
-        match letter {
-            '\'' | '"' | '\\' => shown.push(letter),
-            letter => shown.extend(letter.escape_debug()),
+    format!("`{}`", shortened(text, SHOWN, |letter| !['\'', '"', '\\'].contains(&letter)))
+}
+
+/// The first `longest` characters of a text, some of them escaped.
+fn shortened(text: &str, longest: usize, is_escaped: fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len().min(longest));
+    for letter in text.chars().take(longest) {
+        match is_escaped(letter) {
+            true => shown.extend(letter.escape_debug()),
+            false => shown.push(letter),
         }
     }
-    if text.chars().nth(SHOWN).is_some() {
+    if text.chars().nth(longest).is_some() {
         shown.push('…');
     }
-    format!("`{shown}`")
+    shown
 }
 
 /// `did you mean …?`, when one of the names is close to what was written.
@@ -211,30 +215,10 @@ pub(crate) fn did_you_mean<'n>(
     };
     let (distance, name) = names
         .into_iter()
-        .map(|name| (edits(&plain, &dashed(name)), name))
+        .map(|name| (edit_distance(&plain, &dashed(name)), name))
         .min_by_key(|(d, _)| *d)?;
     let close = distance <= allowed && distance < name.len();
     close.then(|| format!("did you mean `{name}`?"))
-}
-
-/// How many letters must be added, dropped or changed to make one word of the other.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, letter) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i.saturating_add(1);
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (cell, other) in row.iter_mut().skip(1).zip(&b) {
-            let changed = diagonal.saturating_add(usize::from(letter != *other));
-            diagonal = *cell;
-            left = changed.min(left.saturating_add(1)).min(cell.saturating_add(1));
-            *cell = left;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

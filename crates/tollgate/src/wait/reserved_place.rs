@@ -1,18 +1,18 @@
-//! A booking: what rules charged for a place in the future, given back by whoever does not wait.
+//! A reserved place: the charges for a place in the future, given back by a caller that stops waiting.
 //!
-//! A [`Gate`](super::Gate) keeps a line for its one counter, in which those behind move up. Rules
-//! choose other counters for each ask, so here everybody keeps the place that it was granted: one
-//! that is left is free again while it is the store's last, and a hole otherwise.
+//! A [`Gate`](super::Gate) keeps a queue for its one counter, in which later callers move up. Rules
+//! choose other counters for each ask, so here a caller keeps the place that it was granted. A place that
+//! is given back is free again while it is the store's last, and a hole otherwise.
 
 use std::time::Duration;
 
-use tollgate_core::rule::{Ask, Judgement};
+use tollgate_core::rule::Ask;
 use tollgate_core::{Algorithm, Cost, Op, Store, Timestamp};
 
 use crate::decision::{Background, Intent, Job, OwnedCounter, Plan, RuleSource, Ruling, Source};
 use crate::{Admission, Limiter};
 
-/// What was charged for a place in the future. Nothing, for whoever passes at once or not at all.
+/// The charges for a place in the future. Empty for a request that passes at once or is refused.
 #[derive(Debug, Default)]
 #[must_use = "the place is given back as soon as this is dropped"]
 pub(crate) struct ReservedPlace(Option<Box<PlaceCharges>>);
@@ -25,14 +25,14 @@ struct PlaceCharges {
 }
 
 impl ReservedPlace {
-    /// Waits until the time has come; not at all if nothing was booked. Dropping the future gives
-    /// the place back.
+    /// Waits until the place is due. Returns at once without a place. Dropping the future gives the place
+    /// back.
     pub(crate) async fn wait(mut self) {
-        let Some(booked) = &self.0 else { return };
-        tokio::time::sleep(booked.wait).await;
-        if let Some(mut booked) = self.0.take() {
+        let Some(place) = &self.0 else { return };
+        tokio::time::sleep(place.wait).await;
+        if let Some(mut place) = self.0.take() {
             // It is used, and nothing goes back.
-            booked.charged.clear();
+            place.charged.clear();
         }
     }
 }
@@ -46,24 +46,18 @@ impl Drop for PlaceCharges {
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// As [`Limiter::admit_within`] under given rules, with the place that was granted.
+    /// [`Limiter::admit_within`] under given rules, with the place that was granted.
     pub(crate) async fn admit_with_place(
         &self,
         ask: &Ask<'_>,
         patience: Duration,
         rules: &RuleSource,
     ) -> (Admission, ReservedPlace) {
-        let mut judgement = Judgement::UnknownDomain;
-        self.judge(ask, rules, &mut judgement);
-        let plan = self.plan(&judgement, rules, Intent::Charge { patience });
-        let mut ruling = Ruling::of(&plan);
-        let permits = self.run(&plan, Some(ask), &mut ruling).await;
-        let reserved_place = self.reserve_place(&plan, &ruling);
-        drop(plan);
-        (Admission { ruling, permits }, reserved_place)
+        let intent = Intent::Charge { patience };
+        self.admit_with(ask, intent, rules, |plan, ruling| self.reserve_place(plan, ruling)).await
     }
 
-    /// The place in the future that a ruling grants, if it does.
+    /// The place in the future that a ruling grants; an empty one if it grants none.
     pub(crate) fn reserve_place(&self, plan: &Plan<'_>, ruling: &Ruling) -> ReservedPlace {
         let wait = ruling.wait();
         if wait.is_zero() {

@@ -102,14 +102,14 @@ pub(super) fn nearest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> O
     among
         .filter(|other| other.len().abs_diff(name.len()) <= near)
         .take(MAX_COMPARED)
-        .map(|other| (distance(name, other), other))
+        .map(|other| (edit_distance(name, other), other))
         .filter(|(distance, _)| (1..=near).contains(distance))
         .min()
         .map(|(_, other)| other)
 }
 
-/// The edit distance: letters to insert, remove or change.
-fn distance(a: &str, b: &str) -> usize {
+/// The edit distance of two words: letters to insert, remove or change.
+pub fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = i;

@@ -1,13 +1,12 @@
-//! What a declaration looks like as maps and lists.
+//! A declaration as a tree of maps and lists.
 
 use std::time::Duration;
 
-use tollgate_core::algorithm::{Anchor, Estimate, Payment, SlidingWindow, Smooth};
+use tollgate_core::algorithm::{Estimate, SlidingWindow, Smooth};
 use tollgate_core::rule::declaration::{
-    Ban, CostFrom, Declaration, Domain, Limitation, Mode, OnMissing, OnOutage, PathCase, Pattern,
-    Rule, Subject, Value,
+    Ban, CostFrom, Declaration, Domain, Limitation, Pattern, Rule, Subject, Value,
 };
-use tollgate_core::{Algorithm, OnChange, OnFull, Quota};
+use tollgate_core::{Algorithm, Quota};
 
 use super::super::names::{self, Choices, name_of};
 use super::OutputTree;
@@ -34,7 +33,7 @@ fn domain_fields(map: &mut MapBuilder, domain: &Domain) {
     if domain.ipv6_prefix != 64 {
         map.put("ipv6-prefix", number(domain.ipv6_prefix));
     }
-    map.put_choice("path-case", names::PATH_CASE, &domain.path_case, &PathCase::default());
+    map.put_choice("path-case", names::PATH_CASE, &domain.path_case);
     map.put_some("rules", list(&domain.rules, rule));
     let mut lists = MapBuilder::default();
     lists.put_some("exempt", list(&domain.exempt, subject));
@@ -45,30 +44,22 @@ fn domain_fields(map: &mut MapBuilder, domain: &Domain) {
 fn rule(rule: &Rule) -> OutputTree {
     let mut map = MapBuilder::default();
     map.put("name", text(&rule.name));
-    map.put_choice("mode", names::MODE, &rule.mode, &Mode::default());
+    map.put_choice("mode", names::MODE, &rule.mode);
     let matches =
         rule.matches.iter().map(|(name, pattern)| (name.clone(), pattern_tree(pattern))).collect();
     map.put_some("match", OutputTree::Map(matches));
     map.put_some("by", texts(&rule.by));
-    if let Some(scenario) = &rule.scenario {
-        map.put("scenario", text(name_of(names::SCENARIO, scenario)));
-    }
+    map.put_option("scenario", rule.scenario.map(|it| text(name_of(names::SCENARIO, &it))));
     map.put_some("limits", list(&rule.limits, limit));
-    if rule.block {
-        map.put("block", OutputTree::Bool(true));
-    }
+    map.put_option("block", rule.block.then_some(OutputTree::Bool(true)));
     map.put_some("cost", cost(&rule.cost));
-    if let Some(ban) = &rule.ban {
-        map.put("ban", ban_tree(ban));
-    }
+    map.put_option("ban", rule.ban.as_ref().map(ban_tree));
     map.put_some("replaces", texts(&rule.replaces));
-    map.put_choice("on-outage", names::ON_OUTAGE, &rule.on_outage, &OnOutage::default());
-    map.put_choice("on-change", names::ON_CHANGE, &rule.on_change, &OnChange::default());
-    map.put_choice("on-full", names::ON_FULL, &rule.on_full, &OnFull::default());
-    map.put_choice("on-missing", names::ON_MISSING, &rule.on_missing, &OnMissing::default());
-    if let Some(guard) = rule.local_guard {
-        map.put("local-guard", OutputTree::Number(thousandths(guard)));
-    }
+    map.put_choice("on-outage", names::ON_OUTAGE, &rule.on_outage);
+    map.put_choice("on-change", names::ON_CHANGE, &rule.on_change);
+    map.put_choice("on-full", names::ON_FULL, &rule.on_full);
+    map.put_choice("on-missing", names::ON_MISSING, &rule.on_missing);
+    map.put_option("local-guard", rule.local_guard.map(|it| OutputTree::Number(thousandths(it))));
     map.done()
 }
 
@@ -77,9 +68,7 @@ fn limit(limit: &Limitation) -> OutputTree {
         return OutputTree::Text(limit.quota.to_string());
     }
     let mut map = MapBuilder::default();
-    if let Some(name) = &limit.name {
-        map.put("name", text(name));
-    }
+    map.put_option("name", limit.name.as_deref().map(text));
     let time = || text(&time(limit.quota.period()));
     if matches!(limit.algorithm, Some(Algorithm::Concurrency(_))) {
         map.put("concurrent", number(limit.quota.count().get()));
@@ -105,10 +94,10 @@ fn algorithm_fields(map: &mut MapBuilder, algorithm: &Algorithm) {
     }
     match algorithm {
         Algorithm::FixedWindow(window) => {
-            map.put_choice("anchor", names::ANCHOR, &window.anchor, &Anchor::default());
+            map.put_choice("anchor", names::ANCHOR, &window.anchor);
         }
         Algorithm::SlidingWindow(window) => {
-            map.put_choice("estimate", names::ESTIMATE, &window.estimate, &Estimate::default());
+            map.put_choice("estimate", names::ESTIMATE, &window.estimate);
             let usual = match window.estimate {
                 Estimate::Conservative => SlidingWindow::conservative(),
                 Estimate::Weighted => SlidingWindow::weighted(),
@@ -118,16 +107,12 @@ fn algorithm_fields(map: &mut MapBuilder, algorithm: &Algorithm) {
             }
         }
         Algorithm::Smooth(smooth) => {
-            if let Some(period) = smooth.warm_up() {
-                map.put("warm-up", text(&time(period)));
-            }
+            map.put_option("warm-up", smooth.warm_up().map(|period| text(&time(period))));
             if smooth.cold_factor() != Smooth::bursty().cold_factor() {
                 map.put("cold-factor", number(smooth.cold_factor()));
             }
-            map.put_choice("payment", names::PAYMENT, &smooth.payment(), &Payment::default());
-            if let Some(permits) = smooth.max_debt() {
-                map.put("max-debt", number(permits));
-            }
+            map.put_choice("payment", names::PAYMENT, &smooth.payment());
+            map.put_option("max-debt", smooth.max_debt().map(number));
         }
         _ => {}
     }
@@ -153,9 +138,7 @@ fn cost(cost: &CostFrom) -> OutputTree {
     if cost.default != 1 {
         map.put("default", number(cost.default));
     }
-    if let Some(max) = cost.max {
-        map.put("max", number(max));
-    }
+    map.put_option("max", cost.max.map(number));
     map.done()
 }
 
@@ -199,8 +182,7 @@ fn time(time: Duration) -> String {
 }
 
 fn thousandths(guard: u32) -> String {
-    let (whole, rest) = (guard.checked_div(1_000), guard.checked_rem(1_000));
-    let digits = format!("{}.{:03}", whole.unwrap_or(0), rest.unwrap_or(0));
+    let digits = format!("{}.{:03}", guard / 1_000, guard % 1_000);
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -229,15 +211,16 @@ impl MapBuilder {
     }
 
     fn put_some(&mut self, name: &str, tree: OutputTree) {
-        if !tree.is_empty() {
-            self.put(name, tree);
-        }
+        self.put_option(name, Some(tree).filter(|tree| !tree.is_empty()));
     }
 
-    fn put_choice<T: PartialEq>(&mut self, name: &str, names: Choices<T>, value: &T, usual: &T) {
-        if value != usual {
-            self.put(name, text(name_of(names, value)));
-        }
+    fn put_option(&mut self, name: &str, tree: Option<OutputTree>) {
+        self.0.extend(tree.map(|tree| (name.to_owned(), tree)));
+    }
+
+    fn put_choice<T: PartialEq + Default>(&mut self, name: &str, names: Choices<T>, value: &T) {
+        let unusual = *value != T::default();
+        self.put_option(name, unusual.then(|| text(name_of(names, value))));
     }
 
     fn done(self) -> OutputTree {
