@@ -2,7 +2,7 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
-use syn::{Error, Expr, ExprLit, Lit, LitStr, Signature};
+use syn::{Error, Expr, ExprLit, FnArg, Lit, LitStr, Signature};
 use tollgate_core::rule::declaration::Rule;
 use tollgate_core::rule::{RuleError, RuleSet};
 
@@ -116,20 +116,36 @@ impl KeyPart {
 
 /// True when an argument of the function has this name.
 fn binds(signature: &Signature, name: &str) -> bool {
-    fn has(tokens: TokenStream, name: &str) -> bool {
-        tokens.into_iter().any(|token| match token {
-            TokenTree::Ident(ident) => ident == name,
-            TokenTree::Group(group) => has(group.stream(), name),
-            _ => false,
-        })
-    }
-    signature.inputs.iter().any(|input| match input {
-        syn::FnArg::Typed(typed) => has(typed.pat.to_token_stream(), name),
-        syn::FnArg::Receiver(_) => false,
-    })
+    argument_names(signature).iter().any(|known| known == name)
 }
 
-fn word(expr: &Expr) -> Option<String> {
+/// The names that the arguments of a function bind.
+pub(crate) fn argument_names(signature: &Signature) -> Vec<String> {
+    fn find(tokens: TokenStream, names: &mut Vec<String>) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) => names.push(ident.to_string()),
+                TokenTree::Group(group) => find(group.stream(), names),
+                _ => {}
+            }
+        }
+    }
+    let mut names = Vec::new();
+    for input in &signature.inputs {
+        match input {
+            FnArg::Typed(typed) => find(typed.pat.to_token_stream(), &mut names),
+            FnArg::Receiver(_) => names.push("self".to_owned()),
+        }
+    }
+    // Types, and words about how a name is bound, bind nothing.
+    names.retain(|name| {
+        name.starts_with(char::is_lowercase) && !["mut", "ref", "box"].contains(&name.as_str())
+    });
+    names
+}
+
+/// The one word of an expression, if it is that.
+pub(crate) fn word(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Path(path) if path.qself.is_none() => path.path.get_ident().map(ToString::to_string),
         _ => None,
