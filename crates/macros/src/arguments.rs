@@ -35,7 +35,10 @@ impl Parse for LimitArguments {
         let mut arguments = Self::default();
         let wrong = "a limit is a text: write `\"5 per 1m\"`";
         each(input, wrong, |text| match text {
-            Some(text) => Ok(arguments.texts.push(text)),
+            Some(text) => {
+                arguments.texts.push(text);
+                Ok(())
+            }
             None => arguments.named(input),
         })?;
         arguments.check()?;

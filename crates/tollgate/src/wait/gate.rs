@@ -124,7 +124,10 @@ impl<S: Store + 'static> Gate<S> {
         let deadline = after(clock::now(), patience);
         if self.shared.waiting_for_turn.load(Ordering::Acquire) == 0 {
             match self.shared.ask(cost, patience).await {
-                GateAnswer::Granted(grant) => return Ok(grant.wait().await),
+                GateAnswer::Granted(grant) => {
+                    grant.wait().await;
+                    return Ok(());
+                }
                 GateAnswer::Never => return Err(NotAdmitted::Never { cost }),
                 GateAnswer::NotYet { retry, in_all } => within(in_all, patience, retry)?,
             }
@@ -154,7 +157,8 @@ impl<S: Store + 'static> Gate<S> {
         // This caller has its place. The next one may ask.
         drop(turn);
         drop(waiter);
-        Ok(grant.wait().await)
+        grant.wait().await;
+        Ok(())
     }
 
     /// Takes `cost` permits if they are available now.
@@ -182,7 +186,10 @@ impl<S: Store + 'static> Gate<S> {
         patience: Duration,
     ) -> Result<(), NotAdmitted> {
         match self.shared.ask(cost, patience).await {
-            GateAnswer::Granted(grant) => Ok(grant.wait().await),
+            GateAnswer::Granted(grant) => {
+                grant.wait().await;
+                Ok(())
+            }
             GateAnswer::NotYet { retry, .. } => Err(NotAdmitted::Late { retry_after: retry }),
             GateAnswer::Never => Err(NotAdmitted::Never { cost }),
         }

@@ -1,7 +1,7 @@
 //! Waiting for permission instead of being refused.
 //!
 //! A [`Gate`] is one counter at which callers wait; a [`Shaper`] runs tasks through one, evenly
-//! spaced. Waiting is cancel-safe: whoever drops the future gives the place back.
+//! spaced. Waiting is cancel-safe: dropping the future gives the place back.
 
 mod batcher;
 mod gate;

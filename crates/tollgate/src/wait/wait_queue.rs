@@ -1,13 +1,13 @@
-//! The line before a gate: who in this process waits for which place in the future.
+//! The wait queue of a gate: the callers of this process, and their places in the future.
 //!
-//! A store grants places; the line says who has which. Places of one cost are alike, so those who
-//! wait for that cost have them in order: the first the first place, and so on. Nobody has a place
-//! of another size. When somebody leaves, those behind who cost the same move up, and the *last*
-//! of their places is vacant. Whoever comes next and costs the same takes it; if it is the last of
-//! all it can be given back to the store. So no two departures come closer than the rate allows.
+//! A store grants places; the queue assigns them to callers. Places of one cost are alike, so the callers
+//! of that cost have them in order: the first caller the first place, and so on. No caller has a place of
+//! another cost. When a caller leaves, later callers of the same cost move up, and the *last* of their
+//! places becomes vacant. The next caller of that cost takes it. If it is the last place of all, it can be
+//! given back to the store. So no two departures come closer than the rate allows.
 //!
-//! Only the first of a cost needs to know its exact moment; the others learn theirs when they come
-//! to the front. So whoever leaves or departs concerns one other at most, however long the line is.
+//! Only the first caller of a cost needs to know its exact moment; the others learn theirs when they come
+//! to the front. So a caller that leaves affects at most one other, however long the queue is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,20 +20,20 @@ use crate::clock::{self, Instant};
 /// A place in the future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantedPlace {
-    /// When, by this process's clock.
+    /// The moment at which it is due, by this process's clock.
     pub(crate) due: Instant,
-    /// When, by the store's.
+    /// The same moment by the store's clock.
     pub(crate) granted: Timestamp,
     pub(crate) cost: Cost,
 }
 
-/// Those who wait, and their places.
+/// The callers of a gate, and their places.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     state: Mutex<QueueState>,
 }
 
-/// In which order places come: by the store's time, then by number.
+/// The order of places: by the store's time, then by number.
 type Order = (Timestamp, u64);
 
 #[derive(Debug, Default)]
@@ -45,24 +45,24 @@ struct QueueState {
     waiting: usize,
 }
 
-/// Those who wait for one cost, and their places.
+/// The callers of one cost, and their places.
 #[derive(Debug, Default)]
 struct CostQueue {
     /// In the order in which they came.
     waiting: BTreeMap<u64, PlaceWaiter>,
-    /// As many as there are waiting, and behind them those that nobody has.
+    /// A place for each caller, and behind them the vacant ones.
     places: BTreeMap<Order, GrantedPlace>,
 }
 
 #[derive(Debug)]
 struct PlaceWaiter {
     due: watch::Sender<Instant>,
-    /// Whether its moment came before its turn, so that it waits to be told.
+    /// True if its moment came before its turn. Then it waits to be woken.
     early: bool,
 }
 
 impl WaitQueue {
-    /// Lines up for a place that was granted.
+    /// Queues a caller at a place that was granted.
     pub(crate) fn join(self: &Arc<Self>, place: GrantedPlace) -> QueuePosition {
         let mut state = self.lock();
         let number = state.number();
@@ -73,7 +73,7 @@ impl WaitQueue {
         QueuePosition { wait_queue: Arc::clone(self), number, cost: place.cost, due }
     }
 
-    /// Lines up for a place that nobody has any more, if there is one of this cost by `deadline`.
+    /// Queues a caller at a vacant place of this cost, if one is due by `deadline`.
     pub(crate) fn join_vacant(
         self: &Arc<Self>,
         cost: Cost,
@@ -91,7 +91,7 @@ impl WaitQueue {
         Some(QueuePosition { wait_queue: Arc::clone(self), number, cost, due })
     }
 
-    /// Takes the last place out, if nobody has it: it can be given back.
+    /// Takes out the last place if it is vacant: it can be given back.
     pub(crate) fn take_last(&self) -> Option<GrantedPlace> {
         let now = clock::now();
         let mut state = self.lock();
@@ -107,12 +107,12 @@ impl WaitQueue {
         }
     }
 
-    /// Whether [`WaitQueue::take_last`] would find a place.
+    /// True if [`WaitQueue::take_last`] would find a place.
     pub(crate) fn has_last(&self) -> bool {
         self.lock().last_is_vacant().is_some()
     }
 
-    /// How many wait.
+    /// The number of waiting callers.
     pub(crate) fn len(&self) -> usize {
         self.lock().waiting
     }
@@ -129,7 +129,7 @@ impl QueueState {
         self.next
     }
 
-    /// Has somebody wait among those of the place's cost.
+    /// Adds a caller to those of the place's cost.
     fn wait(&mut self, number: u64, place: GrantedPlace) -> watch::Receiver<Instant> {
         let (due, receiver) = watch::channel(place.due);
         let queue = self.by_cost.entry(place.cost).or_default();
@@ -140,7 +140,7 @@ impl QueueState {
         receiver
     }
 
-    /// Leaves the line because the time has come; false if others of its cost are to leave before.
+    /// Departs because the time has come; false if other callers of its cost depart before.
     fn depart(&mut self, number: u64, cost: Cost) -> bool {
         let Some(queue) = self.by_cost.get_mut(&cost) else { return true };
         if queue.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
@@ -160,7 +160,7 @@ impl QueueState {
         true
     }
 
-    /// Leaves the line early: the last place of its cost is vacant then.
+    /// Leaves the queue early: the last place of its cost becomes vacant.
     fn leave(&mut self, number: u64, cost: Cost) {
         let Some(queue) = self.by_cost.get_mut(&cost) else { return };
         if queue.waiting.remove(&number).is_some() {
@@ -192,7 +192,7 @@ impl QueueState {
 }
 
 impl CostQueue {
-    /// The first place that nobody has.
+    /// The first vacant place.
     fn first_vacant(&self) -> Option<(Order, GrantedPlace)> {
         let vacant = self.places.len().checked_sub(self.waiting.len())?.checked_sub(1)?;
         self.places.iter().rev().nth(vacant).map(|(order, place)| (*order, *place))
@@ -202,7 +202,7 @@ impl CostQueue {
         self.first_vacant().map(|(_, place)| place)
     }
 
-    /// The first may have moved up.
+    /// Wakes the first caller if it has moved up.
     fn tell_first(&mut self) {
         if let (Some(mut first), Some((_, place))) =
             (self.waiting.first_entry(), self.places.first_key_value())
@@ -215,7 +215,7 @@ impl CostQueue {
     }
 }
 
-/// A place in the line, which moves up when somebody before it leaves. Dropping it leaves the line.
+/// A caller's position in the queue, which moves up when a caller before it leaves. Dropping it leaves.
 #[derive(Debug)]
 pub(crate) struct QueuePosition {
     wait_queue: Arc<WaitQueue>,
@@ -225,7 +225,7 @@ pub(crate) struct QueuePosition {
 }
 
 impl QueuePosition {
-    /// Waits for its time. Wakes once, or twice if somebody before it has left.
+    /// Waits until its place is due. Wakes once, or twice if a caller before it has left.
     pub(crate) async fn wait(&mut self) {
         loop {
             let due = *self.due.borrow_and_update();
