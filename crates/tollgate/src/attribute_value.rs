@@ -1,4 +1,4 @@
-//! What is seen of a request when somebody looks for an attribute.
+//! The value of a request's attribute, before it has its one spelling.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -183,7 +183,7 @@ pub use tollgate_macros::lock;
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 
-/// What `#[limit]` and `#[lock]` expand to. No part of the API: it may change in any version.
+/// The code that `#[limit]` and `#[lock]` expand to. No part of the API: it may change in any version.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __private {

@@ -20,10 +20,10 @@ use crate::clock::{self, Instant};
 use crate::decision::{OwnedCounter, keys};
 use crate::wait::{Gate, GateError, NotAdmitted};
 
-/// For how long a rate is believed before it is looked up again.
+/// The time for which a rate is used before it is looked up again.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How often setting a rate is tried while others set it too.
+/// The number of attempts to set a rate while others set it too.
 const TRIES: usize = 32;
 
 /// Limits by a rate that is kept in the store under a name.
@@ -55,7 +55,7 @@ struct KnownRate<S> {
     since: Instant,
 }
 
-/// Who shares a rate.
+/// The processes that share a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RateType {
     /// All processes together (`OVERALL`).
@@ -67,13 +67,13 @@ pub enum RateType {
 /// A rate as it is kept in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Who shares it.
+    /// The processes that share it.
     pub kind: RateType,
-    /// How many permits in how much time.
+    /// The permits per period.
     pub quota: Quota,
-    /// How often it was set.
+    /// The number of times that it was set.
     pub edit: u64,
-    /// Who set it, so that the first of two equal rates can be told from the second.
+    /// A number of the setter, by which two equal rates differ.
     setter: u128,
 }
 
@@ -90,7 +90,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         Ok(this)
     }
 
-    /// Sets the rate if there is none; whether it did.
+    /// Sets the rate if there is none. Returns true if it did.
     ///
     /// # Errors
     ///
@@ -101,9 +101,9 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.set(None, &rate).await
     }
 
-    /// Sets the rate, whatever it was. What was used stays used, also by those who wait; whoever
-    /// waits already keeps the moment that it was told. A change from at most 100 000 permits to
-    /// more, or back, begins anew: so many are counted by another algorithm.
+    /// Sets the rate, whatever it was. Permits that were used stay used. A caller that waits already keeps
+    /// its moment. A change from at most 100 000 permits to more, or back, starts a new count: larger rates
+    /// are counted by another algorithm.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter, RateLimiter, RateType};
@@ -153,7 +153,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         gate.acquire(permits).await.map_err(RateError::NotAdmitted)
     }
 
-    /// Takes `permits` if they are there; whether it did.
+    /// Takes `permits` if they are available. Returns true if it did.
     ///
     /// # Errors
     ///
@@ -162,8 +162,8 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.try_acquire_timeout(permits, Duration::ZERO).await
     }
 
-    /// Waits for `permits`, but not longer than `patience`; whether it got them. If they cannot be
-    /// had in time it says so at once.
+    /// Waits for `permits`, but not longer than `patience`. Returns true if it got them, and false at once if
+    /// they are not available in time.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         }
     }
 
-    /// How many permits could be taken now.
+    /// The number of permits that could be taken now.
     ///
     /// # Errors
     ///
@@ -308,7 +308,7 @@ impl Rate {
 
 opaque_debug!(RateLimiter<S>: |it| name = it.name);
 
-/// Why there is no permit, or no rate.
+/// The reason why there is no permit, or no rate.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RateError {
@@ -318,7 +318,7 @@ pub enum RateError {
     NotAdmitted(NotAdmitted),
     /// The quota cannot be a rate.
     Limit(LimitError),
-    /// The name cannot be one.
+    /// The name is empty or too long.
     Name(KeyError),
     /// Something else is kept in the store under this name.
     Foreign,

@@ -1,5 +1,5 @@
-//! Where functions under `#[limit]` find a limiter, and the request that they are called for. Those
-//! under `#[lock]` find their locks in [`with_locks`].
+//! Scopes, in which functions under `#[limit]` find a limiter and the request that they are called for.
+//! Functions under `#[lock]` find their locks in [`with_locks`].
 //!
 //! A scope lasts as long as a future or a closure runs, on whatever thread, and is not inherited by
 //! what is spawned from it: give that its own, [`Scope::current`] tells which. There is no limiter
@@ -24,14 +24,10 @@
 //! # }
 //! ```
 
-use std::cell::RefCell;
-use std::mem;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
-use pin_project_lite::pin_project;
+use tokio::task::futures::TaskLocalFuture;
 use tollgate_core::Store;
 
 use crate::attribute_value::AttributeValue;
@@ -100,7 +96,7 @@ struct ScopeInner {
     recorded: Arc<Mutex<Vec<RecordedRuling>>>,
 }
 
-/// What a layer further in has decided about the request.
+/// The decision of an inner layer about the request.
 struct RecordedRuling {
     limiter: u128,
     domain: Arc<str>,
@@ -111,20 +107,20 @@ struct RecordedRuling {
 #[cfg(feature = "tower")]
 const MAX_RECORDED: usize = 16;
 
-/// What is known of a request.
+/// The attributes and rulings of a request.
 pub(crate) trait RequestAttributes: Send + Sync {
     /// The value of an attribute; `None` if the request has none.
     fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError>;
 
-    /// What this limiter has decided about the request in this domain.
+    /// The ruling of this limiter on the request in this domain.
     fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling>;
 }
 
-/// Why the value of an attribute is not known.
+/// The reason why the value of an attribute is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP nobody is unclear"))]
 pub(crate) enum AttributeError {
-    /// Nobody tells it.
+    /// Nobody provides it.
     Unknown,
     /// The request is malformed in this way.
     Malformed(String),
@@ -204,19 +200,17 @@ impl Scope {
     /// # }
     /// ```
     pub fn current() -> Option<Self> {
-        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+        CURRENT.try_with(Option::clone).ok().flatten()
     }
 
     /// Runs a future in this scope.
     pub fn run<F: Future>(self, future: F) -> Scoped<F> {
-        Scoped::new(Some(self), future)
+        CURRENT.scope(Some(self), future)
     }
 
     /// Calls a function in this scope.
     pub fn call<T>(self, function: impl FnOnce() -> T) -> T {
-        let mut scope = Some(self);
-        let _entered = ScopeGuard::new(&mut scope);
-        function()
+        CURRENT.sync_scope(Some(self), function)
     }
 
     pub(crate) fn limiter(&self) -> &dyn AnyLimiter {
@@ -242,8 +236,8 @@ impl Scope {
             .map_or(Err(AttributeError::Unknown), |request| request.find(name))
     }
 
-    /// Whether a layer with this limiter and domain has let this request through, and what is true
-    /// of its ruling.
+    /// True if a layer with this limiter and domain has let the request through, and `holds` is true of its
+    /// ruling.
     pub(crate) fn judged(
         &self,
         limiter: u128,
@@ -263,8 +257,7 @@ impl Scope {
     /// see many, and what was decided of one says nothing about the next.
     #[cfg(feature = "tower")]
     pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
-        let recorded = |current: &RefCell<Option<Self>>| {
-            let current = current.borrow();
+        let record = |current: &Option<Self>| {
             let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
                 return;
             };
@@ -274,8 +267,8 @@ impl Scope {
                 recorded.push(RecordedRuling { limiter, domain, ruling });
             }
         };
-        // A thread that ends has no scope any more.
-        let _ = CURRENT.try_with(recorded);
+        // Without a scope there is nothing to record for.
+        let _ = CURRENT.try_with(record);
     }
 }
 
@@ -285,60 +278,15 @@ opaque_debug! {
     request = it.inner.request.is_some()
 }
 
-thread_local! {
-    static CURRENT: RefCell<Option<Scope>> = const { RefCell::new(None) };
+tokio::task_local! {
+    static CURRENT: Option<Scope>;
 }
 
-/// While this lives, the scope is the current one. It never lives across an `await`.
-struct ScopeGuard<'a> {
-    place: &'a mut Option<Scope>,
-}
+/// A future that runs in a scope.
+pub type Scoped<F> = TaskLocalFuture<Option<Scope>, F>;
 
-impl<'a> ScopeGuard<'a> {
-    fn new(place: &'a mut Option<Scope>) -> Self {
-        swap(place);
-        Self { place }
-    }
-}
-
-impl Drop for ScopeGuard<'_> {
-    fn drop(&mut self) {
-        swap(self.place);
-    }
-}
-
-fn swap(place: &mut Option<Scope>) {
-    // A thread that ends has no scope any more.
-    let _ = CURRENT.try_with(|current| mem::swap(place, &mut current.borrow_mut()));
-}
-
-pin_project! {
-    /// A future that runs in a scope.
-    #[must_use = "a future does nothing unless it is polled"]
-    #[derive(Debug)]
-    pub struct Scoped<F> {
-        scope: Option<Scope>,
-        #[pin]
-        future: F,
-    }
-}
-
-impl<F> Scoped<F> {
-    /// In this scope, or in whatever it is polled in.
-    pub(crate) const fn new(scope: Option<Scope>, future: F) -> Self {
-        Self { scope, future }
-    }
-}
-
-impl<F: Future> Future for Scoped<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        if this.scope.is_none() {
-            return this.future.poll(context);
-        }
-        let _entered = ScopeGuard::new(this.scope);
-        this.future.poll(context)
-    }
+/// Runs a future in this scope, or, without one, in the current scope.
+#[cfg(feature = "tower")]
+pub(crate) fn run_in<F: Future>(scope: Option<Scope>, future: F) -> Scoped<F> {
+    CURRENT.scope(scope.or_else(Scope::current), future)
 }

@@ -25,7 +25,7 @@ impl StarPattern {
         Self { prefix, between: pieces.collect(), suffix }
     }
 
-    /// Whether a value matches that is known to begin and end as it should.
+    /// True if a value matches whose prefix and suffix are known to match.
     fn matches_between(&self, value: &[u8]) -> bool {
         let end = value.len().saturating_sub(self.suffix.len());
         let mut rest = value.get(self.prefix.len()..end).unwrap_or_default();

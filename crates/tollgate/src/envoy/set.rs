@@ -82,7 +82,7 @@ impl EnvoyRules {
         self.version
     }
 
-    /// Whether there is a file of this domain.
+    /// True if a file has this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }

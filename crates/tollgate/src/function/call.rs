@@ -1,4 +1,4 @@
-//! One call of a function: the values it is counted by, what it costs, and who decides.
+//! One call of a function: the values of its key, its cost, and the limiter that decides.
 
 use std::fmt::{self, Display, Write as _};
 

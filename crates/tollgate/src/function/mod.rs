@@ -1,4 +1,4 @@
-//! What `#[limit]` expands to: a site for each function, a call for each time it runs.
+//! The code that `#[limit]` expands to: a site for each function, a call for each time it runs.
 //!
 //! `crates/macros` writes code against `tollgate::__private`, which is this module and no part of
 //! the API: change them together.

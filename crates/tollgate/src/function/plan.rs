@@ -278,7 +278,7 @@ struct GivenValues {
 }
 
 impl GivenValues {
-    /// Whether these are the request's own attributes of these names.
+    /// True if these are the request's own attributes of these names.
     fn are(self, names: &[String]) -> bool {
         let is =
             |(by, name): (&KeyPart, &String)| matches!(by, KeyPart::Attribute(own) if own == name);
@@ -320,7 +320,7 @@ fn spelt(call: &LimitCall, name: &str, text: &[u8]) -> Result<super::call::Text,
     })
 }
 
-/// Whether a layer's ruling has charged this rule for the request, in shadow or not.
+/// True if a layer's ruling has charged this rule for the request, in shadow or not.
 fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &KeySecret) -> bool {
     let named = |name: &str, of: &str| name == rule && of == domain;
     let mut findings = ruling.findings().filter_map(|finding| finding.rule);
@@ -338,7 +338,7 @@ fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &Ke
     }
 }
 
-/// Whether both are charges on the same counters.
+/// True if both are charges on the same counters.
 fn count_alike(one: &Judgement<'_>, other: &Judgement<'_>) -> bool {
     let (Judgement::Charges(one), Judgement::Charges(other)) = (one, other) else { return false };
     let ours = one.enforced().iter().chain(one.shadow()).map(|due| one.key(due));
@@ -364,8 +364,8 @@ fn ask<'a>(
     Ok(ask)
 }
 
-/// An attribute of the request that something is counted by. Not to know whether there is one would
-/// be to count nobody.
+/// An attribute of the request that counters are keyed by. It must be known: without it, nobody would be
+/// counted.
 fn needed<'c>(call: &'c LimitCall, name: &str) -> Result<Option<AttributeValue<'c>>, Refused> {
     let found = match &call.scope {
         Some(scope) => scope.find(name),

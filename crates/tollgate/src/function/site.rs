@@ -1,4 +1,4 @@
-//! What stands at a function, as the macro wrote it, and the rules that are made of it once.
+//! A function under `#[limit]` as the macro wrote it, and the rules that are built from it once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,13 +20,13 @@ pub struct Site {
 /// One attribute of a function.
 #[derive(Clone, Copy, Debug)]
 pub enum LimitAttribute {
-    /// Limits that stand there.
+    /// Limits of its own.
     Limits {
-        /// What they are.
+        /// The limits.
         limits: &'static [QuotaText],
-        /// What their counters are told apart by.
+        /// The key of their counters.
         by: &'static [KeyPart],
-        /// What a refused caller is told.
+        /// The message for a refused caller.
         message: Option<&'static str>,
     },
     /// A rule of the limiter.
@@ -37,7 +37,7 @@ pub enum LimitAttribute {
         rule: &'static str,
         /// The values of its `by`, unless they are the request's.
         by: Option<&'static [KeyPart]>,
-        /// What a refused caller is told.
+        /// The message for a refused caller.
         message: Option<&'static str>,
     },
 }
@@ -86,12 +86,12 @@ pub(super) struct FunctionRules {
 }
 
 impl FunctionRules {
-    /// What the function's domain is called.
+    /// The name of the function's domain.
     pub(super) fn domain(&self) -> &str {
         self.rules.declaration().domains.first().map_or("", |domain| &domain.name)
     }
 
-    /// What each rule counts by, in the order of its gate's `by`.
+    /// The attributes that a rule counts by, in the order of the attribute's `by`.
     pub(super) fn by(&self, rule: usize) -> &[String] {
         self.rules.rule(rule).map_or(&[], |rule| rule.by())
     }
@@ -162,8 +162,8 @@ impl Site {
 /// The longest part of a function's name in the name of its rule, which a number may follow.
 const MAX_FUNCTION: usize = 48;
 
-/// The rule of the `nth` attribute with limits. Whoever lacks what it counts by shares one counter,
-/// so that nobody passes uncounted.
+/// The rule of the `nth` attribute with limits. Calls without a value to count by share one counter, so
+/// that no call passes uncounted.
 fn rule(
     function: &str,
     nth: usize,

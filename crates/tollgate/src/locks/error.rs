@@ -1,4 +1,4 @@
-//! Why there is no lock.
+//! Errors of locks.
 
 use std::io;
 use std::sync::Arc;
@@ -6,30 +6,31 @@ use std::sync::Arc;
 use tollgate_core::lock::{LeaseError, LockName, LockNameError};
 use tollgate_core::{StoreError, StoreErrorKind};
 
-/// Why a lock could not be asked for, held or given back. That somebody else has it is no error.
+/// The reason why a lock could not be acquired, held or given back. A lock that another owner holds is no
+/// error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The name cannot be one.
+    /// The name is empty or too long.
     Name(LockNameError),
-    /// The lease cannot be one.
+    /// The lease is too short or too long.
     Lease(LeaseError),
     /// The store did not answer. The lock is not held: should it have been granted all the same, it is
     /// given back as soon as the store can be reached, or ends with its lease.
     Store(StoreError),
-    /// What is kept under the name is no lock of this kind.
+    /// The value stored under the name is not a lock of this kind.
     Foreign(LockName),
-    /// This owner holds the lock as often as one may.
+    /// The owner holds the lock the most times that are allowed.
     TooDeep(LockName),
-    /// As many wait in this process as may.
+    /// The most tasks that are allowed wait in this process.
     TooManyWaiting,
     /// Too few replicas had the grant in time, and the durability asked for was
     /// [`Durability::Required`](tollgate_core::lock::Durability::Required).
     NotReplicated {
-        /// How many had it.
+        /// The number of replicas that had it.
         copies: u32,
     },
-    /// There is no thread to be had for the watchdog, without which no lock is safe.
+    /// The thread of the watchdog could not be started. Without it no lock is safe.
     NoThread(Arc<io::Error>),
 }
 

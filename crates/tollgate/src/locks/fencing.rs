@@ -16,7 +16,7 @@ pub const HEADER: &str = "tollgate-fence";
 /// The longest name of a column. Longer ones no database has.
 const MAX_COLUMN: usize = 63;
 
-/// What makes an SQL statement refuse a stale fence: a column that holds the newest.
+/// Parts of an SQL statement that refuse a stale fence: a column holds the newest one.
 ///
 /// ```
 /// use tollgate::locks::fencing::SqlFence;
@@ -68,7 +68,7 @@ impl SqlFence {
     }
 }
 
-/// Why a text is no name of a column.
+/// The error for a text that is not the name of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnError;
 
@@ -99,21 +99,20 @@ pub struct FenceGate {
     most: usize,
 }
 
-/// Why a request may not touch the resource.
+/// The reason why a request may not touch the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
-    /// It shows no fence: answer 428.
+    /// The request has no fence: answer 428.
     Missing,
-    /// What it shows is no fence: answer 400.
+    /// The header is not a fence: answer 400.
     Malformed,
-    /// Somebody with a newer fence was here before: answer 412.
+    /// A newer fence was here before: answer 412.
     Stale {
         /// The newest.
         newest: u64,
     },
-    /// There are more resources than may be remembered, and to forget one would let a stale holder in:
-    /// answer 503.
+    /// No more resources can be remembered, and to forget one would let a stale holder in: answer 503.
     Full,
 }
 

@@ -1,4 +1,4 @@
-//! What `#[lock]` expands to: a call, the lock it holds, and what becomes of its work.
+//! The code that `#[lock]` expands to: a call, the lock it holds, and the result of its work.
 //!
 //! `crates/macros/src/lock` writes code against `tollgate::__private`, of which this is a part and no
 //! part of the API: change them together.
@@ -13,12 +13,12 @@ use super::not_locked::{NotLocked, NotLockedReason};
 use super::scope::LockScope;
 use super::{LockError, Locks};
 
-/// How long a call waits for its lock.
+/// The longest time that a call waits for its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWait {
-    /// Until it has it.
+    /// Until it has the lock.
     Forever,
-    /// This long at most; not at all if it is nothing.
+    /// This long at most; not at all for zero.
     For(Duration),
 }
 
@@ -66,7 +66,7 @@ impl LockCall {
         self.name.len = self.name.len.saturating_add(text.len.saturating_sub(text.kept.len()));
     }
 
-    /// Who holds the lock, in place of somebody new.
+    /// The owner that holds the lock, in place of a new one.
     pub fn owner(&mut self, owner: &Owner) {
         self.owner = Some(owner.clone());
     }
@@ -106,7 +106,7 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// When the name is none, somebody else has the lock, or the store does not answer.
+    /// When the name is empty or too long, another owner holds the lock, or the store does not answer.
     #[doc(hidden)]
     pub async fn __enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
         let name = call.named()?;
@@ -157,9 +157,9 @@ impl HeldLock {
         &self.guard
     }
 
-    /// Gives the lock back, and says whether the work was done under it.
+    /// Gives the lock back, and fails unless the work was done under it.
     ///
-    /// An error of the function's own is returned as it is. That the store does not answer now is no
+    /// An error of the function itself is returned as it is. If the store does not answer now, that is no
     /// loss: the lock was held until the work was done, and ends with its lease.
     ///
     /// # Errors
@@ -183,14 +183,14 @@ impl HeldLock {
     }
 }
 
-/// What a function under `#[lock]` can return.
+/// The output of a function under `#[lock]`.
 #[diagnostic::on_unimplemented(
     message = "a function under `#[lock]` cannot return `{Self}`: there may be no lock",
     label = "is no `Result`",
     note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
 )]
 pub trait Outcome {
-    /// Whether the function failed by itself.
+    /// True if the function itself failed.
     fn is_failure(&self) -> bool;
 }
 
@@ -222,7 +222,7 @@ pub fn not_locked<R: Unlocked>(not: NotLocked) -> R {
     R::not_locked(not)
 }
 
-/// A text of which no more is kept than a name may have, and how long it would have been.
+/// A text that keeps no more than the longest name, and counts its full length.
 #[derive(Debug)]
 struct BoundedText {
     kept: String,

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The time between two attempts of a release.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the thread, the guards and waiting tasks share.
+/// The state that the thread, the guards and waiting tasks share.
 pub(crate) struct LeaseRenewer<S> {
     pub(crate) store: S,
     pub(crate) observers: Observers,

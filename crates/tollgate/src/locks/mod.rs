@@ -107,7 +107,7 @@ impl<S: LockStore> LocksShared<S> {
 
 opaque_debug!(LocksShared<S: LockStore>: |it| settings = it.settings);
 
-/// What happened to a lock; see [`LocksBuilder::observer`].
+/// An event of a lock; see [`LocksBuilder::observer`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockEvent {

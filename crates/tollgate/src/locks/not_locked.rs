@@ -1,4 +1,4 @@
-//! What a function under `#[lock]` returns when it could not run under its lock.
+//! The error of a function under `#[lock]` that could not run under its lock.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use tollgate_core::lock::LockName;
 
 use super::LockError;
 
-/// A call that did not run under its lock from its beginning to its end, and why.
+/// A call that did not run under its lock from beginning to end, with the reason.
 ///
 /// A function under `#[lock]` returns it as its error, by `From`.
 ///
@@ -52,16 +52,16 @@ pub(super) enum NotLockedReason {
     NoText,
 }
 
-/// Why a call did not run under its lock.
+/// The reason why a call did not run under its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotLockedKind {
-    /// Somebody else held the lock for longer than the call was to wait. It did not run.
+    /// Another owner held the lock for longer than the call waits. It did not run.
     Busy,
-    /// The lock was lost while the function ran; [`NotLocked::finished`] says whether to its end.
+    /// The lock was lost while the function ran; [`NotLocked::finished`] tells whether it ran to its end.
     Lost,
-    /// The lock could not be asked for: the store does not answer, the name is none. It did not run;
-    /// the source says why.
+    /// The lock could not be acquired: the store does not answer, or the name is empty or too long. It did
+    /// not run; the source has the reason.
     Failed,
     /// The program is wrong: no locks are in scope, or a value cannot be displayed. It did not run.
     Misconfigured,
@@ -76,7 +76,7 @@ impl NotLocked {
         Self { inner: Box::new(NotLockedInner { function, name, why }) }
     }
 
-    /// Why.
+    /// The kind of reason.
     pub const fn kind(&self) -> NotLockedKind {
         match self.inner.why {
             NotLockedReason::Busy { .. } => NotLockedKind::Busy,
@@ -91,19 +91,19 @@ impl NotLocked {
         self.inner.function
     }
 
-    /// The lock; `None` if it has no name that can be one.
+    /// The lock; `None` if its name is empty or too long.
     pub const fn name(&self) -> Option<&LockName> {
         self.inner.name.as_ref()
     }
 
-    /// Whether the function came to its end all the same: it was done when the loss was found out, or
-    /// before it could be stopped. What it returned is dropped, since somebody else may have had the
-    /// lock meanwhile; what it did is judged by the fence that it showed.
+    /// True if the function ran to its end all the same: the loss was found out then, or it could not be
+    /// stopped before. Its output is dropped, since another owner may have had the lock meanwhile. The
+    /// resource judges its effects by the fence.
     pub const fn finished(&self) -> bool {
         matches!(self.inner.why, NotLockedReason::FoundOut)
     }
 
-    /// What the store or its locks said, of [`NotLockedKind::Failed`].
+    /// The error behind [`NotLockedKind::Failed`].
     pub const fn error(&self) -> Option<&LockError> {
         match &self.inner.why {
             NotLockedReason::Failed(error) => Some(error),

@@ -1,4 +1,4 @@
-//! Where functions under `#[lock]` find their locks.
+//! Scopes of locks for functions under `#[lock]`.
 //!
 //! A scope of locks lasts as long as a future runs and is not inherited by what is spawned from it, as
 //! that of a limiter. The two are apart: either may be within the other.
@@ -67,7 +67,7 @@ impl LockScope {
 
 type Entering<'a> = Pin<Box<dyn Future<Output = Result<HeldLock, NotLocked>> + Send + 'a>>;
 
-/// Locks on whatever store.
+/// Locks on any store.
 trait AnyLocks: Send + Sync {
     fn enter(&self, call: LockCall) -> Entering<'_>;
 }

@@ -35,22 +35,22 @@ pub struct Reservation {
     permits: Permits,
 }
 
-/// What one counter was charged.
+/// The charge on one counter.
 #[derive(Clone, Debug)]
 struct SpentCharge {
     counter: OwnedCounter,
     cost: Cost,
     /// By which version of the rules.
     charged: Revision,
-    /// Whether an attribute of the request said so.
+    /// True if the cost came from an attribute of the request.
     measured: bool,
-    /// What stands in front of the counter in this process.
+    /// The local guard of the counter.
     guard: Option<Limit>,
 }
 
 impl SpentCharge {
-    /// Whether its counter counts what was charged as it was charged. What an edit has scaled or reset
-    /// since cannot be taken out again: a credit would give away what others used.
+    /// True if the counter still holds the charge as it was made. After an edit scaled or reset the counter,
+    /// a credit would give away what others used.
     fn still_counts(&self, rules: &RuleSet) -> bool {
         if self.charged.0 >= rules.version() {
             return true;
@@ -66,8 +66,8 @@ impl SpentCharge {
 /// The longest that a reservation may wait to be settled.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How much longer than it can be used a reservation is known to have been used: clocks that
-/// disagree must not let it be used again.
+/// The extra time for which a used reservation is remembered: clocks that disagree must not let it be
+/// used again.
 const SLACK: Duration = Duration::from_secs(60);
 
 impl Reservation {
@@ -101,7 +101,7 @@ impl Reservation {
         charges
     }
 
-    /// What is held under concurrency limits until the reservation is dropped.
+    /// The permits under concurrency limits, held until the reservation is dropped.
     pub const fn permits(&self) -> &Permits {
         &self.permits
     }
@@ -171,10 +171,9 @@ impl<S: Store + 'static> Limiter<S> {
     /// from an attribute of the request; where there are none, on all. So a rule that counts requests
     /// is left alone by what a rule that counts tokens turns out to cost.
     ///
-    /// What was used beyond the estimate is debited, even where nothing is left. What was not is
-    /// credited, as far as time has not given it back already; but not where an edit of the rules has
-    /// scaled or reset the counter since (`on-change`): there it stays charged, as what became of the
-    /// charge cannot be told from what others used.
+    /// Use beyond the estimate is debited, even where nothing is left. The unused rest is credited, unless
+    /// time has given it back already. Where an edit of the rules has scaled or reset the counter since
+    /// (`on-change`), it stays charged: there the charge cannot be told from what others used.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -359,7 +358,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-/// Why a reservation was not settled.
+/// The reason why a reservation was not settled.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReservationError {

@@ -124,7 +124,7 @@ impl<'b> TokenReader<'b> {
     }
 }
 
-/// Why a token is no reservation.
+/// The reason why a token is not a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenError {

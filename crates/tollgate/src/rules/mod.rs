@@ -63,7 +63,7 @@ pub const SCHEMA: &str = include_str!("../../schema/rules.schema.json");
 /// refused before it costs memory.
 pub const MAX_TEXT: usize = 32 * 1024 * 1024;
 
-/// How a rule file is written.
+/// The format of a rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -135,8 +135,8 @@ pub fn load(text: &str, format: Format) -> Result<RuleSet, Problems> {
 
 /// Writes a declaration, leaving out what equals its default.
 ///
-/// What [`RuleSet::new`] accepts reads back equal. Comments and spelling of a file that was read
-/// are not kept.
+/// A declaration that [`RuleSet::new`] accepts reads back equal. Comments and spelling of a file are not
+/// kept.
 pub fn write(declaration: &Declaration, format: Format) -> String {
     write::declaration(declaration, format)
 }

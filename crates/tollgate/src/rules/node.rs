@@ -54,7 +54,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// What a message calls it.
+    /// Its description in messages.
     pub(crate) fn described(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
@@ -67,7 +67,29 @@ impl<'t> Node<'t> {
     }
 }
 
-/// How deep and how large a tree may become.
+/// A map whose keys are all known.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'n, 't> {
+    pub(crate) at: Position,
+    pub(crate) entries: &'n [Entry<'t>],
+}
+
+impl<'n, 't> Fields<'n, 't> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'n Node<'t>> {
+        self.entry(name).map(|entry| &entry.node)
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
+        self.entries.iter().find(|entry| entry.key == name)
+    }
+
+    /// A field, unless it is empty.
+    pub(crate) fn get_filled(&self, name: &str) -> Option<&'n Node<'t>> {
+        self.get(name).filter(|node| !matches!(node.value, Value::Null))
+    }
+}
+
+/// The bounds of a tree: its depth and its number of values.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     nodes: usize,

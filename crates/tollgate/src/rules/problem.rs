@@ -1,4 +1,4 @@
-//! What is wrong with a rule file, where, and what to write instead.
+//! Problems of a rule file: the place, the message, and what to write instead.
 
 use std::fmt;
 
@@ -50,12 +50,12 @@ impl Problem {
         self.at.column
     }
 
-    /// What is wrong, with what value. Values are cut short: a message never repeats a megabyte.
+    /// The message, with the value. Values are cut short: a message never repeats a megabyte.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to write instead, where that can be said.
+    /// The hint what to write instead, if there is one.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -93,7 +93,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// How many are kept.
+    /// The most problems that are kept.
     pub const MAX: usize = 20;
 
     /// The same, printed with the name of the file in front of each place.
@@ -108,7 +108,7 @@ impl Problems {
         self.found.iter()
     }
 
-    /// Whether there were more than are kept.
+    /// True if there were more than are kept.
     pub const fn has_more(&self) -> bool {
         self.dropped
     }

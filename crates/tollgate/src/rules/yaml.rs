@@ -153,7 +153,7 @@ fn at(marker: Marker) -> Position {
     Position { line: number(marker.line()).max(1), column: number(marker.col()).saturating_add(1) }
 }
 
-/// What an unquoted scalar is, by the core schema of YAML 1.2.
+/// The value of an unquoted scalar, by the core schema of YAML 1.2.
 pub(crate) fn plain(text: Cow<'_, str>) -> Value<'_> {
     match text.as_ref() {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

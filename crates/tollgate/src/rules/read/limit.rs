@@ -7,9 +7,9 @@ use tollgate_core::rule::declaration::Limitation;
 use tollgate_core::{Algorithm, ParseQuotaErrorKind, Quota, QuotaError};
 
 use super::super::names::{self, owner_of};
-use super::super::node::{Node, Value};
+use super::super::node::{Fields, Node, Value};
 use super::super::problem::{Position, quoted};
-use super::{Fields, RuleReader};
+use super::RuleReader;
 
 impl RuleReader {
     pub(super) fn limits(&mut self, fields: &Fields<'_, '_>) -> Vec<Limitation> {

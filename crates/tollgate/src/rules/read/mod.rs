@@ -13,8 +13,8 @@ mod subject;
 use tollgate_core::rule::declaration::{Declaration, Domain};
 
 use super::names;
-use super::node::{Entry, Node, Value};
-use super::problem::{Position, Problems, did_you_mean, quoted};
+use super::node::{Fields, Node, Value};
+use super::problem::{Problems, did_you_mean, quoted};
 
 /// Reads what a tree declares.
 pub(super) fn declaration(root: &Node<'_>) -> Result<Declaration, Problems> {
@@ -26,23 +26,6 @@ pub(super) fn declaration(root: &Node<'_>) -> Result<Declaration, Problems> {
 #[derive(Default)]
 struct RuleReader {
     problems: Problems,
-}
-
-/// A map whose keys are all known.
-#[derive(Clone, Copy)]
-struct Fields<'n, 't> {
-    at: Position,
-    entries: &'n [Entry<'t>],
-}
-
-impl<'n, 't> Fields<'n, 't> {
-    fn get(&self, name: &str) -> Option<&'n Node<'t>> {
-        self.entry(name).map(|entry| &entry.node)
-    }
-
-    fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
-        self.entries.iter().find(|entry| entry.key == name)
-    }
 }
 
 impl RuleReader {

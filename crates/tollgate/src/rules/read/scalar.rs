@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate_core::Quota;
 
 use super::super::names::Choices;
-use super::super::node::{Node, Value};
+use super::super::node::{Fields, Node, Value};
 use super::super::problem::{did_you_mean, quoted};
-use super::{Fields, RuleReader};
+use super::RuleReader;
 
 /// The largest whole number that every reader of JSON keeps exact.
 pub(super) const MAX_NUMBER: u64 = (1 << 53) - 1;

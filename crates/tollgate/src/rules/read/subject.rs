@@ -4,9 +4,9 @@ use tollgate_core::rule::NetworkError;
 use tollgate_core::rule::declaration::{Network, Pattern, Subject, Value as Accepted};
 
 use super::super::names;
-use super::super::node::{Entry, Node, Value};
+use super::super::node::{Entry, Fields, Node, Value};
 use super::super::problem::quoted;
-use super::{Fields, RuleReader};
+use super::RuleReader;
 
 impl RuleReader {
     /// The conditions of `match`, in the order of the file.

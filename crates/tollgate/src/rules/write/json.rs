@@ -12,7 +12,7 @@ pub(super) fn print(root: &OutputTree) -> String {
     out
 }
 
-/// Whether a list or map is spread over lines.
+/// The rule by which a list or map is spread over lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spread {
     Always,

@@ -1,6 +1,6 @@
 //! From a declaration to a tree, and from there to text.
 //!
-//! What equals its default is left out, so that a file says only what somebody meant. A
+//! Values that equal their defaults are left out, so that a file has only what its author meant. A
 //! declaration that `RuleSet::new` accepts reads back equal from every format.
 
 mod json;
@@ -34,8 +34,8 @@ enum OutputTree {
     Map(Vec<(String, Self)>),
 }
 
-/// How a format writes what stands within one line: all of them as items in brackets and entries in
-/// braces, each with its own scalars.
+/// The style of a format within one line: items in brackets, entries in braces, and the format's own
+/// scalars.
 struct InLine {
     key: fn(&str) -> String,
     text: fn(&str) -> String,
@@ -74,10 +74,10 @@ impl OutputTree {
     }
 }
 
-/// How long a list or map within one line may become.
+/// The longest list or map within one line.
 const ONE_LINE: usize = 80;
 
-/// Whether the value of this key is always spread over lines: these are what people read down.
+/// True if the value of this key is always spread over lines, since people read down it.
 fn is_spread(key: &str) -> bool {
     matches!(key, "domains" | "rules" | "limits" | "lists")
 }

@@ -41,7 +41,7 @@ fn map(out: &mut String, entries: &[(String, OutputTree)], indent: usize) {
     }
 }
 
-/// Whether it cannot be spread over lines.
+/// True if it cannot be spread over lines.
 const fn is_flat(tree: &OutputTree) -> bool {
     tree.is_empty()
         || matches!(tree, OutputTree::Bool(_) | OutputTree::Number(_) | OutputTree::Text(_))
