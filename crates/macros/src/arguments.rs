@@ -7,14 +7,19 @@ use syn::{Error, Expr, Ident, Lit, LitStr, Token};
 use tollgate_core::Algorithm;
 use tollgate_core::rule::bounds::{MAX_BY, MAX_LIMITS};
 
-use crate::by::{self, By};
+use crate::by::{self, KeyPart};
 use crate::nearest::nearest;
 use crate::quota::{self, CheckedLimit};
 
-/// One attribute.
+/// The arguments of one attribute. It has limits of its own, or names a rule.
+#[derive(Default)]
 pub(crate) struct LimitArguments {
-    pub(crate) counts: LimitSource,
-    pub(crate) by: Option<Vec<By>>,
+    texts: Vec<LitStr>,
+    pub(crate) limits: Vec<CheckedLimit>,
+    pub(crate) rule: Option<LitStr>,
+    pub(crate) domain: Option<LitStr>,
+    algorithm: Option<(Algorithm, Span)>,
+    pub(crate) by: Option<Vec<KeyPart>>,
     pub(crate) message: Option<LitStr>,
     pub(crate) cost: Option<Expr>,
     pub(crate) limiter: Option<Expr>,
@@ -22,51 +27,47 @@ pub(crate) struct LimitArguments {
     pub(crate) name: Option<LitStr>,
 }
 
-/// The limits of an attribute: its own, or those of a rule.
-pub(crate) enum LimitSource {
-    Limits(Vec<CheckedLimit>),
-    Rule { rule: LitStr, domain: Option<LitStr> },
-}
-
 const NAMES: [&str; 9] =
     ["by", "rule", "domain", "message", "algorithm", "cost", "limiter", "error", "name"];
 
-/// LimitArguments as they were written.
-#[derive(Default)]
-struct RawLimitArguments {
-    limits: Vec<LitStr>,
-    rule: Option<LitStr>,
-    domain: Option<LitStr>,
-    algorithm: Option<(Algorithm, Span)>,
-    by: Option<Vec<By>>,
-    message: Option<LitStr>,
-    cost: Option<Expr>,
-    limiter: Option<Expr>,
-    error: Option<Expr>,
-    name: Option<LitStr>,
-}
-
 impl Parse for LimitArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut written = RawLimitArguments::default();
-        while !input.is_empty() {
-            if input.peek(LitStr) {
-                written.limits.push(input.parse()?);
-            } else if input.peek(Lit) {
-                let message = "a limit is a text: write `\"5 per 1m\"`";
-                return Err(Error::new(input.span(), message));
-            } else {
-                written.named(input)?;
+        let mut arguments = Self::default();
+        let wrong = "a limit is a text: write `\"5 per 1m\"`";
+        each(input, wrong, |text| match text {
+            Some(text) => {
+                arguments.texts.push(text);
+                Ok(())
             }
-            if !input.is_empty() {
-                input.parse::<Token![,]>()?;
-            }
-        }
-        written.check()
+            None => arguments.named(input),
+        })?;
+        arguments.check()?;
+        Ok(arguments)
     }
 }
 
-impl RawLimitArguments {
+/// Reads arguments between commas: texts, and arguments with a name, for which the callback gets `None`.
+pub(crate) fn each(
+    input: ParseStream<'_>,
+    wrong_literal: &str,
+    mut argument: impl FnMut(Option<LitStr>) -> syn::Result<()>,
+) -> syn::Result<()> {
+    while !input.is_empty() {
+        if input.peek(LitStr) {
+            argument(Some(input.parse()?))?;
+        } else if input.peek(Lit) {
+            return Err(Error::new(input.span(), wrong_literal));
+        } else {
+            argument(None)?;
+        }
+        if !input.is_empty() {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    Ok(())
+}
+
+impl LimitArguments {
     fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();
@@ -83,10 +84,11 @@ impl RawLimitArguments {
         }
     }
 
-    fn check(self) -> syn::Result<LimitArguments> {
-        let counts = match self.rule {
-            Some(rule) => {
-                if let Some(limit) = self.limits.first() {
+    fn check(&mut self) -> syn::Result<()> {
+        let texts = std::mem::take(&mut self.texts);
+        match (&self.rule, &self.domain) {
+            (Some(_), _) => {
+                if let Some(limit) = texts.first() {
                     let message = "a rule has limits of its own: put these into another \
                                    `#[limit(…)]` of the function";
                     return Err(Error::new(limit.span(), message));
@@ -94,22 +96,20 @@ impl RawLimitArguments {
                 if let Some((_, span)) = self.algorithm {
                     return Err(Error::new(span, "a rule has an algorithm of its own: drop it"));
                 }
-                LimitSource::Rule { rule, domain: self.domain }
             }
-            None => {
-                if let Some(domain) = self.domain {
-                    let message = "a domain belongs to a rule: add `rule = \"…\"`";
-                    return Err(Error::new(domain.span(), message));
-                }
-                LimitSource::Limits(limits(self.limits, self.algorithm.map(|(named, _)| named))?)
+            (None, Some(domain)) => {
+                let message = "a domain belongs to a rule: add `rule = \"…\"`";
+                return Err(Error::new(domain.span(), message));
             }
-        };
-        if let Some(by) = self.by.as_ref().filter(|by| by.len() > MAX_BY) {
-            let message = format!("{} values to count by are more than {MAX_BY}", by.len());
-            return Err(Error::new(Span::call_site(), message));
+            (None, None) => self.limits = limits(texts, self.algorithm.map(|(named, _)| named))?,
         }
-        let Self { by, message, cost, limiter, error, name, .. } = self;
-        Ok(LimitArguments { counts, by, message, cost, limiter, error, name })
+        match self.by.as_ref().map_or(0, Vec::len) {
+            values if values > MAX_BY => {
+                let message = format!("{values} values to count by are more than {MAX_BY}");
+                Err(Error::new(Span::call_site(), message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

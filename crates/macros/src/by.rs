@@ -2,12 +2,12 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
-use syn::{Error, Expr, ExprLit, Lit, LitStr, Signature};
+use syn::{Error, Expr, ExprLit, FnArg, Lit, LitStr, Signature};
 use tollgate_core::rule::declaration::Rule;
 use tollgate_core::rule::{RuleError, RuleSet};
 
 /// One thing that counters are told apart by.
-pub(crate) enum By {
+pub(crate) enum KeyPart {
     /// The client's address; an argument of that name goes before it.
     Ip(Expr),
     /// The request's attribute of this name.
@@ -20,7 +20,7 @@ pub(crate) enum By {
 const WORDS: [&str; 6] = ["user", "method", "path", "host", "route", "service"];
 
 /// Reads `by = …`: one thing, or several in parentheses.
-pub(crate) fn read(expr: Expr) -> syn::Result<Vec<By>> {
+pub(crate) fn read(expr: Expr) -> syn::Result<Vec<KeyPart>> {
     match expr {
         Expr::Tuple(tuple) if tuple.elems.is_empty() => {
             Err(Error::new_spanned(tuple, "nothing to count by: write `by = ip`, or leave it out"))
@@ -30,17 +30,17 @@ pub(crate) fn read(expr: Expr) -> syn::Result<Vec<By>> {
     }
 }
 
-fn one(expr: Expr) -> syn::Result<By> {
+fn one(expr: Expr) -> syn::Result<KeyPart> {
     if word(&expr).is_some_and(|word| word == "ip") {
-        return Ok(By::Ip(expr));
+        return Ok(KeyPart::Ip(expr));
     }
     if let Some(text) = literal(&expr) {
         return Err(Error::new_spanned(text, constant(&text.value())));
     }
-    let Expr::Call(call) = &expr else { return Ok(By::Value(expr)) };
-    let Some(word) = word(&call.func) else { return Ok(By::Value(expr)) };
+    let Expr::Call(call) = &expr else { return Ok(KeyPart::Value(expr)) };
+    let Some(word) = word(&call.func) else { return Ok(KeyPart::Value(expr)) };
     if !["header", "attribute"].contains(&word.as_str()) {
-        return Ok(By::Value(expr));
+        return Ok(KeyPart::Value(expr));
     }
     let mut arguments = call.args.iter();
     let (Some(text), None) = (arguments.next().and_then(literal), arguments.next()) else {
@@ -53,7 +53,7 @@ fn one(expr: Expr) -> syn::Result<By> {
         _ => text.value(),
     };
     check(&name).map_err(|message| Error::new_spanned(text, message))?;
-    Ok(By::Attribute(name))
+    Ok(KeyPart::Attribute(name))
 }
 
 /// Checks that a request can have an attribute of this name.
@@ -82,7 +82,7 @@ fn constant(text: &str) -> String {
     format!("a text is one counter for everybody: write `by = {meant}` for the request's")
 }
 
-impl By {
+impl KeyPart {
     /// The same, now that the arguments of the function are known.
     pub(crate) fn settle(self, signature: &Signature) -> syn::Result<Self> {
         match self {
@@ -116,20 +116,36 @@ impl By {
 
 /// True when an argument of the function has this name.
 fn binds(signature: &Signature, name: &str) -> bool {
-    fn has(tokens: TokenStream, name: &str) -> bool {
-        tokens.into_iter().any(|token| match token {
-            TokenTree::Ident(ident) => ident == name,
-            TokenTree::Group(group) => has(group.stream(), name),
-            _ => false,
-        })
-    }
-    signature.inputs.iter().any(|input| match input {
-        syn::FnArg::Typed(typed) => has(typed.pat.to_token_stream(), name),
-        syn::FnArg::Receiver(_) => false,
-    })
+    argument_names(signature).iter().any(|known| known == name)
 }
 
-fn word(expr: &Expr) -> Option<String> {
+/// The names that the arguments of a function bind.
+pub(crate) fn argument_names(signature: &Signature) -> Vec<String> {
+    fn find(tokens: TokenStream, names: &mut Vec<String>) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) => names.push(ident.to_string()),
+                TokenTree::Group(group) => find(group.stream(), names),
+                _ => {}
+            }
+        }
+    }
+    let mut names = Vec::new();
+    for input in &signature.inputs {
+        match input {
+            FnArg::Typed(typed) => find(typed.pat.to_token_stream(), &mut names),
+            FnArg::Receiver(_) => names.push("self".to_owned()),
+        }
+    }
+    // Types, and words about how a name is bound, bind nothing.
+    names.retain(|name| {
+        name.starts_with(char::is_lowercase) && !["mut", "ref", "box"].contains(&name.as_str())
+    });
+    names
+}
+
+/// The one word of an expression, if it is that.
+pub(crate) fn word(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Path(path) if path.qself.is_none() => path.path.get_ident().map(ToString::to_string),
         _ => None,

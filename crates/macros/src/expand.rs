@@ -7,10 +7,10 @@
 use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{AttrStyle, Attribute, Block, Expr, ItemFn, LitStr, ReturnType};
+use syn::{AttrStyle, Attribute, Block, Expr, Ident, ItemFn, ReturnType};
 
-use crate::arguments::{LimitArguments, LimitSource};
-use crate::by::By;
+use crate::arguments::LimitArguments;
+use crate::by::KeyPart;
 use crate::function::FunctionLimits;
 
 /// The function under its limits.
@@ -19,7 +19,7 @@ pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream 
     let (outer, inner) = by_place(attrs);
     let block = body(block);
     let root = quote!(::tollgate::__private);
-    let gates = limits.attributes.iter().map(|attribute| gate(attribute, &root));
+    let attributes = limits.attributes.iter().map(|attribute| constant(attribute, &root));
     let values = limits.attributes.iter().flat_map(values);
     let values = values.map(|value| {
         let span = here(value);
@@ -37,7 +37,8 @@ pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream 
         None => quote!(#root::path(&__tollgate_path)),
     };
     let enter = enter(limits, function, &root);
-    let refuse = refuse(limits, function);
+    let error = limits.only(|attribute| attribute.error.as_ref());
+    let refuse = refuse(error, function, "refused", &quote!(refuse));
     let call = quote_spanned!(Span::mixed_site()=> call);
     quote_spanned! {Span::mixed_site()=>
         #(#outer)*
@@ -48,9 +49,9 @@ pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream 
                     #path
                 }
                 static __TOLLGATE_SITE: #root::Site =
-                    #root::Site::new(__tollgate_path, #name, &[#(#gates),*]);
+                    #root::Site::new(__tollgate_path, #name, &[#(#attributes),*]);
                 #[allow(unused_mut)]
-                let mut #call = #root::Call::new(&__TOLLGATE_SITE);
+                let mut #call = #root::LimitCall::new(&__TOLLGATE_SITE);
                 #(#values)*
                 #(#costs)*
                 match #enter {
@@ -77,7 +78,7 @@ pub(crate) fn body(block: &Block) -> Group {
     body
 }
 
-/// Whom to ask.
+/// The call that asks for permits.
 fn enter(limits: &FunctionLimits, function: &ItemFn, root: &TokenStream) -> TokenStream {
     let limiter = limits.only(|attribute| attribute.limiter.as_ref());
     let is_async = function.sig.asyncness.is_some();
@@ -90,60 +91,63 @@ fn enter(limits: &FunctionLimits, function: &ItemFn, root: &TokenStream) -> Toke
     }
 }
 
-/// The return of a refused call. It has the span of the return type, for the compiler to
-/// complain there.
-fn refuse(limits: &FunctionLimits, function: &ItemFn) -> TokenStream {
+/// The return of a call that does not run: `given`, the variable that holds the reason, made into the
+/// function's error. `convert` does that unless the attribute has an `error`. It has the span of the
+/// return type, so that the compiler complains there.
+pub(crate) fn refuse(
+    error: Option<&Expr>,
+    function: &ItemFn,
+    given: &str,
+    convert: &TokenStream,
+) -> TokenStream {
+    let given = Ident::new(given, Span::mixed_site());
+    if let Some(error) = error {
+        let span = here(error);
+        return quote_spanned!(span=> ::core::result::Result::Err((#error)(#given)));
+    }
     let span = match &function.sig.output {
         ReturnType::Type(_, returned) => returned.span().resolved_at(Span::mixed_site()),
         ReturnType::Default => Span::mixed_site(),
     };
-    match limits.only(|attribute| attribute.error.as_ref()) {
-        Some(error) => {
-            let span = here(error);
-            quote_spanned!(span=> ::core::result::Result::Err((#error)(refused)))
-        }
-        None => quote_spanned!(span=> ::tollgate::__private::refuse(refused)),
-    }
+    quote_spanned!(span=> ::tollgate::__private::#convert(#given))
 }
 
-fn gate(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
+fn constant(attribute: &LimitArguments, root: &TokenStream) -> TokenStream {
     let message = optional(attribute.message.as_ref());
     let by = attribute.by.as_ref().map(|by| by.iter().map(|by| part(by, root)));
-    match &attribute.counts {
-        LimitSource::Limits(limits) => {
-            let limits = limits.iter().map(|limit| {
-                let (name, quota) = (optional(limit.name.as_ref()), &limit.quota);
-                let algorithm = optional(limit.algorithm.as_ref());
-                quote!(#root::Quoted { name: #name, quota: #quota, algorithm: #algorithm })
-            });
-            let by = by.into_iter().flatten();
-            quote!(#root::Gate::Limits {
-                limits: &[#(#limits),*],
-                by: &[#(#by),*],
-                message: #message,
-            })
-        }
-        LimitSource::Rule { rule, domain } => {
-            let domain: TokenStream = optional::<LitStr>(domain.as_ref());
-            let by = by.map(|by| quote!(&[#(#by),*]));
-            let by = optional(by.as_ref());
-            quote!(#root::Gate::Rule { domain: #domain, rule: #rule, by: #by, message: #message })
-        }
+    if let Some(rule) = &attribute.rule {
+        let domain = optional(attribute.domain.as_ref());
+        let by = by.map(|by| quote!(&[#(#by),*]));
+        let by = optional(by.as_ref());
+        return quote! {
+            #root::LimitAttribute::Rule { domain: #domain, rule: #rule, by: #by, message: #message }
+        };
     }
+    let limits = attribute.limits.iter().map(|limit| {
+        let (name, quota) = (optional(limit.name.as_ref()), &limit.quota);
+        let algorithm = optional(limit.algorithm.as_ref());
+        quote!(#root::QuotaText { name: #name, quota: #quota, algorithm: #algorithm })
+    });
+    let by = by.into_iter().flatten();
+    quote!(#root::LimitAttribute::Limits {
+        limits: &[#(#limits),*],
+        by: &[#(#by),*],
+        message: #message,
+    })
 }
 
-fn part(by: &By, root: &TokenStream) -> TokenStream {
+fn part(by: &KeyPart, root: &TokenStream) -> TokenStream {
     match by {
-        By::Ip(_) => quote!(#root::By::Attribute("ip")),
-        By::Attribute(name) => quote!(#root::By::Attribute(#name)),
-        By::Value(_) => quote!(#root::By::Value),
+        KeyPart::Ip(_) => quote!(#root::KeyPart::Attribute("ip")),
+        KeyPart::Attribute(name) => quote!(#root::KeyPart::Attribute(#name)),
+        KeyPart::Value(_) => quote!(#root::KeyPart::Value),
     }
 }
 
 fn values(attribute: &LimitArguments) -> impl Iterator<Item = &Expr> {
     attribute.by.iter().flatten().filter_map(|by| match by {
-        By::Value(expr) => Some(expr),
-        By::Ip(_) | By::Attribute(_) => None,
+        KeyPart::Value(expr) => Some(expr),
+        KeyPart::Ip(_) | KeyPart::Attribute(_) => None,
     })
 }
 

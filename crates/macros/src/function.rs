@@ -6,8 +6,8 @@ use quote::{ToTokens, quote};
 use syn::{Attribute, Error, ItemFn, Meta, ReturnType};
 use tollgate_core::Request;
 
-use crate::arguments::{LimitArguments, LimitSource};
-use crate::by::By;
+use crate::arguments::LimitArguments;
+use crate::by::KeyPart;
 use crate::expand::expand;
 use crate::lock;
 
@@ -69,7 +69,7 @@ fn all(
     for attribute in &mut attributes {
         let Some(by) = attribute.by.take() else { continue };
         let settled = by.into_iter().map(|by| by.settle(&function.sig));
-        let settled = settled.collect::<syn::Result<Vec<By>>>()?;
+        let settled = settled.collect::<syn::Result<Vec<KeyPart>>>()?;
         refuse_twins(&settled)?;
         attribute.by = Some(settled);
     }
@@ -98,19 +98,16 @@ impl FunctionLimits {
         several("limiter", of(|it| it.limiter.as_ref().map(|expr| -> &dyn ToTokens { expr })))?;
         several("error", of(|it| it.error.as_ref().map(|expr| -> &dyn ToTokens { expr })))?;
         several("name", of(|it| it.name.as_ref().map(|text| -> &dyn ToTokens { text })))?;
-        let limits = self.attributes.iter().map(|attribute| match &attribute.counts {
-            LimitSource::Limits(limits) => limits.len(),
-            LimitSource::Rule { .. } => 1,
-        });
-        let limits: usize = limits.sum();
+        // An attribute without limits names a rule.
+        let limits: usize = self.attributes.iter().map(|it| it.limits.len().max(1)).sum();
         if limits > Request::MAX_CHARGES {
             let message = format!("{limits} limits are more than {}", Request::MAX_CHARGES);
             return Err(Error::new(Span::call_site(), message));
         }
         let mut rules = Vec::new();
         for attribute in &self.attributes {
-            let LimitSource::Rule { rule, domain } = &attribute.counts else { continue };
-            let named = (rule.value(), domain.as_ref().map(syn::LitStr::value));
+            let Some(rule) = &attribute.rule else { continue };
+            let named = (rule.value(), attribute.domain.as_ref().map(syn::LitStr::value));
             if rules.contains(&named) {
                 let message = format!("the rule `{}` would be charged twice", rule.value());
                 return Err(Error::new(rule.span(), message));
@@ -121,13 +118,13 @@ impl FunctionLimits {
     }
 }
 
-fn refuse_twins(by: &[By]) -> syn::Result<()> {
+fn refuse_twins(by: &[KeyPart]) -> syn::Result<()> {
     for (at, one) in by.iter().enumerate() {
         if by.iter().take(at).any(|earlier| earlier.written() == one.written()) {
             let message = format!("`{}` is here twice", one.written());
             return Err(match one {
-                By::Ip(expr) | By::Value(expr) => Error::new_spanned(expr, message),
-                By::Attribute(_) => Error::new(Span::call_site(), message),
+                KeyPart::Ip(expr) | KeyPart::Value(expr) => Error::new_spanned(expr, message),
+                KeyPart::Attribute(_) => Error::new(Span::call_site(), message),
             });
         }
     }

@@ -1,6 +1,5 @@
-//! How a limiter is made.
+//! The builder of limiters.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -15,7 +14,7 @@ use crate::limiter::{Limiter, Shared};
 use crate::observer::{Observer, Observers};
 use crate::stats::Counts;
 
-/// Says what a limiter is made of. Made by [`Limiter::builder`].
+/// Settings of a limiter. [`Limiter::builder`] returns one.
 ///
 /// ```
 /// use tollgate::{DenyCache, EmbeddedStore, Limiter, rules};
@@ -39,7 +38,7 @@ pub struct Builder<S> {
     observers: Vec<Box<dyn Observer>>,
 }
 
-/// Whether refusals that are known to be refusals are repeated without asking the store.
+/// The deny cache: repeats known refusals without asking the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DenyCache {
     /// For up to 50 ms, on remote stores. Changes who is admitted only in that a credit by another
@@ -94,8 +93,8 @@ impl<S: Store + 'static> Builder<S> {
         self
     }
 
-    /// How many nodes the fleet is taken for until it has been counted for the first time; one unless
-    /// said. A node that starts while the store is away has no other way to know its share.
+    /// The number of nodes that is assumed until the fleet is counted for the first time; one unless set.
+    /// A node that starts in an outage has no other way to know its share.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter};
@@ -108,7 +107,7 @@ impl<S: Store + 'static> Builder<S> {
         self
     }
 
-    /// Whether refusals are repeated without asking; on unless said.
+    /// Turns the deny cache on or off; on unless set.
     pub fn deny_cache(mut self, deny_cache: DenyCache) -> Self {
         self.deny_cache = deny_cache;
         self
@@ -141,8 +140,4 @@ impl<S: Store + 'static> Builder<S> {
     }
 }
 
-impl<S> fmt::Debug for Builder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("deny_cache", &self.deny_cache).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Builder<S>: |it| deny_cache = it.deny_cache);

@@ -42,7 +42,7 @@ impl Names {
         (u128::from(self.process) << 64) | u128::from(number)
     }
 
-    /// What all names of this process have in common.
+    /// The bits that all names of this process share.
     pub(crate) fn process(&self) -> u128 {
         u128::from(self.process) << 64
     }

@@ -1,5 +1,5 @@
-//! Explain: which rules a request meets, what their counters say, who refuses and until when.
-//! Charges nothing.
+//! Explains a decision: the rules that a request meets, the state of their counters, the rule that refuses
+//! and until when. Charges nothing.
 //!
 //! Everything here is owned text and numbers, so that it can be kept, printed and sent.
 
@@ -12,39 +12,39 @@ use tollgate_core::{Key, Retry, Store, Verdict};
 use crate::Limiter;
 use crate::decision::{Blocked, Intent, Outage, Reason, Ruling, Source};
 
-/// Why a request would be answered as it would be. Made by [`Limiter::explain`].
+/// The reasons for a decision. [`Limiter::explain`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// Which version of the rules this is about.
+    /// The version of the rules.
     pub version: u64,
-    /// What the request would be told.
+    /// The verdict that the request would get.
     pub verdict: Verdict,
-    /// What that rests on.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// Who would answer. The deny cache is not asked.
+    /// The source of the answer. The deny cache is not asked.
     pub source: Source,
-    /// Why the counters are this process's own, if the store does not answer.
+    /// The outage, if the store does not answer and the counters are this process's own.
     pub outage: Option<Outage>,
-    /// Who refuses without counting, if somebody does.
+    /// The list or rule that refuses without counting, if one does.
     pub blocked_by: Option<Blocked>,
-    /// Every rule of the domain, and what becomes of it, in the order of the file.
+    /// Every rule of the domain with its outcome, in the order of the file.
     pub rules: Vec<ExplainedRule>,
     /// Every counter of an enforced rule that the request would be charged on. Those of shadow rules
     /// are not asked.
     pub counters: Vec<ExplainedCounter>,
 }
 
-/// What becomes of one rule.
+/// A rule with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedRule {
     /// Its name.
     pub rule: String,
-    /// What becomes of it.
+    /// Its outcome.
     pub fate: Fate,
 }
 
-/// What becomes of a rule for a request.
+/// The outcome of a rule for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
@@ -76,28 +76,28 @@ pub enum Fate {
     Spared,
 }
 
-/// What one counter says.
+/// The state of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedCounter {
-    /// Whose it is.
+    /// The rule that it belongs to.
     pub rule: String,
-    /// Under which limit.
+    /// The name of its limit.
     pub limit: String,
-    /// What that limit allows, in words.
+    /// The limit as text.
     pub allows: String,
-    /// Whether it is the counter of a ban.
+    /// True for the counter of a ban.
     pub is_ban: bool,
-    /// What the request would cost.
+    /// The cost of the request.
     pub cost: u64,
     /// Its key, as the store knows it; bytes outside of ASCII escaped.
     pub key: String,
-    /// Whether it would let the request pass.
+    /// True if it would let the request pass.
     pub passes: bool,
-    /// What could still be spent at once.
+    /// The permits that could be spent at once.
     pub remaining: u64,
-    /// After how long it would let the request pass; `None` if it does, or never will.
+    /// The time after which it would let the request pass; `None` if it does, or never will.
     pub clears_after: Option<Duration>,
-    /// After how long it is full again.
+    /// The time after which it is full again.
     pub full_after: Duration,
 }
 

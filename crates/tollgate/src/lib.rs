@@ -69,7 +69,12 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod impls;
+
 mod admission;
+#[cfg(any(feature = "tower", feature = "macros"))]
+mod attribute_value;
 mod builder;
 mod chance;
 mod check;
@@ -94,8 +99,6 @@ mod reset;
 pub mod rules;
 #[cfg(feature = "macros")]
 pub mod scope;
-#[cfg(any(feature = "tower", feature = "macros"))]
-mod seen;
 mod semaphore;
 mod stats;
 pub mod store;
@@ -211,15 +214,16 @@ pub use tollgate_macros::lock;
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 
-/// What `#[limit]` and `#[lock]` expand to. No part of the API: it may change in any version.
+/// The code that `#[limit]` and `#[lock]` expand to. No part of the API: it may change in any version.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __private {
     pub use crate::function::{
-        AnswersAtOnce, By, Call, Gate, Quoted, Refuse, Site, enter, enter_now, path, refuse,
+        AnswersAtOnce, KeyPart, LimitAttribute, LimitCall, QuotaText, Refuse, Site, enter,
+        enter_now, path, refuse,
     };
     pub use crate::locks::function::{
-        Held, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
+        HeldLock, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
     };
 }
 

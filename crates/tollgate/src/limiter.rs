@@ -1,10 +1,9 @@
 //! The limiter: from an ask to an admission.
 //!
 //! [`Limiter::admit`] judges an ask by the rules of one version, charges what they say, all or
-//! none, and answers whatever the store does. Rules are swapped without anybody waiting: whoever
-//! is being judged keeps the version that it began with.
+//! none, and answers also while the store does not. Rules are replaced without anybody waiting: a request
+//! in progress keeps the version that it began with.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::observer::{Event, Observers};
 use crate::stats::{Counts, Stats};
 use crate::wait::{Gate, GateError};
 
-/// Decides who may pass. Clones share everything.
+/// Admits or refuses requests by rules. Clones share everything.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limiter, rules};
@@ -159,7 +158,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// The same for a caller that can wait: up to `patience` for a place in the future, which
     /// [`Admission::wait`] then says. Only limits that keep a time line grant one (leaky queue and
     /// meter, token bucket, smooth), and of several limits one waits; the others must pass now.
-    /// Whoever gives up while waiting has been charged all the same: a [`Gate`] gives places back.
+    /// A caller that gives up while waiting stays charged: a [`Gate`] gives places back.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -182,8 +181,8 @@ impl<S: Store + 'static> Limiter<S> {
         self.admit_by(ask, Intent::Charge { patience }, self.rules()).await
     }
 
-    /// What [`Limiter::admit`] would say, without charging anything. Neither counted in
-    /// [`Limiter::stats`] as a request nor told to observers.
+    /// The answer of [`Limiter::admit`], without charging anything. [`Limiter::stats`] does not count it, and
+    /// observers do not hear of it.
     ///
     /// ```
     /// # use tollgate::{Ask, EmbeddedStore, Limiter, rules};
@@ -205,7 +204,7 @@ impl<S: Store + 'static> Limiter<S> {
         self.admit_by(ask, Intent::Peek, self.rules()).await
     }
 
-    /// Charges one counter of the caller's choice, without rules.
+    /// Charges one counter with a key of your choice, without rules.
     ///
     /// The key has up to 1023 bytes and never meets a rule's. One key under two limits of one
     /// algorithm is one counter. In an outage this process's share of the limit answers.
@@ -235,10 +234,10 @@ impl<S: Store + 'static> Limiter<S> {
         self.check_key(&chosen(key.as_ref())?, limit, cost).await
     }
 
-    /// A counter of the caller's choice at which callers wait: see [`Gate`].
+    /// A counter with a key of your choice, at which callers wait: see [`Gate`].
     ///
     /// Its key is that of [`Limiter::check`], so a check and a gate of one key and limit share one
-    /// counter. Two gates of one key do not share a line: clone one instead.
+    /// counter. Two gates of one key do not share a queue: clone one instead.
     ///
     /// ```
     /// use tollgate::{Concurrency, EmbeddedStore, GateError, Limit, Limiter, TokenBucket};
@@ -268,11 +267,11 @@ impl<S: Store + 'static> Limiter<S> {
         self.shared.rules.load_full()
     }
 
-    /// Applies other rules from now on. Whoever is being judged keeps those it began with, and
-    /// nobody waits.
+    /// Applies other rules from now on. A request in progress keeps the rules it began with, and nobody
+    /// waits.
     ///
-    /// What was used of a limit stays used, as its rule's `on-change` says. While processes have
-    /// different versions, the newer one's limit judges all.
+    /// Counts are kept, scaled or reset as each rule's `on-change` says. While processes have different
+    /// versions, the newer limit decides for all.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter, StaleRules, rules};
@@ -292,24 +291,14 @@ impl<S: Store + 'static> Limiter<S> {
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), StaleRules> {
         let to = rules.version();
         let rules = Arc::new(rules);
-        let mut stale = None;
-        let before = self.shared.rules.rcu(|present| {
-            stale = (present.version() >= to).then(|| present.version());
-            match stale {
-                Some(_) => Arc::clone(present),
-                None => Arc::new(RuleSet::clone(&rules).following(present)),
-            }
-        });
-        if let Some(present) = stale {
-            return Err(StaleRules { present, offered: to });
-        }
+        let next = |present: &Arc<RuleSet>| Arc::new(RuleSet::clone(&rules).following(present));
+        let from = replace_older(&self.shared.rules, to, RuleSet::version, next)?;
         self.shared.edition.fetch_add(1, Ordering::Release);
-        let from = before.version();
         self.shared.observers.tell(|| Event::RulesChanged { from, to });
         Ok(())
     }
 
-    /// What was counted since the start, by this limiter and its clones.
+    /// The counts since the start, of this limiter and its clones.
     pub fn stats(&self) -> Stats {
         self.shared.counts.stats(&self.shared)
     }
@@ -319,7 +308,7 @@ impl<S: Store + 'static> Limiter<S> {
         &self.shared.runner.store
     }
 
-    /// Tells this limiter and its clones apart from all others.
+    /// A number that only this limiter and its clones have.
     #[cfg(any(feature = "tower", feature = "macros"))]
     pub(crate) fn identity(&self) -> u128 {
         self.shared.runner.names.process()
@@ -352,27 +341,53 @@ impl<S: Store + 'static> Limiter<S> {
         intent: Intent,
         rules: Arc<RuleSet>,
     ) -> Admission {
-        let rules = RuleSource::Rules(rules);
+        self.admit_with(ask, intent, &RuleSource::Rules(rules), |_, _| ()).await.0
+    }
+
+    /// Decides an ask under given rules, with what `note` makes of the plan and its ruling.
+    pub(crate) async fn admit_with<T>(
+        &self,
+        ask: &Ask<'_>,
+        intent: Intent,
+        rules: &RuleSource,
+        note: impl FnOnce(&Plan<'_>, &Ruling) -> T,
+    ) -> (Admission, T) {
         let mut judgement = Judgement::UnknownDomain;
-        self.judge(ask, &rules, &mut judgement);
-        let mut plan = Plan::empty(&rules, intent, Reason::NoRule);
+        self.judge(ask, rules, &mut judgement);
+        let mut plan = Plan::empty(rules, intent, Reason::NoRule);
         self.plan(&judgement, &mut plan);
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, Some(ask), &mut ruling).await;
+        let noted = note(&plan, &ruling);
         drop(plan);
-        Admission { ruling, permits }
+        (Admission { ruling, permits }, noted)
     }
 }
 
 impl<S> Shared<S> {
-    /// Counts a request, and tells observers of it.
+    /// Counts a request, and sends it to observers.
     pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
         self.counts.add(ruling);
         self.observers.tell_request(ask, ruling);
     }
 }
 
-/// A key that a caller chose, told apart from all others.
+/// Replaces rules whose version is below `offered`, and returns that version.
+pub(crate) fn replace_older<T>(
+    rules: &ArcSwap<T>,
+    offered: u64,
+    version: impl Fn(&T) -> u64,
+    next: impl Fn(&Arc<T>) -> Arc<T>,
+) -> Result<u64, StaleRules> {
+    let is_newer = |present: &Arc<T>| version(present) < offered;
+    let before = rules.rcu(|it| if is_newer(it) { next(it) } else { Arc::clone(it) });
+    match version(&before) {
+        present if present >= offered => Err(StaleRules { present, offered }),
+        present => Ok(present),
+    }
+}
+
+/// A key that a caller chose, in a name space of its own.
 pub(crate) fn chosen(key: &[u8]) -> Result<Vec<u8>, KeyError> {
     Key::new(key)?;
     keys::tagged(keys::CHOSEN, key)
@@ -384,14 +399,9 @@ impl<S> Clone for Limiter<S> {
     }
 }
 
-impl<S> fmt::Debug for Limiter<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let version = self.shared.rules.load().version();
-        f.debug_struct("Limiter").field("version", &version).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Limiter<S>: |it| version = it.shared.rules.load().version());
 
-/// Rules whose version does not rise. Those that applied before still do.
+/// Rules whose version does not rise. The rules before still apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleRules {
     /// The version that applies.
@@ -400,11 +410,9 @@ pub struct StaleRules {
     pub offered: u64,
 }
 
-impl fmt::Display for StaleRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { present, offered } = self;
-        write!(f, "rules of version {offered} offered where {present} applies: raise `version`")
+error_messages! {
+    StaleRules {
+        Self { present, offered } =>
+            "rules of version {offered} offered where {present} applies: raise `version`";
     }
 }
-
-impl std::error::Error for StaleRules {}

@@ -1,10 +1,9 @@
-//! Observers: who is told what happened, without anybody waiting for them.
+//! Observers: they hear of events, and no request waits for them.
 //!
 //! Events go through a bounded queue to a thread of their own. When observers are slower than
 //! requests the queue fills, events are dropped, and that is counted; a request never waits.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -14,7 +13,7 @@ use tollgate_core::rule::{Ask, Attribute};
 
 use crate::decision::{Outage, Ruling};
 
-/// Is told what happened. Called on one thread, in order.
+/// Hears of events. Called on one thread, in order.
 ///
 /// An observer that panics is told of the next event all the same. Up to 8 192 events wait for it;
 /// what is dropped beyond that is counted in [`Stats::dropped_events`](crate::Stats::dropped_events).
@@ -45,12 +44,11 @@ use crate::decision::{Outage, Ruling};
 /// # Ok(()) }
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened. May take its time; if it takes too long, events are dropped.
+    /// Handles an event. If it takes too long, later events are dropped.
     fn observe(&self, event: &Event);
 
-    /// Whether it is told of every request: [`Event::Admitted`], [`Event::Refused`] and
-    /// [`Event::Degraded`]. Asked once. If no observer wants to know, requests are spared the cost
-    /// of telling.
+    /// True if it hears of every request: [`Event::Admitted`], [`Event::Refused`] and [`Event::Degraded`].
+    /// Asked once. If no observer hears of requests, they do not pay for it.
     fn hears_requests(&self) -> bool {
         true
     }
@@ -76,25 +74,25 @@ impl<O: Observer> Observer for Arc<O> {
     }
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A request passed.
     Admitted {
-        /// By which rules.
+        /// The ruling.
         ruling: Ruling,
     },
     /// A request was refused.
     Refused {
-        /// By whom.
+        /// The ruling.
         ruling: Ruling,
     },
     /// A request was answered without the store.
     Degraded {
-        /// What it was answered.
+        /// The ruling.
         ruling: Ruling,
-        /// Why.
+        /// The outage.
         outage: Outage,
     },
     /// An ask was decided, with the ruling on it: for recorders, which ask for it by
@@ -107,14 +105,14 @@ pub enum Event {
     },
     /// A shadow rule would have refused a request.
     ShadowRefused {
-        /// What the shadow rules say.
+        /// The ruling of the shadow rules.
         ruling: Ruling,
     },
     /// A client was banned.
     Banned {
-        /// By which rule.
+        /// The rule.
         rule: Arc<str>,
-        /// In which domain.
+        /// The rule's domain.
         domain: Arc<str>,
         /// The key of the ban, as the store knows it.
         key: Box<[u8]>,
@@ -175,7 +173,7 @@ impl Event {
 /// Events that may wait: some seconds of observers being stuck, at a thousand a second.
 const QUEUE: usize = 8_192;
 
-/// The way to all observers.
+/// The queue to all observers.
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     queue: Option<SyncSender<Event>>,
@@ -186,11 +184,7 @@ pub(crate) struct Observers {
     dropped: Arc<AtomicU64>,
 }
 
-impl fmt::Debug for Observers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observers").field("dropped", &self.dropped).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Observers: |it| dropped = it.dropped);
 
 impl Observers {
     pub(crate) fn start(observers: Vec<Box<dyn Observer>>) -> Self {
@@ -222,7 +216,7 @@ impl Observers {
         Self { queue: thread.is_ok().then_some(queue), requests, asks, dropped: Arc::default() }
     }
 
-    /// Tells of an event, which is only made if somebody listens.
+    /// Sends an event, which is only built if an observer listens.
     #[inline]
     pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
         if let Some(queue) = &self.queue
@@ -232,7 +226,7 @@ impl Observers {
         }
     }
 
-    /// Tells of a request, if an observer hears of requests or of asks.
+    /// Sends the events of a request, if an observer hears of requests or of asks.
     #[inline]
     pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
         if let Some(ask) = ask.filter(|_| self.asks) {
@@ -251,7 +245,7 @@ impl Observers {
         }
     }
 
-    /// Events that nobody was told of.
+    /// The number of events that were dropped.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -4,7 +4,6 @@
 //! dropped, also by a task that panics or is cancelled. A process that dies gives them back when
 //! their leases end.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use tollgate_core::{Answer, Holder, Op, Request, Store, Timestamp, Verdict};
 
 use crate::decision::{Background, Job, OwnedCounter, Runner};
 
-/// What a request holds until it is done. Most hold nothing.
+/// The permits that a request holds until it is done. Most requests hold none.
 ///
 /// Each is renewed every third of its lease while this lives, and every sixth once the store did not
 /// answer. On a store in this process it is back as soon as this is dropped; to a remote one it goes
@@ -45,14 +44,14 @@ pub struct Permits {
     held: Option<Box<HeldPermits>>,
 }
 
-/// At least one permit, and where they go back to.
+/// At least one permit, with the limiter that takes them back.
 struct HeldPermits {
     permits: SmallVec<[(OwnedCounter, Holder, Duration); 1]>,
     background: Background,
     runner: Arc<dyn Releases>,
 }
 
-/// Where a permit can go back at once.
+/// A runner that can release a permit at once.
 pub(crate) trait Releases: Send + Sync {
     fn release(&self, counter: &OwnedCounter, holder: Holder);
 }
@@ -80,8 +79,8 @@ impl Permits {
         Self::default()
     }
 
-    /// Permits that are about to be asked for. Dropped before the answer is known, they are
-    /// released: whoever leaves while the question is under way leaves nothing behind.
+    /// Permits that are about to be requested. Dropped before the answer is known, they are released: a
+    /// caller that leaves while the store decides leaves no permit behind.
     pub(crate) fn asked<S: Store + 'static>(
         permits: impl IntoIterator<Item = (OwnedCounter, Holder, Duration)>,
         background: &Background,
@@ -124,12 +123,12 @@ impl Permits {
         }
     }
 
-    /// How many permits these are.
+    /// The number of permits.
     pub fn len(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.permits.len())
     }
 
-    /// Whether nothing is held.
+    /// True if no permit is held.
     pub fn is_empty(&self) -> bool {
         self.held.is_none()
     }
@@ -144,8 +143,4 @@ impl Drop for HeldPermits {
     }
 }
 
-impl fmt::Debug for Permits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Permits").field(&self.len()).finish()
-    }
-}
+opaque_debug!(Permits: |it| held = it.len());

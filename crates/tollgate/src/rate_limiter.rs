@@ -6,7 +6,6 @@
 //! by the newest that it has met. What was used stays used when the rate changes. Unlike its model
 //! it counts by the store's clock, gives nothing back twice, and wakes one waiter at a time.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,10 +20,10 @@ use crate::clock::{self, Instant};
 use crate::decision::{OwnedCounter, keys};
 use crate::wait::{Gate, GateError, NotAdmitted};
 
-/// For how long a rate is believed before it is looked up again.
+/// The time for which a rate is used before it is looked up again.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How often setting a rate is tried while others set it too.
+/// The number of attempts to set a rate while others set it too.
 const TRIES: usize = 32;
 
 /// Limits by a rate that is kept in the store under a name.
@@ -47,16 +46,16 @@ const TRIES: usize = 32;
 pub struct RateLimiter<S = EmbeddedStore> {
     limiter: Limiter<S>,
     name: Box<str>,
-    known: Mutex<Option<Known<S>>>,
+    known: Mutex<Option<KnownRate<S>>>,
 }
 
-struct Known<S> {
+struct KnownRate<S> {
     rate: Rate,
     gate: Gate<S>,
     since: Instant,
 }
 
-/// Who shares a rate.
+/// The processes that share a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RateType {
     /// All processes together (`OVERALL`).
@@ -68,13 +67,13 @@ pub enum RateType {
 /// A rate as it is kept in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Who shares it.
+    /// The processes that share it.
     pub kind: RateType,
-    /// How many permits in how much time.
+    /// The permits per period.
     pub quota: Quota,
-    /// How often it was set.
+    /// The number of times that it was set.
     pub edit: u64,
-    /// Who set it, so that the first of two equal rates can be told from the second.
+    /// A number of the setter, by which two equal rates differ.
     setter: u128,
 }
 
@@ -91,7 +90,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         Ok(this)
     }
 
-    /// Sets the rate if there is none; whether it did.
+    /// Sets the rate if there is none. Returns true if it did.
     ///
     /// # Errors
     ///
@@ -102,9 +101,9 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.set(None, &rate).await
     }
 
-    /// Sets the rate, whatever it was. What was used stays used, also by those who wait; whoever
-    /// waits already keeps the moment that it was told. A change from at most 100 000 permits to
-    /// more, or back, begins anew: so many are counted by another algorithm.
+    /// Sets the rate, whatever it was. Permits that were used stay used. A caller that waits already keeps
+    /// its moment. A change from at most 100 000 permits to more, or back, starts a new count: larger rates
+    /// are counted by another algorithm.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter, RateLimiter, RateType};
@@ -154,7 +153,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         gate.acquire(permits).await.map_err(RateError::NotAdmitted)
     }
 
-    /// Takes `permits` if they are there; whether it did.
+    /// Takes `permits` if they are available. Returns true if it did.
     ///
     /// # Errors
     ///
@@ -163,8 +162,8 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.try_acquire_timeout(permits, Duration::ZERO).await
     }
 
-    /// Waits for `permits`, but not longer than `patience`; whether it got them. If they cannot be
-    /// had in time it says so at once.
+    /// Waits for `permits`, but not longer than `patience`. Returns true if it got them, and false at once if
+    /// they are not available in time.
     ///
     /// # Errors
     ///
@@ -182,7 +181,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         }
     }
 
-    /// How many permits could be taken now.
+    /// The number of permits that could be taken now.
     ///
     /// # Errors
     ///
@@ -194,7 +193,7 @@ impl<S: Store + 'static> RateLimiter<S> {
     /// The gate of the present rate, looked up again if that was long ago.
     async fn gate(&self) -> Result<Gate<S>, RateError> {
         let fresh =
-            |known: &Known<S>| clock::now().saturating_duration_since(known.since) < REFRESH;
+            |known: &KnownRate<S>| clock::now().saturating_duration_since(known.since) < REFRESH;
         let stale = {
             let known = self.lock();
             match known.as_ref() {
@@ -223,7 +222,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         let limit = limit_of(rate.quota, rate.edit)?;
         let counter = OwnedCounter { key, limit, partition: None };
         let gate = Gate::new(shared.runner.clone(), shared.background.clone(), counter)?;
-        *known = Some(Known { rate, gate: gate.clone(), since });
+        *known = Some(KnownRate { rate, gate: gate.clone(), since });
         Ok(gate)
     }
 
@@ -267,7 +266,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         Ok(key.into())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Known<S>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<KnownRate<S>>> {
         // Replaced whole, so what a poisoned lock guards is whole.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -307,13 +306,9 @@ impl Rate {
     }
 }
 
-impl<S> fmt::Debug for RateLimiter<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RateLimiter<S>: |it| name = it.name);
 
-/// Why there is no permit, or no rate.
+/// The reason why there is no permit, or no rate.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RateError {
@@ -323,7 +318,7 @@ pub enum RateError {
     NotAdmitted(NotAdmitted),
     /// The quota cannot be a rate.
     Limit(LimitError),
-    /// The name cannot be one.
+    /// The name is empty or too long.
     Name(KeyError),
     /// Something else is kept in the store under this name.
     Foreign,
@@ -333,10 +328,18 @@ pub enum RateError {
     Store(StoreError),
 }
 
-impl From<StoreError> for RateError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
+error_messages! {
+    RateError {
+        Self::NotSet => "no rate is set under this name: set one first";
+        Self::NotAdmitted(error) => "{error}";
+        Self::Limit(error) => "{error}";
+        Self::Name(error) => "{error}";
+        Self::Foreign => "what is kept under this name is not a rate";
+        Self::Contended => "others set the rate at the same time: try again";
+        Self::Store(error) => "{error}";
     }
+    source { Self::Store(error) => error.source()?; }
+    from { StoreError => Store; }
 }
 
 impl From<GateError> for RateError {
@@ -345,29 +348,6 @@ impl From<GateError> for RateError {
             GateError::Key(error) => Self::Name(error),
             // No limit of a rate counts holders.
             GateError::CountsHolders => Self::Foreign,
-        }
-    }
-}
-
-impl fmt::Display for RateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotSet => f.write_str("no rate is set under this name: set one first"),
-            Self::NotAdmitted(error) => error.fmt(f),
-            Self::Limit(error) => error.fmt(f),
-            Self::Name(error) => error.fmt(f),
-            Self::Foreign => f.write_str("what is kept under this name is not a rate"),
-            Self::Contended => f.write_str("others set the rate at the same time: try again"),
-            Self::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RateError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Store(error) => error.source(),
-            _ => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a function under `#[limit]` returns when it may not run.
+//! The error of a function under `#[limit]` that may not run.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::decision::Cause;
 use crate::{Finding, Ruling};
 
-/// A call that was refused, and why.
+/// A call that was refused, with the reason.
 ///
 /// A function under `#[limit]` returns it as its error, by `From`. With the feature `axum` it is a
 /// response: the one that the layer would give, with the message as its detail.
@@ -36,12 +36,14 @@ use crate::{Finding, Ruling};
 ///     assert_eq!(refused.refusing().unwrap().limit.unwrap().name(), "1m");
 /// });
 /// ```
+#[derive(Debug)]
 pub struct Refused {
     // Boxed, as it is the error of whatever a function returns.
-    inner: Box<Inner>,
+    inner: Box<RefusedInner>,
 }
 
-struct Inner {
+#[derive(Debug)]
+struct RefusedInner {
     kind: RefusedKind,
     function: Cow<'static, str>,
     message: Option<&'static str>,
@@ -49,7 +51,7 @@ struct Inner {
     problem: Cow<'static, str>,
 }
 
-/// Why a call was refused.
+/// The reason why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusedKind {
@@ -61,10 +63,10 @@ pub enum RefusedKind {
     Unavailable,
     /// By a list or a rule that blocks, whatever is counted.
     Blocked,
-    /// Because something of the request that is counted by cannot be.
+    /// Because an attribute of the request that counters are keyed by is malformed.
     Malformed,
-    /// Because the program is wrong: there is no limiter in scope, or no such rule, or nobody tells
-    /// what is counted by. [`Refused`] says what to write.
+    /// Because the program is wrong: there is no limiter in scope, no such rule, or no such attribute. The
+    /// text of [`Refused`] says what to write.
     Misconfigured,
 }
 
@@ -79,7 +81,15 @@ impl Refused {
         };
         let function = function.to_owned().into();
         let problem = problem.into();
-        Self { inner: Box::new(Inner { kind, function, message, ruling: Some(ruling), problem }) }
+        Self {
+            inner: Box::new(RefusedInner {
+                kind,
+                function,
+                message,
+                ruling: Some(ruling),
+                problem,
+            }),
+        }
     }
 
     pub(crate) fn unjudged(
@@ -88,11 +98,11 @@ impl Refused {
         problem: impl Into<Cow<'static, str>>,
     ) -> Self {
         let (function, problem) = (function.to_owned().into(), problem.into());
-        let inner = Inner { kind, function, message: None, ruling: None, problem };
+        let inner = RefusedInner { kind, function, message: None, ruling: None, problem };
         Self { inner: Box::new(inner) }
     }
 
-    /// Why.
+    /// The kind of reason.
     pub const fn kind(&self) -> RefusedKind {
         self.inner.kind
     }
@@ -123,12 +133,12 @@ impl Refused {
         self.ruling().and_then(Ruling::refusing)
     }
 
-    /// What was decided, limit by limit; `None` if nothing could be.
+    /// The decision, limit by limit; `None` if there is none.
     pub const fn ruling(&self) -> Option<&Ruling> {
         self.inner.ruling.as_ref()
     }
 
-    /// What is wrong, where it is not a limit that refuses.
+    /// The problem, where no limit refuses.
     pub(crate) fn problem(&self) -> &str {
         &self.inner.problem
     }
@@ -157,18 +167,6 @@ impl fmt::Display for Refused {
             Some(retry) => write!(f, ": call again after {retry:?}"),
             None => Ok(()),
         }
-    }
-}
-
-impl fmt::Debug for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused")
-            .field("kind", &self.kind())
-            .field("function", &self.function())
-            .field("message", &self.message())
-            .field("ruling", &self.ruling())
-            .field("problem", &self.problem())
-            .finish()
     }
 }
 

@@ -1,8 +1,7 @@
-//! Reset: counters as if nobody had ever asked.
+//! Resets counters, as if they had never been charged.
 //!
-//! What was used is credited, by the same store operation that gives back a reservation: nothing is
-//! deleted, so a reset races with nothing. Permits that are held, and places in a queue that were
-//! granted, are somebody's and stay.
+//! A reset credits what was used, by the store operation that gives back a reservation. Nothing is deleted,
+//! so a reset races with nothing. Permits that are held and places that were granted stay.
 
 use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::rule::{Ask, Judgement, LimitKind};
@@ -119,42 +118,21 @@ async fn ask<S: Store>(
     store.decide(&request).await
 }
 
-/// Why a counter was not reset.
+/// The reason why a counter was not reset.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ResetError {
-    /// The key cannot be one.
+    /// The key is too long.
     Key(GateError),
     /// The store did not answer. It can be tried again.
     Store(StoreError),
 }
 
-impl From<GateError> for ResetError {
-    fn from(error: GateError) -> Self {
-        Self::Key(error)
+error_messages! {
+    ResetError {
+        Self::Key(error) => "{error}";
+        Self::Store(_) => "the counter could not be reset, and can be tried again";
     }
-}
-
-impl From<StoreError> for ResetError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl std::fmt::Display for ResetError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Key(error) => error.fmt(f),
-            Self::Store(_) => f.write_str("the counter could not be reset, and can be tried again"),
-        }
-    }
-}
-
-impl std::error::Error for ResetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Key(_) => None,
-            Self::Store(error) => Some(error),
-        }
-    }
+    source { Self::Store(error) => error; }
+    from { GateError => Key; StoreError => Store; }
 }

@@ -1,5 +1,5 @@
-//! Where functions under `#[limit]` find a limiter, and the request that they are called for. Those
-//! under `#[lock]` find their locks in [`with_locks`].
+//! Scopes, in which functions under `#[limit]` find a limiter and the request that they are called for.
+//! Functions under `#[lock]` find their locks in [`with_locks`].
 //!
 //! A scope lasts as long as a future or a closure runs, on whatever thread, and is not inherited by
 //! what is spawned from it: give that its own, [`Scope::current`] tells which. There is no limiter
@@ -24,20 +24,15 @@
 //! # }
 //! ```
 
-use std::cell::RefCell;
-use std::fmt;
-use std::mem;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
-use pin_project_lite::pin_project;
+use tokio::task::futures::TaskLocalFuture;
 use tollgate_core::Store;
 
+use crate::attribute_value::AttributeValue;
 use crate::function::AnyLimiter;
 pub use crate::locks::scope::{LockScope, with_locks};
-use crate::seen::Seen;
 use crate::{Limiter, Ruling};
 
 /// Runs a future in the scope of this limiter.
@@ -88,21 +83,21 @@ pub fn call<S: Store + 'static, T>(limiter: &Limiter<S>, function: impl FnOnce()
 /// ```
 #[derive(Clone)]
 pub struct Scope {
-    inner: Arc<Inner>,
+    inner: Arc<ScopeInner>,
 }
 
 #[derive(Clone)]
-struct Inner {
+struct ScopeInner {
     limiter: Arc<dyn AnyLimiter>,
     domain: Option<Arc<str>>,
     ip: Option<IpAddr>,
     attributes: Vec<(String, Vec<u8>)>,
-    request: Option<Arc<dyn Facts>>,
-    noted: Arc<Mutex<Vec<Noted>>>,
+    request: Option<Arc<dyn RequestAttributes>>,
+    recorded: Arc<Mutex<Vec<RecordedRuling>>>,
 }
 
-/// What a layer further in has decided about the request.
-struct Noted {
+/// The decision of an inner layer about the request.
+struct RecordedRuling {
     limiter: u128,
     domain: Arc<str>,
     ruling: Arc<Ruling>,
@@ -110,23 +105,23 @@ struct Noted {
 
 /// The most rulings that are noted of one request: more layers than anybody stacks.
 #[cfg(feature = "tower")]
-const MAX_NOTED: usize = 16;
+const MAX_RECORDED: usize = 16;
 
-/// What is known of a request.
-pub(crate) trait Facts: Send + Sync {
+/// The attributes and rulings of a request.
+pub(crate) trait RequestAttributes: Send + Sync {
     /// The value of an attribute; `None` if the request has none.
-    fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen>;
+    fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError>;
 
-    /// What this limiter has decided about the request in this domain.
+    /// The ruling of this limiter on the request in this domain.
     fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling>;
 }
 
-/// Why the value of an attribute is not known.
+/// The reason why the value of an attribute is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP nobody is unclear"))]
-pub(crate) enum Unseen {
-    /// Nobody tells it.
-    NotTold,
+pub(crate) enum AttributeError {
+    /// Nobody provides it.
+    Unknown,
     /// The request is malformed in this way.
     Malformed(String),
     /// The server tells no peer.
@@ -137,13 +132,13 @@ impl Scope {
     /// The scope of a limiter, without a request.
     pub fn new<S: Store + 'static>(limiter: &Limiter<S>) -> Self {
         let limiter: Arc<dyn AnyLimiter> = Arc::new(limiter.clone());
-        let inner = Inner {
+        let inner = ScopeInner {
             limiter,
             domain: None,
             ip: None,
             attributes: Vec::new(),
             request: None,
-            noted: Arc::default(),
+            recorded: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -153,15 +148,15 @@ impl Scope {
     pub(crate) fn of_request(
         limiter: Arc<dyn AnyLimiter>,
         domain: &Arc<str>,
-        request: Arc<dyn Facts>,
+        request: Arc<dyn RequestAttributes>,
     ) -> Self {
-        let inner = Inner {
+        let inner = ScopeInner {
             limiter,
             domain: Some(domain).filter(|domain| !domain.is_empty()).map(Arc::clone),
             ip: None,
             attributes: Vec::new(),
             request: Some(request),
-            noted: Arc::default(),
+            recorded: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -205,19 +200,17 @@ impl Scope {
     /// # }
     /// ```
     pub fn current() -> Option<Self> {
-        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+        CURRENT.try_with(Option::clone).ok().flatten()
     }
 
     /// Runs a future in this scope.
     pub fn run<F: Future>(self, future: F) -> Scoped<F> {
-        Scoped::new(Some(self), future)
+        CURRENT.scope(Some(self), future)
     }
 
     /// Calls a function in this scope.
     pub fn call<T>(self, function: impl FnOnce() -> T) -> T {
-        let mut scope = Some(self);
-        let _entered = Entered::new(&mut scope);
-        function()
+        CURRENT.sync_scope(Some(self), function)
     }
 
     pub(crate) fn limiter(&self) -> &dyn AnyLimiter {
@@ -229,19 +222,22 @@ impl Scope {
     }
 
     /// Looks for an attribute: in what was said, then in the request.
-    pub(crate) fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
+    pub(crate) fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError> {
         if let (Some(address), "ip") = (self.inner.ip, name) {
-            return Ok(Some(Seen::Address(address)));
+            return Ok(Some(AttributeValue::Address(address)));
         }
         let said = self.inner.attributes.iter().find(|(known, _)| known == name);
         if let Some((_, value)) = said {
-            return Ok(Some(Seen::Text(value.into())));
+            return Ok(Some(AttributeValue::Text(value.into())));
         }
-        self.inner.request.as_ref().map_or(Err(Unseen::NotTold), |request| request.find(name))
+        self.inner
+            .request
+            .as_ref()
+            .map_or(Err(AttributeError::Unknown), |request| request.find(name))
     }
 
-    /// Whether a layer with this limiter and domain has let this request through, and what is true
-    /// of its ruling.
+    /// True if a layer with this limiter and domain has let the request through, and `holds` is true of its
+    /// ruling.
     pub(crate) fn judged(
         &self,
         limiter: u128,
@@ -252,96 +248,45 @@ impl Scope {
         if let Some(ruling) = request.and_then(|request| request.ruling(limiter, domain)) {
             return holds(ruling);
         }
-        let noted = self.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |note: &&Noted| note.limiter == limiter && *note.domain == *domain;
-        noted.iter().find(same).is_some_and(|note| holds(&note.ruling))
+        let recorded = self.inner.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |note: &&RecordedRuling| note.limiter == limiter && *note.domain == *domain;
+        recorded.iter().find(same).is_some_and(|note| holds(&note.ruling))
     }
 
     /// Notes what a layer has decided, for functions further in. A scope without a request may
     /// see many, and what was decided of one says nothing about the next.
     #[cfg(feature = "tower")]
     pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
-        let noted = |current: &RefCell<Option<Self>>| {
-            let current = current.borrow();
+        let record = |current: &Option<Self>| {
             let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
                 return;
             };
-            let mut noted = scope.inner.noted.lock().unwrap_or_else(PoisonError::into_inner);
-            if noted.len() < MAX_NOTED {
+            let mut recorded = scope.inner.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            if recorded.len() < MAX_RECORDED {
                 let (domain, ruling) = (Arc::clone(domain), Arc::clone(ruling));
-                noted.push(Noted { limiter, domain, ruling });
+                recorded.push(RecordedRuling { limiter, domain, ruling });
             }
         };
-        // A thread that ends has no scope any more.
-        let _ = CURRENT.try_with(noted);
+        // Without a scope there is nothing to record for.
+        let _ = CURRENT.try_with(record);
     }
 }
 
-impl fmt::Debug for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.inner.attributes.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Scope")
-            .field("domain", &self.inner.domain)
-            .field("attributes", &names)
-            .field("request", &self.inner.request.is_some())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    Scope: |it| domain = it.inner.domain,
+    attributes = it.inner.attributes.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+    request = it.inner.request.is_some()
 }
 
-thread_local! {
-    static CURRENT: RefCell<Option<Scope>> = const { RefCell::new(None) };
+tokio::task_local! {
+    static CURRENT: Option<Scope>;
 }
 
-/// While this lives, the scope is the current one. It never lives across an `await`.
-struct Entered<'a> {
-    place: &'a mut Option<Scope>,
-}
+/// A future that runs in a scope.
+pub type Scoped<F> = TaskLocalFuture<Option<Scope>, F>;
 
-impl<'a> Entered<'a> {
-    fn new(place: &'a mut Option<Scope>) -> Self {
-        swap(place);
-        Self { place }
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        swap(self.place);
-    }
-}
-
-fn swap(place: &mut Option<Scope>) {
-    // A thread that ends has no scope any more.
-    let _ = CURRENT.try_with(|current| mem::swap(place, &mut current.borrow_mut()));
-}
-
-pin_project! {
-    /// A future that runs in a scope.
-    #[must_use = "a future does nothing unless it is polled"]
-    #[derive(Debug)]
-    pub struct Scoped<F> {
-        scope: Option<Scope>,
-        #[pin]
-        future: F,
-    }
-}
-
-impl<F> Scoped<F> {
-    /// In this scope, or in whatever it is polled in.
-    pub(crate) const fn new(scope: Option<Scope>, future: F) -> Self {
-        Self { scope, future }
-    }
-}
-
-impl<F: Future> Future for Scoped<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        if this.scope.is_none() {
-            return this.future.poll(context);
-        }
-        let _entered = Entered::new(this.scope);
-        this.future.poll(context)
-    }
+/// Runs a future in this scope, or, without one, in the current scope.
+#[cfg(feature = "tower")]
+pub(crate) fn run_in<F: Future>(scope: Option<Scope>, future: F) -> Scoped<F> {
+    CURRENT.scope(scope.or_else(Scope::current), future)
 }

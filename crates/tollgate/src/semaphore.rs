@@ -3,7 +3,6 @@
 //! Fair, cancel-safe, and nothing leaks: a permit goes back when it is dropped, also by a task
 //! that panics or is cancelled. Across processes, use a rule with `algorithm: concurrency`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,13 +38,12 @@ impl Semaphore {
         Self { inner: Arc::new(tokio::sync::Semaphore::new(count.min(most))), size: permits }
     }
 
-    /// How many are free now, as far as one can tell while others take them.
+    /// The number of free permits, which others may take meanwhile.
     pub fn available(&self) -> u32 {
         u32::try_from(self.inner.available_permits()).unwrap_or(u32::MAX)
     }
 
-    /// Waits for `permits` at once, first come, first served. Dropping the future gives the place
-    /// in the line up.
+    /// Waits for `permits` at once, first come, first served. Dropping the future leaves the queue.
     ///
     /// # Errors
     ///
@@ -97,13 +95,13 @@ impl Semaphore {
 pub struct SemaphorePermit(OwnedSemaphorePermit);
 
 impl SemaphorePermit {
-    /// How many they are.
+    /// The number of permits.
     pub fn count(&self) -> u32 {
         u32::try_from(self.0.num_permits()).unwrap_or(u32::MAX)
     }
 }
 
-/// Why there is no permit.
+/// The reason why there is no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoPermit {
@@ -111,22 +109,16 @@ pub enum NoPermit {
     NotNow,
     /// There are not that many.
     Never {
-        /// How many were asked for.
+        /// The permits asked for.
         asked: u32,
-        /// How many there are.
+        /// The permits of the semaphore.
         size: u32,
     },
 }
 
-impl fmt::Display for NoPermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotNow => f.write_str("no permit is free"),
-            Self::Never { asked, size } => {
-                write!(f, "{asked} permits of a semaphore that has {size}")
-            }
-        }
+error_messages! {
+    NoPermit {
+        Self::NotNow => "no permit is free";
+        Self::Never { asked, size } => "{asked} permits of a semaphore that has {size}";
     }
 }
-
-impl std::error::Error for NoPermit {}

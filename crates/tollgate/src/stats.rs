@@ -1,13 +1,13 @@
-//! What a limiter counts.
+//! The counts of a limiter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::Ruling;
 use crate::limiter::Shared;
 
-/// What was counted since a limiter was made. Every request by rules, and every
-/// [`Limiter::check`](crate::Limiter::check), is admitted, refused or degraded; who waits at a gate is
-/// not counted here.
+/// The counts since a limiter was built. Every request by rules, and every
+/// [`Limiter::check`](crate::Limiter::check), is admitted, refused or degraded. Waiting at a gate is not
+/// counted here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -31,9 +31,9 @@ pub struct Stats {
     pub lost_jobs: u64,
     /// Debts of an outage that the store was told of.
     pub debited: u64,
-    /// Counters that are still owed to.
+    /// Counters with debts that the store was not told of yet.
     pub owing: usize,
-    /// Permits that passed in an outage, and that nobody will be told of.
+    /// Permits that passed in an outage and that the store will not be told of.
     pub forgotten: u64,
     /// Nodes that share the store, as last counted.
     pub nodes: u64,

@@ -50,6 +50,8 @@ mod trie;
 pub use active::{ActiveBan, ActiveLimit, ActiveRule, LimitKind};
 pub use ask::{Ask, AskError, Attribute};
 pub use charges::{BlockedBy, Charges, Judgement, RuleCharge};
+#[doc(hidden)]
+pub use check::edit_distance;
 pub use error::{Place, RuleError};
 pub use explain::{RuleExplanation, RuleOutcome};
 pub use key::KeySecret;

@@ -5,19 +5,21 @@ use std::time::Duration;
 use proc_macro2::{Span, TokenStream};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
-use syn::{Error, Expr, Ident, Lit, LitStr, Signature, Token};
+use syn::{Error, Expr, Ident, LitStr, Signature};
 use tollgate_core::Quota;
 use tollgate_core::lock::Lease;
 
 use super::template::{self, NamePart};
-use crate::arguments::{name, once};
+use crate::arguments::{each, name, once};
 
-/// The attribute, checked.
+/// The arguments of the attribute.
+#[derive(Default)]
 pub(super) struct LockArguments {
-    pub(super) name: Vec<NamePart>,
+    name: Option<LitStr>,
+    pub(super) name_parts: Vec<NamePart>,
     /// Values that are added to the name, each behind its length.
-    pub(super) by: Vec<Expr>,
-    pub(super) wait: Wait,
+    pub(super) by: Option<Vec<Expr>>,
+    pub(super) wait: Option<Wait>,
     pub(super) lease: Option<Duration>,
     pub(super) fence: Option<Ident>,
     pub(super) guard: Option<Ident>,
@@ -35,63 +37,39 @@ pub(super) enum Wait {
 
 /// Unless said: as long as a store that does not answer is asked again. An end, because a holder that
 /// hangs would otherwise gather all callers behind it.
-const WAIT: Wait = Wait::For(Duration::from_secs(10));
+pub(super) const WAIT: Wait = Wait::For(Duration::from_secs(10));
 
 const NAMES: [&str; 8] = ["by", "wait", "lease", "fence", "guard", "owner", "locks", "error"];
 
-/// LockArguments as they were written.
-#[derive(Default)]
-struct RawLockArguments {
-    name: Option<LitStr>,
-    by: Option<Vec<Expr>>,
-    wait: Option<Wait>,
-    lease: Option<Duration>,
-    fence: Option<Ident>,
-    guard: Option<Ident>,
-    owner: Option<Expr>,
-    locks: Option<Expr>,
-    error: Option<Expr>,
-}
-
 /// Reads the arguments of the attribute of a function.
 pub(super) fn read(tokens: TokenStream, signature: &Signature) -> syn::Result<LockArguments> {
-    let RawLockArguments { name, by, wait, lease, fence, guard, owner, locks, error } =
-        syn::parse2::<RawLockArguments>(tokens)?;
-    let Some(name) = name else {
+    let mut arguments = syn::parse2::<LockArguments>(tokens)?;
+    let Some(name) = &arguments.name else {
         let message = "the lock has no name: write `#[lock(\"order:{id}\")]`";
         return Err(Error::new(Span::call_site(), message));
     };
-    let name = template::read(&name, signature)?;
-    let (by, wait) = (by.unwrap_or_default(), wait.unwrap_or(WAIT));
-    Ok(LockArguments { name, by, wait, lease, fence, guard, owner, locks, error })
+    arguments.name_parts = template::read(name, signature)?;
+    Ok(arguments)
 }
 
-impl Parse for RawLockArguments {
+impl Parse for LockArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut written = Self::default();
-        while !input.is_empty() {
-            if input.peek(LitStr) {
-                let name: LitStr = input.parse()?;
-                if written.name.is_some() {
-                    let message = "a lock has one name: put the values into it, or write `by = …`";
-                    return Err(Error::new(name.span(), message));
-                }
-                written.name = Some(name);
-            } else if input.peek(Lit) {
-                let message = "the name of a lock is a text: write `\"order:{id}\"`";
-                return Err(Error::new(input.span(), message));
-            } else {
-                written.named(input)?;
+        let mut arguments = Self::default();
+        let wrong = "the name of a lock is a text: write `\"order:{id}\"`";
+        each(input, wrong, |text| {
+            let Some(name) = text else { return arguments.named(input) };
+            if arguments.name.is_some() {
+                let message = "a lock has one name: put the values into it, or write `by = …`";
+                return Err(Error::new(name.span(), message));
             }
-            if !input.is_empty() {
-                input.parse::<Token![,]>()?;
-            }
-        }
-        Ok(written)
+            arguments.name = Some(name);
+            Ok(())
+        })?;
+        Ok(arguments)
     }
 }
 
-impl RawLockArguments {
+impl LockArguments {
     fn named(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();

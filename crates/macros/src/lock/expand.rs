@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
-use syn::spanned::Spanned;
 use syn::{GenericArgument, ItemFn, PathArguments, ReturnType, Type};
 
-use super::arguments::{LockArguments, Wait};
+use super::arguments::{LockArguments, WAIT, Wait};
 use super::template::NamePart;
-use crate::expand::{body, by_place, here, optional};
+use crate::expand::{body, by_place, here, optional, refuse};
 
 /// The function under its lock.
 pub(super) fn expand(arguments: &LockArguments, function: &ItemFn) -> TokenStream {
@@ -21,7 +20,7 @@ pub(super) fn expand(arguments: &LockArguments, function: &ItemFn) -> TokenStrea
     let (outer, inner) = by_place(attrs);
     let block = body(block);
     let root = quote!(::tollgate::__private);
-    let wait = match arguments.wait {
+    let wait = match arguments.wait.unwrap_or(WAIT) {
         Wait::Forever => quote!(#root::LockWait::Forever),
         Wait::For(span) => {
             let span = duration(span);
@@ -31,7 +30,7 @@ pub(super) fn expand(arguments: &LockArguments, function: &ItemFn) -> TokenStrea
     let lease = optional(arguments.lease.map(duration).as_ref());
     let name = name(arguments);
     let enter = enter(arguments, &root);
-    let refuse = refuse(arguments, function);
+    let refuse = refuse(arguments.error.as_ref(), function, "not", &quote!(not_locked));
     let returned = returned(function);
     let held = quote_spanned!(Span::mixed_site()=> held);
     let fence =
@@ -92,14 +91,14 @@ fn duration(span: Duration) -> TokenStream {
 
 /// Puts the name together.
 fn name(arguments: &LockArguments) -> TokenStream {
-    let pieces = arguments.name.iter().map(|piece| match piece {
+    let pieces = arguments.name_parts.iter().map(|piece| match piece {
         NamePart::Text(text) => quote_spanned!(Span::mixed_site()=> call.text(#text);),
         NamePart::Value(value) => {
             let span = here(value);
             quote_spanned!(span=> call.value(&(#value));)
         }
     });
-    let parts = arguments.by.iter().map(|value| {
+    let parts = arguments.by.iter().flatten().map(|value| {
         let span = here(value);
         quote_spanned!(span=> call.part(&(#value));)
     });
@@ -110,7 +109,7 @@ fn name(arguments: &LockArguments) -> TokenStream {
     quote!(#(#pieces)* #(#parts)* #(#owner)*)
 }
 
-/// Whom to ask.
+/// The call that asks for the lock.
 fn enter(arguments: &LockArguments, root: &TokenStream) -> TokenStream {
     match &arguments.locks {
         Some(locks) => {
@@ -118,24 +117,6 @@ fn enter(arguments: &LockArguments, root: &TokenStream) -> TokenStream {
             quote_spanned!(span=> (#locks).__enter(call).await)
         }
         None => quote_spanned!(Span::mixed_site()=> #root::enter_lock(call).await),
-    }
-}
-
-/// The return of a call without its lock. It has the span of the return type, for the
-/// compiler to complain there.
-fn refuse(arguments: &LockArguments, function: &ItemFn) -> TokenStream {
-    match &arguments.error {
-        Some(error) => {
-            let span = here(error);
-            quote_spanned!(span=> ::core::result::Result::Err((#error)(not)))
-        }
-        None => {
-            let span = match &function.sig.output {
-                ReturnType::Type(_, returned) => returned.span().resolved_at(Span::mixed_site()),
-                ReturnType::Default => Span::mixed_site(),
-            };
-            quote_spanned!(span=> ::tollgate::__private::not_locked(not))
-        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! The name of a lock: a text, with values of the function in braces.
 
-use proc_macro2::TokenStream;
-use quote::ToTokens;
-use syn::{Error, Expr, FnArg, LitStr, Signature};
+use syn::{Error, Expr, LitStr, Signature};
 use tollgate_core::lock::LockName;
 
+use crate::by::{argument_names, word};
 use crate::nearest::nearest;
 
 /// A part of a name.
@@ -85,7 +84,7 @@ fn value(inside: &str, text: &LitStr, signature: &Signature) -> syn::Result<Expr
     };
     let parsed: Expr = LitStr::new(inside, text.span()).parse().map_err(|_| shape())?;
     let root = root(&parsed).ok_or_else(shape)?;
-    let known = names(signature);
+    let known = argument_names(signature);
     // A constant is in scope without being an argument.
     if known.contains(&root) || root.chars().all(|c| !c.is_lowercase()) {
         return Ok(parsed);
@@ -102,36 +101,11 @@ fn value(inside: &str, text: &LitStr, signature: &Signature) -> syn::Result<Expr
 /// The name that a chain of fields and methods begins with.
 fn root(expr: &Expr) -> Option<String> {
     match expr {
-        Expr::Path(path) if path.qself.is_none() => path.path.get_ident().map(ToString::to_string),
+        Expr::Path(_) => word(expr),
         Expr::Field(field) => root(&field.base),
         Expr::MethodCall(call) if call.args.is_empty() && call.turbofish.is_none() => {
             root(&call.receiver)
         }
         _ => None,
     }
-}
-
-/// The names that the arguments of a function bind.
-fn names(signature: &Signature) -> Vec<String> {
-    fn find(tokens: TokenStream, names: &mut Vec<String>) {
-        for token in tokens {
-            match token {
-                proc_macro2::TokenTree::Ident(ident) => names.push(ident.to_string()),
-                proc_macro2::TokenTree::Group(group) => find(group.stream(), names),
-                _ => {}
-            }
-        }
-    }
-    let mut names = Vec::new();
-    for input in &signature.inputs {
-        match input {
-            FnArg::Typed(typed) => find(typed.pat.to_token_stream(), &mut names),
-            FnArg::Receiver(_) => names.push("self".to_owned()),
-        }
-    }
-    // Words of a pattern that bind nothing: types, and how others are bound.
-    names.retain(|name| {
-        name.starts_with(char::is_lowercase) && !["mut", "ref", "box"].contains(&name.as_str())
-    });
-    names
 }

@@ -1,4 +1,4 @@
-//! What Envoy is answered.
+//! The answers to Envoy's calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::rule::{Mode, RateLimit, Rule};
 use super::{EnvoyRules, Metadata};
 use crate::decision::Outage;
 
-/// Whether something is over its limit.
+/// The verdict on a call or a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It is not.
+    /// Within the limit.
     Ok,
-    /// It is.
+    /// Over the limit.
     OverLimit,
 }
 
@@ -31,17 +31,17 @@ pub struct Answer {
     pub(super) at: Timestamp,
 }
 
-/// What is said of one descriptor.
+/// The answer to one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Whether it is over its own limit; never under `shadow_mode`.
+    /// `OverLimit` if the descriptor is over its own limit; never under `shadow_mode`.
     pub code: Code,
     /// The limit that applies; `None` without a rule, and under an unlimited one.
     pub limit: Option<RateLimit>,
-    /// What is left in this window. [`u32::MAX`] if unlimited; 0 if over, without a rule, or where
+    /// The hits that are left in this window. [`u32::MAX`] if unlimited; 0 if over, without a rule, or where
     /// the store was not asked.
     pub remaining: u32,
-    /// How long until the window ends, in whole seconds, rounded up.
+    /// The time until the window ends, in whole seconds, rounded up.
     pub reset_after: Option<Duration>,
     pub(super) rule: Option<usize>,
     pub(super) mode: Mode,
@@ -60,12 +60,12 @@ impl Status {
 }
 
 impl Answer {
-    /// Whether the call may pass.
+    /// `Ok` if the call may pass.
     pub const fn code(&self) -> Code {
         self.code
     }
 
-    /// What is said of each descriptor, in the order of the call.
+    /// The status of each descriptor, in the order of the call.
     pub fn statuses(&self) -> &[Status] {
         &self.statuses
     }
@@ -85,28 +85,28 @@ impl Answer {
         &self.rules
     }
 
-    /// When it was decided, by the store's clock; the epoch if the store was not asked.
+    /// The moment of the decision, by the store's clock; the epoch if the store was not asked.
     pub const fn at(&self) -> Timestamp {
         self.at
     }
 
-    /// Whether there are rules for the call's domain.
+    /// True if there are rules for the call's domain.
     pub const fn knows_domain(&self) -> bool {
         self.knows_domain
     }
 
-    /// Which version of the rules decided.
+    /// The version of the rules that decided.
     pub fn version(&self) -> u64 {
         self.rules.version()
     }
 
-    /// Why the store did not decide, if it did not.
+    /// The reason why the store did not decide, if it did not.
     pub const fn outage(&self) -> Option<Outage> {
         self.outage
     }
 
-    /// The status closest to its limit: one that refuses, else the one with the least left. Only
-    /// those with a limit are looked at.
+    /// The status closest to its limit: one that refuses, else the one with the fewest hits left. Statuses
+    /// without a limit do not count.
     pub fn tightest(&self) -> Option<&Status> {
         let refuses =
             |status: &Status| status.code == Code::OverLimit && status.mode == Mode::Enforce;
@@ -128,7 +128,7 @@ impl Answer {
     }
 }
 
-/// Whether a call is over: some rule refuses, or all of those of which any one suffices.
+/// The verdict on a call. It is over if a rule refuses, or if all rules in `quota_mode` do.
 pub(super) fn overall(statuses: &[Status]) -> Code {
     let mut quotas = statuses.iter().filter(|s| s.limit.is_some() && s.mode == Mode::Quota);
     let mut others = statuses.iter().filter(|s| s.mode == Mode::Enforce);

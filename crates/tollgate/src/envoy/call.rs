@@ -1,6 +1,4 @@
-//! What Envoy asks, and how it is to be answered.
-
-use std::fmt;
+//! Envoy's calls, and the policy for answering them.
 
 use tollgate_core::rule::KeyWriter;
 use tollgate_core::rule::declaration::OnOutage;
@@ -9,14 +7,14 @@ use tollgate_core::{Cost, Request, StoreErrorKind};
 use super::rule::TooFast;
 use super::unit::Unit;
 
-/// A question: may this pass, which these descriptors describe?
+/// A call: may a request pass that these descriptors describe?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// Which file applies.
+    /// The domain, which names the file that applies.
     pub domain: &'a str,
-    /// What is to be limited: each leads to at most one rule.
+    /// The descriptors. Each leads to at most one rule.
     pub descriptors: &'a [Descriptor<'a>],
-    /// What each descriptor costs that does not say so itself; 0 means 1.
+    /// The cost of each descriptor without a cost of its own; 0 means 1.
     pub hits: u32,
 }
 
@@ -25,7 +23,7 @@ impl<'a> Call<'a> {
     /// come from Envoy's routes, not from clients, so nobody evades a limit by sending more.
     pub const MAX_DESCRIPTORS: usize = Request::MAX_CHARGES;
 
-    /// A question of cost 1.
+    /// A call of cost 1.
     pub const fn new(domain: &'a str, descriptors: &'a [Descriptor<'a>]) -> Self {
         Self { domain, descriptors, hits: 1 }
     }
@@ -59,16 +57,16 @@ impl<'a> Call<'a> {
 /// value for each still make one counter's key.
 pub const MAX_ENTRIES: usize = (KeyWriter::MAX_VALUES - 1) / 2;
 
-/// What is to be limited.
+/// A list of keys and values that a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
     /// Its entries, in order. Without any it leads to no rule.
     pub entries: &'a [Entry<'a>],
     /// A limit in place of the file's.
     pub limit: Option<Override>,
-    /// What it costs, if not what the call says; 0 asks without charging.
+    /// Its cost in place of the call's; 0 asks without charging.
     pub hits: Option<Cost>,
-    /// Whether its cost is given back instead: `is_negative_hits`.
+    /// True if its cost is given back instead of charged: `is_negative_hits`.
     pub gives_back: bool,
 }
 
@@ -106,22 +104,22 @@ pub struct Entry<'a> {
     pub value: &'a str,
 }
 
-/// A limit that comes with the question.
+/// A limit that comes with the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
     /// Hits in each window; 0 refuses all.
     pub requests_per_unit: u32,
-    /// How long a window is; `None` if the number on the wire means no unit.
+    /// The length of a window; `None` if the number on the wire means no unit.
     pub unit: Option<Unit>,
 }
 
-/// How calls are answered: the same for all of a door.
+/// The policy for all calls of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conduct {
-    /// What is charged when a descriptor is over its limit.
+    /// The charge of a call with a descriptor that is over its limit.
     pub charge: Charge,
-    /// What answers while the store does not.
+    /// The answer while the store does not answer.
     pub on_outage: OnOutage,
 }
 
@@ -142,19 +140,19 @@ impl Conduct {
     }
 }
 
-/// What is charged when a descriptor of a call is over its limit.
+/// The charge of a call with a descriptor that is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
     /// Nothing: a call is one decision.
     #[default]
     AllOrNone,
-    /// Everything, as the reference charges: every descriptor by itself, and what is over as well,
-    /// so that counts rise above their limits. What charges after the fact needs it
-    /// (`apply_on_stream_done`): it cannot be refused any more.
+    /// Everything, as the reference charges: every descriptor by itself, also those over their limits, so
+    /// that counts rise above the limits. A charge after the response (`apply_on_stream_done`) needs this:
+    /// it cannot be refused any more.
     All,
 }
 
-/// Why a call has no answer.
+/// The reason why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallError {
@@ -164,48 +162,40 @@ pub enum CallError {
     NoDescriptors,
     /// There are more than [`Call::MAX_DESCRIPTORS`].
     TooManyDescriptors {
-        /// How many.
+        /// The number of them.
         count: usize,
     },
     /// A descriptor has more than [`MAX_ENTRIES`].
     TooManyEntries {
-        /// Which, from 0 on.
+        /// Its index, from 0 on.
         descriptor: usize,
-        /// How many.
+        /// The number of them.
         count: usize,
     },
     /// The limit that a descriptor brings has no unit.
     UnknownUnit {
-        /// Which, from 0 on.
+        /// Its index, from 0 on.
         descriptor: usize,
     },
     /// The limit that a descriptor brings is above what can be counted.
     TooFast(TooFast),
-    /// The store did not answer, and the conduct is to refuse then. After a
+    /// The store did not answer, and the policy is to refuse then. After a
     /// [`StoreErrorKind::Timeout`] it may have charged.
     Unavailable(StoreErrorKind),
 }
 
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EmptyDomain => f.write_str("rate limit domain must not be empty"),
-            Self::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
-            Self::TooManyDescriptors { count } => {
-                write!(f, "{count} descriptors in one request, above {}", Call::MAX_DESCRIPTORS)
-            }
-            Self::TooManyEntries { descriptor, count } => {
-                write!(f, "descriptor {descriptor} has {count} entries, above {MAX_ENTRIES}")
-            }
-            Self::UnknownUnit { descriptor } => write!(
-                f,
-                "the limit of descriptor {descriptor} has no known unit: SECOND, MINUTE, HOUR, \
-                 DAY, MONTH or YEAR"
-            ),
-            Self::TooFast(error) => error.fmt(f),
-            Self::Unavailable(_) => f.write_str("the store did not answer"),
-        }
+error_messages! {
+    CallError {
+        Self::EmptyDomain => "rate limit domain must not be empty";
+        Self::NoDescriptors => "rate limit descriptor list must not be empty";
+        Self::TooManyDescriptors { count } =>
+            "{count} descriptors in one request, above {}", Call::MAX_DESCRIPTORS;
+        Self::TooManyEntries { descriptor, count } =>
+            "descriptor {descriptor} has {count} entries, above {MAX_ENTRIES}";
+        Self::UnknownUnit { descriptor } =>
+            "the limit of descriptor {descriptor} has no known unit: SECOND, MINUTE, HOUR, DAY, \
+             MONTH or YEAR";
+        Self::TooFast(error) => "{error}";
+        Self::Unavailable(_) => "the store did not answer";
     }
 }
-
-impl std::error::Error for CallError {}

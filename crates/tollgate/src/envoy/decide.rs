@@ -18,7 +18,7 @@ use super::call::{Call, CallError, Charge, Conduct};
 use super::plan::{LimitedDescriptor, MatchedCall};
 use super::rule::Mode;
 use crate::decision::{Intent, RuleSource, Ruling};
-use crate::limiter::{Limiter, StaleRules};
+use crate::limiter::{Limiter, StaleRules, replace_older};
 use crate::observer::Event;
 
 impl<S: Store + 'static> Limiter<S> {
@@ -31,8 +31,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When the call says nothing that can be answered; and when the store does not answer and the
-    /// conduct is to refuse then.
+    /// When the call is malformed, and when the store does not answer and the policy is to refuse then.
     pub async fn should_rate_limit(
         &self,
         call: &Call<'_>,
@@ -54,7 +53,7 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// What a call would be answered: nothing is charged, nor counted, nor told to observers.
+    /// The answer that a call would get. Nothing is charged or counted, and observers do not hear of it.
     ///
     /// A counter that the call names twice is looked at twice, each time as it is now.
     ///
@@ -81,8 +80,8 @@ impl<S: Store + 'static> Limiter<S> {
         self.shared.envoy.load_full()
     }
 
-    /// Applies other rules to Envoy's calls from now on. Whoever is being answered keeps those it
-    /// began with, and nobody waits. What was counted stays counted, under the new limits.
+    /// Applies other rules to Envoy's calls from now on. A call in progress keeps the rules it began with,
+    /// and nobody waits. Counts stay, under the new limits.
     ///
     /// # Errors
     ///
@@ -90,15 +89,8 @@ impl<S: Store + 'static> Limiter<S> {
     pub fn set_envoy_rules(&self, rules: EnvoyRules) -> Result<(), StaleRules> {
         let to = rules.version();
         let rules = Arc::new(rules);
-        let mut stale = None;
-        let before = self.shared.envoy.rcu(|present| {
-            stale = (present.version() >= to).then(|| present.version());
-            Arc::clone(if stale.is_some() { present } else { &rules })
-        });
-        if let Some(present) = stale {
-            return Err(StaleRules { present, offered: to });
-        }
-        let from = before.version();
+        let next = |_: &Arc<EnvoyRules>| Arc::clone(&rules);
+        let from = replace_older(&self.shared.envoy, to, EnvoyRules::version, next)?;
         self.shared.observers.tell(|| Event::EnvoyRulesChanged { from, to });
         Ok(())
     }
@@ -174,7 +166,7 @@ pub(super) fn tell(status: &mut Status, decision: &Decision, at: Timestamp) {
     status.reset_after = status.limit.and_then(|rate| reset(rate.unit().period(), decision, at));
 }
 
-/// How long until the window ends; `None` if neither the decision nor the moment says.
+/// The time until the window ends; `None` if neither the decision nor the moment tells.
 fn reset(period: Duration, decision: &Decision, at: Timestamp) -> Option<Duration> {
     let whole = |left: Duration| {
         Duration::from_secs(left.as_secs().saturating_add(u64::from(left.subsec_nanos() > 0)))

@@ -1,4 +1,4 @@
-//! What a rule says about itself in its own words: returned with answers, never looked into.
+//! Free-form metadata of a rule: returned with answers, never interpreted.
 
 /// A free-form value.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +18,7 @@ pub enum Metadata {
 }
 
 impl Metadata {
-    /// Adds what another says. Where both say something, the first stays, except that maps become
-    /// one.
+    /// Adds the fields of another value. Where both have a value, the first stays; maps are merged.
     ///
     /// ```
     /// use tollgate::envoy::Metadata::{self, Map, Text};

@@ -1,4 +1,4 @@
-//! Envoy's rate limits: its files, its questions, its answers.
+//! Envoy's rate limits: its files, its calls and their answers.
 //!
 //! [`EnvoyRules`] are the files of envoyproxy/ratelimit, read as they are. A [`Call`] is what Envoy
 //! asks; [`Limiter::should_rate_limit`] answers it by the rules that
@@ -36,7 +36,7 @@
 //! | `plan`, `key` | which counters a call is charged on |
 //! | `decide`, `charge_all` | charging them: all or none, or each by itself |
 //!
-//! Not here: bytes. The door is the server's.
+//! Not here: bytes. The listener belongs to the server.
 //!
 //! [`Limiter::should_rate_limit`]: crate::Limiter::should_rate_limit
 //! [`Limiter::set_envoy_rules`]: crate::Limiter::set_envoy_rules

@@ -11,13 +11,13 @@ use smallvec::SmallVec;
 
 /// A value with at least one star.
 #[derive(Clone, Debug)]
-struct Pattern {
+struct StarPattern {
     prefix: Box<[u8]>,
     between: Box<[Box<[u8]>]>,
     suffix: Box<[u8]>,
 }
 
-impl Pattern {
+impl StarPattern {
     fn new(text: &str) -> Self {
         let mut pieces = text.split('*').map(|piece| piece.as_bytes().into());
         let prefix = pieces.next().unwrap_or_default();
@@ -25,7 +25,7 @@ impl Pattern {
         Self { prefix, between: pieces.collect(), suffix }
     }
 
-    /// Whether a value matches that is known to begin and end as it should.
+    /// True if a value matches whose prefix and suffix are known to match.
     fn matches_between(&self, value: &[u8]) -> bool {
         let end = value.len().saturating_sub(self.suffix.len());
         let mut rest = value.get(self.prefix.len()..end).unwrap_or_default();
@@ -46,34 +46,34 @@ fn find(text: &[u8], piece: &[u8]) -> Option<usize> {
 
 /// Patterns in the order of their file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patterns {
-    shapes: Vec<Shape>,
+pub(super) struct StarPatterns {
+    shapes: Vec<PatternShape>,
     count: usize,
 }
 
 /// All patterns with a prefix and a suffix of these lengths.
 #[derive(Clone, Debug)]
-struct Shape {
+struct PatternShape {
     prefix: usize,
     suffix: usize,
     /// By prefix and suffix, one behind the other; in the order of the file.
-    table: HashMap<Box<[u8]>, Vec<(usize, Pattern)>>,
+    table: HashMap<Box<[u8]>, Vec<(usize, StarPattern)>>,
 }
 
-impl Patterns {
+impl StarPatterns {
     /// Adds one behind all others, and says its number.
     pub(super) fn add(&mut self, text: &str) -> usize {
         let order = self.count;
         self.count = self.count.saturating_add(1);
-        let pattern = Pattern::new(text);
+        let pattern = StarPattern::new(text);
         let (prefix, suffix) = (pattern.prefix.len(), pattern.suffix.len());
         let ends = [&*pattern.prefix, &*pattern.suffix].concat().into_boxed_slice();
-        let known = |shape: &&mut Shape| shape.prefix == prefix && shape.suffix == suffix;
+        let known = |shape: &&mut PatternShape| shape.prefix == prefix && shape.suffix == suffix;
         match self.shapes.iter_mut().find(known) {
             Some(shape) => shape.table.entry(ends).or_default().push((order, pattern)),
             None => {
                 let table = HashMap::from([(ends, vec![(order, pattern)])]);
-                self.shapes.push(Shape { prefix, suffix, table });
+                self.shapes.push(PatternShape { prefix, suffix, table });
             }
         }
         order
@@ -85,7 +85,7 @@ impl Patterns {
     }
 }
 
-impl Shape {
+impl PatternShape {
     fn first(&self, value: &[u8]) -> Option<usize> {
         let middle = value.len().checked_sub(self.suffix)?.checked_sub(self.prefix)?;
         let prefix = value.get(..self.prefix)?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &str, value: &str) -> bool {
-        let mut patterns = Patterns::default();
+        let mut patterns = StarPatterns::default();
         patterns.add(pattern);
         patterns.first(value.as_bytes()).is_some()
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn of_several_that_match_the_first_counts() {
-        let mut patterns = Patterns::default();
+        let mut patterns = StarPatterns::default();
         for text in ["b*x", "ab*", "a*", "*", "ab*x"] {
             patterns.add(text);
         }

@@ -1,6 +1,6 @@
 //! Files of envoyproxy/ratelimit into rules.
 //!
-//! What the reference loads loads here, with four exceptions, each told with its place: a known key
+//! Every file that the reference loads is loaded here, with four exceptions, each reported with its place: a known key
 //! where it means nothing (the reference ignores it, so the file does not do what it says), more
 //! than the bounds below, anchors and aliases, and rates above 10⁹ a second. Reading goes on behind
 //! a problem, so that one run tells of many.
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use tollgate_core::Limit;
 
 use super::rule::{Mode, RateLimit, Rule};
-use super::tree::{Place, Tree};
+use super::tree::{DescriptorTree, NewDescriptor};
 use super::{EnvoyRules, Metadata, Unit};
-use crate::rules::node::{Entry, Node, Value};
-use crate::rules::problem::{At, Problems, did_you_mean, quoted};
+use crate::rules::node::{Entry, Fields, Node, Value};
+use crate::rules::problem::{Position, Problems, did_you_mean, quoted};
 
 /// The deepest that descriptors may lie within each other. Envoy's actions make three or four
 /// entries; a request of more than this many finds no rule.
@@ -55,73 +55,54 @@ pub(super) fn file(
     rules: &mut EnvoyRules,
     text: &str,
     root: &Node<'_>,
-    seen: Seen,
+    seen: DomainAgain,
 ) -> Result<(), Problems> {
-    let mut reader = Reader { lines: text.split('\n').collect(), problems: Problems::default() };
+    let mut reader =
+        DescriptorReader { lines: text.split('\n').collect(), problems: Problems::default() };
     reader.file(rules, root, seen);
     reader.problems.none_or(())
 }
 
-/// What a second file of a domain means.
+/// The meaning of a second file of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum DomainAgain {
     /// A mistake.
     Refuse,
     /// More descriptors of it, as with `MERGE_DOMAIN_CONFIG`.
     Merge,
 }
 
-struct Reader<'t> {
+struct DescriptorReader<'t> {
     lines: Vec<&'t str>,
     problems: Problems,
 }
 
-/// A map whose keys are all known.
-#[derive(Clone, Copy)]
-struct Fields<'n, 't> {
-    at: At,
-    entries: &'n [Entry<'t>],
-}
-
-impl<'n, 't> Fields<'n, 't> {
-    /// A field, unless it is empty, as if it were not there.
-    fn get(&self, name: &str) -> Option<&'n Node<'t>> {
-        let entry = self.entries.iter().find(|entry| entry.key == name)?;
-        Some(&entry.node).filter(|node| !matches!(node.value, Value::Null))
-    }
-}
-
-/// Where in the tree the reader stands.
-struct Trail<'p> {
+/// The place in the tree at which the reader is.
+struct TreePosition<'p> {
     domain: &'p Arc<str>,
     level: usize,
     path: &'p str,
     depth: usize,
 }
 
-impl Reader<'_> {
-    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, seen: Seen) {
+impl DescriptorReader<'_> {
+    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, seen: DomainAgain) {
         let Some(fields) = self.fields(root, "a file", FILE) else { return };
-        let named = fields.get("domain");
-        let domain = named.and_then(|node| self.text(node, "domain"));
-        let domain: Arc<str> = match domain.filter(|domain| !domain.is_empty()) {
-            Some(domain) => domain.into(),
-            None => {
-                let hint = Some("write `domain: shop`, as Envoy's filter names it".to_owned());
-                self.problems.add(fields.at, "a file without `domain`", hint);
-                return;
-            }
-        };
-        let at = named.map_or(fields.at, |node| node.at);
-        if rules.domains.contains_key(&*domain) && seen == Seen::Refuse {
+        let domain: Arc<str> = self.text_of(&fields, "domain").into();
+        if domain.is_empty() {
+            let hint = Some("write `domain: shop`, as Envoy's filter names it".to_owned());
+            return self.problems.add(fields.at, "a file without `domain`", hint);
+        }
+        let at = fields.get_filled("domain").map_or(fields.at, |node| node.at);
+        if rules.domains.contains_key(&*domain) && seen == DomainAgain::Refuse {
             let hint = Some("write its descriptors into one file, or merge domains".to_owned());
             let message = format!("the domain {} is in another file as well", quoted(&domain));
             self.problems.add(at, message, hint);
             return;
         }
-        let mut tree = rules.domains.remove(&*domain).unwrap_or_else(Tree::new);
-        if let Some(list) = fields.get("descriptors") {
-            let trail = Trail { domain: &domain, level: 0, path: "", depth: 1 };
+        let mut tree = rules.domains.remove(&*domain).unwrap_or_else(DescriptorTree::new);
+        if let Some(list) = fields.get_filled("descriptors") {
+            let trail = TreePosition { domain: &domain, level: 0, path: "", depth: 1 };
             self.descriptors(rules, &mut tree, list, &trail);
         }
         rules.domains.insert(domain, tree);
@@ -130,9 +111,9 @@ impl Reader<'_> {
     fn descriptors(
         &mut self,
         rules: &mut EnvoyRules,
-        tree: &mut Tree,
+        tree: &mut DescriptorTree,
         node: &Node<'_>,
-        trail: &Trail<'_>,
+        trail: &TreePosition<'_>,
     ) {
         if trail.depth > MAX_DEPTH {
             let message = format!("descriptors nested deeper than {MAX_DEPTH} levels");
@@ -151,23 +132,22 @@ impl Reader<'_> {
     fn descriptor(
         &mut self,
         rules: &mut EnvoyRules,
-        tree: &mut Tree,
+        tree: &mut DescriptorTree,
         node: &Node<'_>,
-        trail: &Trail<'_>,
+        trail: &TreePosition<'_>,
     ) {
         let Some(fields) = self.fields(node, "a descriptor", DESCRIPTOR) else { return };
-        let key = fields.get("key").and_then(|node| self.text(node, "key")).unwrap_or_default();
+        let key = self.text_of(&fields, "key");
         if key.is_empty() {
             let hint = Some("write `key: remote_address`".to_owned());
             return self.problems.add(node.at, "a descriptor without `key`", hint);
         }
-        let value = fields.get("value").and_then(|node| self.text(node, "value"));
-        let value = value.unwrap_or_default();
+        let value = self.text_of(&fields, "value");
         let own = if value.is_empty() { key.clone() } else { format!("{key}_{value}") };
         let path = if trail.path.is_empty() { own } else { format!("{}.{own}", trail.path) };
         let shares = self.flag(&fields, "share_threshold");
         if shares && !value.contains('*') {
-            let at = fields.get("share_threshold").map_or(node.at, |node| node.at);
+            let at = fields.get_filled("share_threshold").map_or(node.at, |node| node.at);
             let hint = Some("it makes all values of a pattern share one counter".to_owned());
             self.problems.add(at, "`share_threshold` without a `*` in `value`", hint);
         }
@@ -178,15 +158,15 @@ impl Reader<'_> {
             rules.rules.push(rule);
             rules.rules.len().saturating_sub(1)
         });
-        let place = Place { key: &key, value: &value, rule, shares };
+        let place = NewDescriptor { key: &key, value: &value, rule, shares };
         let Some(level) = tree.add(trail.level, place) else {
             let hint = Some("keep one of the two, with the descriptors of both".to_owned());
             let message = format!("duplicate descriptor composite key {}", quoted(&path));
             return self.problems.add(node.at, message, hint);
         };
-        if let Some(list) = fields.get("descriptors") {
+        if let Some(list) = fields.get_filled("descriptors") {
             let depth = trail.depth.saturating_add(1);
-            let below = Trail { domain: trail.domain, level, path: &path, depth };
+            let below = TreePosition { domain: trail.domain, level, path: &path, depth };
             self.descriptors(rules, tree, list, &below);
         }
     }
@@ -194,10 +174,10 @@ impl Reader<'_> {
     /// The rule of a descriptor, if it has a rate limit.
     fn rule(&mut self, fields: &Fields<'_, '_>, domain: &Arc<str>, path: &str) -> Option<Rule> {
         let (shadow, quota) = (self.flag(fields, "shadow_mode"), self.flag(fields, "quota_mode"));
-        let metadata = fields.get("metadata").and_then(|node| self.metadata_map(node));
-        let node = fields.get("rate_limit")?;
+        let metadata = fields.get_filled("metadata").and_then(|node| self.metadata_map(node));
+        let node = fields.get_filled("rate_limit")?;
         let limit = self.fields(node, "a rate limit", RATE_LIMIT)?;
-        let name = limit.get("name").and_then(|node| self.text(node, "name")).unwrap_or_default();
+        let name = self.text_of(&limit, "name");
         let replaces = self.replaces(&limit, &name);
         let (rate, limit) = self.rate(&limit)?;
         let mode = match (shadow, quota) {
@@ -209,13 +189,12 @@ impl Reader<'_> {
         Some(Rule { domain, path, name, rate, limit, mode, replaces, metadata })
     }
 
-    /// What is allowed, unless everything is, and what is counted.
+    /// The rate, unless the limit is `unlimited`, and the limit that is charged.
     fn rate(&mut self, limit: &Fields<'_, '_>) -> Option<(Option<RateLimit>, Option<Limit>)> {
-        let written = limit.get("unit");
-        let name = written.and_then(|node| self.text(node, "unit")).unwrap_or_default();
+        let name = self.text_of(limit, "unit");
         let unit = Unit::named(&name);
-        let at = written.map_or(limit.at, |node| node.at);
-        let requests = limit.get("requests_per_unit");
+        let at = limit.get_filled("unit").map_or(limit.at, |node| node.at);
+        let requests = limit.get_filled("requests_per_unit");
         let requests = requests.map_or(Some(0), |node| self.number(node, "requests_per_unit"));
         if self.flag(limit, "unlimited") {
             if unit.is_some() {
@@ -248,7 +227,7 @@ impl Reader<'_> {
     }
 
     fn replaces(&mut self, limit: &Fields<'_, '_>, own: &str) -> Box<[Box<str>]> {
-        let Some(node) = limit.get("replaces") else { return Box::default() };
+        let Some(node) = limit.get_filled("replaces") else { return Box::default() };
         let mut names: Vec<Box<str>> = Vec::new();
         let items = self.list(node, "replaces");
         if items.len() > MAX_REPLACES {
@@ -258,8 +237,7 @@ impl Reader<'_> {
         }
         for item in items {
             let Some(fields) = self.fields(item, "`replaces`", REPLACES) else { continue };
-            let name = fields.get("name").and_then(|node| self.text(node, "name"));
-            match name.unwrap_or_default() {
+            match self.text_of(&fields, "name") {
                 name if name.is_empty() => {
                     let hint = Some("write `- name: other-rule`".to_owned());
                     self.problems.add(item.at, "an empty entry of `replaces`", hint);
@@ -308,7 +286,7 @@ impl Reader<'_> {
 }
 
 /// Leaves.
-impl Reader<'_> {
+impl DescriptorReader<'_> {
     fn fields<'n, 't>(
         &mut self,
         node: &'n Node<'t>,
@@ -344,6 +322,12 @@ impl Reader<'_> {
         &[]
     }
 
+    /// The text of a field; empty without it.
+    fn text_of(&mut self, fields: &Fields<'_, '_>, field: &str) -> String {
+        let node = fields.get_filled(field);
+        node.and_then(|node| self.text(node, field)).unwrap_or_default()
+    }
+
     /// A text; numbers and truths as they are written.
     fn text(&mut self, node: &Node<'_>, field: &str) -> Option<String> {
         let text = match &node.value {
@@ -369,7 +353,7 @@ impl Reader<'_> {
     }
 
     /// The word that stands there: `True` and `true` are one truth but two texts.
-    fn written(&self, at: At) -> Option<&str> {
+    fn written(&self, at: Position) -> Option<&str> {
         let line = self.lines.get(usize::try_from(at.line).ok()?.checked_sub(1)?)?;
         let column = usize::try_from(at.column).ok()?.checked_sub(1)?;
         let (start, _) = line.char_indices().nth(column)?;
@@ -382,7 +366,7 @@ impl Reader<'_> {
 
     /// A truth, as YAML 1.1 writes them, too: false if it is not there.
     fn flag(&mut self, fields: &Fields<'_, '_>, field: &str) -> bool {
-        let Some(node) = fields.get(field) else { return false };
+        let Some(node) = fields.get_filled(field) else { return false };
         match &node.value {
             Value::Bool(flag) => *flag,
             Value::Text(text) if ["yes", "Yes", "YES", "on", "On", "ON"].contains(&&**text) => true,

@@ -8,7 +8,7 @@ use tollgate_core::{Limit, Quota};
 
 use super::{Metadata, Unit};
 
-/// How much is allowed: `requests_per_unit` and `unit`.
+/// A rate: `requests_per_unit` and `unit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     requests_per_unit: u32,
@@ -21,7 +21,7 @@ impl RateLimit {
         Self { requests_per_unit, unit }
     }
 
-    /// What is counted; `None` for a limit of zero, which is a block and no quota.
+    /// The limit that is charged; `None` for a rate of zero, which is a block and no quota.
     ///
     /// The revision stays 0: a count knows nothing of the threshold it was counted under, as in the
     /// reference, so nodes with different files never convert each other's counts.
@@ -41,7 +41,7 @@ impl RateLimit {
         self.requests_per_unit
     }
 
-    /// How long a window is.
+    /// The length of a window.
     pub const fn unit(&self) -> Unit {
         self.unit
     }
@@ -63,16 +63,14 @@ pub struct TooFast {
     pub unit: Unit,
 }
 
-impl fmt::Display for TooFast {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests_per_unit, unit } = self;
-        write!(f, "{requests_per_unit} per {} is above 1000000000 per second", unit.name())
+error_messages! {
+    TooFast {
+        Self { requests_per_unit, unit } =>
+            "{requests_per_unit} per {} is above 1000000000 per second", unit.name();
     }
 }
 
-impl std::error::Error for TooFast {}
-
-/// What becomes of a request that is over the limit of a rule.
+/// The treatment of a request that is over the limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// It is refused.
@@ -91,7 +89,7 @@ pub struct Rule {
     pub(super) name: Box<str>,
     /// `None` if unlimited.
     pub(super) rate: Option<RateLimit>,
-    /// What is counted; `None` if unlimited, or if nothing passes.
+    /// The limit that is charged; `None` if unlimited, or if nothing passes.
     pub(super) limit: Option<Limit>,
     pub(super) mode: Mode,
     pub(super) replaces: Box<[Box<str>]>,
@@ -115,22 +113,22 @@ impl Rule {
         &self.name
     }
 
-    /// What it allows; `None` if it is `unlimited`.
+    /// Its rate; `None` if it is `unlimited`.
     pub const fn rate_limit(&self) -> Option<RateLimit> {
         self.rate
     }
 
-    /// What becomes of who is over.
+    /// The treatment of a request that is over the limit.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether it takes the place of rules of this name within a request.
+    /// True if it replaces rules of this name within a request.
     pub fn replaces(&self, name: &str) -> bool {
         self.replaces.iter().any(|replaced| **replaced == *name)
     }
 
-    /// What is returned when it passes.
+    /// The metadata that is returned when it passes.
     pub const fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }

@@ -1,14 +1,13 @@
 //! All files together: an immutable set of one version.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::call::Entry;
-use super::read::{self, MAX_FILES, Seen};
+use super::read::{self, DomainAgain, MAX_FILES};
 use super::rule::Rule;
-use super::tree::{Found, Tree};
-use crate::rules::problem::At;
+use super::tree::{DescriptorTree, FoundRule};
+use crate::rules::problem::Position;
 use crate::rules::{self, Format, Problems};
 
 /// The rules of one or several files of envoyproxy/ratelimit, one domain each.
@@ -22,7 +21,7 @@ use crate::rules::{self, Format, Problems};
 #[derive(Clone, Default)]
 pub struct EnvoyRules {
     pub(super) version: u64,
-    pub(super) domains: HashMap<Arc<str>, Tree>,
+    pub(super) domains: HashMap<Arc<str>, DescriptorTree>,
     pub(super) rules: Vec<Rule>,
     pub(super) descriptors: usize,
 }
@@ -43,7 +42,7 @@ impl EnvoyRules {
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Self, Problems> {
-        Self::read(version, files, Seen::Refuse)
+        Self::read(version, files, DomainAgain::Refuse)
     }
 
     /// The same, where a domain may be spread over several files, as with the reference's
@@ -56,18 +55,18 @@ impl EnvoyRules {
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Self, Problems> {
-        Self::read(version, files, Seen::Merge)
+        Self::read(version, files, DomainAgain::Merge)
     }
 
     fn read<'t>(
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
-        seen: Seen,
+        seen: DomainAgain,
     ) -> Result<Self, Problems> {
         let mut set = Self { version, ..Self::default() };
         for (number, (name, text)) in files.into_iter().enumerate() {
             let read = if number >= MAX_FILES {
-                Err(Problems::one(At::START, format!("more than {MAX_FILES} files"), None))
+                Err(Problems::one(Position::START, format!("more than {MAX_FILES} files"), None))
             } else {
                 let text = text.strip_prefix('\u{feff}').unwrap_or(text);
                 rules::parse(text, Format::Yaml)
@@ -83,7 +82,7 @@ impl EnvoyRules {
         self.version
     }
 
-    /// Whether there is a file of this domain.
+    /// True if a file has this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
@@ -121,17 +120,11 @@ impl EnvoyRules {
         self.search(domain, entries).and_then(|found| self.rules.get(found.rule))
     }
 
-    pub(super) fn search(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Found<'_>> {
+    pub(super) fn search(&self, domain: &str, entries: &[Entry<'_>]) -> Option<FoundRule<'_>> {
         self.domains.get(domain)?.find(entries)
     }
 }
 
-impl fmt::Debug for EnvoyRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EnvoyRules")
-            .field("version", &self.version)
-            .field("domains", &self.domains.len())
-            .field("rules", &self.rules.len())
-            .finish()
-    }
+opaque_debug! {
+    EnvoyRules: |it| version = it.version, domains = it.domains.len(), rules = it.rules.len()
 }

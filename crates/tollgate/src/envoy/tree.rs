@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::call::Entry;
-use super::pattern::Patterns;
+use super::pattern::StarPatterns;
 
 /// All levels of a domain; the first is its root.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(super) struct DescriptorTree {
     levels: Vec<HashMap<Box<str>, Siblings>>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Tree {
 struct Siblings {
     /// By value; those with stars as well, as a value may have stars, too.
     exact: HashMap<Box<str>, Branch>,
-    patterns: Patterns,
+    patterns: StarPatterns,
     /// The branches of the patterns, by their numbers.
     starred: Vec<Branch>,
     bare: Option<Branch>,
@@ -42,7 +42,7 @@ struct Branch {
 
 /// A descriptor of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'p> {
+pub(super) struct NewDescriptor<'p> {
     pub(super) key: &'p str,
     /// Empty for all values.
     pub(super) value: &'p str,
@@ -52,19 +52,19 @@ pub(super) struct Place<'p> {
 
 /// The rule of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found<'t> {
+pub(super) struct FoundRule<'t> {
     pub(super) rule: usize,
     /// Which entries are counted by a pattern in place of their value, and by which.
     pub(super) shared: SmallVec<[(usize, &'t str); 1]>,
 }
 
-impl Tree {
+impl DescriptorTree {
     pub(super) fn new() -> Self {
         Self { levels: vec![HashMap::new()] }
     }
 
     /// Adds a descriptor to a level, and says the level below it; `None` if it is there already.
-    pub(super) fn add(&mut self, level: usize, place: Place<'_>) -> Option<usize> {
+    pub(super) fn add(&mut self, level: usize, place: NewDescriptor<'_>) -> Option<usize> {
         let below = self.levels.len();
         let siblings = self.levels.get_mut(level)?.entry(place.key.into()).or_default();
         let starred = place.value.contains('*');
@@ -90,7 +90,7 @@ impl Tree {
     }
 
     /// The rule that the entries of a request lead to.
-    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<Found<'_>> {
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<FoundRule<'_>> {
         let mut level = self.levels.first()?;
         let mut shared = SmallVec::new();
         let last = entries.len().checked_sub(1)?;
@@ -100,7 +100,7 @@ impl Tree {
                 shared.push((i, &**pattern));
             }
             if i == last {
-                return branch.rule.map(|rule| Found { rule, shared });
+                return branch.rule.map(|rule| FoundRule { rule, shared });
             }
             level = self.levels.get(branch.level)?;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// In which time a rate limit counts. Windows begin at whole multiples of it since the Unix epoch.
+/// The window of a rate limit. Windows begin at whole multiples of it since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// One second.
@@ -15,7 +15,7 @@ pub enum Unit {
     Day,
     /// 7 days, which begin on Thursdays, as the epoch did.
     Week,
-    /// 30 days, whatever the calendar says.
+    /// 30 days, in every calendar month.
     Month,
     /// 365 days.
     Year,
@@ -26,48 +26,37 @@ impl Unit {
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// How long it is.
+    /// Its length.
     pub const fn period(self) -> Duration {
-        const DAY: u64 = 24 * 60 * 60;
-        Duration::from_secs(match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 60 * 60,
-            Self::Day => DAY,
-            Self::Week => 7 * DAY,
-            Self::Month => 30 * DAY,
-            Self::Year => 365 * DAY,
-        })
+        Duration::from_secs(self.row().1)
     }
 
-    /// Its name in the protocol, such as `MINUTE`.
+    /// Its name in the protocol, for example `MINUTE`.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "SECOND",
-            Self::Minute => "MINUTE",
-            Self::Hour => "HOUR",
-            Self::Day => "DAY",
-            Self::Week => "WEEK",
-            Self::Month => "MONTH",
-            Self::Year => "YEAR",
-        }
+        self.row().0
     }
 
-    /// The unit of this name, in whatever case.
+    /// The unit of this name, in upper or lower case.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// What stands for it in keys: never to be changed.
+    /// Its letter in keys: never to be changed.
     pub(super) const fn letter(self) -> u8 {
+        self.row().2
+    }
+
+    /// Its name, its length in seconds, and its letter in keys.
+    const fn row(self) -> (&'static str, u64, u8) {
+        const DAY: u64 = 24 * 60 * 60;
         match self {
-            Self::Second => b's',
-            Self::Minute => b'm',
-            Self::Hour => b'h',
-            Self::Day => b'd',
-            Self::Week => b'w',
-            Self::Month => b'M',
-            Self::Year => b'y',
+            Self::Second => ("SECOND", 1, b's'),
+            Self::Minute => ("MINUTE", 60, b'm'),
+            Self::Hour => ("HOUR", 60 * 60, b'h'),
+            Self::Day => ("DAY", DAY, b'd'),
+            Self::Week => ("WEEK", 7 * DAY, b'w'),
+            Self::Month => ("MONTH", 30 * DAY, b'M'),
+            Self::Year => ("YEAR", 365 * DAY, b'y'),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One call of a function: the values it is counted by, what it costs, and who decides.
+//! One call of a function: the values of its key, its cost, and the limiter that decides.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -12,7 +12,7 @@ use crate::{Limiter, Permits, Refused};
 
 /// One call of a function under `#[limit]`.
 #[derive(Debug)]
-pub struct Call {
+pub struct LimitCall {
     pub(super) site: &'static Site,
     pub(super) values: SmallVec<[Text; 2]>,
     costs: SmallVec<[(usize, Cost); 1]>,
@@ -22,7 +22,7 @@ pub struct Call {
 /// A value as text. Most are short.
 pub(super) type Text = SmallVec<[u8; 40]>;
 
-impl Call {
+impl LimitCall {
     /// A call of this function, in whatever scope it is.
     pub fn new(site: &'static Site) -> Self {
         let (values, costs) = (SmallVec::new(), SmallVec::new());
@@ -38,12 +38,12 @@ impl Call {
     }
 
     /// Says what the call costs at the attribute of this position.
-    pub fn cost(&mut self, gate: usize, cost: Cost) {
-        self.costs.push((gate, cost));
+    pub fn cost(&mut self, attribute: usize, cost: Cost) {
+        self.costs.push((attribute, cost));
     }
 
-    pub(super) fn cost_at(&self, gate: usize) -> Cost {
-        let said = self.costs.iter().find(|(at, _)| *at == gate);
+    pub(super) fn cost_at(&self, attribute: usize) -> Cost {
+        let said = self.costs.iter().find(|(at, _)| *at == attribute);
         said.map_or(1, |(_, cost)| *cost)
     }
 
@@ -77,7 +77,7 @@ impl fmt::Write for Written {
 /// # Errors
 ///
 /// When the function may not run.
-pub async fn enter(call: Call) -> Result<Permits, Refused> {
+pub async fn enter(call: LimitCall) -> Result<Permits, Refused> {
     let Some(scope) = &call.scope else { return Err(call.no_limiter()) };
     decided(scope.limiter(), &call).await
 }
@@ -87,14 +87,14 @@ pub async fn enter(call: Call) -> Result<Permits, Refused> {
 /// # Errors
 ///
 /// When the function may not run, or the store takes a trip.
-pub fn enter_now(call: &Call) -> Result<Permits, Refused> {
+pub fn enter_now(call: &LimitCall) -> Result<Permits, Refused> {
     let Some(scope) = &call.scope else { return Err(call.no_limiter()) };
     scope.limiter().decide_now(call).unwrap_or_else(|| Err(call.would_wait()))
 }
 
 /// A store in this process answers within the call. Only another one takes a future, and that is
 /// boxed: a function should not grow by all that a decision needs.
-async fn decided(limiter: &dyn AnyLimiter, call: &Call) -> Result<Permits, Refused> {
+async fn decided(limiter: &dyn AnyLimiter, call: &LimitCall) -> Result<Permits, Refused> {
     match limiter.decide_now(call) {
         Some(decided) => decided,
         None => limiter.decide(call).await,
@@ -103,12 +103,12 @@ async fn decided(limiter: &dyn AnyLimiter, call: &Call) -> Result<Permits, Refus
 
 impl<S: Store + 'static> Limiter<S> {
     #[doc(hidden)]
-    pub async fn __enter(&self, call: Call) -> Result<Permits, Refused> {
+    pub async fn __enter(&self, call: LimitCall) -> Result<Permits, Refused> {
         decided(self, &call).await
     }
 
     #[doc(hidden)]
-    pub fn __enter_now(&self, call: &Call) -> Result<Permits, Refused>
+    pub fn __enter_now(&self, call: &LimitCall) -> Result<Permits, Refused>
     where
         S: AnswersAtOnce,
     {

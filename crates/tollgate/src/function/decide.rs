@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate_core::{Clock, Store};
 use tollgate_embedded::EmbeddedStore;
 
-use super::call::Call;
+use super::call::LimitCall;
 use super::plan::{CallPlan, Planner, rule_source};
 use crate::decision::{Ruling, poll_once};
 use crate::{Limiter, Permits, Refused};
@@ -28,46 +28,47 @@ type Deciding<'a> = Pin<Box<dyn Future<Output = Result<Permits, Refused>> + Send
 /// A limiter on whatever store.
 pub(crate) trait AnyLimiter: Send + Sync {
     /// Decides a call within the call; `None` if the store takes a trip.
-    fn decide_now(&self, call: &Call) -> Option<Result<Permits, Refused>>;
+    fn decide_now(&self, call: &LimitCall) -> Option<Result<Permits, Refused>>;
 
     /// Decides a call.
-    fn decide<'a>(&'a self, call: &'a Call) -> Deciding<'a>;
+    fn decide<'a>(&'a self, call: &'a LimitCall) -> Deciding<'a>;
 }
 
 impl<S: Store + 'static> AnyLimiter for Limiter<S> {
-    fn decide_now(&self, call: &Call) -> Option<Result<Permits, Refused>> {
+    fn decide_now(&self, call: &LimitCall) -> Option<Result<Permits, Refused>> {
         if self.store().is_remote() { None } else { poll_once(self.decide_call(call)) }
     }
 
-    fn decide<'a>(&'a self, call: &'a Call) -> Deciding<'a> {
+    fn decide<'a>(&'a self, call: &'a LimitCall) -> Deciding<'a> {
         Box::pin(self.decide_call(call))
     }
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    async fn decide_call(&self, call: &Call) -> Result<Permits, Refused> {
-        let inline = call.site.inline()?;
+    async fn decide_call(&self, call: &LimitCall) -> Result<Permits, Refused> {
+        let function_rules = call.site.function_rules()?;
         let rules = self.rules();
         let parts = {
             let secret = &self.shared.secret;
             let limiter = self.identity();
-            Planner { rules: &rules, inline, secret, limiter }.judge(call)?
+            Planner { rules: &rules, function_rules, secret, limiter }.judge(call)?
         };
         if parts.is_empty() {
             // A layer has counted the request.
             return Ok(Permits::none());
         }
-        let source = rule_source(&rules, inline, &parts);
+        let source = rule_source(&rules, function_rules, &parts);
         let names = &self.shared.runner.names;
-        let CallPlan { plan, gates } = CallPlan::new(call, inline, &parts, &source, names)?;
+        let CallPlan { plan, attributes } =
+            CallPlan::new(call, function_rules, &parts, &source, names)?;
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, None, &mut ruling).await;
         drop(plan);
         if ruling.passes() {
             return Ok(permits);
         }
-        let by = gates.get(ruling.answer.refused_by.unwrap_or(0)).copied().flatten();
-        let message = by.and_then(|gate| call.site.gates.get(gate)?.message());
+        let by = attributes.get(ruling.answer.refused_by.unwrap_or(0)).copied().flatten();
+        let message = by.and_then(|attribute| call.site.attributes.get(attribute)?.message());
         Err(Refused::judged(call.site.path(), message, ruling))
     }
 }

@@ -1,4 +1,4 @@
-//! What `#[limit]` expands to: a site for each function, a call for each time it runs.
+//! The code that `#[limit]` expands to: a site for each function, a call for each time it runs.
 //!
 //! `crates/macros` writes code against `tollgate::__private`, which is this module and no part of
 //! the API: change them together.
@@ -15,10 +15,10 @@ mod decide;
 mod plan;
 mod site;
 
-pub use call::{Call, enter, enter_now};
+pub use call::{LimitCall, enter, enter_now};
 pub use decide::AnswersAtOnce;
 pub(crate) use decide::AnyLimiter;
-pub use site::{By, Gate, Quoted, Site, path};
+pub use site::{KeyPart, LimitAttribute, QuotaText, Site, path};
 
 use crate::Refused;
 

@@ -9,32 +9,32 @@ use tollgate_core::rule::declaration::Mode;
 use tollgate_core::rule::{Ask, Attribute, Charges, Judgement, KeySecret, NamedRuleError, RuleSet};
 use tollgate_core::{Cost, Request};
 
-use super::call::Call;
-use super::site::{By, Gate, Inline};
+use super::call::LimitCall;
+use super::site::{FunctionRules, KeyPart, LimitAttribute};
+use crate::attribute_value::AttributeValue;
 use crate::chance::Names;
 use crate::decision::{Blocked, Intent, Plan, Reason, RuleSource, Set, uncharged};
-use crate::scope::{Scope, Unseen};
-use crate::seen::Seen;
+use crate::scope::{AttributeError, Scope};
 use crate::{Refused, Ruling};
 
 /// The rules that a call is judged by.
 pub(super) struct Planner<'s> {
     pub(super) rules: &'s RuleSet,
-    pub(super) inline: Option<&'s Inline>,
+    pub(super) function_rules: Option<&'s FunctionRules>,
     pub(super) secret: &'s KeySecret,
     /// The limiter's own number.
     pub(super) limiter: u128,
 }
 
 /// One judgement about a call: by the limits at the function, or by a rule that it names.
-pub(super) struct Part<'s> {
+pub(super) struct JudgedPart<'s> {
     judgement: Judgement<'s>,
     set: Set,
     /// The attribute, where all of the judgement comes from one.
-    gate: Option<usize>,
+    attribute: Option<usize>,
 }
 
-impl<'s> Part<'s> {
+impl<'s> JudgedPart<'s> {
     /// The charges, if there are any.
     const fn charges(&self) -> Option<&Charges<'s>> {
         match &self.judgement {
@@ -44,27 +44,27 @@ impl<'s> Part<'s> {
     }
 
     /// The attribute of a rule of this part.
-    fn gate(&self, rule: usize, inline: Option<&Inline>) -> Option<usize> {
-        self.gate.or_else(|| inline?.gates.get(rule).copied())
+    fn attribute(&self, rule: usize, function_rules: Option<&FunctionRules>) -> Option<usize> {
+        self.attribute.or_else(|| function_rules?.attributes.get(rule).copied())
     }
 }
 
 /// Values by name.
-type Attributes<'a> = SmallVec<[(&'a str, Seen<'a>); 4]>;
+type Attributes<'a> = SmallVec<[(&'a str, AttributeValue<'a>); 4]>;
 
 impl<'s> Planner<'s> {
     /// Judges a call by each attribute. Rules that a layer has charged for this request are left out.
-    pub(super) fn judge(&self, call: &Call) -> Result<SmallVec<[Part<'s>; 1]>, Refused> {
+    pub(super) fn judge(&self, call: &LimitCall) -> Result<SmallVec<[JudgedPart<'s>; 1]>, Refused> {
         let mut parts = SmallVec::new();
-        if let Some(inline) = self.inline {
-            parts.push(self.inline(inline, call)?);
+        if let Some(function_rules) = self.function_rules {
+            parts.push(self.function_rules(function_rules, call)?);
         }
         let mut first_value = 0_usize;
-        for (at, gate) in call.site.gates.iter().enumerate() {
-            let is_value = |by: &&By| matches!(by, By::Value);
-            let values = gate.by().iter().filter(is_value).count();
-            if let Gate::Rule { domain, rule, by, .. } = gate {
-                let given = by.map(|by| Given { by, first_value });
+        for (at, attribute) in call.site.attributes.iter().enumerate() {
+            let is_value = |by: &&KeyPart| matches!(by, KeyPart::Value);
+            let values = attribute.by().iter().filter(is_value).count();
+            if let LimitAttribute::Rule { domain, rule, by, .. } = attribute {
+                let given = by.map(|by| GivenValues { by, first_value });
                 parts.extend(self.named(call, at, *domain, rule, given)?);
             }
             first_value = first_value.saturating_add(values);
@@ -73,22 +73,26 @@ impl<'s> Planner<'s> {
     }
 
     /// The limits that stand at the function.
-    fn inline(&self, inline: &'s Inline, call: &Call) -> Result<Part<'s>, Refused> {
+    fn function_rules(
+        &self,
+        function_rules: &'s FunctionRules,
+        call: &LimitCall,
+    ) -> Result<JudgedPart<'s>, Refused> {
         let mut attributes = Attributes::new();
         let mut values = call.values.iter();
-        for (at, gate) in call.site.gates.iter().enumerate() {
-            let rule = inline.gates.iter().position(|gate| *gate == at);
-            let names = rule.map_or(&[][..], |rule| inline.by(rule));
+        for (at, attribute) in call.site.attributes.iter().enumerate() {
+            let rule = function_rules.attributes.iter().position(|attribute| *attribute == at);
+            let names = rule.map_or(&[][..], |rule| function_rules.by(rule));
             let mut names = names.iter();
-            for by in gate.by() {
+            for by in attribute.by() {
                 let name = names.next();
                 match by {
-                    By::Value => {
+                    KeyPart::Value => {
                         let value = values.next();
-                        let seen = value.map(|value| Seen::Text(value.as_slice().into()));
+                        let seen = value.map(|value| AttributeValue::Text(value.as_slice().into()));
                         attributes.extend(name.map(String::as_str).zip(seen));
                     }
-                    By::Attribute(_) => {
+                    KeyPart::Attribute(_) => {
                         let Some(name) = name else { continue };
                         let known = attributes.iter().any(|(known, _)| known == name);
                         if !known && let Some(seen) = needed(call, name)? {
@@ -98,20 +102,20 @@ impl<'s> Planner<'s> {
                 }
             }
         }
-        let ask = ask(call, inline.domain(), &attributes, 1)?;
-        let judgement = inline.rules.judge(&ask, self.secret);
-        Ok(Part { judgement, set: Set::Function, gate: None })
+        let ask = ask(call, function_rules.domain(), &attributes, 1)?;
+        let judgement = function_rules.rules.judge(&ask, self.secret);
+        Ok(JudgedPart { judgement, set: Set::Function, attribute: None })
     }
 
     /// A rule of the limiter; `None` if the request was charged by it already.
     fn named(
         &self,
-        call: &Call,
-        gate: usize,
+        call: &LimitCall,
+        attribute: usize,
         domain: Option<&str>,
         rule: &str,
-        given: Option<Given>,
-    ) -> Result<Option<Part<'s>>, Refused> {
+        given: Option<GivenValues>,
+    ) -> Result<Option<JudgedPart<'s>>, Refused> {
         let scope = call.scope.as_ref();
         let domain = domain.or_else(|| scope.and_then(Scope::own_domain)).ok_or_else(|| {
             call.site.misconfigured(format!(
@@ -134,7 +138,7 @@ impl<'s> Planner<'s> {
             for name in self.rules.wants(domain) {
                 match scope.find(name) {
                     Ok(seen) => attributes.extend(seen.map(|seen| (name.as_str(), seen))),
-                    Err(Unseen::NotTold) => {}
+                    Err(AttributeError::Unknown) => {}
                     Err(unseen) => return Err(complain(call, name, unseen)),
                 }
             }
@@ -147,7 +151,7 @@ impl<'s> Planner<'s> {
                 }
             }
         }
-        let ask = ask(call, domain, &attributes, call.cost_at(gate))?;
+        let ask = ask(call, domain, &attributes, call.cost_at(attribute))?;
         let slices: Option<SmallVec<[&[u8]; 2]>> =
             values.as_ref().map(|values| values.iter().map(|value| value.as_slice()).collect());
         let judged = self.rules.judge_named(&ask, rule, slices.as_deref(), self.secret);
@@ -161,14 +165,14 @@ impl<'s> Planner<'s> {
                 return Ok(None);
             }
         }
-        Ok(Some(Part { judgement, set: Set::Limiter, gate: Some(gate) }))
+        Ok(Some(JudgedPart { judgement, set: Set::Limiter, attribute: Some(attribute) }))
     }
 }
 
 /// The plan of a call, and the attribute that each of its charges comes from.
 pub(super) struct CallPlan<'p> {
     pub(super) plan: Plan<'p>,
-    pub(super) gates: SmallVec<[Option<usize>; 4]>,
+    pub(super) attributes: SmallVec<[Option<usize>; 4]>,
 }
 
 impl<'p> CallPlan<'p> {
@@ -178,53 +182,53 @@ impl<'p> CallPlan<'p> {
     ///
     /// When the parts lie in different partitions: a counter is always charged within one.
     pub(super) fn new<'s: 'p>(
-        call: &Call,
-        inline: Option<&Inline>,
-        parts: &'p [Part<'s>],
+        call: &LimitCall,
+        function_rules: Option<&FunctionRules>,
+        parts: &'p [JudgedPart<'s>],
         rules: &'p RuleSource,
         names: &Names,
     ) -> Result<Self, Refused> {
         let unjudged = parts.first().map_or(Reason::NoRule, |part| uncharged(&part.judgement).0);
         let mut plan = Plan::empty(rules, Intent::CHARGE, unjudged);
-        if let Some((reason, blocked_by, gate)) = blocking(parts, inline) {
+        if let Some((reason, blocked_by, attribute)) = blocking(parts, function_rules) {
             (plan.uncharged, plan.blocked_by) = (reason, blocked_by);
-            return Ok(Self { plan, gates: SmallVec::from_elem(gate, 1) });
+            return Ok(Self { plan, attributes: SmallVec::from_elem(attribute, 1) });
         }
         // The function's rules stand alone where the call meets no others.
         let alone = matches!(rules, RuleSource::Rules(_));
-        let mut gates = SmallVec::new();
+        let mut attributes = SmallVec::new();
         for part in parts {
             let Some(charges) = part.charges() else { continue };
             let set = if alone { Set::Limiter } else { part.set };
             for due in charges.enforced() {
-                let gate = part.gate(due.rule.index(), inline);
+                let attribute = part.attribute(due.rule.index(), function_rules);
                 // A rule knows the cost of the call already; a limit at the function does not.
-                let cost = match (part.set, gate) {
-                    (Set::Function, Some(gate)) => call.cost_at(gate),
+                let cost = match (part.set, attribute) {
+                    (Set::Function, Some(attribute)) => call.cost_at(attribute),
                     _ => due.cost,
                 };
                 plan.push_charge(charges, due, cost, set, names);
-                gates.push(gate);
+                attributes.push(attribute);
             }
             plan.push_shadow(charges, set, names);
         }
         plan.partition = call.partition(parts)?;
         if plan.policies.len() > Request::MAX_CHARGES {
             plan = Plan::empty(rules, Intent::CHARGE, Reason::TooManyLimits);
-            gates.clear();
+            attributes.clear();
         }
-        Ok(Self { plan, gates })
+        Ok(Self { plan, attributes })
     }
 }
 
 /// The part that refuses without counting, and its attribute.
 fn blocking(
-    parts: &[Part<'_>],
-    inline: Option<&Inline>,
+    parts: &[JudgedPart<'_>],
+    function_rules: Option<&FunctionRules>,
 ) -> Option<(Reason, Option<Box<Blocked>>, Option<usize>)> {
     parts.iter().find_map(|part| match uncharged(&part.judgement) {
         (reason @ (Reason::Blocked | Reason::TooManyLimits), blocked_by) => {
-            Some((reason, blocked_by, part.gate(0, inline)))
+            Some((reason, blocked_by, part.attribute(0, function_rules)))
         }
         _ => None,
     })
@@ -234,10 +238,10 @@ fn blocking(
 /// or the function's alone.
 pub(super) fn rule_source(
     rules: &Arc<RuleSet>,
-    inline: Option<&Inline>,
-    parts: &[Part<'_>],
+    function_rules: Option<&FunctionRules>,
+    parts: &[JudgedPart<'_>],
 ) -> RuleSource {
-    let own = inline.map(|inline| Arc::clone(&inline.rules));
+    let own = function_rules.map(|function_rules| Arc::clone(&function_rules.rules));
     let alone = parts.iter().all(|part| part.set == Set::Function);
     match own {
         Some(own) if alone => RuleSource::Rules(own),
@@ -246,12 +250,12 @@ pub(super) fn rule_source(
     }
 }
 
-impl Call {
+impl LimitCall {
     /// The partition of all counters of a call.
-    fn partition<'p>(&self, parts: &'p [Part<'_>]) -> Result<Option<&'p [u8]>, Refused> {
+    fn partition<'p>(&self, parts: &'p [JudgedPart<'_>]) -> Result<Option<&'p [u8]>, Refused> {
         let mut partitions = parts
             .iter()
-            .filter_map(Part::charges)
+            .filter_map(JudgedPart::charges)
             .filter(|charges| !charges.enforced().is_empty())
             .map(Charges::partition);
         let first = partitions.next().flatten();
@@ -267,28 +271,31 @@ impl Call {
 
 /// The values that an attribute gives for a rule's `by`.
 #[derive(Clone, Copy)]
-struct Given {
-    by: &'static [By],
+struct GivenValues {
+    by: &'static [KeyPart],
     /// The first of the call's values that is its own.
     first_value: usize,
 }
 
-impl Given {
-    /// Whether these are the request's own attributes of these names.
+impl GivenValues {
+    /// True if these are the request's own attributes of these names.
     fn are(self, names: &[String]) -> bool {
-        let is = |(by, name): (&By, &String)| matches!(by, By::Attribute(own) if own == name);
+        let is =
+            |(by, name): (&KeyPart, &String)| matches!(by, KeyPart::Attribute(own) if own == name);
         self.by.len() == names.len() && self.by.iter().zip(names).all(is)
     }
 
-    fn values(self, call: &Call) -> Result<SmallVec<[super::call::Text; 2]>, Refused> {
+    fn values(self, call: &LimitCall) -> Result<SmallVec<[super::call::Text; 2]>, Refused> {
         let mut values = call.values.iter().skip(self.first_value);
         let mut given = SmallVec::new();
         for by in self.by {
             let text = match by {
-                By::Value => values.next().cloned().unwrap_or_default(),
-                By::Attribute(name) => match needed(call, name)? {
-                    Some(Seen::Text(text)) => spelt(call, name, text.as_ref())?,
-                    Some(Seen::Address(address)) => address.to_string().into_bytes().into(),
+                KeyPart::Value => values.next().cloned().unwrap_or_default(),
+                KeyPart::Attribute(name) => match needed(call, name)? {
+                    Some(AttributeValue::Text(text)) => spelt(call, name, text.as_ref())?,
+                    Some(AttributeValue::Address(address)) => {
+                        address.to_string().into_bytes().into()
+                    }
                     None => {
                         return Err(call.site.malformed(format!("the request has no `{name}`")));
                     }
@@ -301,7 +308,7 @@ impl Given {
 }
 
 /// A value of the request in its one spelling, by which nobody has two counters.
-fn spelt(call: &Call, name: &str, text: &[u8]) -> Result<super::call::Text, Refused> {
+fn spelt(call: &LimitCall, name: &str, text: &[u8]) -> Result<super::call::Text, Refused> {
     if !matches!(name, "path" | "host" | "method") {
         return Ok(text.into());
     }
@@ -313,7 +320,7 @@ fn spelt(call: &Call, name: &str, text: &[u8]) -> Result<super::call::Text, Refu
     })
 }
 
-/// Whether a layer's ruling has charged this rule for the request, in shadow or not.
+/// True if a layer's ruling has charged this rule for the request, in shadow or not.
 fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &KeySecret) -> bool {
     let named = |name: &str, of: &str| name == rule && of == domain;
     let mut findings = ruling.findings().filter_map(|finding| finding.rule);
@@ -331,7 +338,7 @@ fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &Ke
     }
 }
 
-/// Whether both are charges on the same counters.
+/// True if both are charges on the same counters.
 fn count_alike(one: &Judgement<'_>, other: &Judgement<'_>) -> bool {
     let (Judgement::Charges(one), Judgement::Charges(other)) = (one, other) else { return false };
     let ours = one.enforced().iter().chain(one.shadow()).map(|due| one.key(due));
@@ -339,7 +346,7 @@ fn count_alike(one: &Judgement<'_>, other: &Judgement<'_>) -> bool {
 }
 
 fn ask<'a>(
-    call: &Call,
+    call: &LimitCall,
     domain: &'a str,
     attributes: &'a Attributes<'_>,
     cost: Cost,
@@ -347,8 +354,8 @@ fn ask<'a>(
     let mut ask = Ask::new(domain).cost(cost);
     for (name, seen) in attributes {
         match seen {
-            Seen::Address(address) => ask.set_ip(*address),
-            Seen::Text(text) => {
+            AttributeValue::Address(address) => ask.set_ip(*address),
+            AttributeValue::Text(text) => {
                 let pushed = ask.push(name, &**text);
                 pushed.map_err(|error| call.site.malformed(error.to_string()))?;
             }
@@ -357,28 +364,28 @@ fn ask<'a>(
     Ok(ask)
 }
 
-/// An attribute of the request that something is counted by. Not to know whether there is one would
-/// be to count nobody.
-fn needed<'c>(call: &'c Call, name: &str) -> Result<Option<Seen<'c>>, Refused> {
+/// An attribute of the request that counters are keyed by. It must be known: without it, nobody would be
+/// counted.
+fn needed<'c>(call: &'c LimitCall, name: &str) -> Result<Option<AttributeValue<'c>>, Refused> {
     let found = match &call.scope {
         Some(scope) => scope.find(name),
-        None => Err(Unseen::NotTold),
+        None => Err(AttributeError::Unknown),
     };
     found.map_err(|unseen| complain(call, name, unseen))
 }
 
-fn complain(call: &Call, name: &str, unseen: Unseen) -> Refused {
+fn complain(call: &LimitCall, name: &str, unseen: AttributeError) -> Refused {
     match unseen {
-        Unseen::Malformed(problem) => call.site.malformed(problem),
-        Unseen::NoPeer => call.site.misconfigured(
+        AttributeError::Malformed(problem) => call.site.malformed(problem),
+        AttributeError::NoPeer => call.site.misconfigured(
             "the server does not tell who its peer is: serve with \
              `into_make_service_with_connect_info::<SocketAddr>()`, or add `LimitLayer::peer`",
         ),
-        Unseen::NotTold if name == "ip" => call.site.misconfigured(
+        AttributeError::Unknown if name == "ip" => call.site.misconfigured(
             "no request is in scope that has an `ip`: add `LimitLayer::with_scope` to the router, \
              or say it with `tollgate::scope::Scope::ip`",
         ),
-        Unseen::NotTold => call.site.misconfigured(format!(
+        AttributeError::Unknown => call.site.misconfigured(format!(
             "nobody tells the request's `{name}`: add `LimitLayer::attribute(\"{name}\", …)` and \
              `LimitLayer::with_scope`, or say it with `tollgate::scope::Scope::attribute`"
         )),

@@ -1,4 +1,4 @@
-//! What stands at a function, as the macro wrote it, and the rules that are made of it once.
+//! A function under `#[limit]` as the macro wrote it, and the rules that are built from it once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,20 +13,20 @@ use crate::{Refused, RefusedKind};
 pub struct Site {
     path: fn() -> &'static str,
     name: &'static str,
-    pub(super) gates: &'static [Gate],
-    inline: OnceLock<Result<Inline, String>>,
+    pub(super) attributes: &'static [LimitAttribute],
+    function_rules: OnceLock<Result<FunctionRules, String>>,
 }
 
 /// One attribute of a function.
 #[derive(Clone, Copy, Debug)]
-pub enum Gate {
-    /// Limits that stand there.
+pub enum LimitAttribute {
+    /// Limits of its own.
     Limits {
-        /// What they are.
-        limits: &'static [Quoted],
-        /// What their counters are told apart by.
-        by: &'static [By],
-        /// What a refused caller is told.
+        /// The limits.
+        limits: &'static [QuotaText],
+        /// The key of their counters.
+        by: &'static [KeyPart],
+        /// The message for a refused caller.
         message: Option<&'static str>,
     },
     /// A rule of the limiter.
@@ -36,15 +36,15 @@ pub enum Gate {
         /// The name.
         rule: &'static str,
         /// The values of its `by`, unless they are the request's.
-        by: Option<&'static [By]>,
-        /// What a refused caller is told.
+        by: Option<&'static [KeyPart]>,
+        /// The message for a refused caller.
         message: Option<&'static str>,
     },
 }
 
 /// A limit as it was written, checked when it was compiled.
 #[derive(Clone, Copy, Debug)]
-pub struct Quoted {
+pub struct QuotaText {
     /// Its name, unless its period is.
     pub name: Option<&'static str>,
     /// The quota.
@@ -55,21 +55,21 @@ pub struct Quoted {
 
 /// Where a value that counters are told apart by comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum KeyPart {
     /// The request's attribute of this name.
     Attribute(&'static str),
     /// The next of the values that the call brings.
     Value,
 }
 
-impl Gate {
+impl LimitAttribute {
     pub(super) const fn message(&self) -> Option<&'static str> {
         match self {
             Self::Limits { message, .. } | Self::Rule { message, .. } => *message,
         }
     }
 
-    pub(super) fn by(&self) -> &'static [By] {
+    pub(super) fn by(&self) -> &'static [KeyPart] {
         match self {
             Self::Limits { by, .. } => by,
             Self::Rule { by, .. } => by.unwrap_or_default(),
@@ -79,19 +79,19 @@ impl Gate {
 
 /// The limits that stand at a function, as rules.
 #[derive(Debug)]
-pub(super) struct Inline {
+pub(super) struct FunctionRules {
     pub(super) rules: Arc<RuleSet>,
     /// The gate that each of the rules is.
-    pub(super) gates: Vec<usize>,
+    pub(super) attributes: Vec<usize>,
 }
 
-impl Inline {
-    /// What the function's domain is called.
+impl FunctionRules {
+    /// The name of the function's domain.
     pub(super) fn domain(&self) -> &str {
         self.rules.declaration().domains.first().map_or("", |domain| &domain.name)
     }
 
-    /// What each rule counts by, in the order of its gate's `by`.
+    /// The attributes that a rule counts by, in the order of the attribute's `by`.
     pub(super) fn by(&self, rule: usize) -> &[String] {
         self.rules.rule(rule).map_or(&[], |rule| rule.by())
     }
@@ -102,9 +102,9 @@ impl Site {
     pub const fn new(
         path: fn() -> &'static str,
         name: &'static str,
-        gates: &'static [Gate],
+        attributes: &'static [LimitAttribute],
     ) -> Self {
-        Self { path, name, gates, inline: OnceLock::new() }
+        Self { path, name, attributes, function_rules: OnceLock::new() }
     }
 
     /// The function's path.
@@ -113,38 +113,39 @@ impl Site {
     }
 
     /// The limits that stand there; `None` if it has only rules.
-    pub(super) fn inline(&self) -> Result<Option<&Inline>, Refused> {
-        let has_limits = |gate: &Gate| matches!(gate, Gate::Limits { .. });
-        if !self.gates.iter().any(has_limits) {
+    pub(super) fn function_rules(&self) -> Result<Option<&FunctionRules>, Refused> {
+        let has_limits =
+            |attribute: &LimitAttribute| matches!(attribute, LimitAttribute::Limits { .. });
+        if !self.attributes.iter().any(has_limits) {
             return Ok(None);
         }
-        let made = self.inline.get_or_init(|| self.make());
+        let made = self.function_rules.get_or_init(|| self.make());
         match made {
-            Ok(inline) => Ok(Some(inline)),
+            Ok(function_rules) => Ok(Some(function_rules)),
             Err(problem) => Err(self.misconfigured(problem.clone())),
         }
     }
 
-    fn make(&self) -> Result<Inline, String> {
-        let (mut rules, mut gates, mut values) = (Vec::new(), Vec::new(), 0_usize);
-        for (at, gate) in self.gates.iter().enumerate() {
-            let names = gate.by().iter().map(|by| match by {
-                By::Attribute(name) => (*name).to_owned(),
-                By::Value => {
+    fn make(&self) -> Result<FunctionRules, String> {
+        let (mut rules, mut attributes, mut values) = (Vec::new(), Vec::new(), 0_usize);
+        for (at, attribute) in self.attributes.iter().enumerate() {
+            let names = attribute.by().iter().map(|by| match by {
+                KeyPart::Attribute(name) => (*name).to_owned(),
+                KeyPart::Value => {
                     values = values.saturating_add(1);
                     format!("value.{values}")
                 }
             });
             let by = names.collect();
-            if let Gate::Limits { limits, .. } = gate {
-                gates.push(at);
-                rules.push(rule(self.name, gates.len(), by, limits)?);
+            if let LimitAttribute::Limits { limits, .. } = attribute {
+                attributes.push(at);
+                rules.push(rule(self.name, attributes.len(), by, limits)?);
             }
         }
         let told = |errors: Vec<RuleError>| errors.first().map(RuleError::to_string);
         let rules = RuleSet::in_code(self.path(), rules)
             .map_err(|errors| told(errors).unwrap_or_default())?;
-        Ok(Inline { rules: Arc::new(rules), gates })
+        Ok(FunctionRules { rules: Arc::new(rules), attributes })
     }
 
     /// The program is wrong in this way.
@@ -161,13 +162,13 @@ impl Site {
 /// The longest part of a function's name in the name of its rule, which a number may follow.
 const MAX_FUNCTION: usize = 48;
 
-/// The rule of the `nth` attribute with limits. Whoever lacks what it counts by shares one counter,
-/// so that nobody passes uncounted.
+/// The rule of the `nth` attribute with limits. Calls without a value to count by share one counter, so
+/// that no call passes uncounted.
 fn rule(
     function: &str,
     nth: usize,
     by: Vec<String>,
-    limits: &'static [Quoted],
+    limits: &'static [QuotaText],
 ) -> Result<Rule, String> {
     let end = function.floor_char_boundary(MAX_FUNCTION);
     let name = function.get(..end).unwrap_or_default();

@@ -19,8 +19,8 @@ use super::policies::{Policies, PolicyCache, PolicyList};
 use super::refusal::{Malformed, RefusalKind};
 use super::segments;
 use crate::Ruling;
+use crate::attribute_value::AttributeValue;
 use crate::decision::RuleSource;
-use crate::seen::Seen;
 
 /// Reads the attributes that one version of the rules looks at.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl AttributeSource {
         &self,
         config: &Config<S>,
         head: Head<'r>,
-    ) -> Result<Option<Seen<'r>>, RefusalKind> {
+    ) -> Result<Option<AttributeValue<'r>>, RefusalKind> {
         let value = match self {
             Self::Application(at) => {
                 let extract =
@@ -106,9 +106,9 @@ impl AttributeSource {
             Self::Path => Some(Cow::Borrowed(path(head)?.as_bytes())),
             Self::Route => route(head).map(|route| Cow::Borrowed(route.as_bytes())),
             Self::Header(name) => header(head.headers, name),
-            Self::Ip => return Ok(client(config, head)?.map(Seen::Address)),
+            Self::Ip => return Ok(client(config, head)?.map(AttributeValue::Address)),
         };
-        Ok(value.map(Seen::Text))
+        Ok(value.map(AttributeValue::Text))
     }
 }
 
@@ -156,11 +156,11 @@ impl RequestReader {
     ) -> Result<(), RefusalKind> {
         for (name, source) in &self.attributes {
             match source.find(config, head)? {
-                Some(Seen::Text(value)) => {
+                Some(AttributeValue::Text(value)) => {
                     let pushed = ask.push(name, value);
                     pushed.map_err(|error| RefusalKind::Malformed(error.into()))?;
                 }
-                Some(Seen::Address(address)) => ask.set_ip(address),
+                Some(AttributeValue::Address(address)) => ask.set_ip(address),
                 None => {}
             }
         }

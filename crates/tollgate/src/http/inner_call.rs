@@ -19,7 +19,7 @@ mod with {
     use super::super::layer::Config;
     use super::super::scope::ScopedRequest;
     use crate::Ruling;
-    use crate::scope::{Scope, Scoped};
+    use crate::scope::{self, Scope, Scoped};
 
     /// The scope that a request is served in.
     pub(in super::super) type RequestScope = Option<Scope>;
@@ -36,7 +36,7 @@ mod with {
             Some(scope) => scope.clone().call(|| inner.call(request)),
             None => inner.call(request),
         };
-        Scoped::new(scope, future)
+        scope::run_in(scope, future)
     }
 
     pub(in super::super) fn record_ruling(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {

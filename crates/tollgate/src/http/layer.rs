@@ -30,7 +30,7 @@ use super::wait_limit::{WaitLimit, WaitSlot};
 use crate::decision::{Intent, Plan};
 #[cfg(feature = "macros")]
 use crate::function::AnyLimiter;
-use crate::wait::Booking;
+use crate::wait::ReservedPlace;
 use crate::{Admission, Limiter, Permits, Reason, Ruling};
 
 /// Limits incoming requests by the rules of a domain. Clones share everything.
@@ -251,7 +251,7 @@ impl<S: Store + 'static> LimitLayer<S> {
 /// The answer to a request, and the place in the future that it grants.
 pub(super) struct BookedAdmission {
     admission: Admission,
-    booking: Booking,
+    booking: ReservedPlace,
     wait_slot: Option<WaitSlot>,
 }
 
@@ -309,7 +309,8 @@ impl<S: Store + 'static> Config<S> {
         let mut ask = Ask::new(&self.domain);
         reader.fill(self, head, &mut ask)?;
         let (wait_slot, patience) = self.wait_slot();
-        let (admission, booking) = self.limiter.admit_and_book(&ask, patience, &reader.rules).await;
+        let (admission, booking) =
+            self.limiter.admit_with_place(&ask, patience, &reader.rules).await;
         Ok(BookedAdmission { admission, booking, wait_slot })
     }
 
@@ -337,7 +338,7 @@ impl<S: Store + 'static> Config<S> {
         if ruling.wait().is_zero() {
             return LocalOutcome::Decided(ruling, permits);
         }
-        let booking = self.limiter.book(&plan, &ruling);
+        let booking = self.limiter.reserve_place(&plan, &ruling);
         let admission = Admission { ruling: Arc::unwrap_or_clone(ruling), permits };
         LocalOutcome::Granted(Box::new(BookedAdmission { admission, booking, wait_slot }))
     }

@@ -116,7 +116,7 @@ impl<S: Store + 'static> OutboundRules<S> {
         })?;
         let _slot = self.wait_limit.reserve().ok_or(NoCall::TooManyWaiting)?;
         let rules = RuleSource::Rules(self.limiter.rules());
-        let (admission, booking) = self.limiter.admit_and_book(&ask, self.patience, &rules).await;
+        let (admission, booking) = self.limiter.admit_with_place(&ask, self.patience, &rules).await;
         if !admission.passes() {
             return Err(NoCall::Refused(OutboundRefusal::judged(&admission)));
         }

@@ -19,8 +19,8 @@ use super::inner_call::call_inner;
 use super::layer::{Config, LimitLayer};
 use super::refusal::RefusalKind;
 use super::rulings::Rulings;
-use crate::scope::{self, Scoped, Unseen};
-use crate::seen::Seen;
+use crate::attribute_value::AttributeValue;
+use crate::scope::{self, AttributeError, Scoped};
 use crate::{Limiter, Ruling};
 
 /// The head of a request, and the layer that reads its attributes.
@@ -35,12 +35,12 @@ impl<S> ScopedRequest<S> {
     }
 }
 
-impl<S: Store + 'static> scope::Facts for ScopedRequest<S> {
-    fn find(&self, name: &str) -> Result<Option<Seen<'_>>, Unseen> {
-        let source = AttributeSource::of(&self.config, name).ok_or(Unseen::NotTold)?;
+impl<S: Store + 'static> scope::RequestAttributes for ScopedRequest<S> {
+    fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError> {
+        let source = AttributeSource::of(&self.config, name).ok_or(AttributeError::Unknown)?;
         source.find(&self.config, Head::of_parts(&self.parts)).map_err(|kind| match kind {
-            RefusalKind::Malformed(problem) => Unseen::Malformed(problem.to_string()),
-            _ => Unseen::NoPeer,
+            RefusalKind::Malformed(problem) => AttributeError::Malformed(problem.to_string()),
+            _ => AttributeError::NoPeer,
         })
     }
 

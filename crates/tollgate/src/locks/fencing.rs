@@ -6,7 +6,6 @@
 //! check for an HTTP service.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use tollgate_core::lock::Fence;
@@ -17,7 +16,7 @@ pub const HEADER: &str = "tollgate-fence";
 /// The longest name of a column. Longer ones no database has.
 const MAX_COLUMN: usize = 63;
 
-/// What makes an SQL statement refuse a stale fence: a column that holds the newest.
+/// Parts of an SQL statement that refuse a stale fence: a column holds the newest one.
 ///
 /// ```
 /// use tollgate::locks::fencing::SqlFence;
@@ -69,19 +68,15 @@ impl SqlFence {
     }
 }
 
-/// Why a text is no name of a column.
+/// The error for a text that is not the name of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnError;
 
-impl fmt::Display for ColumnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a column of a fence is a plain name of letters, digits and underscores, 63 at most",
-        )
+error_messages! {
+    ColumnError {
+        Self => "a column of a fence is a plain name of letters, digits and underscores, 63 at most";
     }
 }
-
-impl std::error::Error for ColumnError {}
 
 /// Remembers the newest fence of each resource of a service, and refuses older ones.
 ///
@@ -104,21 +99,20 @@ pub struct FenceGate {
     most: usize,
 }
 
-/// Why a request may not touch the resource.
+/// The reason why a request may not touch the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
-    /// It shows no fence: answer 428.
+    /// The request has no fence: answer 428.
     Missing,
-    /// What it shows is no fence: answer 400.
+    /// The header is not a fence: answer 400.
     Malformed,
-    /// Somebody with a newer fence was here before: answer 412.
+    /// A newer fence was here before: answer 412.
     Stale {
         /// The newest.
         newest: u64,
     },
-    /// There are more resources than may be remembered, and to forget one would let a stale holder in:
-    /// answer 503.
+    /// No more resources can be remembered, and to forget one would let a stale holder in: answer 503.
     Full,
 }
 
@@ -134,20 +128,15 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => write!(f, "the request has no header {HEADER}"),
-            Self::Malformed => write!(f, "the header {HEADER} holds no fence"),
-            Self::Stale { newest } => {
-                write!(f, "the lock was granted to somebody else since: fence {newest} was here")
-            }
-            Self::Full => f.write_str("no more resources can be remembered"),
-        }
+error_messages! {
+    Refused {
+        Self::Missing => "the request has no header {HEADER}";
+        Self::Malformed => "the header {HEADER} holds no fence";
+        Self::Stale { newest } =>
+            "the lock was granted to somebody else since: fence {newest} was here";
+        Self::Full => "no more resources can be remembered";
     }
 }
-
-impl std::error::Error for Refused {}
 
 impl FenceGate {
     /// Remembers so many resources, about a hundred bytes each.

@@ -1,4 +1,4 @@
-//! What `#[lock]` expands to: a call, the lock it holds, and what becomes of its work.
+//! The code that `#[lock]` expands to: a call, the lock it holds, and the result of its work.
 //!
 //! `crates/macros/src/lock` writes code against `tollgate::__private`, of which this is a part and no
 //! part of the API: change them together.
@@ -9,16 +9,16 @@ use std::time::Duration;
 use tollgate_core::lock::{Lease, LockName, LockNameError, LockStore, Owner};
 
 use super::guard::{LockGuard, Protected, Release};
-use super::not_locked::{NotLocked, Why};
+use super::not_locked::{NotLocked, NotLockedReason};
 use super::scope::LockScope;
 use super::{LockError, Locks};
 
-/// How long a call waits for its lock.
+/// The longest time that a call waits for its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWait {
-    /// Until it has it.
+    /// Until it has the lock.
     Forever,
-    /// This long at most; not at all if it is nothing.
+    /// This long at most; not at all for zero.
     For(Duration),
 }
 
@@ -29,7 +29,7 @@ pub struct LockCall {
     wait: LockWait,
     lease: Option<Duration>,
     owner: Option<Owner>,
-    name: Text,
+    name: BoundedText,
 }
 
 impl LockCall {
@@ -39,7 +39,7 @@ impl LockCall {
         wait: LockWait,
         lease: Option<Duration>,
     ) -> Self {
-        Self { function, wait, lease, owner: None, name: Text::new() }
+        Self { function, wait, lease, owner: None, name: BoundedText::new() }
     }
 
     /// The next part of the name, as it is written.
@@ -56,7 +56,7 @@ impl LockCall {
 
     /// The next part of the name, a value behind its length: no other values make the same name.
     pub fn part<V: Display + ?Sized>(&mut self, value: &V) {
-        let mut text = Text::new();
+        let mut text = BoundedText::new();
         if write!(text, "{value}").is_err() {
             self.name.broken = true;
         }
@@ -66,18 +66,18 @@ impl LockCall {
         self.name.len = self.name.len.saturating_add(text.len.saturating_sub(text.kept.len()));
     }
 
-    /// Who holds the lock, in place of somebody new.
+    /// The owner that holds the lock, in place of a new one.
     pub fn owner(&mut self, owner: &Owner) {
         self.owner = Some(owner.clone());
     }
 
-    fn not(&self, name: Option<LockName>, why: Why) -> NotLocked {
+    fn not(&self, name: Option<LockName>, why: NotLockedReason) -> NotLocked {
         NotLocked::new((self.function)(), name, why)
     }
 
     fn named(&self) -> Result<LockName, NotLocked> {
         if self.name.broken {
-            return Err(self.not(None, Why::NoText));
+            return Err(self.not(None, NotLockedReason::NoText));
         }
         let len = self.name.len;
         let name = if len > self.name.kept.len() {
@@ -85,7 +85,7 @@ impl LockCall {
         } else {
             LockName::new(&self.name.kept)
         };
-        name.map_err(|error| self.not(None, Why::Failed(error.into())))
+        name.map_err(|error| self.not(None, NotLockedReason::Failed(error.into())))
     }
 }
 
@@ -94,10 +94,10 @@ impl LockCall {
 /// # Errors
 ///
 /// When there are none, and as [`Locks::__enter`].
-pub async fn enter_lock(call: LockCall) -> Result<Held, NotLocked> {
+pub async fn enter_lock(call: LockCall) -> Result<HeldLock, NotLocked> {
     match LockScope::current() {
         Some(scope) => scope.enter(call).await,
-        None => Err(call.not(None, Why::NoScope)),
+        None => Err(call.not(None, NotLockedReason::NoScope)),
     }
 }
 
@@ -106,20 +106,20 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// When the name is none, somebody else has the lock, or the store does not answer.
+    /// When the name is empty or too long, another owner holds the lock, or the store does not answer.
     #[doc(hidden)]
-    pub async fn __enter(&self, call: LockCall) -> Result<Held, NotLocked> {
+    pub async fn __enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
         let name = call.named()?;
         match self.taken(&call, &name).await {
-            Ok(Some(guard)) => Ok(Held { guard, function: (call.function)() }),
+            Ok(Some(guard)) => Ok(HeldLock { guard, function: (call.function)() }),
             Ok(None) => {
                 let waited = match call.wait {
                     LockWait::For(waited) => waited,
                     LockWait::Forever => Duration::ZERO,
                 };
-                Err(call.not(Some(name), Why::Busy { waited }))
+                Err(call.not(Some(name), NotLockedReason::Busy { waited }))
             }
-            Err(error) => Err(call.not(Some(name), Why::Failed(error))),
+            Err(error) => Err(call.not(Some(name), NotLockedReason::Failed(error))),
         }
     }
 
@@ -146,20 +146,20 @@ impl<S: LockStore> Locks<S> {
 /// The lock of a call that runs.
 #[derive(Debug)]
 #[must_use = "the lock is given back as soon as this is dropped"]
-pub struct Held {
+pub struct HeldLock {
     guard: LockGuard,
     function: &'static str,
 }
 
-impl Held {
+impl HeldLock {
     /// The lock itself.
     pub const fn guard(&self) -> &LockGuard {
         &self.guard
     }
 
-    /// Gives the lock back, and says whether the work was done under it.
+    /// Gives the lock back, and fails unless the work was done under it.
     ///
-    /// An error of the function's own is returned as it is. That the store does not answer now is no
+    /// An error of the function itself is returned as it is. If the store does not answer now, that is no
     /// loss: the lock was held until the work was done, and ends with its lease.
     ///
     /// # Errors
@@ -176,21 +176,21 @@ impl Held {
         let released = guard.release().await;
         let held = held && !matches!(released, Ok(Release::AlreadyLost));
         match output {
-            None => Err(NotLocked::new(function, Some(name), Why::Stopped)),
+            None => Err(NotLocked::new(function, Some(name), NotLockedReason::Stopped)),
             Some(output) if held || output.is_failure() => Ok(output),
-            Some(_) => Err(NotLocked::new(function, Some(name), Why::FoundOut)),
+            Some(_) => Err(NotLocked::new(function, Some(name), NotLockedReason::FoundOut)),
         }
     }
 }
 
-/// What a function under `#[lock]` can return.
+/// The output of a function under `#[lock]`.
 #[diagnostic::on_unimplemented(
     message = "a function under `#[lock]` cannot return `{Self}`: there may be no lock",
     label = "is no `Result`",
     note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
 )]
 pub trait Outcome {
-    /// Whether the function failed by itself.
+    /// True if the function itself failed.
     fn is_failure(&self) -> bool;
 }
 
@@ -222,21 +222,21 @@ pub fn not_locked<R: Unlocked>(not: NotLocked) -> R {
     R::not_locked(not)
 }
 
-/// A text of which no more is kept than a name may have, and how long it would have been.
+/// A text that keeps no more than the longest name, and counts its full length.
 #[derive(Debug)]
-struct Text {
+struct BoundedText {
     kept: String,
     len: usize,
     broken: bool,
 }
 
-impl Text {
+impl BoundedText {
     const fn new() -> Self {
         Self { kept: String::new(), len: 0, broken: false }
     }
 }
 
-impl Write for Text {
+impl Write for BoundedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.len = self.len.saturating_add(text.len());
         if self.len <= LockName::MAX_LEN {

@@ -1,36 +1,34 @@
 //! A lock that is held.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollgate_core::lock::{Fence, LockName, LockStore, Owner};
+use tollgate_core::lock::{Fence, LockName, Owner};
 
 use super::error::LockError;
 use super::hold::{Hold, LockState};
-use super::keeper::Thread;
 use crate::clock::BootTime;
 
-/// What a release comes to.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The lock was held until now, and this hold of it has ended.
     Released,
-    /// The lock was lost before. Somebody else may have had it while this guard lived.
+    /// The lock was lost before. Another owner may have had it while this guard lived.
     AlreadyLost,
 }
 
-/// What became of work that a lock protects.
+/// The outcome of work under a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Protected<T> {
-    /// It was done, and the lock held throughout as far as the store said.
+    /// The work ended, and the store confirmed the lock when it was last asked.
     Sure(T),
-    /// It was done before the lease could end, but the store did not answer when it was last asked.
+    /// The work ended before the lease could end, but the store did not answer when it was last asked.
     Unsure(T),
-    /// The lock was lost. The work was dropped where it was, or came to its end too late.
+    /// The lock was lost. The work was stopped, or ended too late.
     Lost(Option<T>),
 }
 
@@ -44,99 +42,83 @@ impl<T> Protected<T> {
     }
 }
 
-type Releasing<'a> = Pin<Box<dyn Future<Output = Result<Release, LockError>> + Send + 'a>>;
+pub(crate) type Releasing<'a> =
+    Pin<Box<dyn Future<Output = Result<Release, LockError>> + Send + 'a>>;
 
-/// How a guard gives its hold back, whatever the store.
-pub(crate) trait Home: Send + Sync {
+/// Gives the hold of a guard back, on any store.
+pub(crate) trait HoldReleaser: Send + Sync {
     fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a>;
     fn give_back(&self, hold: Arc<Hold>);
 }
 
-impl<S: LockStore> Home for Thread<S> {
-    fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a> {
-        Box::pin(self.keeper.release(hold))
-    }
-
-    fn give_back(&self, hold: Arc<Hold>) {
-        Self::give_back(self, hold);
-    }
-}
-
-/// A lock that is held. Dropping it gives it back in the background; [`LockGuard::release`] does so
-/// and says what came of it.
+/// A lock that is held. Dropping it gives the lock back in the background; [`LockGuard::release`] does
+/// so and returns the result.
 ///
-/// Show [`LockGuard::fence`] to whatever the lock protects. Everything else here tells of a loss soon;
-/// the fence alone makes it harmless.
+/// Show [`LockGuard::fence`] to the resource that the lock protects. Everything else here reports a loss
+/// soon; only the fence makes a loss harmless.
 #[must_use = "the lock is given back as soon as this is dropped"]
 pub struct LockGuard {
-    home: Arc<dyn Home>,
+    releaser: Arc<dyn HoldReleaser>,
     hold: Arc<Hold>,
     copies: u32,
     live: bool,
 }
 
-impl fmt::Debug for LockGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard")
-            .field("name", &self.hold.name)
-            .field("owner", &self.hold.owner)
-            .field("fence", &self.hold.fence)
-            .field("state", &self.state())
-            .finish_non_exhaustive()
-    }
+opaque_debug! {
+    LockGuard: |it| name = it.hold.request.name, owner = it.hold.request.owner, fence = it.hold.fence,
+    state = it.state()
 }
 
 impl LockGuard {
-    pub(crate) fn new(home: Arc<dyn Home>, hold: Arc<Hold>, copies: u32) -> Self {
-        Self { home, hold, copies, live: true }
+    pub(crate) fn new(releaser: Arc<dyn HoldReleaser>, hold: Arc<Hold>, copies: u32) -> Self {
+        Self { releaser, hold, copies, live: true }
     }
 
     /// The lock.
     pub fn name(&self) -> &LockName {
-        &self.hold.name
+        &self.hold.request.name
     }
 
-    /// Who holds it. Clones of it may take it again.
+    /// The owner that holds it. Clones of the owner may acquire it again.
     pub fn owner(&self) -> &Owner {
-        &self.hold.owner
+        &self.hold.request.owner
     }
 
-    /// The number to show to what the lock protects. It rises with every change of the owner.
+    /// The number to show to the resource. It rises with every change of the owner.
     pub fn fence(&self) -> Fence {
         self.hold.fence
     }
 
-    /// How many replicas had the grant when it was waited for; 0 if it was not.
+    /// The number of replicas that had the grant; 0 if replicas were not waited for.
     pub const fn copies(&self) -> u32 {
         self.copies
     }
 
-    /// How sure one can be of the lock now. Also right after the process was stopped for a while.
+    /// The certainty about the lock now. Correct also right after the process was stopped for a while.
     pub fn state(&self) -> LockState {
         self.hold.state(BootTime::now())
     }
 
-    /// How long the lock is held for certain, should it not be renewed.
+    /// The time for which the lock is certainly held, even if nobody renews it.
     pub fn remaining(&self) -> Duration {
         self.hold.deadline().since(BootTime::now())
     }
 
-    /// Waits until the lock is lost, which is told before the store may give it to another. May be
-    /// waited for any number of times; dropping the future changes nothing.
+    /// Waits until the lock is lost. This returns before the store may grant the lock to another owner.
+    /// You may call it any number of times; dropping the future changes nothing.
     pub async fn lost(&self) {
         self.loss().lost().await;
     }
 
-    /// A token that tells of the loss, for tasks that outlive a borrow of the guard. Clones tell the
-    /// same. Once the lock was released, what it tells means nothing.
+    /// A token that reports the loss, for tasks that outlive a borrow of the guard. Once the lock is
+    /// released, its report means nothing.
     pub fn loss(&self) -> Loss {
         Loss { hold: Arc::clone(&self.hold), told: self.hold.subscribe() }
     }
 
-    /// Does work under the lock, and drops it where it is when the lock is lost.
+    /// Does work under the lock, and stops it when the lock is lost.
     ///
-    /// A future is dropped between two of its `await`s: what it has sent cannot be called back. Show
-    /// it the fence.
+    /// A future is stopped at an `await`: what it has sent cannot be called back. Send the fence with it.
     pub async fn protect<F: Future>(&self, work: F) -> Protected<F::Output> {
         let output = tokio::select! {
             biased;
@@ -150,16 +132,16 @@ impl LockGuard {
         }
     }
 
-    /// Gives the lock back, and says whether it was held until now.
+    /// Gives the lock back, and returns whether it was held until now.
     ///
-    /// Nothing renews it once this is called, even if the future is dropped: then it is given back in
-    /// the background.
+    /// Nothing renews the lock once this is called. If the future is dropped, the lock is given back in the
+    /// background.
     ///
     /// # Errors
     ///
     /// When the store did not answer for ten seconds. The lock ends with its lease.
     pub async fn release(mut self) -> Result<Release, LockError> {
-        let released = self.home.release(&self.hold).await;
+        let released = self.releaser.release(&self.hold).await;
         self.live = false;
         released
     }
@@ -168,12 +150,12 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if self.live {
-            self.home.give_back(Arc::clone(&self.hold));
+            self.releaser.give_back(Arc::clone(&self.hold));
         }
     }
 }
 
-/// Tells of the loss of a lock; see [`LockGuard::loss`].
+/// Reports the loss of a lock; see [`LockGuard::loss`].
 #[derive(Clone, Debug)]
 pub struct Loss {
     hold: Arc<Hold>,
@@ -181,12 +163,12 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Whether the lock is lost.
+    /// True if the lock is lost.
     pub fn is_lost(&self) -> bool {
         self.hold.state(BootTime::now()) == LockState::Lost
     }
 
-    /// Waits until it is. May never end if it is released before.
+    /// Waits until the lock is lost. May never end if it is released before.
     pub async fn lost(&self) {
         if self.is_lost() {
             return;

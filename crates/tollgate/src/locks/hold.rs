@@ -1,9 +1,9 @@
-//! One hold of a lock: what the guard, the watchdog and a release share.
+//! One hold of a lock, which the guard, the watchdog and a release share.
 //!
-//! Its deadline is when this process must take the lock for lost if it hears nothing more: a lease
-//! after the last grant or renewal was *sent*, less a margin. So it comes before the store's own end of
-//! the lease, whatever the answer took. It is a moment of the boot-time clock, which goes on while the
-//! machine sleeps.
+//! At its deadline this process takes the lock for lost, unless the store confirms it before: a lease
+//! after the last grant or renewal was *sent*, less a margin. So the deadline comes before the store
+//! ends the lease, however long the answer took. It is a moment of the boot-time clock, which goes on
+//! while the machine sleeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,37 +15,45 @@ use tollgate_core::lock::{
 
 use crate::clock::BootTime;
 
-/// How sure a holder can be of its lock.
+/// The certainty of a holder about its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockState {
-    /// The store said so when it was last asked, and the lease has not ended.
+    /// The store confirmed the lock when it was last asked, and the lease has not ended.
     Sure,
     /// The lease has not ended, but the store did not answer when it was last asked. It may have
     /// forgotten the lock.
     Unsure,
-    /// The lock is another's, or may be.
+    /// Another owner has the lock, or may have it.
     Lost,
 }
 
-/// Who keeps the lease from ending.
+/// The upkeep of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upkeep {
-    /// The watchdog.
-    RenewOutcome,
-    /// Nobody: it was asked for so long and no longer.
+    /// The watchdog renews it.
+    Renewed,
+    /// Nobody renews it: the caller asked for this time and no more.
     Fixed,
+}
+
+/// The lock that a caller asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct LockRequest {
+    pub(crate) name: LockName,
+    pub(crate) kind: LockKind,
+    pub(crate) owner: Owner,
+    /// True if the owner may hold the lock already, here or elsewhere.
+    pub(crate) shared_owner: bool,
+    pub(crate) lease: Lease,
+    pub(crate) upkeep: Upkeep,
 }
 
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) name: LockName,
-    pub(crate) kind: LockKind,
-    pub(crate) owner: Owner,
+    pub(crate) request: LockRequest,
     pub(crate) id: HoldId,
     pub(crate) fence: Fence,
-    pub(crate) lease: Lease,
-    pub(crate) upkeep: Upkeep,
-    /// Whether something of it was sent and not answered.
+    /// True if a step of it was sent and not answered.
     unanswered: AtomicBool,
     /// Set when its release is called, before anything is sent.
     ending: AtomicBool,
@@ -53,32 +61,19 @@ pub(crate) struct Hold {
     state: watch::Sender<LockState>,
 }
 
-/// What of the lease is not counted on: clocks that differ, and a machine too busy to say in time that
-/// it is over. A tenth of it, a second at most.
+/// The part of a lease that a holder does not count on: a tenth, a second at most. Clocks differ, and a
+/// busy machine reports the end late.
 pub(crate) fn margin(lease: Lease) -> Duration {
     lease.duration().checked_div(10).unwrap_or_default().min(Duration::from_secs(1))
 }
 
 impl Hold {
-    #[expect(clippy::too_many_arguments, reason = "each is of another type, and named")]
-    pub(crate) fn new(
-        name: LockName,
-        kind: LockKind,
-        owner: Owner,
-        id: HoldId,
-        fence: Fence,
-        lease: Lease,
-        upkeep: Upkeep,
-        sent: BootTime,
-    ) -> Self {
+    /// A hold whose acquisition was sent at `sent`.
+    pub(crate) fn new(request: LockRequest, id: HoldId, fence: Fence, sent: BootTime) -> Self {
         let hold = Self {
-            name,
-            kind,
-            owner,
+            request,
             id,
             fence,
-            lease,
-            upkeep,
             unanswered: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             deadline_us: AtomicU64::new(0),
@@ -88,9 +83,9 @@ impl Hold {
         hold
     }
 
-    /// What was sent at this moment was granted.
+    /// The store granted a step that was sent at this moment.
     pub(crate) fn extend(&self, sent: BootTime) {
-        let usable = self.lease.duration().saturating_sub(margin(self.lease));
+        let usable = self.request.lease.duration().saturating_sub(margin(self.request.lease));
         // Never earlier: the store does not shorten a lease either.
         self.deadline_us.fetch_max(sent.after(usable).micros(), Ordering::AcqRel);
     }
@@ -103,20 +98,20 @@ impl Hold {
         if now >= self.deadline() { LockState::Lost } else { *self.state.borrow() }
     }
 
-    /// Whoever waits is told. What is lost stays lost.
+    /// Sets the state and wakes tasks that wait for it. A lost lock stays lost.
     pub(crate) fn set(&self, state: LockState) {
         self.set_after(state, || {});
     }
 
-    /// The same, and does something first if this is news.
+    /// The same, and calls `first` before if the state changes.
     pub(crate) fn set_after(&self, state: LockState, first: impl FnOnce()) {
         self.state.send_if_modified(|now| {
-            let news = *now != state && *now != LockState::Lost;
-            if news {
+            let changes = *now != state && *now != LockState::Lost;
+            if changes {
                 first();
                 *now = state;
             }
-            news
+            changes
         });
     }
 
@@ -128,7 +123,7 @@ impl Hold {
         self.unanswered.store(true, Ordering::Release);
     }
 
-    /// Its release is called from now on.
+    /// Marks that its release is called.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
     }
@@ -138,14 +133,14 @@ impl Hold {
     }
 
     pub(crate) fn renewal(&self) -> Renew<'_> {
-        let Self { kind, fence, lease, .. } = *self;
-        Renew { name: &self.name, kind, owner: &self.owner, fence, lease }
+        let LockRequest { name, kind, owner, lease, .. } = &self.request;
+        Renew { name, kind: *kind, owner, fence: self.fence, lease: *lease }
     }
 
     pub(crate) fn release(&self) -> Release<'_> {
-        let Self { kind, id, lease, .. } = *self;
+        let LockRequest { name, kind, owner, lease, .. } = &self.request;
         let again = self.unanswered.load(Ordering::Acquire);
         let attempt = if again { Attempt::Again } else { Attempt::Sole };
-        Release { name: &self.name, kind, owner: &self.owner, hold: id, lease, attempt }
+        Release { name, kind: *kind, owner, hold: self.id, lease: *lease, attempt }
     }
 }

@@ -1,32 +1,31 @@
-//! Locks: fenced, and told when lost.
+//! Locks: each grant has a fence, and a holder learns of a loss.
 //!
-//! | Part | Is |
+//! | Part | Contents |
 //! |---|---|
-//! | [`Locks`], [`Lock`] | what is called |
-//! | `wait`, `line` | getting a lock: trying, listening, one line a name |
+//! | [`Locks`], [`Lock`] | the API |
+//! | `acquisition`, `lock_queue` | acquiring a lock: trying, subscribing, one queue for each name |
 //! | `guard`, `hold` | a lock that is held |
-//! | `dog`, `keeper` | the watchdog: its book, and its thread |
-//! | `function`, `scope` | what `#[lock]` expands to, and where it finds its locks |
-//! | [`fencing`] | what protects a resource by the fence |
+//! | `watchdog`, `lease_renewer` | the watchdog: its schedule, and its thread |
+//! | `function`, `scope` | the code that `#[lock]` expands to, and the scope of its locks |
+//! | [`fencing`] | checks of a fence, for a resource |
 //!
-//! The steps themselves are the store's ([`LockStore`]); `docs/locks.md` says what they promise.
+//! The steps themselves belong to the store ([`LockStore`]); `docs/locks.md` lists their promises.
 
-mod dog;
+mod acquisition;
 mod error;
 pub mod fencing;
 #[cfg(feature = "macros")]
 pub(crate) mod function;
 mod guard;
 mod hold;
-mod keeper;
-mod line;
+mod lease_renewer;
+mod lock_queue;
 #[cfg(feature = "macros")]
 mod not_locked;
 #[cfg(feature = "macros")]
 pub(crate) mod scope;
-mod wait;
+mod watchdog;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,7 +35,7 @@ use tollgate_core::lock::{Fence, Lease, MAX_LABEL, Owner};
 pub use error::LockError;
 pub use guard::{LockGuard, Loss, Protected, Release};
 pub use hold::LockState;
-pub use line::Waiter;
+pub use lock_queue::Waiter;
 #[cfg(feature = "macros")]
 pub use not_locked::{NotLocked, NotLockedKind};
 pub use tollgate_core::lock::{
@@ -47,16 +46,16 @@ pub use tollgate_core::lock::{
 use crate::chance::{self, Names};
 use crate::clock::{self, after};
 use crate::observer::{Observer, Observers};
-use hold::Upkeep;
-use keeper::Thread;
-use line::Lines;
-use wait::{Patience, Want};
+use acquisition::LockPatience;
+use hold::{LockRequest, Upkeep};
+use lease_renewer::RenewerThread;
+use lock_queue::LockQueues;
 
-/// Tasks that may wait for locks in a process unless set: some hundred megabytes.
-const MOST_WAITING: usize = 1 << 19;
+/// The most tasks that may wait for locks in a process, unless set: some hundred megabytes.
+const MAX_WAITING: usize = 1 << 19;
 
 /// Locks on a store: [`EmbeddedStore`](crate::EmbeddedStore) within a process, `RedisStore` among many.
-/// Clones are the same. Waiting needs tokio's time; holding does not.
+/// Clones share everything. Waiting needs tokio's timers; holding does not.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Locks, Release};
@@ -73,7 +72,7 @@ const MOST_WAITING: usize = 1 << 19;
 /// ```
 #[derive(Debug)]
 pub struct Locks<S: LockStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LocksShared<S>>,
 }
 
 impl<S: LockStore> Clone for Locks<S> {
@@ -82,94 +81,102 @@ impl<S: LockStore> Clone for Locks<S> {
     }
 }
 
-pub(crate) struct Shared<S: LockStore> {
-    thread: Arc<Thread<S>>,
-    lines: Arc<Lines>,
+pub(crate) struct LocksShared<S: LockStore> {
+    thread: Arc<RenewerThread<S>>,
+    queues: Arc<LockQueues>,
     ids: Names,
     process: u128,
     owners: AtomicU64,
+    settings: LockSettings,
+}
+
+#[derive(Debug)]
+pub(crate) struct LockSettings {
     lease: Lease,
     delay: Duration,
     durability: Durability,
     patience: Duration,
-    label: Box<str>,
+    label: String,
 }
 
-impl<S: LockStore> fmt::Debug for Shared<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("label", &self.label).finish_non_exhaustive()
+impl<S: LockStore> LocksShared<S> {
+    fn new_owner(&self) -> Owner {
+        Owner::new(self.process, self.owners.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// What happened to a lock; see [`LocksBuilder::observer`].
+opaque_debug!(LocksShared<S: LockStore>: |it| settings = it.settings);
+
+/// An event of a lock; see [`LocksBuilder::observer`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockEvent {
-    /// It was granted.
+    /// A lock was granted.
     Granted {
-        /// Which.
+        /// The lock.
         name: LockName,
-        /// To whom.
+        /// The owner that holds it now.
         owner: Owner,
-        /// Under which fence.
+        /// The fence of the grant.
         fence: Fence,
-        /// After how long.
+        /// The time that the task waited.
         waited: Duration,
     },
-    /// It was given back.
+    /// A lock was given back.
     Released {
-        /// Which.
+        /// The lock.
         name: LockName,
-        /// By whom.
+        /// The owner that held it.
         owner: Owner,
-        /// Under which fence it was held.
+        /// The fence under which it was held.
         fence: Fence,
     },
-    /// Its holder was told that it is lost.
+    /// A lock was lost, and its holder was told so.
     Lost {
-        /// Which.
+        /// The lock.
         name: LockName,
-        /// Who held it.
+        /// The owner that held it.
         owner: Owner,
-        /// Under which fence.
+        /// The fence under which it was held.
         fence: Fence,
     },
-    /// Somebody took it from its holder.
+    /// A lock was taken from its holder by force.
     ForceReleased {
-        /// Who held it.
+        /// The holder that lost it.
         holder: LockHolder,
-        /// Why.
+        /// The reason given to [`Locks::force_release`].
         reason: String,
     },
 }
 
 impl<S: LockStore> Locks<S> {
-    /// Locks on this store with the usual settings.
+    /// Creates locks on this store with the default settings.
     pub fn new(store: S) -> Self {
         Self::builder(store).build()
     }
 
-    /// Locks with other settings.
+    /// Starts to build locks with other settings.
     pub fn builder(store: S) -> LocksBuilder<S> {
         LocksBuilder {
             store,
-            lease: Lease::DEFAULT,
-            delay: Duration::ZERO,
-            durability: Durability::Primary,
-            patience: Duration::from_secs(10),
-            most_waiting: MOST_WAITING,
-            label: format!("pid {}", std::process::id()),
+            settings: LockSettings {
+                lease: Lease::DEFAULT,
+                delay: Duration::ZERO,
+                durability: Durability::Primary,
+                patience: Duration::from_secs(10),
+                label: format!("pid {}", std::process::id()),
+            },
+            max_waiting: MAX_WAITING,
             observers: Vec::new(),
         }
     }
 
-    /// An owner that nobody else is. What it holds, its clones may take again.
+    /// Creates a new owner. Its clones may acquire again what it holds.
     pub fn owner(&self) -> Owner {
-        let number = self.shared.owners.fetch_add(1, Ordering::Relaxed);
-        Owner::new(self.shared.process, number)
+        self.shared.new_owner()
     }
 
-    /// A lock by its name, for everything that the short forms below leave out.
+    /// A lock by its name, with options that the short forms below lack.
     ///
     /// # Errors
     ///
@@ -184,12 +191,12 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// When the name is none, the store does not answer, or too many wait.
+    /// When the name is empty or too long, the store does not answer, or too many tasks wait.
     pub async fn lock(&self, name: &str) -> Result<LockGuard, LockError> {
         self.named(name)?.lock().await
     }
 
-    /// Takes a re-entrant lock if it is free.
+    /// Acquires a re-entrant lock if it is free.
     ///
     /// # Errors
     ///
@@ -203,7 +210,7 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// As [`Locks::lock`], and when the lease is none.
+    /// As [`Locks::lock`], and when the lease is too short or too long.
     pub async fn lock_timeout(
         &self,
         name: &str,
@@ -213,42 +220,43 @@ impl<S: LockStore> Locks<S> {
         self.named(name)?.lock_timeout(wait, lease).await
     }
 
-    /// Some of the locks that are held by any process, from `cursor` on: 0 at first, then what the
-    /// page says. Locks that Redisson holds are found by [`Locks::inspect`] only.
+    /// A page of the locks that any process holds, from `cursor` on: 0 at first, then the cursor of the
+    /// page before. Only [`Locks::inspect`] finds locks that Redisson holds.
     ///
     /// # Errors
     ///
     /// When the store does not answer.
     pub async fn holders(&self, cursor: u64) -> Result<Page, LockError> {
-        self.shared.thread.keeper.store.list(cursor).await.map_err(LockError::Store)
+        self.shared.thread.renewer.store.list(cursor).await.map_err(LockError::Store)
     }
 
-    /// Who holds a lock, and how many processes wait for it.
+    /// The holder of a lock, and the number of processes that wait for it.
     ///
     /// # Errors
     ///
-    /// When the name is none, what is there is no lock, or the store does not answer.
+    /// When the name is empty or too long, the stored value is not a lock, or the store does not answer.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
-        self.shared.thread.keeper.store.inspect(&name).await.map_err(LockError::Store)
+        self.shared.thread.renewer.store.inspect(&name).await.map_err(LockError::Store)
     }
 
-    /// Who waits in this process, a thousand at most.
+    /// The tasks of this process that wait for locks, a thousand at most.
     pub fn waiters(&self) -> Vec<Waiter> {
-        self.shared.lines.waiters(1_000)
+        self.shared.queues.waiters(1_000)
     }
 
-    /// Waits until everything that was dropped is given back: guards, and attempts whose answer did
-    /// not come. For a process that is about to end, since what it leaves ends with its lease only.
-    /// Takes ten seconds at most, if the store does not answer.
+    /// Waits until dropped guards and unanswered attempts are given back. Call it before a process ends:
+    /// locks that it leaves behind end only with their leases. Takes ten seconds at most, if the store
+    /// does not answer.
     pub async fn settled(&self) {
-        self.shared.thread.keeper.settled().await;
+        self.shared.thread.renewer.settled().await;
     }
 
-    /// Takes a lock from whoever holds it; who that was. Observers are told, with the reason.
+    /// Takes a lock from its holder by force, and returns the holder. Observers hear of it, with the
+    /// reason.
     ///
-    /// The holder is told by its watchdog, within a third of its lease. Until then only the fence
-    /// protects what the lock protects.
+    /// The holder learns of it from its watchdog, within a third of its lease. Until then only the fence
+    /// protects the resource.
     ///
     /// # Errors
     ///
@@ -259,10 +267,10 @@ impl<S: LockStore> Locks<S> {
         reason: &str,
     ) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
-        let keeper = &self.shared.thread.keeper;
-        let holder = keeper.store.force_release(&name).await.map_err(LockError::Store)?;
+        let renewer = &self.shared.thread.renewer;
+        let holder = renewer.store.force_release(&name).await.map_err(LockError::Store)?;
         if let Some(holder) = &holder {
-            keeper.observers.tell(|| {
+            renewer.observers.tell(|| {
                 let (holder, reason) = (holder.clone(), reason.to_owned());
                 crate::Event::Lock(LockEvent::ForceReleased { holder, reason })
             });
@@ -274,7 +282,7 @@ impl<S: LockStore> Locks<S> {
 /// A lock by its name; see [`Locks::named`].
 #[derive(Debug)]
 pub struct Lock<S: LockStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LocksShared<S>>,
     name: LockName,
     kind: LockKind,
     owner: Option<Owner>,
@@ -290,7 +298,7 @@ impl<S: LockStore> Clone for Lock<S> {
 }
 
 impl<S: LockStore> Lock<S> {
-    /// Holds it as this owner, who may hold it already.
+    /// Holds the lock as this owner, which may hold it already.
     #[must_use]
     pub fn by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
@@ -304,7 +312,7 @@ impl<S: LockStore> Lock<S> {
         self
     }
 
-    /// Holds it under this lease, which is renewed, in place of that of these
+    /// Holds the lock under this lease, which is renewed, in place of the lease of these
     /// [locks](LocksBuilder::lease).
     #[must_use]
     pub const fn lease(mut self, lease: Lease) -> Self {
@@ -312,40 +320,40 @@ impl<S: LockStore> Lock<S> {
         self
     }
 
-    /// Waits for the lock. Dropping the future gives the place in the line up.
+    /// Waits for the lock. Dropping the future leaves the queue.
     ///
     /// # Errors
     ///
-    /// When the store does not answer for the [patience](LocksBuilder::patience) of these locks, what
-    /// is there is no lock, too many wait, or the owner holds it too often.
+    /// When the store does not answer for the [patience](LocksBuilder::patience) of these locks, the
+    /// stored value is not a lock, too many tasks wait, or the owner holds the lock too often.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        let want = self.renewed();
+        let request = self.renewed();
         loop {
-            // Without an end to the wait there is only the lock or an error.
-            if let Some(guard) = self.shared.get(&want, Patience::Forever).await? {
+            // A wait without an end returns the lock or an error.
+            if let Some(guard) = self.shared.acquire(&request, LockPatience::Forever).await? {
                 return Ok(guard);
             }
         }
     }
 
-    /// Takes the lock if it is free, before those who wait for it.
+    /// Acquires the lock if it is free, before tasks that wait for it.
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`], but when the store did not answer three times.
+    /// As [`Lock::lock`], but after the store did not answer three times.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        let want = self.renewed();
-        self.shared.get(&want, Patience::None).await
+        let request = self.renewed();
+        self.shared.acquire(&request, LockPatience::None).await
     }
 
     /// Waits for the lock, but not longer than `wait`; it is renewed while it is held.
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`], and when the store was silent as the wait ended: nobody is known to have it.
+    /// As [`Lock::lock`], and when the store did not answer as the wait ended: the holder is not known.
     pub async fn lock_within(&self, wait: Duration) -> Result<Option<LockGuard>, LockError> {
-        let want = self.renewed();
-        self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await
+        let request = self.renewed();
+        self.shared.acquire(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
     /// Waits for the lock, but not longer than `wait`, and holds it for `lease` and no longer: nothing
@@ -353,36 +361,24 @@ impl<S: LockStore> Lock<S> {
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`], and when the lease is none.
+    /// As [`Lock::lock`], and when the lease is too short or too long.
     pub async fn lock_timeout(
         &self,
         wait: Duration,
         lease: Duration,
     ) -> Result<Option<LockGuard>, LockError> {
-        let want = self.want(Lease::new(lease)?, Upkeep::Fixed);
-        self.shared.get(&want, Patience::Until(after(clock::now(), wait))).await
+        let request = self.request(Lease::new(lease)?, Upkeep::Fixed);
+        self.shared.acquire(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
-    fn renewed(&self) -> Want {
-        self.want(self.lease.unwrap_or(self.shared.lease), Upkeep::RenewOutcome)
+    fn renewed(&self) -> LockRequest {
+        self.request(self.lease.unwrap_or(self.shared.settings.lease), Upkeep::Renewed)
     }
 
-    fn want(&self, lease: Lease, upkeep: Upkeep) -> Want {
-        let shared = &self.shared;
-        let owner = self.owner.clone().unwrap_or_else(|| {
-            let number = shared.owners.fetch_add(1, Ordering::Relaxed);
-            Owner::new(shared.process, number)
-        });
-        Want {
-            name: self.name.clone(),
-            kind: self.kind,
-            owner,
-            shared_owner: self.owner.is_some(),
-            lease,
-            upkeep,
-            delay: shared.delay,
-            durability: shared.durability,
-        }
+    fn request(&self, lease: Lease, upkeep: Upkeep) -> LockRequest {
+        let owner = self.owner.clone().unwrap_or_else(|| self.shared.new_owner());
+        let (name, shared_owner) = (self.name.clone(), self.owner.is_some());
+        LockRequest { name, kind: self.kind, owner, shared_owner, lease, upkeep }
     }
 }
 
@@ -390,90 +386,73 @@ impl<S: LockStore> Lock<S> {
 #[must_use]
 pub struct LocksBuilder<S> {
     store: S,
-    lease: Lease,
-    delay: Duration,
-    durability: Durability,
-    patience: Duration,
-    most_waiting: usize,
-    label: String,
+    settings: LockSettings,
+    max_waiting: usize,
     observers: Vec<Box<dyn Observer>>,
 }
 
-impl<S> fmt::Debug for LocksBuilder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocksBuilder").field("lease", &self.lease).finish_non_exhaustive()
-    }
-}
+opaque_debug!(LocksBuilder<S>: |it| settings = it.settings);
 
 impl<S: LockStore> LocksBuilder<S> {
-    /// The lease of locks that are renewed while they are held; 30 s unless set. So long a lock stays
-    /// closed after its holder died, and three times in it it is renewed.
+    /// The lease of locks that are renewed while they are held; 30 s unless set. A lock stays closed for
+    /// this time after its holder died. It is renewed three times in it.
     pub const fn lease(mut self, lease: Lease) -> Self {
-        self.lease = lease;
+        self.settings.lease = lease;
         self
     }
 
-    /// For how long nobody gets a lock whose holder vanished, so that what it has sent may arrive; none
-    /// unless set, at most a year. For resources that cannot check a fence.
+    /// The time for which a lock stays closed after its holder vanished, so that what the holder sent may
+    /// arrive; none unless set, at most a year. For resources that cannot check a fence.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.delay = delay.min(Lease::MAX);
+        self.settings.delay = delay.min(Lease::MAX);
         self
     }
 
-    /// How far a grant must have spread before it counts; [`Durability::Primary`] unless set.
+    /// The replicas that a grant must have reached; [`Durability::Primary`] unless set.
     pub const fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
+        self.settings.durability = durability;
         self
     }
 
-    /// For how long a store that does not answer is asked again; 10 s unless set.
+    /// The time for which a store that does not answer is asked again; 10 s unless set.
     pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+        self.settings.patience = patience;
         self
     }
 
-    /// How many tasks may wait in this process; 524 288 unless set, 1 at least.
+    /// The most tasks that may wait in this process; 524 288 unless set, 1 at least.
     pub fn max_waiting(mut self, tasks: usize) -> Self {
-        self.most_waiting = tasks.max(1);
+        self.max_waiting = tasks.max(1);
         self
     }
 
-    /// What holders of this process say of themselves to whoever lists locks; its number unless set.
+    /// The label that lists of locks show for holders of this process; `pid` and its number unless set.
     /// Cut at 128 bytes.
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
-        let mut end = self.label.len().min(MAX_LABEL);
-        while !self.label.is_char_boundary(end) {
-            end = end.saturating_sub(1);
-        }
-        self.label.truncate(end);
+        let mut label = label.into();
+        label.truncate(label.floor_char_boundary(MAX_LABEL));
+        self.settings.label = label;
         self
     }
 
-    /// Tells this observer of [`Event::Lock`](crate::Event::Lock): grants, releases, losses, and locks
-    /// that were taken by force, for an audit.
+    /// Adds an observer of [`Event::Lock`](crate::Event::Lock): grants, releases, losses, and locks that
+    /// were taken by force, for an audit.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Box::new(observer));
         self
     }
 
-    /// The locks.
+    /// Builds the locks.
     pub fn build(self) -> Locks<S> {
-        let process = u128::from_le_bytes(chance::secret());
-        let thread = Thread::new(self.store, Observers::start(self.observers));
-        Locks {
-            shared: Arc::new(Shared {
-                thread: Arc::new(thread),
-                lines: Arc::new(Lines::new(self.most_waiting)),
-                ids: Names::new(),
-                process,
-                owners: AtomicU64::new(1),
-                lease: self.lease,
-                delay: self.delay,
-                durability: self.durability,
-                patience: self.patience,
-                label: self.label.into(),
-            }),
-        }
+        let thread = RenewerThread::new(self.store, Observers::start(self.observers));
+        let shared = LocksShared {
+            thread: Arc::new(thread),
+            queues: Arc::new(LockQueues::new(self.max_waiting)),
+            ids: Names::new(),
+            process: u128::from_le_bytes(chance::secret()),
+            owners: AtomicU64::new(1),
+            settings: self.settings,
+        };
+        Locks { shared: Arc::new(shared) }
     }
 }

@@ -1,4 +1,4 @@
-//! What a function under `#[lock]` returns when it could not run under its lock.
+//! The error of a function under `#[lock]` that could not run under its lock.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use tollgate_core::lock::LockName;
 
 use super::LockError;
 
-/// A call that did not run under its lock from its beginning to its end, and why.
+/// A call that did not run under its lock from beginning to end, with the reason.
 ///
 /// A function under `#[lock]` returns it as its error, by `From`.
 ///
@@ -29,20 +29,21 @@ use super::LockError;
 /// assert_eq!(pay(&locks, 42).await.unwrap(), 42);
 /// # }
 /// ```
+#[derive(Debug)]
 pub struct NotLocked {
     // Boxed, as it is the error of whatever a function returns.
-    inner: Box<Inner>,
+    inner: Box<NotLockedInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct NotLockedInner {
     function: &'static str,
     name: Option<LockName>,
-    why: Why,
+    why: NotLockedReason,
 }
 
 #[derive(Debug)]
-pub(super) enum Why {
+pub(super) enum NotLockedReason {
     Busy { waited: Duration },
     Stopped,
     FoundOut,
@@ -51,33 +52,37 @@ pub(super) enum Why {
     NoText,
 }
 
-/// Why a call did not run under its lock.
+/// The reason why a call did not run under its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotLockedKind {
-    /// Somebody else held the lock for longer than the call was to wait. It did not run.
+    /// Another owner held the lock for longer than the call waits. It did not run.
     Busy,
-    /// The lock was lost while the function ran; [`NotLocked::finished`] says whether to its end.
+    /// The lock was lost while the function ran; [`NotLocked::finished`] tells whether it ran to its end.
     Lost,
-    /// The lock could not be asked for: the store does not answer, the name is none. It did not run;
-    /// the source says why.
+    /// The lock could not be acquired: the store does not answer, or the name is empty or too long. It did
+    /// not run; the source has the reason.
     Failed,
     /// The program is wrong: no locks are in scope, or a value cannot be displayed. It did not run.
     Misconfigured,
 }
 
 impl NotLocked {
-    pub(super) fn new(function: &'static str, name: Option<LockName>, why: Why) -> Self {
-        Self { inner: Box::new(Inner { function, name, why }) }
+    pub(super) fn new(
+        function: &'static str,
+        name: Option<LockName>,
+        why: NotLockedReason,
+    ) -> Self {
+        Self { inner: Box::new(NotLockedInner { function, name, why }) }
     }
 
-    /// Why.
+    /// The kind of reason.
     pub const fn kind(&self) -> NotLockedKind {
         match self.inner.why {
-            Why::Busy { .. } => NotLockedKind::Busy,
-            Why::Stopped | Why::FoundOut => NotLockedKind::Lost,
-            Why::Failed(_) => NotLockedKind::Failed,
-            Why::NoScope | Why::NoText => NotLockedKind::Misconfigured,
+            NotLockedReason::Busy { .. } => NotLockedKind::Busy,
+            NotLockedReason::Stopped | NotLockedReason::FoundOut => NotLockedKind::Lost,
+            NotLockedReason::Failed(_) => NotLockedKind::Failed,
+            NotLockedReason::NoScope | NotLockedReason::NoText => NotLockedKind::Misconfigured,
         }
     }
 
@@ -86,22 +91,22 @@ impl NotLocked {
         self.inner.function
     }
 
-    /// The lock; `None` if it has no name that can be one.
+    /// The lock; `None` if its name is empty or too long.
     pub const fn name(&self) -> Option<&LockName> {
         self.inner.name.as_ref()
     }
 
-    /// Whether the function came to its end all the same: it was done when the loss was found out, or
-    /// before it could be stopped. What it returned is dropped, since somebody else may have had the
-    /// lock meanwhile; what it did is judged by the fence that it showed.
+    /// True if the function ran to its end all the same: the loss was found out then, or it could not be
+    /// stopped before. Its output is dropped, since another owner may have had the lock meanwhile. The
+    /// resource judges its effects by the fence.
     pub const fn finished(&self) -> bool {
-        matches!(self.inner.why, Why::FoundOut)
+        matches!(self.inner.why, NotLockedReason::FoundOut)
     }
 
-    /// What the store or its locks said, of [`NotLockedKind::Failed`].
+    /// The error behind [`NotLockedKind::Failed`].
     pub const fn error(&self) -> Option<&LockError> {
         match &self.inner.why {
-            Why::Failed(error) => Some(error),
+            NotLockedReason::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -112,37 +117,27 @@ impl fmt::Display for NotLocked {
         write!(f, "`{}` ", self.function())?;
         let name = self.name().map_or("", LockName::as_str);
         match &self.inner.why {
-            Why::Busy { waited } if waited.is_zero() => {
+            NotLockedReason::Busy { waited } if waited.is_zero() => {
                 write!(f, "did not run: somebody else holds the lock {name:?}")
             }
-            Why::Busy { waited } => {
+            NotLockedReason::Busy { waited } => {
                 write!(f, "did not run: somebody else held the lock {name:?} for {waited:?}")
             }
-            Why::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
-            Why::FoundOut => write!(
+            NotLockedReason::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
+            NotLockedReason::FoundOut => write!(
                 f,
                 "came to its end, but its lock {name:?} was lost before: somebody else may have \
                  had it"
             ),
-            Why::Failed(_) => f.write_str("did not run: its lock could not be taken"),
-            Why::NoScope => f.write_str(
+            NotLockedReason::Failed(_) => f.write_str("did not run: its lock could not be taken"),
+            NotLockedReason::NoScope => f.write_str(
                 "did not run: no locks are in scope: write `locks = …` in its `#[lock]`, or run it \
                  in `scope::with_locks`",
             ),
-            Why::NoText => {
+            NotLockedReason::NoText => {
                 f.write_str("did not run: a value in the name of its lock cannot be displayed")
             }
         }
-    }
-}
-
-impl fmt::Debug for NotLocked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NotLocked")
-            .field("function", &self.inner.function)
-            .field("name", &self.inner.name)
-            .field("why", &self.inner.why)
-            .finish()
     }
 }
 

@@ -1,15 +1,14 @@
-//! Where functions under `#[lock]` find their locks.
+//! Scopes of locks for functions under `#[lock]`.
 //!
 //! A scope of locks lasts as long as a future runs and is not inherited by what is spawned from it, as
 //! that of a limiter. The two are apart: either may be within the other.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_core::lock::LockStore;
 
-use super::function::{Held, LockCall};
+use super::function::{HeldLock, LockCall};
 use super::{Locks, NotLocked};
 
 tokio::task_local! {
@@ -43,11 +42,7 @@ pub struct LockScope {
     locks: Arc<dyn AnyLocks>,
 }
 
-impl fmt::Debug for LockScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LockScope(..)")
-    }
-}
+opaque_debug!(LockScope: |_it|);
 
 impl LockScope {
     /// The scope of these locks.
@@ -65,14 +60,14 @@ impl LockScope {
         CURRENT.scope(self, future)
     }
 
-    pub(super) async fn enter(&self, call: LockCall) -> Result<Held, NotLocked> {
+    pub(super) async fn enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
         self.locks.enter(call).await
     }
 }
 
-type Entering<'a> = Pin<Box<dyn Future<Output = Result<Held, NotLocked>> + Send + 'a>>;
+type Entering<'a> = Pin<Box<dyn Future<Output = Result<HeldLock, NotLocked>> + Send + 'a>>;
 
-/// Locks on whatever store.
+/// Locks on any store.
 trait AnyLocks: Send + Sync {
     fn enter(&self, call: LockCall) -> Entering<'_>;
 }

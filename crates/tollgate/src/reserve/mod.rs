@@ -11,17 +11,16 @@
 
 mod token;
 
-use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::rule::{Ask, Judgement, RuleSet};
+use tollgate_core::rule::{Ask, RuleSet};
 use tollgate_core::{
     Basis, Charge, Cost, Limit, Op, Request, RequestError, Revision, Store, StoreError, Timestamp,
 };
 
 use crate::admission::Admission;
 use crate::clock;
-use crate::decision::{Intent, OwnedCounter, Plan, Reason, RuleSource, Ruling, keys, once_within};
+use crate::decision::{Intent, OwnedCounter, Plan, RuleSource, Ruling, keys, once_within};
 use crate::limiter::Limiter;
 use crate::permits::Permits;
 pub use token::TokenError;
@@ -32,26 +31,26 @@ pub struct Reservation {
     id: u128,
     at: Timestamp,
     expires: Timestamp,
-    spent: Vec<Spent>,
+    spent: Vec<SpentCharge>,
     permits: Permits,
 }
 
-/// What one counter was charged.
+/// The charge on one counter.
 #[derive(Clone, Debug)]
-struct Spent {
+struct SpentCharge {
     counter: OwnedCounter,
     cost: Cost,
     /// By which version of the rules.
     charged: Revision,
-    /// Whether an attribute of the request said so.
+    /// True if the cost came from an attribute of the request.
     measured: bool,
-    /// What stands in front of the counter in this process.
+    /// The local guard of the counter.
     guard: Option<Limit>,
 }
 
-impl Spent {
-    /// Whether its counter counts what was charged as it was charged. What an edit has scaled or reset
-    /// since cannot be taken out again: a credit would give away what others used.
+impl SpentCharge {
+    /// True if the counter still holds the charge as it was made. After an edit scaled or reset the counter,
+    /// a credit would give away what others used.
     fn still_counts(&self, rules: &RuleSet) -> bool {
         if self.charged.0 >= rules.version() {
             return true;
@@ -67,8 +66,8 @@ impl Spent {
 /// The longest that a reservation may wait to be settled.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How much longer than it can be used a reservation is known to have been used: clocks that
-/// disagree must not let it be used again.
+/// The extra time for which a used reservation is remembered: clocks that disagree must not let it be
+/// used again.
 const SLACK: Duration = Duration::from_secs(60);
 
 impl Reservation {
@@ -102,20 +101,13 @@ impl Reservation {
         charges
     }
 
-    /// What is held under concurrency limits until the reservation is dropped.
+    /// The permits under concurrency limits, held until the reservation is dropped.
     pub const fn permits(&self) -> &Permits {
         &self.permits
     }
 }
 
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("charges", &self.spent.len())
-            .field("expires", &self.expires)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(Reservation: |it| charges = it.spent.len(), expires = it.expires);
 
 impl<S: Store + 'static> Limiter<S> {
     /// Charges the ask's cost as an estimate, to be settled within `lifetime`, at most
@@ -179,10 +171,9 @@ impl<S: Store + 'static> Limiter<S> {
     /// from an attribute of the request; where there are none, on all. So a rule that counts requests
     /// is left alone by what a rule that counts tokens turns out to cost.
     ///
-    /// What was used beyond the estimate is debited, even where nothing is left. What was not is
-    /// credited, as far as time has not given it back already; but not where an edit of the rules has
-    /// scaled or reset the counter since (`on-change`): there it stays charged, as what became of the
-    /// charge cannot be told from what others used.
+    /// Use beyond the estimate is debited, even where nothing is left. The unused rest is credited, unless
+    /// time has given it back already. Where an edit of the rules has scaled or reset the counter since
+    /// (`on-change`), it stays charged: there the charge cannot be told from what others used.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -348,31 +339,26 @@ impl<S: Store + 'static> Limiter<S> {
         token::read(token, &self.shared.mac, &self.rules())
     }
 
-    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<Spent>) {
+    async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<SpentCharge>) {
         let rules = RuleSource::Rules(self.rules());
-        let mut judgement = Judgement::UnknownDomain;
-        self.judge(ask, &rules, &mut judgement);
-        let mut plan = Plan::empty(&rules, Intent::CHARGE, Reason::NoRule);
-        self.plan(&judgement, &mut plan);
-        let mut ruling = Ruling::of(&plan);
-        let permits = self.run(&plan, Some(ask), &mut ruling).await;
-        let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
-            Op::Take(cost) => Some(Spent {
-                counter: OwnedCounter::of(charge, plan.partition),
-                cost,
-                charged: charge.limit().revision(),
-                measured: policy.measured,
-                guard: policy.guard.copied(),
-            }),
-            _ => None,
-        });
-        let spent = spent.filter(|_| ruling.passes()).collect();
-        drop(plan);
-        (Admission { ruling, permits }, spent)
+        let spent = |plan: &Plan<'_>, ruling: &Ruling| {
+            let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
+                Op::Take(cost) => Some(SpentCharge {
+                    counter: OwnedCounter::of(charge, plan.partition),
+                    cost,
+                    charged: charge.limit().revision(),
+                    measured: policy.measured,
+                    guard: policy.guard.copied(),
+                }),
+                _ => None,
+            });
+            spent.filter(|_| ruling.passes()).collect()
+        };
+        self.admit_with(ask, Intent::CHARGE, &rules, spent).await
     }
 }
 
-/// Why a reservation was not settled.
+/// The reason why a reservation was not settled.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReservationError {
@@ -388,36 +374,17 @@ pub enum ReservationError {
     Store(StoreError),
 }
 
-impl From<StoreError> for ReservationError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
+error_messages! {
+    ReservationError {
+        Self::AlreadyUsed => "the reservation was settled before";
+        Self::Expired => "the reservation has expired, and stays charged";
+        Self::NoRoom => "the store has no room to remember that the reservation was used";
+        Self::TooLarge(_) => "the reservation is charged on too many counters to be settled";
+        Self::Store(_) => "the reservation could not be settled, and can be tried again";
     }
-}
-
-impl From<RequestError> for ReservationError {
-    fn from(error: RequestError) -> Self {
-        Self::TooLarge(error)
+    source {
+        Self::Store(error) => error;
+        Self::TooLarge(error) => error;
     }
-}
-
-impl fmt::Display for ReservationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AlreadyUsed => "the reservation was settled before",
-            Self::Expired => "the reservation has expired, and stays charged",
-            Self::NoRoom => "the store has no room to remember that the reservation was used",
-            Self::TooLarge(_) => "the reservation is charged on too many counters to be settled",
-            Self::Store(_) => "the reservation could not be settled, and can be tried again",
-        })
-    }
-}
-
-impl std::error::Error for ReservationError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Store(error) => Some(error),
-            Self::TooLarge(error) => Some(error),
-            Self::AlreadyUsed | Self::Expired | Self::NoRoom => None,
-        }
-    }
+    from { StoreError => Store; RequestError => TooLarge; }
 }

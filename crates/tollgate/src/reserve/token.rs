@@ -9,7 +9,6 @@
 //! all that is before it. A key names its rule and limit, which are looked up in the rules of
 //! whoever settles; a counter whose rule is gone is left as it is.
 
-use std::fmt;
 use std::hash::Hasher;
 
 use base64::Engine as _;
@@ -18,7 +17,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use tollgate_core::rule::RuleSet;
 use tollgate_core::{Revision, Timestamp};
 
-use super::{Reservation, Spent};
+use super::{Reservation, SpentCharge};
 use crate::decision::OwnedCounter;
 use crate::permits::Permits;
 
@@ -60,30 +59,32 @@ pub(super) fn read(
     if !same(&code(&bytes, secret), &given) {
         return Err(TokenError::NotOurs);
     }
-    let mut rest = Reader(&bytes);
+    let mut rest = TokenReader(&bytes);
     if rest.array::<1>() != Some([VERSION]) {
         return Err(TokenError::Malformed);
     }
-    let id = rest.array().map(u128::from_le_bytes).ok_or(TokenError::Malformed)?;
-    let at = rest.moment().ok_or(TokenError::Malformed)?;
-    let expires = rest.moment().ok_or(TokenError::Malformed)?;
+    contents(rest, rules).ok_or(TokenError::Malformed)
+}
+
+/// The reservation behind the version; `None` if the bytes are not whole.
+fn contents(mut rest: TokenReader<'_>, rules: &RuleSet) -> Option<Reservation> {
+    let id = rest.array().map(u128::from_le_bytes)?;
+    let (at, expires) = (rest.moment()?, rest.moment()?);
     let mut spent = Vec::new();
     while !rest.0.is_empty() {
-        let cost = rest.array().map(u64::from_le_bytes).ok_or(TokenError::Malformed)?;
-        let charged = rest.array().map(u64::from_le_bytes).map(Revision);
-        let charged = charged.ok_or(TokenError::Malformed)?;
-        let [code, measured] = rest.array().ok_or(TokenError::Malformed)?;
-        let key = rest.part().ok_or(TokenError::Malformed)?;
-        let partition = rest.part().ok_or(TokenError::Malformed)?;
+        let cost = rest.array().map(u64::from_le_bytes)?;
+        let charged = rest.array().map(u64::from_le_bytes).map(Revision)?;
+        let [code, measured] = rest.array()?;
+        let (key, partition) = (rest.part()?, rest.part()?);
         let active = rules.limit_of_key(key);
         if let Some(active) = active.filter(|active| active.limit().code() == code) {
             let partition = (!partition.is_empty()).then(|| partition.into());
             let counter = OwnedCounter { key: key.into(), limit: *active.limit(), partition };
             let (measured, guard) = (measured != 0, active.guard().copied());
-            spent.push(Spent { counter, cost, charged, measured, guard });
+            spent.push(SpentCharge { counter, cost, charged, measured, guard });
         }
     }
-    Ok(Reservation { id, at, expires, spent, permits: Permits::none() })
+    Some(Reservation { id, at, expires, spent, permits: Permits::none() })
 }
 
 fn code(bytes: &[u8], secret: &[u8; 16]) -> [u8; 16] {
@@ -102,9 +103,9 @@ fn same(ours: &[u8], given: &[u8]) -> bool {
     ours.len() == given.len() && differ == 0
 }
 
-struct Reader<'b>(&'b [u8]);
+struct TokenReader<'b>(&'b [u8]);
 
-impl<'b> Reader<'b> {
+impl<'b> TokenReader<'b> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -123,7 +124,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Why a token is no reservation.
+/// The reason why a token is not a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -133,13 +134,9 @@ pub enum TokenError {
     NotOurs,
 }
 
-impl fmt::Display for TokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "not a reservation's token, or not all of it",
-            Self::NotOurs => "a token that was not made under this fleet's secret",
-        })
+error_messages! {
+    TokenError {
+        Self::Malformed => "not a reservation's token, or not all of it";
+        Self::NotOurs => "a token that was not made under this fleet's secret";
     }
 }
-
-impl std::error::Error for TokenError {}

@@ -1,43 +1,40 @@
 //! JSON into a tree: RFC 8259 to the letter, with places, and no key twice.
 //!
-//! Written by hand because the parsers at hand lose one of the three things a rule file needs:
-//! the place of a value, the second of two equal keys, or the digits of a number.
+//! Written by hand because the parsers at hand lose one of three things that a rule file needs: the
+//! place of a value, the second of two equal keys, or the digits of a number.
 
 use std::borrow::Cow;
 
-use super::node::{Budget, Entry, Node, Ruler, Value, check_keys};
-use super::problem::{At, Problems, quoted};
+use super::node::{Budget, Entry, Node, Value, check_keys};
+use super::problem::{Position, Problems, quoted};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
-    let mut parser =
-        Parser { text, offset: 0, ruler: Ruler::new(text), budget: Budget::default(), depth: 0 };
+    let (at, budget) = (Position::START, Budget::default());
+    let mut parser = JsonParser { rest: text, at, budget, depth: 0 };
     parser.skip_space();
-    if parser.offset == text.len() {
-        return Err(Problems::one(At::START, "the file is empty", None));
+    if parser.rest.is_empty() {
+        return Err(Problems::one(Position::START, "the file is empty", None));
     }
     let root = parser.value()?;
     parser.skip_space();
-    match parser.peek() {
-        None => Ok(root),
-        Some(_) => Err(parser.unexpected("the end of the file")),
-    }
+    if parser.rest.is_empty() { Ok(root) } else { Err(parser.unexpected("the end of the file")) }
 }
 
-struct Parser<'t> {
-    text: &'t str,
-    offset: usize,
-    ruler: Ruler<'t>,
+struct JsonParser<'t> {
+    rest: &'t str,
+    /// The place at which `rest` begins.
+    at: Position,
     budget: Budget,
     depth: usize,
 }
 
-impl<'t> Parser<'t> {
+impl<'t> JsonParser<'t> {
     fn value(&mut self) -> Result<Node<'t>, Problems> {
-        let at = self.ruler.at(self.offset);
+        let at = self.at;
         self.budget.spend(at)?;
         let value = match self.peek() {
-            Some('{') => self.nested(Self::map)?,
-            Some('[') => self.nested(Self::list)?,
+            Some('{') => Value::Map(self.items('}', "`,` or `}`", Self::entry)?),
+            Some('[') => Value::List(self.items(']', "`,` or `]`", Self::value)?),
             Some('"') => Value::Text(self.string()?),
             Some('-' | '0'..='9') => Value::Number(Cow::Borrowed(self.number()?)),
             _ if self.word("true") => Value::Bool(true),
@@ -45,99 +42,74 @@ impl<'t> Parser<'t> {
             _ if self.word("null") => Value::Null,
             _ => return Err(self.unexpected("a value")),
         };
+        if let Value::Map(entries) = &value {
+            check_keys(entries)?;
+        }
         Ok(Node { at, value })
     }
 
-    fn nested(
+    /// The items of a list or map, between commas, up to its closing bracket.
+    fn items<T>(
         &mut self,
-        inside: fn(&mut Self) -> Result<Value<'t>, Problems>,
-    ) -> Result<Value<'t>, Problems> {
+        close: char,
+        wanted: &str,
+        item: fn(&mut Self) -> Result<T, Problems>,
+    ) -> Result<Vec<T>, Problems> {
         if self.depth >= Budget::DEPTH {
-            return Err(Budget::too_deep(self.ruler.at(self.offset)));
+            return Err(Budget::too_deep(self.at));
         }
-        self.depth = self.depth.saturating_add(1);
-        self.step();
+        self.depth += 1;
+        self.next();
         self.skip_space();
-        let value = inside(self)?;
-        self.depth = self.depth.saturating_sub(1);
-        Ok(value)
-    }
-
-    fn list(&mut self) -> Result<Value<'t>, Problems> {
         let mut items = Vec::new();
-        if self.eat(']') {
-            return Ok(Value::List(items));
-        }
-        loop {
-            self.skip_space();
-            items.push(self.value()?);
-            self.skip_space();
-            if self.eat(']') {
-                return Ok(Value::List(items));
+        while !self.eat(close) {
+            if !items.is_empty() {
+                if !self.eat(',') {
+                    return Err(self.unexpected(wanted));
+                }
+                self.skip_space();
             }
-            if !self.eat(',') {
-                return Err(self.unexpected("`,` or `]`"));
-            }
+            items.push(item(self)?);
+            self.skip_space();
         }
+        self.depth -= 1;
+        Ok(items)
     }
 
-    fn map(&mut self) -> Result<Value<'t>, Problems> {
-        let mut entries = Vec::new();
-        if self.eat('}') {
-            return Ok(Value::Map(entries));
+    fn entry(&mut self) -> Result<Entry<'t>, Problems> {
+        let at = self.at;
+        if self.peek() != Some('"') {
+            return Err(self.unexpected("a key in double quotes"));
         }
-        loop {
-            self.skip_space();
-            let at = self.ruler.at(self.offset);
-            if self.peek() != Some('"') {
-                return Err(self.unexpected("a key in double quotes"));
-            }
-            let key = self.string()?;
-            self.skip_space();
-            if !self.eat(':') {
-                return Err(self.unexpected("`:`"));
-            }
-            self.skip_space();
-            entries.push(Entry { key, at, node: self.value()? });
-            self.skip_space();
-            if self.eat('}') {
-                check_keys(&entries)?;
-                return Ok(Value::Map(entries));
-            }
-            if !self.eat(',') {
-                return Err(self.unexpected("`,` or `}`"));
-            }
+        let key = self.string()?;
+        self.skip_space();
+        if !self.eat(':') {
+            return Err(self.unexpected("`:`"));
         }
+        self.skip_space();
+        Ok(Entry { key, at, node: self.value()? })
     }
 
     fn string(&mut self) -> Result<Cow<'t, str>, Problems> {
-        let opened = self.offset;
-        self.step();
-        let begin = self.offset;
+        let opened = self.at;
+        self.next();
+        let begin = self.rest;
         let mut unescaped: Option<String> = None;
         loop {
-            let before = self.offset;
+            let (at, raw) = (self.at, &begin[..begin.len() - self.rest.len()]);
             let letter = match self.next() {
                 None => {
-                    let at = self.ruler.at(opened);
-                    return Err(Problems::one(at, "a text without its closing quote", None));
+                    return Err(Problems::one(opened, "a text without its closing quote", None));
                 }
-                Some('"') => {
-                    let raw = self.text.get(begin..before).unwrap_or_default();
-                    return Ok(unescaped.map_or(Cow::Borrowed(raw), Cow::Owned));
-                }
+                Some('"') => return Ok(unescaped.map_or(Cow::Borrowed(raw), Cow::Owned)),
                 Some('\\') => {
-                    let raw = self.text.get(begin..before).unwrap_or_default();
                     unescaped.get_or_insert_with(|| raw.to_owned());
-                    self.escape(before)?
+                    self.escape(at)?
                 }
-                Some(control) if u32::from(control) < 0x20 => {
+                Some(control @ '\0'..'\x20') => {
                     let code = u32::from(control);
-                    return Err(Problems::one(
-                        self.ruler.at(before),
-                        format!("the control character {code:#04x} within a text"),
-                        Some(format!("write `\\u{code:04x}`")),
-                    ));
+                    let message = format!("the control character {code:#04x} within a text");
+                    return Err(Problems::one(at, message, Some(format!("write `\\u{code:04x}`"))));
                 }
                 Some(letter) => letter,
             };
@@ -147,8 +119,9 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// What stands behind a backslash.
-    fn escape(&mut self, begin: usize) -> Result<char, Problems> {
+    /// The character for an escape, whose backslash stands at `at`.
+    fn escape(&mut self, at: Position) -> Result<char, Problems> {
+        let begin = self.rest;
         let letter = match self.next() {
             Some(same @ ('"' | '\\' | '/')) => Some(same),
             Some('b') => Some('\u{8}'),
@@ -160,116 +133,107 @@ impl<'t> Parser<'t> {
             _ => None,
         };
         letter.ok_or_else(|| {
-            let raw = self.text.get(begin..self.offset).unwrap_or_default();
-            let message = format!("{} is no escape of JSON", quoted(raw));
-            Problems::one(self.ruler.at(begin), message, None)
+            let raw = &begin[..begin.len() - self.rest.len()];
+            let message = format!("{} is no escape of JSON", quoted(&format!("\\{raw}")));
+            Problems::one(at, message, None)
         })
     }
 
     /// Four hexadecimal digits, or eight as a pair of surrogates.
     fn unicode(&mut self) -> Option<char> {
-        let high = self.four_digits()?;
-        if !(0xd800..0xe000).contains(&high) {
-            return char::from_u32(high);
-        }
-        if !(self.eat('\\') && self.eat('u')) {
-            return None;
-        }
-        let low = self.four_digits()?;
-        let pair = [u16::try_from(high).ok()?, u16::try_from(low).ok()?];
-        let mut letters = char::decode_utf16(pair);
-        match (letters.next(), letters.next()) {
-            (Some(Ok(letter)), None) => Some(letter),
-            _ => None,
-        }
+        let first = self.four_digits()?;
+        let is_pair = (0xd800..0xe000).contains(&first);
+        let second = match is_pair && self.eat('\\') && self.eat('u') {
+            true => Some(self.four_digits()?),
+            false => None,
+        };
+        let mut letters = char::decode_utf16([first].into_iter().chain(second));
+        letters.next()?.ok().filter(|_| letters.next().is_none())
     }
 
-    fn four_digits(&mut self) -> Option<u32> {
-        let end = self.offset.checked_add(4)?;
-        let digits = self.text.get(self.offset..end)?;
-        if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
+    fn four_digits(&mut self) -> Option<u16> {
+        let digits = self.rest.get(..4)?;
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)?;
+        for _ in 0..4 {
+            self.next();
         }
-        self.offset = end;
-        u32::from_str_radix(digits, 16).ok()
+        Some(number)
     }
 
     fn number(&mut self) -> Result<&'t str, Problems> {
-        let begin = self.offset;
+        let (at, begin) = (self.at, self.rest);
         self.eat('-');
-        let whole = if self.eat('0') { true } else { self.digits() };
-        let decimals = if self.eat('.') { self.digits() } else { true };
-        let exponent = if self.eat('e') || self.eat('E') {
+        let whole = self.eat('0') || self.digits();
+        let decimals = !self.eat('.') || self.digits();
+        let exponent = !(self.eat('e') || self.eat('E')) || {
             let _sign = self.eat('-') || self.eat('+');
             self.digits()
-        } else {
-            true
         };
         let stops = !matches!(self.peek(), Some('0'..='9' | 'a'..='z' | 'A'..='Z' | '.' | '_'));
         if whole && decimals && exponent && stops {
-            return Ok(self.text.get(begin..self.offset).unwrap_or_default());
+            return Ok(&begin[..begin.len() - self.rest.len()]);
         }
-        let rest = self.text.get(begin..).unwrap_or_default();
-        let end = rest.find(|c: char| c.is_whitespace() || ",]}".contains(c)).unwrap_or(rest.len());
-        let message = format!("{} is no number of JSON", quoted(rest.get(..end).unwrap_or(rest)));
-        Err(Problems::one(self.ruler.at(begin), message, None))
+        let end = begin.find(|c: char| c.is_whitespace() || ",]}".contains(c));
+        let written = &begin[..end.unwrap_or(begin.len())];
+        Err(Problems::one(at, format!("{} is no number of JSON", quoted(written)), None))
     }
 
     fn digits(&mut self) -> bool {
-        let begin = self.offset;
-        while matches!(self.peek(), Some('0'..='9')) {
-            self.step();
-        }
-        self.offset > begin
+        let before = self.rest.len();
+        self.skip(|c| c.is_ascii_digit());
+        self.rest.len() < before
     }
 
     fn word(&mut self, word: &str) -> bool {
-        let rest = self.text.get(self.offset..).unwrap_or_default();
-        let Some(behind) = rest.strip_prefix(word) else { return false };
-        if behind.starts_with(|c: char| c.is_alphanumeric() || c == '_') {
-            return false;
+        let behind = self.rest.strip_prefix(word);
+        let is_word = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        let found = behind.is_some_and(is_word);
+        if found {
+            for _ in word.chars() {
+                self.next();
+            }
         }
-        self.offset = self.offset.saturating_add(word.len());
-        true
+        found
     }
 
     fn skip_space(&mut self) {
-        while matches!(self.peek(), Some(' ' | '\t' | '\n' | '\r')) {
-            self.step();
+        self.skip(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
+    }
+
+    fn skip(&mut self, which: fn(char) -> bool) {
+        while self.peek().is_some_and(which) {
+            self.next();
         }
     }
 
     fn peek(&self) -> Option<char> {
-        self.text.get(self.offset..)?.chars().next()
+        self.rest.chars().next()
     }
 
     fn next(&mut self) -> Option<char> {
-        let letter = self.peek()?;
-        self.offset = self.offset.saturating_add(letter.len_utf8());
+        let mut letters = self.rest.chars();
+        let letter = letters.next()?;
+        self.rest = letters.as_str();
+        self.at = self.at.after(letter);
         Some(letter)
     }
 
-    fn step(&mut self) {
-        self.next();
-    }
-
     fn eat(&mut self, expected: char) -> bool {
-        let here = self.peek() == Some(expected);
-        if here {
-            self.step();
+        let is_here = self.peek() == Some(expected);
+        if is_here {
+            self.next();
         }
-        here
+        is_here
     }
 
     fn unexpected(&self, expected: &str) -> Problems {
-        let at = self.ruler.at(self.offset);
-        let rest = self.text.get(self.offset..).unwrap_or_default();
-        let word = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
-        let shown = match rest.chars().next() {
+        let word = self.rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(self.rest.len());
+        let shown = match self.peek() {
             None => "the end of the file".to_owned(),
-            Some(letter) => quoted(rest.get(..word.max(letter.len_utf8())).unwrap_or(rest)),
+            Some(letter) => quoted(&self.rest[..word.max(letter.len_utf8())]),
         };
-        let hint = rest.starts_with("//").then(|| "JSON has no comments".to_owned());
-        Problems::one(at, format!("{shown} where {expected} is wanted"), hint)
+        let hint = self.rest.starts_with("//").then(|| "JSON has no comments".to_owned());
+        Problems::one(self.at, format!("{shown} where {expected} is wanted"), hint)
     }
 }

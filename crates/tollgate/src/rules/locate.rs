@@ -3,10 +3,10 @@
 use tollgate_core::rule::Place;
 
 use super::node::{Node, Value};
-use super::problem::At;
+use super::problem::Position;
 
 /// Where in the text this is; if it is not there, then where it would be.
-pub(super) fn locate(root: &Node<'_>, place: Place) -> At {
+pub(super) fn locate(root: &Node<'_>, place: Place) -> Position {
     let mut node = root;
     if let Some(index) = place.domain
         && let Some(domain) = root.get("domains").and_then(|domains| domains.item(index))
@@ -35,7 +35,7 @@ pub(super) fn locate(root: &Node<'_>, place: Place) -> At {
 }
 
 /// An item of a list or a map; one of the values of that item.
-fn item_at(node: &Node<'_>, item: usize, value: Option<usize>) -> At {
+fn item_at(node: &Node<'_>, item: usize, value: Option<usize>) -> Position {
     match &node.value {
         Value::List(items) => items.get(item).map_or(node.at, |item| item.at),
         Value::Map(entries) => match (entries.get(item), value) {

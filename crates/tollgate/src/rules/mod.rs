@@ -25,6 +25,8 @@
 //! # Ok::<(), rules::Problems>(())
 //! ```
 
+#![allow(clippy::arithmetic_side_effects, reason = "counts and places in texts of bounded length")]
+
 mod json;
 mod locate;
 mod names;
@@ -41,7 +43,7 @@ use tollgate_core::rule::RuleSet;
 use tollgate_core::rule::declaration::Declaration;
 
 use node::Node;
-use problem::At;
+use problem::Position;
 pub use problem::{Problem, Problems};
 pub use tollgate_core::rule::{
     ActiveBan, ActiveLimit, ActiveRule, LimitKind, NetworkError, Place, RuleError, bounds,
@@ -64,7 +66,7 @@ pub const SCHEMA: &str = include_str!("../../schema/rules.schema.json");
 /// refused before it costs memory.
 pub const MAX_TEXT: usize = 32 * 1024 * 1024;
 
-/// How a rule file is written.
+/// The format of a rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -136,8 +138,8 @@ pub fn load(text: &str, format: Format) -> Result<RuleSet, Problems> {
 
 /// Writes a declaration, leaving out what equals its default.
 ///
-/// What [`RuleSet::new`] accepts reads back equal. Comments and spelling of a file that was read
-/// are not kept.
+/// A declaration that [`RuleSet::new`] accepts reads back equal. Comments and spelling of a file are not
+/// kept.
 pub fn write(declaration: &Declaration, format: Format) -> String {
     write::declaration(declaration, format)
 }
@@ -151,7 +153,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Problems> {
     std::str::from_utf8(bytes).map_err(|error| {
         let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
         let text = std::str::from_utf8(valid).unwrap_or_default();
-        let at = node::Ruler::new(text).at(text.len());
+        let at = node::LineIndex::new(text).at(text.len());
         let hint = "save the file as UTF-8".to_owned();
         Problems::one(at, "a byte that is not UTF-8", Some(hint))
     })
@@ -160,7 +162,7 @@ pub fn decode(bytes: &[u8]) -> Result<&str, Problems> {
 pub(crate) fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
     if text.len() > MAX_TEXT {
         let message = format!("a file of {} bytes is above {MAX_TEXT}", text.len());
-        return Err(Problems::one(At::START, message, None));
+        return Err(Problems::one(Position::START, message, None));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match format {
@@ -172,7 +174,7 @@ pub(crate) fn parse(text: &str, format: Format) -> Result<Node<'_>, Problems> {
 
 #[cfg(test)]
 mod tests {
-    use super::names::{self, Names};
+    use super::names::{self, Choices};
     use super::node::{Node, Value};
 
     fn keys(node: &Node<'_>) -> Vec<String> {
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_schema_has_the_choices_of_the_reader() {
-        fn check<T>(root: &Node<'_>, path: &str, names: Names<T>) {
+        fn check<T>(root: &Node<'_>, path: &str, names: Choices<T>) {
             let Value::List(items) = &walk(root, path).value else { panic!("{path} is no list") };
             let text = |node: &Node<'_>| match &node.value {
                 Value::Text(text) => text.to_string(),

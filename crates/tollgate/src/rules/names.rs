@@ -1,36 +1,39 @@
-//! How choices are written, for the reader and the writer alike.
+//! The spelling of choices and fields, for the reader and the writer alike.
 
-use tollgate_core::algorithm::{Anchor, Estimate, Payment};
+use tollgate_core::algorithm::{
+    Anchor, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, Payment, SlidingLog,
+    SlidingWindow, Smooth, TokenBucket,
+};
 use tollgate_core::rule::declaration::{Mode, OnMissing, OnOutage, PathCase, Scenario};
-use tollgate_core::{OnChange, OnFull};
+use tollgate_core::{Algorithm, OnChange, OnFull};
 
 /// Values of a choice with their names, the default first where there is one.
-pub(super) type Names<T> = &'static [(&'static str, T)];
+pub(super) type Choices<T> = &'static [(&'static str, T)];
 
-/// What a choice is called.
-pub(super) fn name_of<T: PartialEq>(names: Names<T>, value: &T) -> &'static str {
+/// The name of a choice.
+pub(super) fn name_of<T: PartialEq>(names: Choices<T>, value: &T) -> &'static str {
     names.iter().find(|(_, other)| other == value).map_or("", |(name, _)| name)
 }
 
-pub(super) const MODE: Names<Mode> =
+pub(super) const MODE: Choices<Mode> =
     &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
 
-pub(super) const ON_OUTAGE: Names<OnOutage> =
+pub(super) const ON_OUTAGE: Choices<OnOutage> =
     &[("local", OnOutage::Local), ("admit", OnOutage::Admit), ("refuse", OnOutage::Refuse)];
 
-pub(super) const ON_CHANGE: Names<OnChange> =
+pub(super) const ON_CHANGE: Choices<OnChange> =
     &[("keep", OnChange::Keep), ("scale", OnChange::Scale), ("reset", OnChange::Reset)];
 
-pub(super) const ON_FULL: Names<OnFull> =
+pub(super) const ON_FULL: Choices<OnFull> =
     &[("share", OnFull::Share), ("admit", OnFull::Admit), ("refuse", OnFull::Refuse)];
 
-pub(super) const ON_MISSING: Names<OnMissing> =
+pub(super) const ON_MISSING: Choices<OnMissing> =
     &[("skip", OnMissing::Skip), ("share", OnMissing::Share), ("refuse", OnMissing::Refuse)];
 
-pub(super) const PATH_CASE: Names<PathCase> =
+pub(super) const PATH_CASE: Choices<PathCase> =
     &[("insensitive", PathCase::Insensitive), ("sensitive", PathCase::Sensitive)];
 
-pub(super) const SCENARIO: Names<Scenario> = &[
+pub(super) const SCENARIO: Choices<Scenario> = &[
     ("global", Scenario::Global),
     ("service", Scenario::Service),
     ("interface", Scenario::Interface),
@@ -40,36 +43,23 @@ pub(super) const SCENARIO: Names<Scenario> = &[
     ("payment", Scenario::Payment),
 ];
 
-pub(super) const ANCHOR: Names<Anchor> =
+pub(super) const ANCHOR: Choices<Anchor> =
     &[("first-hit", Anchor::FirstHit), ("epoch", Anchor::Epoch)];
 
-pub(super) const ESTIMATE: Names<Estimate> =
+pub(super) const ESTIMATE: Choices<Estimate> =
     &[("conservative", Estimate::Conservative), ("weighted", Estimate::Weighted)];
 
-pub(super) const PAYMENT: Names<Payment> = &[("next", Payment::Next), ("own", Payment::Own)];
+pub(super) const PAYMENT: Choices<Payment> = &[("next", Payment::Next), ("own", Payment::Own)];
 
-/// What an algorithm is called. Kinds without their parameters, which are fields of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    FixedWindow,
-    SlidingLog,
-    SlidingWindow,
-    TokenBucket,
-    LeakyMeter,
-    LeakyQueue,
-    Smooth,
-    Concurrency,
-}
-
-pub(super) const ALGORITHM: Names<Kind> = &[
-    ("token-bucket", Kind::TokenBucket),
-    ("sliding-log", Kind::SlidingLog),
-    ("sliding-window", Kind::SlidingWindow),
-    ("fixed-window", Kind::FixedWindow),
-    ("leaky-meter", Kind::LeakyMeter),
-    ("leaky-queue", Kind::LeakyQueue),
-    ("smooth", Kind::Smooth),
-    ("concurrency", Kind::Concurrency),
+pub(super) const ALGORITHM: Choices<Algorithm> = &[
+    ("token-bucket", Algorithm::TokenBucket(TokenBucket)),
+    ("sliding-log", Algorithm::SlidingLog(SlidingLog)),
+    ("sliding-window", Algorithm::SlidingWindow(SlidingWindow::conservative())),
+    ("fixed-window", Algorithm::FixedWindow(FixedWindow { anchor: Anchor::FirstHit })),
+    ("leaky-meter", Algorithm::LeakyMeter(LeakyMeter)),
+    ("leaky-queue", Algorithm::LeakyQueue(LeakyQueue)),
+    ("smooth", Algorithm::Smooth(Smooth::bursty())),
+    ("concurrency", Algorithm::Concurrency(Concurrency)),
 ];
 
 /// Fields of a file and of each domain of one.
@@ -114,7 +104,7 @@ pub(super) const BAN: &[&str] = &["after", "within", "for"];
 pub(super) const COST: &[&str] = &["from", "default", "max"];
 pub(super) const PATTERN: &[&str] = &["text", "prefix", "present", "absent"];
 
-/// Which algorithm a field of a limit belongs to; none for those that all have.
+/// The algorithm that a field of a limit belongs to; `None` for fields that all have.
 pub(super) fn owner_of(field: &str) -> Option<&'static str> {
     match field {
         "anchor" => Some("fixed-window"),

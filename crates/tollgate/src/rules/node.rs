@@ -4,14 +4,13 @@
 //! means is not known here; that is [`super::read`]'s.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 
-use super::problem::{At, Problems, quoted};
+use super::problem::{Position, Problems, quoted};
 
 /// A value of a rule file and where it stands.
 #[derive(Clone, Debug)]
 pub(crate) struct Node<'t> {
-    pub(crate) at: At,
+    pub(crate) at: Position,
     pub(crate) value: Value<'t>,
 }
 
@@ -30,7 +29,7 @@ pub(crate) enum Value<'t> {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry<'t> {
     pub(crate) key: Cow<'t, str>,
-    pub(crate) at: At,
+    pub(crate) at: Position,
     pub(crate) node: Node<'t>,
 }
 
@@ -55,7 +54,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// What a message calls it.
+    /// Its description in messages.
     pub(crate) fn described(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
@@ -68,7 +67,29 @@ impl<'t> Node<'t> {
     }
 }
 
-/// How deep and how large a tree may become.
+/// A map whose keys are all known.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'n, 't> {
+    pub(crate) at: Position,
+    pub(crate) entries: &'n [Entry<'t>],
+}
+
+impl<'n, 't> Fields<'n, 't> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'n Node<'t>> {
+        self.entry(name).map(|entry| &entry.node)
+    }
+
+    pub(crate) fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
+        self.entries.iter().find(|entry| entry.key == name)
+    }
+
+    /// A field, unless it is empty.
+    pub(crate) fn get_filled(&self, name: &str) -> Option<&'n Node<'t>> {
+        self.get(name).filter(|node| !matches!(node.value, Value::Null))
+    }
+}
+
+/// The bounds of a tree: its depth and its number of values.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     nodes: usize,
@@ -83,8 +104,8 @@ impl Budget {
     pub(crate) const NODES: usize = 4_000_000;
 
     /// Counts one more value, or says that it is one too many.
-    pub(crate) fn spend(&mut self, at: At) -> Result<(), Problems> {
-        self.nodes = self.nodes.saturating_add(1);
+    pub(crate) fn spend(&mut self, at: Position) -> Result<(), Problems> {
+        self.nodes += 1;
         if self.nodes > Self::NODES {
             let hint = "split the rules into several domains on several nodes".to_owned();
             return Err(Problems::one(
@@ -102,7 +123,7 @@ impl Budget {
         Self { nodes: Self::NODES.saturating_sub(values) }
     }
 
-    pub(crate) fn too_deep(at: At) -> Problems {
+    pub(crate) fn too_deep(at: Position) -> Problems {
         Problems::one(at, format!("nested deeper than {} levels", Self::DEPTH), None)
     }
 }
@@ -139,57 +160,36 @@ pub(crate) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
 }
 
 /// Turns offsets in a text into places without counting from the beginning each time.
-pub(crate) struct Ruler<'t> {
+pub(crate) struct LineIndex<'t> {
     text: &'t str,
-    /// The place of the first character at or behind each multiple of [`Ruler::STEP`] bytes.
-    marks: Vec<(usize, At)>,
-    /// The last answer: most questions are about what comes next.
-    last: Cell<(usize, At)>,
+    /// The place of the first character at or behind each multiple of [`LineIndex::STEP`] bytes.
+    marks: Vec<(usize, Position)>,
 }
 
-impl<'t> Ruler<'t> {
+impl<'t> LineIndex<'t> {
     const STEP: usize = 128;
 
     pub(crate) fn new(text: &'t str) -> Self {
         let mut marks = Vec::with_capacity(text.len().div_ceil(Self::STEP));
-        let mut due = 0;
-        let mut at = At::START;
+        let mut at = Position::START;
         for (offset, letter) in text.char_indices() {
-            if offset >= due {
+            if offset >= marks.len() * Self::STEP {
                 marks.push((offset, at));
-                due = due.saturating_add(Self::STEP);
             }
-            at = after(at, letter);
+            at = at.after(letter);
         }
-        Self { text, marks, last: Cell::new((0, At::START)) }
+        Self { text, marks }
     }
 
     /// The place of a byte; of the end, for an offset behind it.
-    pub(crate) fn at(&self, offset: usize) -> At {
-        let last = self.last.get();
-        let ahead = offset.checked_sub(last.0).is_some_and(|distance| distance <= Self::STEP);
-        let behind = || self.marks.partition_point(|(mark, _)| *mark <= offset).checked_sub(1);
-        let near =
-            if ahead { Some(last) } else { behind().and_then(|i| self.marks.get(i).copied()) };
-        let Some((mark, mut at)) = near else { return At::START };
-        let mut reached = mark;
-        for letter in self.text.get(mark..).unwrap_or_default().chars() {
-            if reached >= offset {
-                break;
-            }
-            reached = reached.saturating_add(letter.len_utf8());
-            at = after(at, letter);
-        }
-        self.last.set((reached, at));
-        at
-    }
-}
-
-fn after(at: At, letter: char) -> At {
-    if letter == '\n' {
-        At { line: at.line.saturating_add(1), column: 1 }
-    } else {
-        At { column: at.column.saturating_add(1), ..at }
+    pub(crate) fn at(&self, offset: usize) -> Position {
+        let behind = self.marks.partition_point(|(mark, _)| *mark <= offset);
+        let Some((mark, at)) = behind.checked_sub(1).map(|last| self.marks[last]) else {
+            return Position::START;
+        };
+        let letters = self.text[mark..].char_indices();
+        let before = letters.take_while(|(index, _)| mark + index < offset);
+        before.fold(at, |at, (_, letter)| at.after(letter))
     }
 }
 
@@ -200,14 +200,14 @@ mod tests {
     #[test]
     fn a_ruler_counts_lines_and_characters() {
         let text = format!("aé\n{}x", "ü".repeat(500));
-        let ruler = Ruler::new(&text);
+        let lines = LineIndex::new(&text);
 
-        assert_eq!(ruler.at(0), At { line: 1, column: 1 });
-        assert_eq!(ruler.at(3), At { line: 1, column: 3 });
-        assert_eq!(ruler.at(4), At { line: 2, column: 1 });
-        assert_eq!(ruler.at(4 + 1000), At { line: 2, column: 501 });
-        assert_eq!(ruler.at(9999), At { line: 2, column: 502 }, "the end");
-        assert_eq!(ruler.at(6), At { line: 2, column: 2 }, "back again");
-        assert_eq!(Ruler::new("").at(7), At::START);
+        assert_eq!(lines.at(0), Position { line: 1, column: 1 });
+        assert_eq!(lines.at(3), Position { line: 1, column: 3 });
+        assert_eq!(lines.at(4), Position { line: 2, column: 1 });
+        assert_eq!(lines.at(4 + 1000), Position { line: 2, column: 501 });
+        assert_eq!(lines.at(9999), Position { line: 2, column: 502 }, "the end");
+        assert_eq!(lines.at(6), Position { line: 2, column: 2 }, "back again");
+        assert_eq!(LineIndex::new("").at(7), Position::START);
     }
 }

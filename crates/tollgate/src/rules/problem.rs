@@ -1,16 +1,26 @@
-//! What is wrong with a rule file, where, and what to write instead.
+//! Problems of a rule file: the place, the message, and what to write instead.
 
 use std::fmt;
 
+use tollgate_core::rule::edit_distance;
+
 /// Where something stands in a text. Lines and columns count from 1; a column is a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct At {
+pub(crate) struct Position {
     pub(crate) line: u32,
     pub(crate) column: u32,
 }
 
-impl At {
+impl Position {
     pub(crate) const START: Self = Self { line: 1, column: 1 };
+
+    /// The place behind a character at this place.
+    pub(crate) const fn after(self, letter: char) -> Self {
+        match letter {
+            '\n' => Self { line: self.line + 1, column: 1 },
+            _ => Self { column: self.column + 1, ..self },
+        }
+    }
 }
 
 /// One thing that is wrong with a rule file.
@@ -18,7 +28,7 @@ impl At {
 /// Prints as `12:7: unknown field `limit`; did you mean `limits`?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    at: At,
+    at: Position,
     message: String,
     hint: Option<String>,
 }
@@ -26,7 +36,7 @@ pub struct Problem {
 impl Problem {
     /// Messages may come from others and repeat what a client wrote: each becomes one line of
     /// bounded length.
-    fn new(at: At, message: String, hint: Option<String>) -> Self {
+    fn new(at: Position, message: String, hint: Option<String>) -> Self {
         Self { at, message: one_line(message), hint: hint.map(one_line) }
     }
 
@@ -40,12 +50,12 @@ impl Problem {
         self.at.column
     }
 
-    /// What is wrong, with what value. Values are cut short: a message never repeats a megabyte.
+    /// The message, with the value. Values are cut short: a message never repeats a megabyte.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to write instead, where that can be said.
+    /// The hint what to write instead, if there is one.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -83,7 +93,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// How many are kept.
+    /// The most problems that are kept.
     pub const MAX: usize = 20;
 
     /// The same, printed with the name of the file in front of each place.
@@ -98,17 +108,17 @@ impl Problems {
         self.found.iter()
     }
 
-    /// Whether there were more than are kept.
+    /// True if there were more than are kept.
     pub const fn has_more(&self) -> bool {
         self.dropped
     }
 
-    pub(crate) fn one(at: At, message: impl Into<String>, hint: Option<String>) -> Self {
+    pub(crate) fn one(at: Position, message: impl Into<String>, hint: Option<String>) -> Self {
         let found = vec![Problem::new(at, message.into(), hint)];
         Self { file: None, found, dropped: false }
     }
 
-    pub(crate) fn add(&mut self, at: At, message: impl Into<String>, hint: Option<String>) {
+    pub(crate) fn add(&mut self, at: Position, message: impl Into<String>, hint: Option<String>) {
         if self.found.len() < Self::MAX {
             self.found.push(Problem::new(at, message.into(), hint));
         } else {
@@ -156,40 +166,34 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The text without line breaks and other control characters, cut where it gets out of hand.
+/// The text without line breaks and other control characters, cut where it is too long.
 fn one_line(text: String) -> String {
     const LONGEST: usize = 500;
     if text.len() <= LONGEST && !text.contains(char::is_control) {
         return text;
     }
-    let mut line = String::with_capacity(text.len().min(LONGEST));
-    for letter in text.chars().take(LONGEST) {
-        if letter.is_control() {
-            line.extend(letter.escape_debug());
-        } else {
-            line.push(letter);
-        }
-    }
-    if text.chars().nth(LONGEST).is_some() {
-        line.push('…');
-    }
-    line
+    shortened(&text, LONGEST, char::is_control)
 }
 
 /// The beginning of a text, in backquotes, fit for one line of a message.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
-    let mut shown = String::with_capacity(SHOWN);
-    for letter in text.chars().take(SHOWN) {
-        match letter {
-            '\'' | '"' | '\\' => shown.push(letter),
-            letter => shown.extend(letter.escape_debug()),
+    format!("`{}`", shortened(text, SHOWN, |letter| !['\'', '"', '\\'].contains(&letter)))
+}
+
+/// The first `longest` characters of a text, some of them escaped.
+fn shortened(text: &str, longest: usize, is_escaped: fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len().min(longest));
+    for letter in text.chars().take(longest) {
+        match is_escaped(letter) {
+            true => shown.extend(letter.escape_debug()),
+            false => shown.push(letter),
         }
     }
-    if text.chars().nth(SHOWN).is_some() {
+    if text.chars().nth(longest).is_some() {
         shown.push('…');
     }
-    format!("`{shown}`")
+    shown
 }
 
 /// `did you mean …?`, when one of the names is close to what was written.
@@ -211,30 +215,10 @@ pub(crate) fn did_you_mean<'n>(
     };
     let (distance, name) = names
         .into_iter()
-        .map(|name| (edits(&plain, &dashed(name)), name))
+        .map(|name| (edit_distance(&plain, &dashed(name)), name))
         .min_by_key(|(d, _)| *d)?;
     let close = distance <= allowed && distance < name.len();
     close.then(|| format!("did you mean `{name}`?"))
-}
-
-/// How many letters must be added, dropped or changed to make one word of the other.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, letter) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i.saturating_add(1);
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (cell, other) in row.iter_mut().skip(1).zip(&b) {
-            let changed = diagonal.saturating_add(usize::from(letter != *other));
-            diagonal = *cell;
-            left = changed.min(left.saturating_add(1)).min(cell.saturating_add(1));
-            *cell = left;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -5,32 +5,32 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::node::{Budget, Entry, Node, Ruler, Value, check_keys};
-use super::problem::{At, Problems};
+use super::node::{Budget, Entry, LineIndex, Node, Value, check_keys};
+use super::problem::{Position, Problems};
 
 pub(super) fn parse(text: &str) -> Result<Node<'_>, Problems> {
-    let ruler = Ruler::new(text);
+    let lines = LineIndex::new(text);
     // The parser builds a tree of its own, which must be bounded before it is built: every value
     // but the first has one of these in front of it.
     let values = text.bytes().filter(|byte| b",=[{".contains(byte)).count();
     if values > Budget::NODES {
         let message = format!("more than {} values in one file", Budget::NODES);
-        return Err(Problems::one(At::START, message, None));
+        return Err(Problems::one(Position::START, message, None));
     }
     let table = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(At::START, |span| ruler.at(span.start));
+        let at = error.span().map_or(Position::START, |span| lines.at(span.start));
         Problems::one(at, error.message().replace('\n', ", "), None)
     })?;
-    Tree { ruler }.table(At::START, table.into_inner(), 0)
+    TomlConverter { lines }.table(Position::START, table.into_inner(), 0)
 }
 
-struct Tree<'t> {
-    ruler: Ruler<'t>,
+struct TomlConverter<'t> {
+    lines: LineIndex<'t>,
 }
 
-impl<'t> Tree<'t> {
+impl<'t> TomlConverter<'t> {
     fn node(&self, value: Spanned<DeValue<'t>>, depth: usize) -> Result<Node<'t>, Problems> {
-        let at = self.ruler.at(value.span().start);
+        let at = self.lines.at(value.span().start);
         let value = match value.into_inner() {
             DeValue::String(text) => Value::Text(text),
             DeValue::Integer(number) if number.radix() == 10 => {
@@ -49,17 +49,17 @@ impl<'t> Tree<'t> {
         Ok(Node { at, value })
     }
 
-    fn list(&self, at: At, items: DeArray<'t>, depth: usize) -> Result<Node<'t>, Problems> {
+    fn list(&self, at: Position, items: DeArray<'t>, depth: usize) -> Result<Node<'t>, Problems> {
         let inner = deeper(at, depth)?;
         let items = items.into_iter().map(|item| self.node(item, inner));
         Ok(Node { at, value: Value::List(items.collect::<Result<_, _>>()?) })
     }
 
-    fn table(&self, at: At, table: DeTable<'t>, depth: usize) -> Result<Node<'t>, Problems> {
+    fn table(&self, at: Position, table: DeTable<'t>, depth: usize) -> Result<Node<'t>, Problems> {
         let inner = deeper(at, depth)?;
         let mut entries = Vec::with_capacity(table.len());
         for (key, value) in table {
-            let at = self.ruler.at(key.span().start);
+            let at = self.lines.at(key.span().start);
             entries.push(Entry { key: key.into_inner(), at, node: self.node(value, inner)? });
         }
         // The parser sorts by name; conditions are kept in the order of the file.
@@ -69,6 +69,6 @@ impl<'t> Tree<'t> {
     }
 }
 
-fn deeper(at: At, depth: usize) -> Result<usize, Problems> {
+fn deeper(at: Position, depth: usize) -> Result<usize, Problems> {
     if depth >= Budget::DEPTH { Err(Budget::too_deep(at)) } else { Ok(depth.saturating_add(1)) }
 }

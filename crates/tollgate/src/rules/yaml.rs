@@ -9,43 +9,43 @@ use std::borrow::Cow;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::node::{Budget, Entry, Node, Value, check_keys};
-use super::problem::{At, Problems};
+use super::problem::{Position, Problems};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
     parse_within(text, Budget::default())
 }
 
 fn parse_within(text: &str, budget: Budget) -> Result<Node<'_>, Problems> {
-    let mut builder = Builder { budget, ..Builder::default() };
+    let mut builder = TreeBuilder { budget, ..TreeBuilder::default() };
     let mut parser = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
         let (event, span) =
             event.map_err(|error| Problems::one(at(*error.marker()), error.info(), None))?;
         builder.take(event, span)?;
     }
-    builder.root.ok_or_else(|| Problems::one(At::START, "the file is empty", None))
+    builder.root.ok_or_else(|| Problems::one(Position::START, "the file is empty", None))
 }
 
 #[derive(Default)]
-struct Builder<'t> {
+struct TreeBuilder<'t> {
     root: Option<Node<'t>>,
-    open: Vec<Open<'t>>,
+    open: Vec<OpenCollection<'t>>,
     documents: usize,
     budget: Budget,
 }
 
 /// A list or map whose end is yet to come.
-struct Open<'t> {
-    at: At,
-    inside: Inside<'t>,
+struct OpenCollection<'t> {
+    at: Position,
+    inside: Collection<'t>,
 }
 
-enum Inside<'t> {
+enum Collection<'t> {
     List(Vec<Node<'t>>),
-    Map { entries: Vec<Entry<'t>>, key: Option<(Cow<'t, str>, At)> },
+    Map { entries: Vec<Entry<'t>>, key: Option<(Cow<'t, str>, Position)> },
 }
 
-impl<'t> Builder<'t> {
+impl<'t> TreeBuilder<'t> {
     fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), Problems> {
         let at = at(span.start);
         match event {
@@ -55,11 +55,11 @@ impl<'t> Builder<'t> {
             }
             Event::SequenceStart(anchor, tag) => {
                 refuse_marks(at, anchor, tag.is_some())?;
-                self.begin(at, Inside::List(Vec::new()))
+                self.begin(at, Collection::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
                 refuse_marks(at, anchor, tag.is_some())?;
-                self.begin(at, Inside::Map { entries: Vec::new(), key: None })
+                self.begin(at, Collection::Map { entries: Vec::new(), key: None })
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(_) => {
@@ -78,8 +78,14 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn scalar(&mut self, at: At, text: Cow<'t, str>, style: ScalarStyle) -> Result<(), Problems> {
-        if let Some(Open { inside: Inside::Map { key: key @ None, .. }, .. }) = self.open.last_mut()
+    fn scalar(
+        &mut self,
+        at: Position,
+        text: Cow<'t, str>,
+        style: ScalarStyle,
+    ) -> Result<(), Problems> {
+        if let Some(OpenCollection { inside: Collection::Map { key: key @ None, .. }, .. }) =
+            self.open.last_mut()
         {
             *key = Some((text, at));
             return Ok(());
@@ -88,23 +94,25 @@ impl<'t> Builder<'t> {
         self.place(Node { at, value })
     }
 
-    fn begin(&mut self, at: At, inside: Inside<'t>) -> Result<(), Problems> {
-        if let Some(Open { inside: Inside::Map { key: None, .. }, .. }) = self.open.last() {
+    fn begin(&mut self, at: Position, inside: Collection<'t>) -> Result<(), Problems> {
+        if let Some(OpenCollection { inside: Collection::Map { key: None, .. }, .. }) =
+            self.open.last()
+        {
             let hint = "quote a text that begins with a bracket".to_owned();
             return Err(Problems::one(at, "a list or map in place of a key", Some(hint)));
         }
         if self.open.len() >= Budget::DEPTH {
             return Err(Budget::too_deep(at));
         }
-        self.open.push(Open { at, inside });
+        self.open.push(OpenCollection { at, inside });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Problems> {
-        let Some(Open { at, inside }) = self.open.pop() else { return Ok(()) };
+        let Some(OpenCollection { at, inside }) = self.open.pop() else { return Ok(()) };
         let value = match inside {
-            Inside::List(items) => Value::List(items),
-            Inside::Map { entries, .. } => {
+            Collection::List(items) => Value::List(items),
+            Collection::Map { entries, .. } => {
                 check_keys(&entries)?;
                 Value::Map(entries)
             }
@@ -117,8 +125,8 @@ impl<'t> Builder<'t> {
         self.budget.spend(node.at)?;
         match self.open.last_mut() {
             None => self.root = Some(node),
-            Some(Open { inside: Inside::List(items), .. }) => items.push(node),
-            Some(Open { inside: Inside::Map { entries, key }, .. }) => {
+            Some(OpenCollection { inside: Collection::List(items), .. }) => items.push(node),
+            Some(OpenCollection { inside: Collection::Map { entries, key }, .. }) => {
                 if let Some((key, at)) = key.take() {
                     entries.push(Entry { key, at, node });
                 }
@@ -128,7 +136,7 @@ impl<'t> Builder<'t> {
     }
 }
 
-fn refuse_marks(at: At, anchor: usize, tagged: bool) -> Result<(), Problems> {
+fn refuse_marks(at: Position, anchor: usize, tagged: bool) -> Result<(), Problems> {
     let (what, hint) = match (anchor, tagged) {
         (0, false) => return Ok(()),
         (0, true) => ("tags are not read here", "quote a text that begins with `!`"),
@@ -140,12 +148,12 @@ fn refuse_marks(at: At, anchor: usize, tagged: bool) -> Result<(), Problems> {
     Err(Problems::one(at, what, Some(hint.to_owned())))
 }
 
-fn at(marker: Marker) -> At {
+fn at(marker: Marker) -> Position {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    At { line: number(marker.line()).max(1), column: number(marker.col()).saturating_add(1) }
+    Position { line: number(marker.line()).max(1), column: number(marker.col()).saturating_add(1) }
 }
 
-/// What an unquoted scalar is, by the core schema of YAML 1.2.
+/// The value of an unquoted scalar, by the core schema of YAML 1.2.
 pub(crate) fn plain(text: Cow<'_, str>) -> Value<'_> {
     match text.as_ref() {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

@@ -1,14 +1,13 @@
 //! A gate: one counter at which callers wait for their turn.
 //!
 //! Where the algorithm keeps a time line (token and leaky buckets, smooth limiters), the store
-//! grants each caller a place in the future, and each sleeps until exactly then: nobody polls, and
-//! each wakes once. Where it does not (windows, logs), or where the queue is full, callers line up
-//! at the *door* in order; only the first asks, and sleeps for exactly as long as it is told.
+//! grants each caller a place in the future. Each caller sleeps until its place is due: nobody polls,
+//! and each wakes once. Where there is no time line (windows, logs), or the queue is full, callers
+//! take turns in order: only the first asks the store, and it sleeps for as long as the store says.
 //!
-//! A caller that stops waiting gives its place back (`line.rs`). Questions are asked by somebody for
-//! all (`teller.rs`), so what was granted to a caller who had left meanwhile is given back as well.
+//! A caller that stops waiting gives its place back (`wait_queue.rs`). One task asks the store for
+//! all callers (`batcher.rs`). It gives back grants whose caller has left.
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -17,12 +16,12 @@ use tokio::sync::{Mutex, MutexGuard};
 use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Store};
 use tollgate_embedded::EmbeddedStore;
 
-use super::line::Line;
-use super::teller::{Questions, Said};
+use super::batcher::{AskQueue, GateAnswer};
+use super::wait_queue::WaitQueue;
 use crate::clock::{self, Instant, after};
 use crate::decision::{Background, OwnedCounter, Runner};
 
-/// One counter at which callers wait. Clones share the line.
+/// One counter at which callers wait. Clones share the queue.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limit, Limiter, TokenBucket};
@@ -42,24 +41,24 @@ use crate::decision::{Background, OwnedCounter, Runner};
 /// # Ok(()) }
 /// ```
 pub struct Gate<S = EmbeddedStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<GateShared<S>>,
 }
 
-pub(super) struct Shared<S> {
+pub(super) struct GateShared<S> {
     pub(super) runner: Arc<Runner<S>>,
-    /// Counts the nodes that share the limit for as long as the gate is there.
+    /// Keeps the background task alive, which counts the nodes that share the limit.
     _background: Background,
     pub(super) counter: OwnedCounter,
-    pub(super) line: Arc<Line>,
-    /// Those whom this process granted places itself, in an outage: nothing of theirs goes back.
-    pub(super) outage_line: Arc<Line>,
-    pub(super) questions: std::sync::Mutex<Questions>,
-    /// Who asks a store that answers at once.
-    pub(super) turn: std::sync::Mutex<()>,
-    door: Mutex<()>,
-    /// When the first at the door asks again: nobody behind it passes earlier.
-    next_question: std::sync::Mutex<Option<Instant>>,
-    at_door: AtomicUsize,
+    pub(super) wait_queue: Arc<WaitQueue>,
+    /// Callers with places that this process granted in an outage. The store is owed nothing for them.
+    pub(super) outage_queue: Arc<WaitQueue>,
+    pub(super) asks: std::sync::Mutex<AskQueue>,
+    /// Serializes calls of a local store.
+    pub(super) local_call: std::sync::Mutex<()>,
+    turn: Mutex<()>,
+    /// The time at which the caller whose turn it is asks again. Nobody behind it passes earlier.
+    next_ask: std::sync::Mutex<Option<Instant>>,
+    waiting_for_turn: AtomicUsize,
 }
 
 impl<S: Store + 'static> Gate<S> {
@@ -71,17 +70,17 @@ impl<S: Store + 'static> Gate<S> {
         if matches!(counter.limit.algorithm(), Algorithm::Concurrency(_)) {
             return Err(GateError::CountsHolders);
         }
-        let shared = Shared {
+        let shared = GateShared {
             runner,
             _background: background,
             counter,
-            line: Arc::default(),
-            outage_line: Arc::default(),
-            questions: std::sync::Mutex::default(),
-            turn: std::sync::Mutex::default(),
-            door: Mutex::new(()),
-            next_question: std::sync::Mutex::default(),
-            at_door: AtomicUsize::new(0),
+            wait_queue: Arc::default(),
+            outage_queue: Arc::default(),
+            asks: std::sync::Mutex::default(),
+            local_call: std::sync::Mutex::default(),
+            turn: Mutex::new(()),
+            next_ask: std::sync::Mutex::default(),
+            waiting_for_turn: AtomicUsize::new(0),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -96,8 +95,8 @@ impl<S: Store + 'static> Gate<S> {
         self.acquire_timeout(cost, Charge::MAX_PATIENCE).await
     }
 
-    /// Waits for `cost` permits, but not longer than `patience`. Whoever cannot pass in time is
-    /// told so at once, and charges nothing.
+    /// Waits for `cost` permits, but not longer than `patience`. A caller that cannot pass in time is
+    /// refused at once, and charges nothing.
     ///
     /// ```
     /// use std::time::Duration;
@@ -120,229 +119,203 @@ impl<S: Store + 'static> Gate<S> {
     ///
     /// # Errors
     ///
-    /// When they cannot be had in time, or never.
+    /// When the permits are not available in time, or never.
     pub async fn acquire_timeout(&self, cost: Cost, patience: Duration) -> Result<(), NotAdmitted> {
         let deadline = after(clock::now(), patience);
-        if self.shared.at_door.load(Ordering::Acquire) == 0 {
+        if self.shared.waiting_for_turn.load(Ordering::Acquire) == 0 {
             match self.shared.ask(cost, patience).await {
-                Said::Pass(passed) => {
-                    passed.through();
+                GateAnswer::Granted(grant) => {
+                    grant.wait().await;
                     return Ok(());
                 }
-                Said::Place(held) => {
-                    held.wait().await;
-                    return Ok(());
-                }
-                Said::Never => return Err(NotAdmitted::Never { cost }),
-                Said::NotYet { retry, in_all } => within(in_all, patience, retry)?,
+                GateAnswer::Never => return Err(NotAdmitted::Never { cost }),
+                GateAnswer::NotYet { retry, in_all } => within(in_all, patience, retry)?,
             }
         }
         if self.shared.needs_no_turn(cost)? {
             return Ok(());
         }
-        self.shared.not_before(deadline)?;
-        let here = AtDoor::new(&self.shared.at_door);
-        let lined_up = tokio::time::timeout_at(deadline, self.shared.door.lock()).await;
-        let Ok(turn) = lined_up else {
-            self.shared.not_before(deadline)?;
+        self.shared.check_deadline(deadline)?;
+        let waiter = TurnWaiter::new(&self.shared.waiting_for_turn);
+        let Ok(turn) = tokio::time::timeout_at(deadline, self.shared.turn.lock()).await else {
+            self.shared.check_deadline(deadline)?;
             return Err(NotAdmitted::Late { retry_after: SOON });
         };
-        let first = First { next_question: &self.shared.next_question, _turn: turn };
-        let held = loop {
+        let turn = AskTurn { next_ask: &self.shared.next_ask, _turn: turn };
+        let grant = loop {
             let left = deadline.saturating_duration_since(clock::now());
             match self.shared.ask(cost, left).await {
-                Said::Pass(passed) => {
-                    passed.through();
-                    return Ok(());
-                }
-                Said::Place(held) => break held,
-                Said::Never => return Err(NotAdmitted::Never { cost }),
-                Said::NotYet { retry, in_all } => {
+                GateAnswer::Granted(grant) => break grant,
+                GateAnswer::Never => return Err(NotAdmitted::Never { cost }),
+                GateAnswer::NotYet { retry, in_all } => {
                     within(in_all, left, retry)?;
-                    self.shared.say_next_question(retry);
+                    self.shared.set_next_ask(Some(after(clock::now(), retry)));
                     tokio::time::sleep(retry).await;
                 }
             }
         };
-        // The next may ask; this one has its place.
-        drop(first);
-        drop(here);
-        held.wait().await;
+        // This caller has its place. The next one may ask.
+        drop(turn);
+        drop(waiter);
+        grant.wait().await;
         Ok(())
     }
 
-    /// Takes `cost` permits if they are there.
+    /// Takes `cost` permits if they are available now.
     ///
     /// # Errors
     ///
     /// When they are not.
     pub async fn try_acquire(&self, cost: Cost) -> Result<(), NotAdmitted> {
-        // Whoever waits at the door came first.
-        if self.shared.at_door.load(Ordering::Acquire) > 0 {
+        // Callers that wait for their turn came first.
+        if self.shared.waiting_for_turn.load(Ordering::Acquire) > 0 {
             if self.shared.needs_no_turn(cost)? {
                 return Ok(());
             }
-            self.shared.not_before(clock::now())?;
+            self.shared.check_deadline(clock::now())?;
             return Err(NotAdmitted::Late { retry_after: SOON });
         }
-        self.line_up(cost, Duration::ZERO).await
+        self.acquire_place(cost, Duration::ZERO).await
     }
 
-    /// Takes a place if the line has one within `patience`; does not wait for room in the line.
-    pub(crate) async fn line_up(&self, cost: Cost, patience: Duration) -> Result<(), NotAdmitted> {
+    /// Takes a place that is due within `patience`, if there is one. Does not wait for room in a full
+    /// queue.
+    pub(crate) async fn acquire_place(
+        &self,
+        cost: Cost,
+        patience: Duration,
+    ) -> Result<(), NotAdmitted> {
         match self.shared.ask(cost, patience).await {
-            Said::Pass(passed) => {
-                passed.through();
+            GateAnswer::Granted(grant) => {
+                grant.wait().await;
                 Ok(())
             }
-            Said::Place(held) => {
-                held.wait().await;
-                Ok(())
-            }
-            Said::NotYet { retry, .. } => Err(NotAdmitted::Late { retry_after: retry }),
-            Said::Never => Err(NotAdmitted::Never { cost }),
+            GateAnswer::NotYet { retry, .. } => Err(NotAdmitted::Late { retry_after: retry }),
+            GateAnswer::Never => Err(NotAdmitted::Never { cost }),
         }
     }
 
-    /// How many permits could be taken now; in an outage, of this process's share.
+    /// The number of permits that could be taken now; in an outage, of this process's share.
     pub async fn available(&self) -> u64 {
         self.shared.runner.remaining(&self.shared.counter).await
     }
 
-    /// How many of this process wait for a place that they were granted. Those at the door, whose
-    /// algorithm grants none, are not among them.
+    /// The number of callers of this process that wait for a granted place. Callers whose algorithm
+    /// grants no places are not counted.
     pub fn waiting(&self) -> usize {
-        self.shared.line.len().saturating_add(self.shared.outage_line.len())
+        self.shared.wait_queue.len().saturating_add(self.shared.outage_queue.len())
     }
 
-    /// The limit that callers wait under.
+    /// The limit of the gate's counter.
     pub fn limit(&self) -> &Limit {
         &self.shared.counter.limit
     }
 }
 
-impl<S: Store + 'static> Shared<S> {
-    /// Whoever must pass before the first at the door asks again cannot.
-    fn not_before(&self, deadline: Instant) -> Result<(), NotAdmitted> {
-        let next = *self.next_question.lock().unwrap_or_else(PoisonError::into_inner);
-        match next {
-            Some(next) if next > deadline => {
-                let retry_after = next.saturating_duration_since(deadline).max(SOON);
-                Err(NotAdmitted::Late { retry_after })
-            }
-            _ => Ok(()),
-        }
+impl<S: Store + 'static> GateShared<S> {
+    /// Refuses a caller whose deadline comes before the next time that the store is asked.
+    fn check_deadline(&self, deadline: Instant) -> Result<(), NotAdmitted> {
+        let next = *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(next) = next.filter(|next| *next > deadline) else { return Ok(()) };
+        let retry_after = next.saturating_duration_since(deadline).max(SOON);
+        Err(NotAdmitted::Late { retry_after })
     }
 
-    /// Whether a cost passes without waiting its turn, as nothing does. What never can is told so
-    /// before it waits.
+    /// True for a cost of zero, which passes without waiting.
+    ///
+    /// # Errors
+    ///
+    /// When the cost can never pass: a caller must not wait for that.
     fn needs_no_turn(&self, cost: Cost) -> Result<bool, NotAdmitted> {
         let limit = &self.counter.limit;
         let most = limit.quota().burst().get();
-        // Of a smooth limiter more can be had, and paid for later.
+        // A smooth limiter grants more than its burst, and later callers wait for it.
         if cost > most && !matches!(limit.algorithm(), Algorithm::Smooth(_)) {
             return Err(NotAdmitted::Never { cost });
         }
         Ok(cost == 0)
     }
 
-    fn say_next_question(&self, retry: Duration) {
-        let next = after(clock::now(), retry);
-        *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+    fn set_next_ask(&self, next: Option<Instant>) {
+        *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner) = next;
     }
 }
 
-/// The first at the door. When it leaves, whoever is next asks at once.
-struct First<'g> {
-    next_question: &'g std::sync::Mutex<Option<Instant>>,
+/// The turn to ask. When it ends, the next caller asks at once.
+struct AskTurn<'g> {
+    next_ask: &'g std::sync::Mutex<Option<Instant>>,
     _turn: MutexGuard<'g, ()>,
 }
 
-impl Drop for First<'_> {
+impl Drop for AskTurn<'_> {
     fn drop(&mut self) {
-        *self.next_question.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// Somebody who waits at the door.
-struct AtDoor<'g>(&'g AtomicUsize);
+/// Counts a caller that waits for its turn.
+struct TurnWaiter<'g>(&'g AtomicUsize);
 
-impl<'g> AtDoor<'g> {
+impl<'g> TurnWaiter<'g> {
     fn new(count: &'g AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
     }
 }
 
-impl Drop for AtDoor<'_> {
+impl Drop for TurnWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The least that somebody is told to wait.
+/// The shortest wait that a refusal names.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
 fn within(in_all: Duration, patience: Duration, retry_after: Duration) -> Result<(), NotAdmitted> {
     if in_all > patience { Err(NotAdmitted::Late { retry_after }) } else { Ok(()) }
 }
 
-/// Why somebody was not let through. Nothing was charged.
+/// The reason for a refusal by a gate. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAdmitted {
-    /// Not in time.
+    /// The permits are not available in time.
     Late {
-        /// After how long asking again, with the same patience, can help.
+        /// The time after which asking again, with the same patience, can help.
         retry_after: Duration,
     },
-    /// More than can ever pass at once.
+    /// The cost is above the most that can ever pass at once.
     Never {
-        /// What was asked for.
+        /// The cost that was asked for.
         cost: Cost,
     },
 }
 
-impl fmt::Display for NotAdmitted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Late { retry_after } => {
-                write!(f, "not admitted in time; ask again after {retry_after:?}")
-            }
-            Self::Never { cost } => write!(f, "a cost of {cost} is above what can ever pass"),
-        }
+error_messages! {
+    NotAdmitted {
+        Self::Late { retry_after } => "not admitted in time; ask again after {retry_after:?}";
+        Self::Never { cost } => "a cost of {cost} is above what can ever pass";
     }
 }
 
-impl std::error::Error for NotAdmitted {}
-
-/// Why there can be no such gate.
+/// The reason why there can be no such gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GateError {
-    /// The key cannot be one.
+    /// The key is empty or too long.
     Key(KeyError),
     /// Concurrency limits count holders: use a rule, and the permits of its admission.
     CountsHolders,
 }
 
-impl fmt::Display for GateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key(error) => error.fmt(f),
-            Self::CountsHolders => f.write_str(
-                "a concurrency limit counts holders: use a rule, and the permits of its admission",
-            ),
-        }
+error_messages! {
+    GateError {
+        Self::Key(error) => "{error}";
+        Self::CountsHolders =>
+            "a concurrency limit counts holders: use a rule, and the permits of its admission";
     }
-}
-
-impl std::error::Error for GateError {}
-
-impl From<KeyError> for GateError {
-    fn from(error: KeyError) -> Self {
-        Self::Key(error)
-    }
+    from { KeyError => Key; }
 }
 
 impl<S> Clone for Gate<S> {
@@ -351,8 +324,4 @@ impl<S> Clone for Gate<S> {
     }
 }
 
-impl<S> fmt::Debug for Gate<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("limit", &self.shared.counter.limit).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Gate<S>: |it| limit = it.shared.counter.limit);

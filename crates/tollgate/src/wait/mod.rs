@@ -1,16 +1,16 @@
 //! Waiting for permission instead of being refused.
 //!
 //! A [`Gate`] is one counter at which callers wait; a [`Shaper`] runs tasks through one, evenly
-//! spaced. Waiting is cancel-safe: whoever drops the future gives the place back.
+//! spaced. Waiting is cancel-safe: dropping the future gives the place back.
 
-#[cfg(feature = "tower")]
-mod booking;
+mod batcher;
 mod gate;
-mod line;
-mod shaper;
-mod teller;
-
 #[cfg(feature = "tower")]
-pub(crate) use booking::Booking;
+mod reserved_place;
+mod shaper;
+mod wait_queue;
+
 pub use gate::{Gate, GateError, NotAdmitted};
+#[cfg(feature = "tower")]
+pub(crate) use reserved_place::ReservedPlace;
 pub use shaper::{Shaper, ShaperError};

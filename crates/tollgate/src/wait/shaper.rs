@@ -1,6 +1,5 @@
-//! A shaper: tasks through a leaky queue, one after the other at an even rate.
+//! A shaper: runs tasks through a leaky queue, one after the other at an even rate.
 
-use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::algorithm::LeakyQueue;
@@ -36,19 +35,19 @@ pub struct Shaper<S = EmbeddedStore> {
 }
 
 impl<S: Store + 'static> Shaper<S> {
-    /// A queue of this name, at the quota's rate, with its burst as the number of places.
+    /// Creates a queue of this name, at the quota's rate. The quota's burst is the number of places.
     ///
     /// # Errors
     ///
-    /// When the quota or the name cannot be used.
+    /// When the queue cannot represent the quota, or the name is empty or too long.
     pub fn new(limiter: &Limiter<S>, name: &str, quota: Quota) -> Result<Self, ShaperError> {
         let limit = Limit::new(LeakyQueue, quota).map_err(ShaperError::Limit)?;
         let gate = limiter.gate(name, limit).map_err(ShaperError::Name)?;
         Ok(Self { gate, patience: Charge::MAX_PATIENCE })
     }
 
-    /// The same shaper, for tasks that wait no longer than this. Those that would are refused at
-    /// once.
+    /// The same shaper, for tasks that wait no longer than this. Tasks that would wait longer are refused
+    /// at once.
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -58,22 +57,22 @@ impl<S: Store + 'static> Shaper<S> {
     ///
     /// # Errors
     ///
-    /// When the queue is full, or longer than the patience. The task is not run.
+    /// When the queue is full, or the wait is longer than the patience. The task is not run.
     pub async fn run<T>(&self, task: impl Future<Output = T>) -> Result<T, NotAdmitted> {
         self.turn().await?;
         Ok(task.await)
     }
 
-    /// Waits for a turn, for those who run the task themselves.
+    /// Waits for a turn, for callers that run the task themselves.
     ///
     /// # Errors
     ///
     /// As [`Shaper::run`].
     pub async fn turn(&self) -> Result<(), NotAdmitted> {
-        self.gate.line_up(1, self.patience).await
+        self.gate.acquire_place(1, self.patience).await
     }
 
-    /// How many of this process wait.
+    /// The number of tasks of this process that wait.
     pub fn waiting(&self) -> usize {
         self.gate.waiting()
     }
@@ -85,29 +84,21 @@ impl<S> Clone for Shaper<S> {
     }
 }
 
-impl<S> fmt::Debug for Shaper<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shaper").field("gate", &self.gate).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Shaper<S>: |it| gate = it.gate);
 
-/// Why there can be no such shaper.
+/// The reason why there can be no such shaper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShaperError {
     /// The queue cannot represent the quota.
     Limit(LimitError),
-    /// The name cannot be one.
+    /// The name is empty or too long.
     Name(GateError),
 }
 
-impl fmt::Display for ShaperError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Limit(error) => error.fmt(f),
-            Self::Name(error) => error.fmt(f),
-        }
+error_messages! {
+    ShaperError {
+        Self::Limit(error) => "{error}";
+        Self::Name(error) => "{error}";
     }
 }
-
-impl std::error::Error for ShaperError {}

@@ -14,6 +14,8 @@ use super::error::{ErrorReport, Place};
 use super::hash::Table;
 use crate::Request;
 
+pub use names::edit_distance;
+
 /// Reports everything that is wrong.
 pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
     let place = Place::default();

@@ -98,14 +98,14 @@ pub(super) fn nearest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> O
     among
         .filter(|other| other.len().abs_diff(name.len()) <= near)
         .take(MAX_COMPARED)
-        .map(|other| (distance(name, other), other))
+        .map(|other| (edit_distance(name, other), other))
         .filter(|(distance, _)| (1..=near).contains(distance))
         .min()
         .map(|(_, other)| other)
 }
 
-/// The edit distance: letters to insert, remove or change.
-fn distance(a: &str, b: &str) -> usize {
+/// The edit distance of two words: letters to insert, remove or change.
+pub fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = i;
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn the_distance_counts_single_edits() {
         for (a, b, edits) in [("", "abc", 3), ("login", "login", 0), ("lgoin", "login", 2)] {
-            assert_eq!(distance(a, b), edits, "{a} {b}");
-            assert_eq!(distance(b, a), edits, "{b} {a}");
+            assert_eq!(edit_distance(a, b), edits, "{a} {b}");
+            assert_eq!(edit_distance(b, a), edits, "{b} {a}");
         }
-        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
     }
 
     #[test]

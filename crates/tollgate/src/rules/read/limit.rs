@@ -2,43 +2,37 @@
 
 use std::time::Duration;
 
-use tollgate_core::algorithm::{
-    Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, SlidingWindow, Smooth,
-    TokenBucket,
-};
+use tollgate_core::algorithm::{Concurrency, Estimate, FixedWindow, SlidingWindow, Smooth};
 use tollgate_core::rule::declaration::Limitation;
 use tollgate_core::{Algorithm, ParseQuotaError, Quota, QuotaError};
 
-use super::super::names::{self, Kind, owner_of};
-use super::super::node::{Node, Value};
-use super::super::problem::{At, quoted};
-use super::{Fields, Reader};
+use super::super::names::{self, owner_of};
+use super::super::node::{Fields, Node, Value};
+use super::super::problem::{Position, quoted};
+use super::RuleReader;
 
-impl Reader {
-    pub(super) fn limits(&mut self, node: &Node<'_>) -> Vec<Limitation> {
+impl RuleReader {
+    pub(super) fn limits(&mut self, fields: &Fields<'_, '_>) -> Vec<Limitation> {
+        let Some(node) = fields.get("limits") else { return Vec::new() };
         if let Value::Text(_) | Value::Map(_) = node.value {
             let hint = "write a list: `limits: [5 per 1m]`".to_owned();
             self.wrong(node, "`limits`", "a list", Some(hint));
             return Vec::new();
         }
-        self.list(node, "limits").iter().filter_map(|node| self.limit(node)).collect()
+        self.list(fields, "limits").iter().filter_map(|node| self.limit(node)).collect()
     }
 
     fn limit(&mut self, node: &Node<'_>) -> Option<Limitation> {
         match &node.value {
             Value::Text(text) => {
-                let quota = match text.parse::<Quota>() {
-                    Ok(quota) => quota,
-                    Err(error) => {
-                        let (message, hint) = match &error {
-                            ParseQuotaError::Quota(reason) => refusal(text, reason),
-                            _ => (error.to_string(), None),
-                        };
-                        self.problems.add(node.at, message, hint);
-                        return None;
-                    }
-                };
-                Some(Limitation { name: None, quota, algorithm: None })
+                let quota = text.parse::<Quota>().map_err(|error| {
+                    let (message, hint) = match &error {
+                        ParseQuotaError::Quota(reason) => refusal(text, reason),
+                        _ => (error.to_string(), None),
+                    };
+                    self.problems.add(node.at, message, hint);
+                });
+                Some(Limitation { name: None, quota: quota.ok()?, algorithm: None })
             }
             Value::Map(_) => self.limit_of_fields(node),
             _ => {
@@ -51,21 +45,20 @@ impl Reader {
 
     fn limit_of_fields(&mut self, node: &Node<'_>) -> Option<Limitation> {
         let fields = self.fields(node, "a limit", names::LIMIT)?;
-        let name = fields.get("name").and_then(|node| self.text(node, "name"));
-        let kind = match fields.get("algorithm") {
-            Some(node) => Some(self.choice(node, "algorithm", names::ALGORITHM)?),
-            None if fields.get("concurrent").is_some() => Some(Kind::Concurrency),
-            None => None,
+        let name = self.text(&fields, "name");
+        let named = match fields.get("algorithm") {
+            Some(_) => Some(self.choice(&fields, "algorithm", names::ALGORITHM)?),
+            None => fields.get("concurrent").map(|_| Concurrency.into()),
         };
-        self.refuse_foreign(&fields, kind);
-        let quota = self.quota(&fields, kind);
-        let algorithm = kind.map(|kind| self.algorithm(&fields, kind));
+        self.refuse_foreign(&fields, named);
+        let quota = self.quota(&fields, named);
+        let algorithm = named.map(|named| self.with_parameters(&fields, named));
         Some(Limitation { name, quota: quota?, algorithm })
     }
 
     /// A parameter of another algorithm would mean nothing; that is said, not ignored.
-    fn refuse_foreign(&mut self, fields: &Fields<'_, '_>, kind: Option<Kind>) {
-        let used = kind.map(|kind| names::name_of(names::ALGORITHM, &kind));
+    fn refuse_foreign(&mut self, fields: &Fields<'_, '_>, named: Option<Algorithm>) {
+        let used = named.map(|named| named.name());
         for entry in fields.entries {
             let Some(owner) = owner_of(&entry.key) else { continue };
             if used != Some(owner) {
@@ -79,18 +72,18 @@ impl Reader {
         }
     }
 
-    fn quota(&mut self, fields: &Fields<'_, '_>, kind: Option<Kind>) -> Option<Quota> {
-        let holders = kind == Some(Kind::Concurrency);
-        let count = match (fields.entry("concurrent"), fields.entry("count")) {
+    fn quota(&mut self, fields: &Fields<'_, '_>, named: Option<Algorithm>) -> Option<Quota> {
+        let holders = matches!(named, Some(Algorithm::Concurrency(_)));
+        let (at, field) = match (fields.entry("concurrent"), fields.entry("count")) {
             (Some(concurrent), None) => {
                 if !holders {
                     let hint = "write `count`, or drop `algorithm`".to_owned();
                     let message = "`concurrent` beside another algorithm";
                     self.problems.add(concurrent.at, message, Some(hint));
                 }
-                (concurrent, "concurrent")
+                (concurrent.node.at, "concurrent")
             }
-            (None, Some(count)) => (count, "count"),
+            (None, Some(count)) => (count.node.at, "count"),
             (Some(_), Some(count)) => {
                 let hint = "one of them is enough".to_owned();
                 self.problems.add(count.at, "`count` beside `concurrent`", Some(hint));
@@ -102,18 +95,17 @@ impl Reader {
                 return None;
             }
         };
-        let (entry, field) = count;
-        let count = self.number(&entry.node, field, 0);
+        let count = self.number(fields, field, 0);
         let time = if holders { self.lease(fields) } else { self.period(fields) };
-        let quota = self.built(entry.node.at, Quota::new(count?, time?), count?)?;
+        let quota = self.built(at, Quota::new(count?, time?), count?)?;
         let Some(node) = fields.get("burst") else { return Some(quota) };
-        let burst = self.number(node, "burst", 0)?;
+        let burst = self.number(fields, "burst", 0)?;
         self.built(node.at, quota.with_burst(burst), burst)
     }
 
     fn period(&mut self, fields: &Fields<'_, '_>) -> Option<Duration> {
-        let node = self.required(fields, "a limit", "per", "`{ count: 5, per: 1m }`")?;
-        self.time(node, "per")
+        self.require(fields, "a limit", "per", "`{ count: 5, per: 1m }`");
+        self.time(fields, "per")
     }
 
     fn lease(&mut self, fields: &Fields<'_, '_>) -> Option<Duration> {
@@ -123,79 +115,64 @@ impl Reader {
             return None;
         }
         let example = "`{ concurrent: 10, lease: 30s }`";
-        let node = self.required(fields, "a limit by concurrency", "lease", example)?;
-        self.time(node, "lease")
+        self.require(fields, "a limit by concurrency", "lease", example);
+        self.time(fields, "lease")
     }
 
-    fn built(&mut self, at: At, quota: Result<Quota, QuotaError>, value: u64) -> Option<Quota> {
-        match quota {
-            Ok(quota) => Some(quota),
-            Err(error) => {
-                let (message, hint) = refusal(&value.to_string(), &error);
-                self.problems.add(at, message, hint);
-                None
-            }
-        }
+    fn built(
+        &mut self,
+        at: Position,
+        quota: Result<Quota, QuotaError>,
+        value: u64,
+    ) -> Option<Quota> {
+        let refused = |error| {
+            let (message, hint) = refusal(&value.to_string(), &error);
+            self.problems.add(at, message, hint);
+        };
+        quota.map_err(refused).ok()
     }
 
-    fn algorithm(&mut self, fields: &Fields<'_, '_>, kind: Kind) -> Algorithm {
-        match kind {
-            Kind::FixedWindow => {
-                let anchor = fields
-                    .get("anchor")
-                    .and_then(|node| self.choice(node, "anchor", names::ANCHOR))
-                    .unwrap_or_default();
+    /// The named algorithm with the parameters that the fields give.
+    fn with_parameters(&mut self, fields: &Fields<'_, '_>, named: Algorithm) -> Algorithm {
+        match named {
+            Algorithm::FixedWindow(_) => {
+                let anchor = self.choice(fields, "anchor", names::ANCHOR).unwrap_or_default();
                 FixedWindow { anchor }.into()
             }
-            Kind::SlidingWindow => self.sliding_window(fields).into(),
-            Kind::Smooth => self.smooth(fields).into(),
-            Kind::SlidingLog => SlidingLog.into(),
-            Kind::TokenBucket => TokenBucket.into(),
-            Kind::LeakyMeter => LeakyMeter.into(),
-            Kind::LeakyQueue => LeakyQueue.into(),
-            Kind::Concurrency => Concurrency.into(),
+            Algorithm::SlidingWindow(_) => self.sliding_window(fields).into(),
+            Algorithm::Smooth(_) => self.smooth(fields).into(),
+            other => other,
         }
     }
 
     fn sliding_window(&mut self, fields: &Fields<'_, '_>) -> SlidingWindow {
-        let estimate = fields
-            .get("estimate")
-            .and_then(|node| self.choice(node, "estimate", names::ESTIMATE))
-            .unwrap_or_default();
+        let estimate = self.choice(fields, "estimate", names::ESTIMATE).unwrap_or_default();
         let mut window = match estimate {
             Estimate::Conservative => SlidingWindow::conservative(),
             Estimate::Weighted => SlidingWindow::weighted(),
         };
-        if let Some(node) = fields.get("panes") {
-            window.panes =
-                self.small(node, "panes", SlidingWindow::MAX_PANES).unwrap_or(window.panes);
-        }
+        let panes = self.small(fields, "panes", SlidingWindow::MAX_PANES);
+        window.panes = panes.unwrap_or(window.panes);
         window
     }
 
     fn smooth(&mut self, fields: &Fields<'_, '_>) -> Smooth {
-        let warm_up = fields.get("warm-up").and_then(|node| self.time(node, "warm-up"));
+        let warm_up = self.time(fields, "warm-up");
         let mut smooth = warm_up.map_or_else(Smooth::bursty, Smooth::warming_up);
-        if let Some(node) = fields.get("cold-factor")
-            && let Some(factor) = self.small(node, "cold-factor", 100)
-        {
+        if let Some(factor) = self.small(fields, "cold-factor", 100) {
             smooth = smooth.with_cold_factor(factor);
         }
-        if let Some(node) = fields.get("payment")
-            && let Some(payment) = self.choice(node, "payment", names::PAYMENT)
-        {
+        if let Some(payment) = self.choice(fields, "payment", names::PAYMENT) {
             smooth = smooth.with_payment(payment);
         }
-        if let Some(node) = fields.get("max-debt")
-            && let Some(permits) = self.number(node, "max-debt", 1)
-        {
+        if let Some(permits) = self.number(fields, "max-debt", 1) {
             smooth = smooth.with_max_debt(permits);
         }
         smooth
     }
 }
 
-/// Why numbers make no quota, with the way out.
+/// The reason why numbers make no quota, with the way out.
 fn refusal(written: &str, error: &QuotaError) -> (String, Option<String>) {
     match error {
         QuotaError::ZeroCount => {

@@ -13,58 +13,38 @@ mod subject;
 use tollgate_core::rule::declaration::{Declaration, Domain};
 
 use super::names;
-use super::node::{Entry, Node, Value};
-use super::problem::{At, Problems, did_you_mean, quoted};
+use super::node::{Fields, Node, Value};
+use super::problem::{Problems, did_you_mean, quoted};
 
 /// Reads what a tree declares.
 pub(super) fn declaration(root: &Node<'_>) -> Result<Declaration, Problems> {
-    let mut reader = Reader::default();
+    let mut reader = RuleReader::default();
     let declaration = reader.file(root);
     reader.problems.none_or(declaration)
 }
 
 #[derive(Default)]
-struct Reader {
+struct RuleReader {
     problems: Problems,
 }
 
-/// A map whose keys are all known.
-#[derive(Clone, Copy)]
-struct Fields<'n, 't> {
-    at: At,
-    entries: &'n [Entry<'t>],
-}
-
-impl<'n, 't> Fields<'n, 't> {
-    fn get(&self, name: &str) -> Option<&'n Node<'t>> {
-        self.entry(name).map(|entry| &entry.node)
-    }
-
-    fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
-        self.entries.iter().find(|entry| entry.key == name)
-    }
-}
-
-impl Reader {
+impl RuleReader {
     fn file(&mut self, root: &Node<'_>) -> Declaration {
         let mut declaration = Declaration { version: 0, domains: Vec::new() };
         let known: Vec<&str> = names::FILE.iter().chain(names::DOMAIN).copied().collect();
         let Some(file) = self.fields(root, "a rule file", &known) else { return declaration };
-        if let Some(schema) = file.get("$schema") {
-            self.text(schema, "$schema");
-        }
-        if let Some(node) = self.required(&file, "a rule file", "version", "`version: 1`") {
-            declaration.version = self.number(node, "version", 1).unwrap_or(1);
-        }
+        self.text(&file, "$schema");
+        self.require(&file, "a rule file", "version", "`version: 1`");
+        declaration.version = self.number(&file, "version", 1).unwrap_or(1);
         match file.get("domains") {
             None => declaration.domains.push(self.domain(&file)),
-            Some(node) => {
+            Some(_) => {
                 for entry in file.entries.iter().filter(|e| names::DOMAIN.contains(&&*e.key)) {
                     let message = format!("{} beside `domains`", quoted(&entry.key));
                     let hint = "move it into an entry of `domains`".to_owned();
                     self.problems.add(entry.at, message, Some(hint));
                 }
-                for node in self.list(node, "domains") {
+                for node in self.list(&file, "domains") {
                     if let Some(fields) = self.fields(node, "a domain", names::DOMAIN) {
                         declaration.domains.push(self.domain(&fields));
                     }
@@ -75,23 +55,13 @@ impl Reader {
     }
 
     fn domain(&mut self, fields: &Fields<'_, '_>) -> Domain {
-        let name = self
-            .required(fields, "a domain", "domain", "`domain: shop`")
-            .and_then(|node| self.text(node, "domain"));
-        let mut domain = Domain::new(name.unwrap_or_default());
-        if let Some(node) = fields.get("partition") {
-            domain.partition = self.texts(node, "partition");
-        }
-        if let Some(node) = fields.get("ipv6-prefix") {
-            domain.ipv6_prefix = self.small(node, "ipv6-prefix", 128).unwrap_or_default();
-        }
-        if let Some(node) = fields.get("path-case") {
-            domain.path_case = self.choice(node, "path-case", names::PATH_CASE).unwrap_or_default();
-        }
-        if let Some(node) = fields.get("rules") {
-            for node in self.list(node, "rules") {
-                domain.rules.extend(self.rule(node));
-            }
+        self.require(fields, "a domain", "domain", "`domain: shop`");
+        let mut domain = Domain::new(self.text(fields, "domain").unwrap_or_default());
+        domain.partition = self.texts(fields, "partition");
+        domain.ipv6_prefix = self.small(fields, "ipv6-prefix", 128).unwrap_or(domain.ipv6_prefix);
+        domain.path_case = self.choice(fields, "path-case", names::PATH_CASE).unwrap_or_default();
+        for node in self.list(fields, "rules") {
+            domain.rules.extend(self.rule(node));
         }
         if let Some(lists) =
             fields.get("lists").and_then(|node| self.fields(node, "`lists`", names::LISTS))
@@ -127,20 +97,12 @@ impl Reader {
         Some(Fields { at: node.at, entries })
     }
 
-    /// A field that must be there.
-    fn required<'n, 't>(
-        &mut self,
-        fields: &Fields<'n, 't>,
-        what: &str,
-        name: &str,
-        example: &str,
-    ) -> Option<&'n Node<'t>> {
-        let node = fields.get(name);
-        if node.is_none() {
+    /// Reports a field that is missing.
+    fn require(&mut self, fields: &Fields<'_, '_>, what: &str, name: &str, example: &str) {
+        if fields.get(name).is_none() {
             let hint = format!("write {example}");
             self.problems.add(fields.at, format!("{what} without `{name}`"), Some(hint));
         }
-        node
     }
 
     /// A value of the wrong kind.

@@ -4,16 +4,21 @@ use std::time::Duration;
 
 use tollgate_core::Quota;
 
-use super::super::names::Names;
-use super::super::node::{Node, Value};
+use super::super::names::Choices;
+use super::super::node::{Fields, Node, Value};
 use super::super::problem::{did_you_mean, quoted};
-use super::Reader;
+use super::RuleReader;
 
 /// The largest whole number that every reader of JSON keeps exact.
 pub(super) const MAX_NUMBER: u64 = (1 << 53) - 1;
 
-impl Reader {
-    pub(super) fn text(&mut self, node: &Node<'_>, field: &str) -> Option<String> {
+impl RuleReader {
+    /// The text of a field; `None` without the field, and where it is no text.
+    pub(super) fn text(&mut self, fields: &Fields<'_, '_>, field: &str) -> Option<String> {
+        self.text_of(fields.get(field)?, field)
+    }
+
+    pub(super) fn text_of(&mut self, node: &Node<'_>, field: &str) -> Option<String> {
         match &node.value {
             Value::Text(text) => Some(text.as_ref().to_owned()),
             other => {
@@ -31,9 +36,12 @@ impl Reader {
     }
 
     /// A list of texts, or one text for a list of one.
-    pub(super) fn texts(&mut self, node: &Node<'_>, field: &str) -> Vec<String> {
+    pub(super) fn texts(&mut self, fields: &Fields<'_, '_>, field: &str) -> Vec<String> {
+        let Some(node) = fields.get(field) else { return Vec::new() };
         match &node.value {
-            Value::List(items) => items.iter().filter_map(|item| self.text(item, field)).collect(),
+            Value::List(items) => {
+                items.iter().filter_map(|item| self.text_of(item, field)).collect()
+            }
             Value::Text(text) => vec![text.as_ref().to_owned()],
             _ => {
                 self.wrong(node, &format!("`{field}`"), "a list of texts", None);
@@ -42,7 +50,9 @@ impl Reader {
         }
     }
 
-    pub(super) fn list<'n, 't>(&mut self, node: &'n Node<'t>, field: &str) -> &'n [Node<'t>] {
+    /// The items of a field; none without the field, and where it is no list.
+    pub(super) fn list<'n, 't>(&mut self, fields: &Fields<'n, 't>, field: &str) -> &'n [Node<'t>] {
+        let Some(node) = fields.get(field) else { return &[] };
         if let Value::List(items) = &node.value {
             return items;
         }
@@ -50,7 +60,8 @@ impl Reader {
         &[]
     }
 
-    pub(super) fn flag(&mut self, node: &Node<'_>, field: &str) -> Option<bool> {
+    pub(super) fn flag(&mut self, fields: &Fields<'_, '_>, field: &str) -> Option<bool> {
+        let node = fields.get(field)?;
         if let Value::Bool(flag) = node.value {
             return Some(flag);
         }
@@ -59,13 +70,18 @@ impl Reader {
     }
 
     /// A whole number from `least` on, written in plain decimal digits.
-    pub(super) fn number(&mut self, node: &Node<'_>, field: &str, least: u64) -> Option<u64> {
-        self.number_within(node, field, least, MAX_NUMBER)
+    pub(super) fn number(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        field: &str,
+        least: u64,
+    ) -> Option<u64> {
+        self.number_within(fields.get(field)?, field, least, MAX_NUMBER)
     }
 
     /// A whole number from 1 to `most`, which fits a byte.
-    pub(super) fn small(&mut self, node: &Node<'_>, field: &str, most: u8) -> Option<u8> {
-        let number = self.number_within(node, field, 1, u64::from(most))?;
+    pub(super) fn small(&mut self, fields: &Fields<'_, '_>, field: &str, most: u8) -> Option<u8> {
+        let number = self.number_within(fields.get(field)?, field, 1, u64::from(most))?;
         u8::try_from(number).ok()
     }
 
@@ -101,7 +117,8 @@ impl Reader {
     }
 
     /// A decimal number with at most three decimals, in thousandths, from one on.
-    pub(super) fn thousandths(&mut self, node: &Node<'_>, field: &str) -> Option<u32> {
+    pub(super) fn thousandths(&mut self, fields: &Fields<'_, '_>, field: &str) -> Option<u32> {
+        let node = fields.get(field)?;
         let wanted = "a number above 0 with at most three decimals";
         let Value::Number(text) = &node.value else {
             self.wrong(node, &format!("`{field}`"), wanted, Some("write `1.2`".to_owned()));
@@ -116,7 +133,8 @@ impl Reader {
     }
 
     /// A length of time: a whole number and a unit.
-    pub(super) fn time(&mut self, node: &Node<'_>, field: &str) -> Option<Duration> {
+    pub(super) fn time(&mut self, fields: &Fields<'_, '_>, field: &str) -> Option<Duration> {
+        let node = fields.get(field)?;
         let wanted = "a time such as `30s`";
         let Value::Text(text) = &node.value else {
             let hint = match &node.value {
@@ -145,10 +163,11 @@ impl Reader {
     /// One of several names.
     pub(super) fn choice<T: Copy>(
         &mut self,
-        node: &Node<'_>,
+        fields: &Fields<'_, '_>,
         field: &str,
-        names: Names<T>,
+        names: Choices<T>,
     ) -> Option<T> {
+        let node = fields.get(field)?;
         let all = || names.iter().map(|(name, _)| *name);
         let one_of = || format!("one of {}", all().collect::<Vec<_>>().join(", "));
         let Value::Text(text) = &node.value else {

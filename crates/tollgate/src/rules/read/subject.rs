@@ -4,11 +4,11 @@ use tollgate_core::rule::NetworkError;
 use tollgate_core::rule::declaration::{Network, Pattern, Subject, Value as Accepted};
 
 use super::super::names;
-use super::super::node::{Entry, Node, Value};
+use super::super::node::{Entry, Fields, Node, Value};
 use super::super::problem::quoted;
-use super::{Fields, Reader};
+use super::RuleReader;
 
-impl Reader {
+impl RuleReader {
     /// The conditions of `match`, in the order of the file.
     pub(super) fn patterns(&mut self, node: &Node<'_>) -> Vec<(String, Pattern)> {
         let Value::Map(entries) = &node.value else {
@@ -16,13 +16,8 @@ impl Reader {
             self.wrong(node, "`match`", "a map of attributes", Some(hint));
             return Vec::new();
         };
-        let mut patterns = Vec::with_capacity(entries.len());
-        for entry in entries {
-            if let Some(pattern) = self.pattern(entry) {
-                patterns.push((entry.key.as_ref().to_owned(), pattern));
-            }
-        }
-        patterns
+        let named = |entry: &Entry<'_>, pattern| (entry.key.as_ref().to_owned(), pattern);
+        entries.iter().filter_map(|it| self.pattern(it).map(|found| named(it, found))).collect()
     }
 
     fn pattern(&mut self, entry: &Entry<'_>) -> Option<Pattern> {
@@ -39,7 +34,7 @@ impl Reader {
                 {
                     let Some(node) = entry.node.get(name) else { continue };
                     let fields = self.fields(&entry.node, "a condition", &[name])?;
-                    if self.flag(node, name)? {
+                    if self.flag(&fields, name)? {
                         return (fields.entries.len() == 1).then_some(pattern);
                     }
                     let hint = format!("write `{name}: true`, or drop the condition");
@@ -61,7 +56,7 @@ impl Reader {
         if let Value::Map(entries) = &node.value {
             return self.spelled_out(attribute, node, entries);
         }
-        let text = self.text(node, attribute)?;
+        let text = self.text_of(node, attribute)?;
         if text == "*" {
             let hint = format!("write `{attribute}: \"*\"` by itself for any value");
             self.problems.add(node.at, "`*` among other values", Some(hint));
@@ -80,8 +75,10 @@ impl Reader {
         entries: &[Entry<'_>],
     ) -> Option<Accepted> {
         match entries {
-            [only] if only.key == "text" => self.text(&only.node, "text").map(Accepted::Text),
-            [only] if only.key == "prefix" => self.text(&only.node, "prefix").map(Accepted::Prefix),
+            [only] if only.key == "text" => self.text_of(&only.node, "text").map(Accepted::Text),
+            [only] if only.key == "prefix" => {
+                self.text_of(&only.node, "prefix").map(Accepted::Prefix)
+            }
             [only] if !names::PATTERN.contains(&&*only.key) => {
                 let whole = format!("{attribute}.{}", only.key);
                 let hint = format!("write an attribute with a dot in quotes: {}", quoted(&whole));
@@ -99,8 +96,7 @@ impl Reader {
 
     /// The entries of one of the lists.
     pub(super) fn subjects(&mut self, lists: &Fields<'_, '_>, name: &str) -> Vec<Subject> {
-        let Some(node) = lists.get(name) else { return Vec::new() };
-        self.list(node, name).iter().filter_map(|node| self.subject(node)).collect()
+        self.list(lists, name).iter().filter_map(|node| self.subject(node)).collect()
     }
 
     fn subject(&mut self, node: &Node<'_>) -> Option<Subject> {
@@ -150,7 +146,7 @@ impl Reader {
     }
 }
 
-/// Why a text is no network, and what to write instead.
+/// The reason why a text is no network, and what to write instead.
 fn explained(text: &str, error: NetworkError, hint: String) -> (String, String) {
     let meant = text.split_once('/').and_then(|(address, prefix)| {
         Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()

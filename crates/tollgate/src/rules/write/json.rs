@@ -1,18 +1,18 @@
 //! A tree as JSON, spread over lines where it is long.
 
 use super::quote::{Astral, quoted};
-use super::{InLine, ONE_LINE, Tree, is_spread};
+use super::{InLine, ONE_LINE, OutputTree, is_spread};
 
 const IN_LINE: InLine = InLine { key: text, text, between: ": " };
 
-pub(super) fn print(root: &Tree) -> String {
+pub(super) fn print(root: &OutputTree) -> String {
     let mut out = String::new();
     lines(&mut out, root, 0, Spread::Always);
     out.push('\n');
     out
 }
 
-/// Whether a list or map is spread over lines.
+/// The rule by which a list or map is spread over lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spread {
     Always,
@@ -21,7 +21,7 @@ enum Spread {
     WhenLong,
 }
 
-fn lines(out: &mut String, tree: &Tree, indent: usize, spread: Spread) {
+fn lines(out: &mut String, tree: &OutputTree, indent: usize, spread: Spread) {
     let short = spread == Spread::WhenLong && IN_LINE.print(tree).chars().count() <= ONE_LINE;
     if short || tree.is_empty() {
         out.push_str(&IN_LINE.print(tree));
@@ -33,7 +33,7 @@ fn lines(out: &mut String, tree: &Tree, indent: usize, spread: Spread) {
         out.push_str(&" ".repeat(inner));
     };
     match tree {
-        Tree::List(items) => {
+        OutputTree::List(items) => {
             let of_items = if spread == Spread::Items { Spread::Always } else { Spread::WhenLong };
             out.push('[');
             for (index, item) in items.iter().enumerate() {
@@ -42,7 +42,7 @@ fn lines(out: &mut String, tree: &Tree, indent: usize, spread: Spread) {
             }
             out.push_str(&format!("\n{}]", " ".repeat(indent)));
         }
-        Tree::Map(entries) => {
+        OutputTree::Map(entries) => {
             out.push('{');
             for (index, (key, value)) in entries.iter().enumerate() {
                 separate(out, index);

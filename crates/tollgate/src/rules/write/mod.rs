@@ -1,6 +1,6 @@
 //! From a declaration to a tree, and from there to text.
 //!
-//! What equals its default is left out, so that a file says only what somebody meant. A
+//! Values that equal their defaults are left out, so that a file has only what its author meant. A
 //! declaration that `RuleSet::new` accepts reads back equal from every format.
 
 mod json;
@@ -31,7 +31,7 @@ pub(crate) fn push_json_string(out: &mut String, text: &str) {
 
 /// A tree to be printed: as one that was read, without places.
 #[derive(Clone, Debug)]
-enum Tree {
+enum OutputTree {
     Bool(bool),
     /// A number as it is to be written.
     Number(String),
@@ -40,8 +40,8 @@ enum Tree {
     Map(Vec<(String, Self)>),
 }
 
-/// How a format writes what stands within one line: all of them as items in brackets and entries in
-/// braces, each with its own scalars.
+/// The style of a format within one line: items in brackets, entries in braces, and the format's own
+/// scalars.
 struct InLine {
     key: fn(&str) -> String,
     text: fn(&str) -> String,
@@ -49,18 +49,18 @@ struct InLine {
 }
 
 impl InLine {
-    fn print(&self, tree: &Tree) -> String {
+    fn print(&self, tree: &OutputTree) -> String {
         match tree {
-            Tree::Bool(flag) => flag.to_string(),
-            Tree::Number(number) => number.clone(),
-            Tree::Text(text) => (self.text)(text),
-            Tree::List(items) => {
+            OutputTree::Bool(flag) => flag.to_string(),
+            OutputTree::Number(number) => number.clone(),
+            OutputTree::Text(text) => (self.text)(text),
+            OutputTree::List(items) => {
                 let items: Vec<String> = items.iter().map(|item| self.print(item)).collect();
                 format!("[{}]", items.join(", "))
             }
-            Tree::Map(entries) if entries.is_empty() => "{}".to_owned(),
-            Tree::Map(entries) => {
-                let entry = |(key, value): &(String, Tree)| {
+            OutputTree::Map(entries) if entries.is_empty() => "{}".to_owned(),
+            OutputTree::Map(entries) => {
+                let entry = |(key, value): &(String, OutputTree)| {
                     format!("{}{}{}", (self.key)(key), self.between, self.print(value))
                 };
                 let entries: Vec<String> = entries.iter().map(entry).collect();
@@ -70,7 +70,7 @@ impl InLine {
     }
 }
 
-impl Tree {
+impl OutputTree {
     const fn is_empty(&self) -> bool {
         match self {
             Self::List(items) => items.is_empty(),
@@ -80,10 +80,10 @@ impl Tree {
     }
 }
 
-/// How long a list or map within one line may become.
+/// The longest list or map within one line.
 const ONE_LINE: usize = 80;
 
-/// Whether the value of this key is always spread over lines: these are what people read down.
+/// True if the value of this key is always spread over lines, since people read down it.
 fn is_spread(key: &str) -> bool {
     matches!(key, "domains" | "rules" | "limits" | "lists")
 }

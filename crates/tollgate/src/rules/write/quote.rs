@@ -1,6 +1,6 @@
 //! Texts in double quotes, with the escapes that YAML, TOML and JSON share.
 
-/// How a character beyond the first 65 536 is escaped.
+/// The escape of a character beyond the first 65 536.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Astral {
     /// As `\U0001f600`, in YAML and TOML.

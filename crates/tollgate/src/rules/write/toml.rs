@@ -1,11 +1,11 @@
 //! A tree as TOML: domains, rules and lists as tables, everything else within a line.
 
 use super::quote::{Astral, quoted};
-use super::{InLine, ONE_LINE, Tree};
+use super::{InLine, ONE_LINE, OutputTree};
 
 const IN_LINE: InLine = InLine { key: bare_or_quoted, text, between: " = " };
 
-pub(super) fn print(root: &Tree) -> String {
+pub(super) fn print(root: &OutputTree) -> String {
     let mut out = String::new();
     table(&mut out, root, "");
     out
@@ -13,8 +13,8 @@ pub(super) fn print(root: &Tree) -> String {
 
 /// The fields of a table, then the tables within it: once a header is written there is no way
 /// back to the fields of its parent.
-fn table(out: &mut String, tree: &Tree, path: &str) {
-    let Tree::Map(entries) = tree else { return };
+fn table(out: &mut String, tree: &OutputTree, path: &str) {
+    let OutputTree::Map(entries) = tree else { return };
     let (tables, fields): (Vec<_>, Vec<_>) =
         entries.iter().partition(|(key, value)| is_table(key, value));
     for (key, value) in fields {
@@ -23,7 +23,7 @@ fn table(out: &mut String, tree: &Tree, path: &str) {
     for (key, value) in tables {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         match value {
-            Tree::List(items) => {
+            OutputTree::List(items) => {
                 for item in items {
                     out.push_str(&format!("\n[[{path}]]\n"));
                     table(out, item, &path);
@@ -37,15 +37,15 @@ fn table(out: &mut String, tree: &Tree, path: &str) {
     }
 }
 
-fn is_table(key: &str, value: &Tree) -> bool {
+fn is_table(key: &str, value: &OutputTree) -> bool {
     !value.is_empty() && matches!(key, "domains" | "rules" | "lists")
 }
 
 /// A value within one line; a long list with an item a line, which TOML allows for lists alone.
-fn field(tree: &Tree) -> String {
+fn field(tree: &OutputTree) -> String {
     let line = IN_LINE.print(tree);
     match tree {
-        Tree::List(items) if line.chars().count() > ONE_LINE => {
+        OutputTree::List(items) if line.chars().count() > ONE_LINE => {
             let items: String =
                 items.iter().map(|item| format!("  {},\n", IN_LINE.print(item))).collect();
             format!("[\n{items}]")

@@ -1,19 +1,18 @@
-//! What a declaration looks like as maps and lists.
+//! A declaration as a tree of maps and lists.
 
 use std::time::Duration;
 
-use tollgate_core::algorithm::{Anchor, Estimate, Payment, SlidingWindow, Smooth};
+use tollgate_core::algorithm::{Estimate, SlidingWindow, Smooth};
 use tollgate_core::rule::declaration::{
-    Ban, CostFrom, Declaration, Domain, Limitation, Mode, OnMissing, OnOutage, PathCase, Pattern,
-    Rule, Subject, Value,
+    Ban, CostFrom, Declaration, Domain, Limitation, Pattern, Rule, Subject, Value,
 };
-use tollgate_core::{Algorithm, OnChange, OnFull, Quota};
+use tollgate_core::{Algorithm, Quota};
 
-use super::super::names::{self, Names, name_of};
-use super::Tree;
+use super::super::names::{self, Choices, name_of};
+use super::OutputTree;
 
-pub(super) fn file(declaration: &Declaration) -> Tree {
-    let mut map = Fields::default();
+pub(super) fn file(declaration: &Declaration) -> OutputTree {
+    let mut map = MapBuilder::default();
     map.put("version", number(declaration.version));
     match declaration.domains.as_slice() {
         [only] => domain_fields(&mut map, only),
@@ -22,64 +21,54 @@ pub(super) fn file(declaration: &Declaration) -> Tree {
     map.done()
 }
 
-fn domain(domain: &Domain) -> Tree {
-    let mut map = Fields::default();
+fn domain(domain: &Domain) -> OutputTree {
+    let mut map = MapBuilder::default();
     domain_fields(&mut map, domain);
     map.done()
 }
 
-fn domain_fields(map: &mut Fields, domain: &Domain) {
+fn domain_fields(map: &mut MapBuilder, domain: &Domain) {
     map.put("domain", text(&domain.name));
     map.put_some("partition", texts(&domain.partition));
     if domain.ipv6_prefix != 64 {
         map.put("ipv6-prefix", number(domain.ipv6_prefix));
     }
-    map.put_choice("path-case", names::PATH_CASE, &domain.path_case, &PathCase::default());
+    map.put_choice("path-case", names::PATH_CASE, &domain.path_case);
     map.put_some("rules", list(&domain.rules, rule));
-    let mut lists = Fields::default();
+    let mut lists = MapBuilder::default();
     lists.put_some("exempt", list(&domain.exempt, subject));
     lists.put_some("block", list(&domain.block, subject));
     map.put_some("lists", lists.done());
 }
 
-fn rule(rule: &Rule) -> Tree {
-    let mut map = Fields::default();
+fn rule(rule: &Rule) -> OutputTree {
+    let mut map = MapBuilder::default();
     map.put("name", text(&rule.name));
-    map.put_choice("mode", names::MODE, &rule.mode, &Mode::default());
+    map.put_choice("mode", names::MODE, &rule.mode);
     let matches =
         rule.matches.iter().map(|(name, pattern)| (name.clone(), pattern_tree(pattern))).collect();
-    map.put_some("match", Tree::Map(matches));
+    map.put_some("match", OutputTree::Map(matches));
     map.put_some("by", texts(&rule.by));
-    if let Some(scenario) = &rule.scenario {
-        map.put("scenario", text(name_of(names::SCENARIO, scenario)));
-    }
+    map.put_option("scenario", rule.scenario.map(|it| text(name_of(names::SCENARIO, &it))));
     map.put_some("limits", list(&rule.limits, limit));
-    if rule.block {
-        map.put("block", Tree::Bool(true));
-    }
+    map.put_option("block", rule.block.then_some(OutputTree::Bool(true)));
     map.put_some("cost", cost(&rule.cost));
-    if let Some(ban) = &rule.ban {
-        map.put("ban", ban_tree(ban));
-    }
+    map.put_option("ban", rule.ban.as_ref().map(ban_tree));
     map.put_some("replaces", texts(&rule.replaces));
-    map.put_choice("on-outage", names::ON_OUTAGE, &rule.on_outage, &OnOutage::default());
-    map.put_choice("on-change", names::ON_CHANGE, &rule.on_change, &OnChange::default());
-    map.put_choice("on-full", names::ON_FULL, &rule.on_full, &OnFull::default());
-    map.put_choice("on-missing", names::ON_MISSING, &rule.on_missing, &OnMissing::default());
-    if let Some(guard) = rule.local_guard {
-        map.put("local-guard", Tree::Number(thousandths(guard)));
-    }
+    map.put_choice("on-outage", names::ON_OUTAGE, &rule.on_outage);
+    map.put_choice("on-change", names::ON_CHANGE, &rule.on_change);
+    map.put_choice("on-full", names::ON_FULL, &rule.on_full);
+    map.put_choice("on-missing", names::ON_MISSING, &rule.on_missing);
+    map.put_option("local-guard", rule.local_guard.map(|it| OutputTree::Number(thousandths(it))));
     map.done()
 }
 
-fn limit(limit: &Limitation) -> Tree {
+fn limit(limit: &Limitation) -> OutputTree {
     if limit.name.is_none() && limit.algorithm.is_none() {
-        return Tree::Text(limit.quota.to_string());
+        return OutputTree::Text(limit.quota.to_string());
     }
-    let mut map = Fields::default();
-    if let Some(name) = &limit.name {
-        map.put("name", text(name));
-    }
+    let mut map = MapBuilder::default();
+    map.put_option("name", limit.name.as_deref().map(text));
     let time = || text(&time(limit.quota.period()));
     if matches!(limit.algorithm, Some(Algorithm::Concurrency(_))) {
         map.put("concurrent", number(limit.quota.count().get()));
@@ -97,7 +86,7 @@ fn limit(limit: &Limitation) -> Tree {
     map.done()
 }
 
-fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
+fn algorithm_fields(map: &mut MapBuilder, algorithm: &Algorithm) {
     match algorithm {
         // Said by `concurrent` already.
         Algorithm::Concurrency(_) => return,
@@ -105,10 +94,10 @@ fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
     }
     match algorithm {
         Algorithm::FixedWindow(window) => {
-            map.put_choice("anchor", names::ANCHOR, &window.anchor, &Anchor::default());
+            map.put_choice("anchor", names::ANCHOR, &window.anchor);
         }
         Algorithm::SlidingWindow(window) => {
-            map.put_choice("estimate", names::ESTIMATE, &window.estimate, &Estimate::default());
+            map.put_choice("estimate", names::ESTIMATE, &window.estimate);
             let usual = match window.estimate {
                 Estimate::Conservative => SlidingWindow::conservative(),
                 Estimate::Weighted => SlidingWindow::weighted(),
@@ -118,23 +107,19 @@ fn algorithm_fields(map: &mut Fields, algorithm: &Algorithm) {
             }
         }
         Algorithm::Smooth(smooth) => {
-            if let Some(period) = smooth.warm_up {
-                map.put("warm-up", text(&time(period)));
-            }
+            map.put_option("warm-up", smooth.warm_up.map(|period| text(&time(period))));
             if smooth.cold_factor != Smooth::bursty().cold_factor {
                 map.put("cold-factor", number(smooth.cold_factor));
             }
-            map.put_choice("payment", names::PAYMENT, &smooth.payment, &Payment::default());
-            if let Some(permits) = smooth.max_debt {
-                map.put("max-debt", number(permits.get()));
-            }
+            map.put_choice("payment", names::PAYMENT, &smooth.payment);
+            map.put_option("max-debt", smooth.max_debt.map(|permits| number(permits.get())));
         }
         _ => {}
     }
 }
 
-fn ban_tree(ban: &Ban) -> Tree {
-    let mut map = Fields::default();
+fn ban_tree(ban: &Ban) -> OutputTree {
+    let mut map = MapBuilder::default();
     map.put("after", number(ban.after));
     map.put("within", text(&time(ban.within)));
     map.put("for", text(&time(ban.lasts)));
@@ -142,8 +127,8 @@ fn ban_tree(ban: &Ban) -> Tree {
 }
 
 /// Empty, when the ask alone says what it costs.
-fn cost(cost: &CostFrom) -> Tree {
-    let mut map = Fields::default();
+fn cost(cost: &CostFrom) -> OutputTree {
+    let mut map = MapBuilder::default();
     if let Some(attribute) = &cost.attribute {
         if cost.default == 1 && cost.max.is_none() {
             return text(attribute);
@@ -153,16 +138,14 @@ fn cost(cost: &CostFrom) -> Tree {
     if cost.default != 1 {
         map.put("default", number(cost.default));
     }
-    if let Some(max) = cost.max {
-        map.put("max", number(max));
-    }
+    map.put_option("max", cost.max.map(number));
     map.done()
 }
 
-fn pattern_tree(pattern: &Pattern) -> Tree {
+fn pattern_tree(pattern: &Pattern) -> OutputTree {
     match pattern {
         Pattern::Present => text("*"),
-        Pattern::Absent => Tree::Map(vec![("absent".to_owned(), Tree::Bool(true))]),
+        Pattern::Absent => OutputTree::Map(vec![("absent".to_owned(), OutputTree::Bool(true))]),
         Pattern::Any(values) => match values.as_slice() {
             [only] => value(only),
             several => list(several, value),
@@ -171,22 +154,22 @@ fn pattern_tree(pattern: &Pattern) -> Tree {
 }
 
 /// A value in its short form, or spelled out where that would read as another.
-fn value(value: &Value) -> Tree {
-    let spelled_out = |key: &str, inner: &str| Tree::Map(vec![(key.to_owned(), text(inner))]);
+fn value(value: &Value) -> OutputTree {
+    let spelled_out = |key: &str, inner: &str| OutputTree::Map(vec![(key.to_owned(), text(inner))]);
     match value {
         Value::Text(inner) if inner.ends_with('*') => spelled_out("text", inner),
         Value::Text(inner) => text(inner),
         Value::Prefix(inner) if inner.is_empty() => spelled_out("prefix", inner),
-        Value::Prefix(inner) => Tree::Text(format!("{inner}*")),
-        Value::Network(network) => Tree::Text(network.to_string()),
+        Value::Prefix(inner) => OutputTree::Text(format!("{inner}*")),
+        Value::Network(network) => OutputTree::Text(network.to_string()),
     }
 }
 
-fn subject(subject: &Subject) -> Tree {
+fn subject(subject: &Subject) -> OutputTree {
     match subject {
-        Subject::Network(network) => Tree::Text(network.to_string()),
+        Subject::Network(network) => OutputTree::Text(network.to_string()),
         Subject::Attribute { name, value: accepted } => {
-            Tree::Map(vec![(name.clone(), value(accepted))])
+            OutputTree::Map(vec![(name.clone(), value(accepted))])
         }
     }
 }
@@ -199,48 +182,48 @@ fn time(time: Duration) -> String {
 }
 
 fn thousandths(guard: u32) -> String {
-    let (whole, rest) = (guard.checked_div(1_000), guard.checked_rem(1_000));
-    let digits = format!("{}.{:03}", whole.unwrap_or(0), rest.unwrap_or(0));
+    let digits = format!("{}.{:03}", guard / 1_000, guard % 1_000);
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn text(text: &str) -> Tree {
-    Tree::Text(text.to_owned())
+fn text(text: &str) -> OutputTree {
+    OutputTree::Text(text.to_owned())
 }
 
-fn number(number: impl Into<u64>) -> Tree {
-    Tree::Number(number.into().to_string())
+fn number(number: impl Into<u64>) -> OutputTree {
+    OutputTree::Number(number.into().to_string())
 }
 
-fn texts(items: &[String]) -> Tree {
+fn texts(items: &[String]) -> OutputTree {
     list(items, |item| text(item))
 }
 
-fn list<T>(items: &[T], one: impl Fn(&T) -> Tree) -> Tree {
-    Tree::List(items.iter().map(one).collect())
+fn list<T>(items: &[T], one: impl Fn(&T) -> OutputTree) -> OutputTree {
+    OutputTree::List(items.iter().map(one).collect())
 }
 
 #[derive(Default)]
-struct Fields(Vec<(String, Tree)>);
+struct MapBuilder(Vec<(String, OutputTree)>);
 
-impl Fields {
-    fn put(&mut self, name: &str, tree: Tree) {
+impl MapBuilder {
+    fn put(&mut self, name: &str, tree: OutputTree) {
         self.0.push((name.to_owned(), tree));
     }
 
-    fn put_some(&mut self, name: &str, tree: Tree) {
-        if !tree.is_empty() {
-            self.put(name, tree);
-        }
+    fn put_some(&mut self, name: &str, tree: OutputTree) {
+        self.put_option(name, Some(tree).filter(|tree| !tree.is_empty()));
     }
 
-    fn put_choice<T: PartialEq>(&mut self, name: &str, names: Names<T>, value: &T, usual: &T) {
-        if value != usual {
-            self.put(name, text(name_of(names, value)));
-        }
+    fn put_option(&mut self, name: &str, tree: Option<OutputTree>) {
+        self.0.extend(tree.map(|tree| (name.to_owned(), tree)));
     }
 
-    fn done(self) -> Tree {
-        Tree::Map(self.0)
+    fn put_choice<T: PartialEq + Default>(&mut self, name: &str, names: Choices<T>, value: &T) {
+        let unusual = *value != T::default();
+        self.put_option(name, unusual.then(|| text(name_of(names, value))));
+    }
+
+    fn done(self) -> OutputTree {
+        OutputTree::Map(self.0)
     }
 }

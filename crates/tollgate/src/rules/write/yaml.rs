@@ -3,19 +3,19 @@
 use super::super::node::Value;
 use super::super::yaml::plain;
 use super::quote::{Astral, quoted};
-use super::{InLine, ONE_LINE, Tree, is_spread};
+use super::{InLine, ONE_LINE, OutputTree, is_spread};
 
 const IN_LINE: InLine = InLine { key: scalar, text: scalar, between: ": " };
 
-pub(super) fn print(root: &Tree) -> String {
+pub(super) fn print(root: &OutputTree) -> String {
     let mut out = String::new();
-    if let Tree::Map(entries) = root {
+    if let OutputTree::Map(entries) = root {
         map(&mut out, entries, 0);
     }
     out
 }
 
-fn map(out: &mut String, entries: &[(String, Tree)], indent: usize) {
+fn map(out: &mut String, entries: &[(String, OutputTree)], indent: usize) {
     for (index, (key, value)) in entries.iter().enumerate() {
         if index > 0 {
             out.push_str(&" ".repeat(indent));
@@ -28,10 +28,10 @@ fn map(out: &mut String, entries: &[(String, Tree)], indent: usize) {
         let line = line.filter(|line| line.chars().count() <= ONE_LINE || is_flat(value));
         match (line, value) {
             (Some(line), _) => out.push_str(&format!(" {line}\n")),
-            (None, Tree::List(items)) => {
+            (None, OutputTree::List(items)) => {
                 list(out, items, indent.saturating_add(2), matches!(&**key, "rules" | "domains"));
             }
-            (None, Tree::Map(inner)) => {
+            (None, OutputTree::Map(inner)) => {
                 let indent = indent.saturating_add(2);
                 out.push_str(&format!("\n{}", " ".repeat(indent)));
                 map(out, inner, indent);
@@ -41,17 +41,18 @@ fn map(out: &mut String, entries: &[(String, Tree)], indent: usize) {
     }
 }
 
-/// Whether it cannot be spread over lines.
-const fn is_flat(tree: &Tree) -> bool {
-    tree.is_empty() || matches!(tree, Tree::Bool(_) | Tree::Number(_) | Tree::Text(_))
+/// True if it cannot be spread over lines.
+const fn is_flat(tree: &OutputTree) -> bool {
+    tree.is_empty()
+        || matches!(tree, OutputTree::Bool(_) | OutputTree::Number(_) | OutputTree::Text(_))
 }
 
-fn list(out: &mut String, items: &[Tree], indent: usize, spread: bool) {
+fn list(out: &mut String, items: &[OutputTree], indent: usize, spread: bool) {
     out.push('\n');
     for item in items {
         out.push_str(&format!("{}- ", " ".repeat(indent)));
         match item {
-            Tree::Map(entries) if spread && !entries.is_empty() => {
+            OutputTree::Map(entries) if spread && !entries.is_empty() => {
                 map(out, entries, indent.saturating_add(2));
             }
             _ => out.push_str(&format!("{}\n", IN_LINE.print(item))),

@@ -1,10 +1,11 @@
-//! The watchdog's book: which holds are to be renewed when, and which are lost.
+//! The watchdog's schedule: which holds are renewed when, and which are lost.
 //!
-//! Pure: it is told the time. `keeper.rs` is the thread that asks it, and `hold.rs` what it watches.
+//! Pure: its caller passes the time. `lease_renewer.rs` is the thread that uses it, `hold.rs` is what it
+//! watches.
 //!
-//! A hold is renewed every third of its lease, together with those due soon after. When the store does
-//! not answer, it is tried again after a short pause, until the deadline of the hold; then it is lost.
-//! Whoever releases takes the hold out of the book first, so that nothing is renewed after that.
+//! A hold is renewed every third of its lease, together with holds that are due soon after. When the
+//! store does not answer, the renewal is tried again after a short pause, until the deadline of the hold.
+//! Then the hold is lost. A release first takes the hold out of the schedule, so nothing renews it then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,28 +21,28 @@ use crate::clock::BootTime;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Dog {
-    holds: HashMap<HoldId, Watched>,
+pub(crate) struct Watchdog {
+    holds: HashMap<HoldId, WatchedHold>,
     renewals: BTreeSet<(BootTime, HoldId)>,
     deadlines: BTreeSet<(BootTime, HoldId)>,
-    /// When the thread looks next; `None` while it sleeps until it is woken.
+    /// The time at which the thread looks next; `None` while it sleeps until it is woken.
     next_look: Option<BootTime>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedHold {
     hold: Arc<Hold>,
     /// Its places in the two sets.
     renewal: Option<BootTime>,
     deadline: BootTime,
 }
 
-/// What is to be done now.
+/// The work that is due now.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct DueWork {
     pub(crate) renew: Vec<Arc<Hold>>,
     pub(crate) lost: Vec<Arc<Hold>>,
-    /// When to look again; `None` if there is nothing to look after.
+    /// The time to look again; `None` if no hold is watched.
     pub(crate) next: Option<BootTime>,
 }
 
@@ -49,29 +50,30 @@ fn third(lease: Lease) -> Duration {
     lease.duration().checked_div(3).unwrap_or_default()
 }
 
-/// Holds that are due within this are renewed with those that are due now.
+/// Holds that are due within this time are renewed together with holds that are due now.
 fn soon(lease: Lease) -> Duration {
     lease.duration().checked_div(30).unwrap_or_default()
 }
 
-/// Between two attempts while the store does not answer.
+/// The time between two attempts while the store does not answer.
 fn pause(lease: Lease) -> Duration {
     soon(lease).clamp(Duration::from_millis(1), Duration::from_millis(500))
 }
 
-impl Dog {
-    /// Watches a hold that was asked for at `sent`. Whether the thread must be woken for it.
+impl Watchdog {
+    /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be woken.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
-        let renewal = (hold.upkeep == Upkeep::RenewOutcome).then(|| sent.after(third(hold.lease)));
+        let renewal =
+            (hold.request.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.request.lease)));
         let (id, deadline) = (hold.id, hold.deadline());
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renewal.map(|at| (at, id)));
-        self.holds.insert(id, Watched { hold, renewal, deadline });
+        self.holds.insert(id, WatchedHold { hold, renewal, deadline });
         let first = renewal.unwrap_or(deadline);
         self.next_look.is_none_or(|next| first < next)
     }
 
-    /// Watches it no more.
+    /// Stops watching a hold.
     pub(crate) fn forget(&mut self, id: HoldId) {
         if let Some(watched) = self.holds.remove(&id) {
             self.deadlines.remove(&(watched.deadline, id));
@@ -81,18 +83,18 @@ impl Dog {
         }
     }
 
-    /// What is to be done at `now`. Those to be renewed are not named again before they are answered.
-    pub(crate) fn round(&mut self, now: BootTime) -> Round {
-        let mut round = Round::default();
+    /// The work that is due at `now`. A hold to renew is not named again before its answer.
+    pub(crate) fn due_work(&mut self, now: BootTime) -> DueWork {
+        let mut due_work = DueWork::default();
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, id));
             if let Some(watched) = self.holds.get(&id) {
-                round.lost.push(Arc::clone(&watched.hold));
+                due_work.lost.push(Arc::clone(&watched.hold));
                 self.forget(id);
             }
         }
-        let due = |(at, id): &(BootTime, HoldId), holds: &HashMap<HoldId, Watched>| {
-            let lease = holds.get(id).map(|watched| watched.hold.lease);
+        let due = |(at, id): &(BootTime, HoldId), holds: &HashMap<HoldId, WatchedHold>| {
+            let lease = holds.get(id).map(|watched| watched.hold.request.lease);
             lease.is_none_or(|lease| *at <= now.after(soon(lease)))
         };
         // The first must be due for itself; others may join it.
@@ -103,25 +105,25 @@ impl Dog {
                 self.renewals.remove(&(at, id));
                 if let Some(watched) = self.holds.get_mut(&id) {
                     watched.renewal = None;
-                    round.renew.push(Arc::clone(&watched.hold));
+                    due_work.renew.push(Arc::clone(&watched.hold));
                 }
             }
         }
         let first = [self.renewals.first(), self.deadlines.first()];
         let first = first.into_iter().flatten().map(|(at, _)| *at).min();
-        round.next = first.map(|at| at.min(now.after(LONGEST_SLEEP)));
-        self.next_look = round.next;
-        round
+        due_work.next = first.map(|at| at.min(now.after(LONGEST_SLEEP)));
+        self.next_look = due_work.next;
+        due_work
     }
 
-    /// A renewal that was sent at `sent` was answered. Returns the hold if it is lost.
+    /// The store answered a renewal that was sent at `sent`. Returns the hold if it is lost.
     pub(crate) fn answered(
         &mut self,
         id: HoldId,
         renewed: RenewOutcome,
         sent: BootTime,
     ) -> Option<Arc<Hold>> {
-        // One that was released meanwhile is nobody's business any more.
+        // A hold that was released meanwhile is not watched any more.
         let watched = self.holds.get_mut(&id)?;
         if renewed == RenewOutcome::Lost {
             let hold = Arc::clone(&watched.hold);
@@ -133,23 +135,23 @@ impl Dog {
         self.deadlines.remove(&(watched.deadline, id));
         watched.deadline = watched.hold.deadline();
         self.deadlines.insert((watched.deadline, id));
-        let at = sent.after(third(watched.hold.lease));
+        let at = sent.after(third(watched.hold.request.lease));
         watched.renewal = Some(at);
         self.renewals.insert((at, id));
         None
     }
 
-    /// A renewal was not answered.
+    /// The store did not answer a renewal.
     pub(crate) fn failed(&mut self, id: HoldId, now: BootTime) {
         if let Some(watched) = self.holds.get_mut(&id) {
             watched.hold.set(LockState::Unsure);
-            let at = now.after(pause(watched.hold.lease));
+            let at = now.after(pause(watched.hold.request.lease));
             watched.renewal = Some(at);
             self.renewals.insert((at, id));
         }
     }
 
-    /// How many are watched.
+    /// The number of watched holds.
     pub(crate) fn len(&self) -> usize {
         self.holds.len()
     }
@@ -159,6 +161,7 @@ impl Dog {
 mod tests {
     use tollgate_core::lock::{Fence, LockKind, LockName, Owner};
 
+    use super::super::hold::LockRequest;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -172,16 +175,9 @@ mod tests {
         let name = LockName::new(&format!("lock {id}")).unwrap();
         let (owner, fence) = (Owner::new(1, 1), Fence::new(1).unwrap());
         let id = HoldId::new(id);
-        Arc::new(Hold::new(
-            name,
-            LockKind::Reentrant,
-            owner,
-            id,
-            fence,
-            Lease::DEFAULT,
-            upkeep,
-            sent,
-        ))
+        let (kind, lease, shared_owner) = (LockKind::Reentrant, Lease::DEFAULT, false);
+        let request = LockRequest { name, kind, owner, shared_owner, lease, upkeep };
+        Arc::new(Hold::new(request, id, fence, sent))
     }
 
     fn ids(holds: &[Arc<Hold>]) -> Vec<HoldId> {
@@ -190,59 +186,59 @@ mod tests {
 
     #[test]
     fn a_hold_is_renewed_every_third_of_its_lease_with_those_due_soon_after() {
-        let mut dog = Dog::default();
+        let mut watchdog = Watchdog::default();
         for (i, sent) in [(1, 0.0), (2, 0.9), (3, 1.1)] {
-            dog.watch(hold(i, Upkeep::RenewOutcome, at(sent)), at(sent));
+            watchdog.watch(hold(i, Upkeep::Renewed, at(sent)), at(sent));
         }
 
-        assert!(dog.round(at(9.9)).renew.is_empty());
-        let round = dog.round(at(10.0));
+        assert!(watchdog.due_work(at(9.9)).renew.is_empty());
+        let due_work = watchdog.due_work(at(10.0));
 
-        assert_eq!(ids(&round.renew), [HoldId::new(1), HoldId::new(2)]);
-        assert!(dog.round(at(10.5)).renew.is_empty(), "they are under way");
-        assert_eq!(ids(&dog.round(at(11.1)).renew), [HoldId::new(3)]);
-        assert!(dog.answered(HoldId::new(1), RenewOutcome::Held, at(10.0)).is_none());
-        assert_eq!(ids(&dog.round(at(20.0)).renew), [HoldId::new(1)]);
+        assert_eq!(ids(&due_work.renew), [HoldId::new(1), HoldId::new(2)]);
+        assert!(watchdog.due_work(at(10.5)).renew.is_empty(), "they are under way");
+        assert_eq!(ids(&watchdog.due_work(at(11.1)).renew), [HoldId::new(3)]);
+        assert!(watchdog.answered(HoldId::new(1), RenewOutcome::Held, at(10.0)).is_none());
+        assert_eq!(ids(&watchdog.due_work(at(20.0)).renew), [HoldId::new(1)]);
     }
 
     // E44
     #[test]
     fn a_store_that_does_not_answer_is_asked_again_until_the_hold_is_lost() {
-        let mut dog = Dog::default();
-        let held = hold(1, Upkeep::RenewOutcome, START);
-        dog.watch(Arc::clone(&held), START);
+        let mut watchdog = Watchdog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        watchdog.watch(Arc::clone(&held), START);
         let (mut attempts, mut now) = (0, at(10.0));
         loop {
-            let round = dog.round(now);
-            if let [lost] = &round.lost[..] {
+            let due_work = watchdog.due_work(now);
+            if let [lost] = &due_work.lost[..] {
                 assert_eq!(lost.id, held.id);
                 break;
             }
-            for hold in round.renew {
+            for hold in due_work.renew {
                 attempts += 1;
-                dog.failed(hold.id, now);
+                watchdog.failed(hold.id, now);
                 assert_eq!(hold.state(now), LockState::Unsure);
             }
             // The thread looks again as soon as an attempt is over.
-            now = dog.round(now).next.unwrap();
+            now = watchdog.due_work(now).next.unwrap();
         }
 
         assert_eq!(now, at(29.0), "a second before the store may end it");
         assert_eq!(held.state(now), LockState::Lost);
         assert_eq!(attempts, 38, "every half second");
-        assert_eq!(dog.round(at(40.0)).next, None, "nothing is left to look after");
+        assert_eq!(watchdog.due_work(at(40.0)).next, None, "nothing is left to look after");
     }
 
     #[test]
     fn an_answer_counts_from_when_it_was_asked_and_makes_sure_again() {
-        let mut dog = Dog::default();
-        let held = hold(1, Upkeep::RenewOutcome, START);
-        dog.watch(Arc::clone(&held), START);
-        dog.round(at(10.0));
-        dog.failed(held.id, at(10.2));
-        dog.round(at(11.0));
+        let mut watchdog = Watchdog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        watchdog.watch(Arc::clone(&held), START);
+        watchdog.due_work(at(10.0));
+        watchdog.failed(held.id, at(10.2));
+        watchdog.due_work(at(11.0));
 
-        assert!(dog.answered(held.id, RenewOutcome::Held, at(11.0)).is_none());
+        assert!(watchdog.answered(held.id, RenewOutcome::Held, at(11.0)).is_none());
 
         assert_eq!(held.state(at(39.9)), LockState::Sure);
         assert_eq!(held.state(at(40.0)), LockState::Lost, "29 s after 11 s");
@@ -252,41 +248,41 @@ mod tests {
     // E43
     #[test]
     fn what_is_released_is_not_renewed_and_its_late_answer_changes_nothing() {
-        let mut dog = Dog::default();
-        let held = hold(1, Upkeep::RenewOutcome, START);
-        dog.watch(Arc::clone(&held), START);
-        assert_eq!(dog.round(at(10.0)).renew.len(), 1);
+        let mut watchdog = Watchdog::default();
+        let held = hold(1, Upkeep::Renewed, START);
+        watchdog.watch(Arc::clone(&held), START);
+        assert_eq!(watchdog.due_work(at(10.0)).renew.len(), 1);
 
-        dog.forget(held.id);
+        watchdog.forget(held.id);
 
-        assert!(dog.answered(held.id, RenewOutcome::Lost, at(10.0)).is_none());
-        dog.failed(held.id, at(10.0));
-        let round = dog.round(at(100.0));
-        assert!(round.renew.is_empty() && round.lost.is_empty());
-        assert_eq!(dog.len(), 0);
+        assert!(watchdog.answered(held.id, RenewOutcome::Lost, at(10.0)).is_none());
+        watchdog.failed(held.id, at(10.0));
+        let due_work = watchdog.due_work(at(100.0));
+        assert!(due_work.renew.is_empty() && due_work.lost.is_empty());
+        assert_eq!(watchdog.len(), 0);
     }
 
     #[test]
     fn a_fixed_lease_is_not_renewed_but_told_when_it_ends() {
-        let mut dog = Dog::default();
-        dog.watch(hold(1, Upkeep::Fixed, START), START);
+        let mut watchdog = Watchdog::default();
+        watchdog.watch(hold(1, Upkeep::Fixed, START), START);
 
-        let round = dog.round(at(20.0));
+        let due_work = watchdog.due_work(at(20.0));
 
-        assert!(round.renew.is_empty());
-        assert_eq!(round.next, Some(at(21.0)), "the thread wakes at least every second");
-        assert_eq!(dog.round(at(29.0)).lost.len(), 1);
+        assert!(due_work.renew.is_empty());
+        assert_eq!(due_work.next, Some(at(21.0)), "the thread wakes at least every second");
+        assert_eq!(watchdog.due_work(at(29.0)).lost.len(), 1);
     }
 
     #[test]
     fn the_thread_is_woken_only_for_what_it_would_sleep_through() {
-        let mut dog = Dog::default();
+        let mut watchdog = Watchdog::default();
         assert!(
-            dog.watch(hold(1, Upkeep::RenewOutcome, START), START),
+            watchdog.watch(hold(1, Upkeep::Renewed, START), START),
             "it sleeps until it is woken"
         );
-        dog.round(START);
-        assert!(!dog.watch(hold(2, Upkeep::RenewOutcome, START), START));
-        assert_eq!(dog.round(START).next, Some(START.after(SECOND)));
+        watchdog.due_work(START);
+        assert!(!watchdog.watch(hold(2, Upkeep::Renewed, START), START));
+        assert_eq!(watchdog.due_work(START).next, Some(START.after(SECOND)));
     }
 }
