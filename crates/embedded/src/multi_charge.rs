@@ -22,6 +22,11 @@ pub(crate) struct MultiCharge<'s, C> {
     store: &'s EmbeddedStore<C>,
     prints: SmallVec<[Fingerprint; 4]>,
     shards: Guards<'s>,
+}
+
+/// The counters of a request that core judges, taken out of their places.
+struct TakenCounters<'m, 's, C> {
+    request: &'m mut MultiCharge<'s, C>,
     overflow: Option<Guard<'s, Overflow>>,
     counters: SmallVec<[Counter; 4]>,
     locations: SmallVec<[CounterLocation; 4]>,
@@ -69,36 +74,19 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             store,
             prints: request.charges().iter().map(|charge| store.fingerprint(charge)).collect(),
             shards: SmallVec::new(),
-            overflow: None,
-            counters: SmallVec::new(),
-            locations: SmallVec::new(),
-            targets: SmallVec::new(),
         }
     }
 
     /// Decides the request and makes its charges, all or none, into an answer without decisions.
-    pub(crate) fn charge(mut self, request: &Request<'_>, answer: &mut Answer) {
+    pub(crate) fn charge(&mut self, request: &Request<'_>, answer: &mut Answer) {
         let early = self.store.early();
         self.lock_shards();
         self.demote();
         let now = self.moment(early);
-        if self.charge_immediately(request, now, answer) {
-            return;
+        if !self.charge_immediately(request, now, answer) {
+            self.end_reservations();
+            TakenCounters::new(self).charge(request, now, answer);
         }
-        self.end_reservations();
-        for (i, charge) in request.charges().iter().enumerate() {
-            self.find_target(charge, self.prints[i], now);
-        }
-        let now = self.agree_with_overflow(now);
-        *answer = request.judge(&mut self.counters, &self.targets, now);
-        for (decision, target) in answer.decisions.iter_mut().zip(&self.targets) {
-            if let ChargeTarget::Counter(i) = target
-                && let Some(CounterLocation::Overflow(_)) = self.locations.get(*i)
-            {
-                decision.basis = Basis::Overflow;
-            }
-        }
-        self.put_back();
     }
 
     /// The moment of the decision: never before the last one made in these shards, unless the clock
@@ -251,12 +239,40 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             hot_slot.demote_into(find(&mut self.shards, self.store.index(print)).1);
         }
     }
+}
+
+impl<'m, 's, C: Clock> TakenCounters<'m, 's, C> {
+    fn new(request: &'m mut MultiCharge<'s, C>) -> Self {
+        Self {
+            request,
+            overflow: None,
+            counters: SmallVec::new(),
+            locations: SmallVec::new(),
+            targets: SmallVec::new(),
+        }
+    }
+
+    fn charge(&mut self, request: &Request<'_>, now: Timestamp, answer: &mut Answer) {
+        for (i, charge) in request.charges().iter().enumerate() {
+            self.find_target(charge, self.request.prints[i], now);
+        }
+        let now = self.agree_with_overflow(now);
+        *answer = request.judge(&mut self.counters, &self.targets, now);
+        for (decision, target) in answer.decisions.iter_mut().zip(&self.targets) {
+            if let ChargeTarget::Counter(i) = target
+                && let Some(CounterLocation::Overflow(_)) = self.locations.get(*i)
+            {
+                decision.basis = Basis::Overflow;
+            }
+        }
+        self.put_back();
+    }
 
     /// The shared counters may have been charged at a later moment than these shards.
     fn agree_with_overflow(&mut self, now: Timestamp) -> Timestamp {
         let Some(overflow) = self.overflow.as_mut().filter(|_| C::MONOTONIC) else { return now };
         let now = overflow.no_earlier(now);
-        for (_, shard) in &mut self.shards {
+        for (_, shard) in &mut self.request.shards {
             shard.latest = now;
         }
         now
@@ -267,15 +283,15 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         if self.share_target(CounterLocation::Shard(print)) {
             return;
         }
-        let (_, shard) = find(&mut self.shards, self.store.index(print));
+        let (_, shard) = find(&mut self.request.shards, self.request.store.index(print));
         if let Some(counter) = shard.take(print) {
             return self.add(counter, CounterLocation::Shard(print));
         }
         let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. }) && {
-            let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+            let overflow = self.overflow.get_or_insert_with(|| self.request.store.lock_overflow());
             overflow.may_hold(charge.limit())
         };
-        let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
+        let alone = self.request.prints.iter().filter(|other| **other == print).count() == 1;
         if !held && alone && !leaves_a_trace(charge.op()) {
             return self.add(Counter::absent(charge.limit()), CounterLocation::Nowhere);
         }
@@ -288,7 +304,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         if self.share_target(location) {
             return;
         }
-        let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+        let overflow = self.overflow.get_or_insert_with(|| self.request.store.lock_overflow());
         match overflow.target(charge, until_room, now) {
             OverflowTarget::Counter(counter) => self.add(counter, location),
             OverflowTarget::Fixed(verdict) => self.targets.push(ChargeTarget::Fixed(verdict)),
@@ -316,7 +332,9 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             match location {
                 CounterLocation::Nowhere => {}
                 CounterLocation::Shard(print) => {
-                    find(&mut self.shards, self.store.index(*print)).1.put(*print, counter);
+                    find(&mut self.request.shards, self.request.store.index(*print))
+                        .1
+                        .put(*print, counter);
                 }
                 CounterLocation::Overflow(limit) => {
                     if let Some(overflow) = &mut self.overflow {
@@ -325,7 +343,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
                 }
             }
         }
-        self.end_reservations();
+        self.request.end_reservations();
     }
 }
 
