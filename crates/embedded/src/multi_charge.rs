@@ -42,6 +42,15 @@ fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> (usize, &'g mut Shard) 
     (at, &mut guards[at].1)
 }
 
+/// The planned immediate takes of a request.
+struct PlannedTakes {
+    takes: SmallVec<[PlannedTake; 4]>,
+    /// True if a key has no slot yet.
+    insert: bool,
+    /// True if all of them pass.
+    pass: bool,
+}
+
 /// A planned immediate take.
 struct PlannedTake {
     /// The position of its shard among the guards.
@@ -109,23 +118,24 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         answer: &mut Answer,
     ) -> bool {
         let charges = request.charges();
-        let mut takes: SmallVec<[PlannedTake; 4]> = SmallVec::new();
-        if !self.are_apart(charges) || !self.plan(charges, now, &mut takes) {
+        let mut planned = PlannedTakes { takes: SmallVec::new(), insert: false, pass: true };
+        if !self.are_apart(charges) || !self.plan(charges, now, &mut planned) {
             return false;
         }
-        if takes.iter().any(|take| matches!(take.write, SlotWrite::Insert(..))) {
-            takes.clear();
-            if !self.make_room(charges, now) || !self.plan(charges, now, &mut takes) {
-                return false;
-            }
+        let insert = planned.insert;
+        if insert && !(self.make_room(charges, now) && self.plan(charges, now, &mut planned)) {
+            return false;
         }
-        let passes = takes.iter().all(|take| matches!(take.result, ImmediateTake::Pass(_)));
+        let (takes, passes) = (&planned.takes, planned.pass);
         if passes {
             for ((take, charge), print) in takes.iter().zip(charges).zip(&self.prints) {
                 self.shards[take.at].1.write(*print, charge.limit(), take.write);
             }
         }
-        self.unlock();
+        if insert {
+            self.end_reservations();
+        }
+        self.shards.clear();
         answer_immediately(request, takes.iter().map(|take| take.result), passes, now, answer);
         true
     }
@@ -143,18 +153,17 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
     }
 
     /// Plans immediate takes; false if a charge is anything else.
-    fn plan(
-        &mut self,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        takes: &mut SmallVec<[PlannedTake; 4]>,
-    ) -> bool {
+    fn plan(&mut self, charges: &[Charge<'_>], now: Timestamp, planned: &mut PlannedTakes) -> bool {
+        planned.takes.clear();
+        (planned.insert, planned.pass) = (false, true);
         for (charge, print) in charges.iter().zip(&self.prints) {
             let (at, shard) = find(&mut self.shards, self.store.index(*print));
             let Some((result, write)) = shard.plan_immediately(*print, charge, now) else {
                 return false;
             };
-            takes.push(PlannedTake { at, write, result });
+            planned.insert |= matches!(write, SlotWrite::Insert(..));
+            planned.pass &= matches!(result, ImmediateTake::Pass(_));
+            planned.takes.push(PlannedTake { at, write, result });
         }
         true
     }
@@ -196,18 +205,16 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    fn unlock(&mut self) {
-        self.end_reservations();
-        self.shards.clear();
-    }
-
     /// Locks every shard that is touched, once, in ascending order.
     fn lock_shards(&mut self) {
         let mut indices: SmallVec<[usize; 4]> =
             self.prints.iter().map(|print| self.store.index(*print)).collect();
         indices.sort_unstable();
-        indices.dedup();
-        self.shards.extend(indices.into_iter().map(|index| (index, self.store.lock(index))));
+        for index in &indices {
+            if self.shards.last().is_none_or(|(last, _)| last != index) {
+                self.shards.push((*index, self.store.lock(*index)));
+            }
+        }
     }
 
     /// Demotes the promoted slots of this request, and all slots of a shard that is short of room.

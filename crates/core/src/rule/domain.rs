@@ -12,6 +12,9 @@ use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
 use super::index::Index;
 
+/// Up to this many rules, looking at every rule takes less time than looking values up.
+const UNINDEXED: usize = 8;
+
 /// The rules of a domain, ready to judge.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveDomain {
@@ -59,6 +62,11 @@ impl ActiveDomain {
             (Reverse(specific), rule.name().to_owned())
         });
         let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
+        if rules.len() <= UNINDEXED {
+            let always = self.ranked.iter().map(|at| at_work(&rules[*at]).then_some([]));
+            self.index = Index::new(always);
+            return;
+        }
         let ranked = self.ranked.iter().map(|at| &rules[*at]);
         let implied: Vec<Vec<Condition>> = ranked.clone().map(ActiveRule::implied).collect();
         self.index =
