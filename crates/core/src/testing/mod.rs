@@ -1,8 +1,8 @@
 //! Oracles, a manual clock, histories, and the suite that every store must pass.
 //!
-//! An [`oracle::Oracle`] states what an algorithm promises, slowly and in exact arithmetic,
-//! without sharing a line with it; a [`History`] makes up traffic; a [`ManualClock`] tells
-//! whatever time a test wants. None of this is built unless the `testing` feature is on.
+//! The oracle of an algorithm, asked through a [`oracle::Ledger`], decides by the specification: slowly,
+//! in exact arithmetic, and without sharing a line with the algorithm. A [`History`] invents traffic. A
+//! [`ManualClock`] shows the time that a test sets. Only the feature `testing` builds them.
 //!
 //! An oracle follows the specification, never the implementation: when the two disagree, one
 //! of them has a bug, and it need not be the implementation.
