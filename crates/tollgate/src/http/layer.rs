@@ -16,7 +16,7 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 
 use super::ask::{Head, RequestReader};
-use super::attributes::{AttributeFn, CostFn, PeerFrom, Value};
+use super::attributes::{AttributeFn, AttributeText, CostFn, PeerFrom};
 use super::client::Trust;
 use super::fields::{Fields, LegacyReset, RateLimitFields, add_retry_after};
 use super::inner_call::record_ruling;
@@ -141,7 +141,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     pub fn attribute(
         self,
         name: impl Into<String>,
-        find: impl for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync + 'static,
+        find: impl for<'r> Fn(&'r Parts) -> Option<AttributeText<'r>> + Send + Sync + 'static,
     ) -> Self {
         let name = name.into();
         self.edit(|config| {
