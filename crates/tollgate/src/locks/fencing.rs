@@ -81,15 +81,15 @@ error_messages! {
 /// Remembers the newest fence of each resource of a service, and refuses older ones.
 ///
 /// ```
-/// use tollgate::locks::fencing::{FenceGate, Refused, HEADER};
+/// use tollgate::locks::fencing::{FenceGate, FenceError, HEADER};
 ///
 /// let gate = FenceGate::new(10_000);
 /// // With a request's headers: `headers.get(HEADER).map(|value| value.as_bytes())`.
 /// assert_eq!(HEADER, "tollgate-fence");
 /// assert!(gate.check("stock:7", Some(b"42")).is_ok());
 /// assert!(gate.check("stock:7", Some(b"43")).is_ok());
-/// assert_eq!(gate.check("stock:7", Some(b"42")), Err(Refused::Stale { newest: 43 }));
-/// assert_eq!(gate.check("stock:7", None), Err(Refused::Missing));
+/// assert_eq!(gate.check("stock:7", Some(b"42")), Err(FenceError::Stale { newest: 43 }));
+/// assert_eq!(gate.check("stock:7", None), Err(FenceError::Missing));
 /// ```
 ///
 /// It remembers within this process. A service of several processes keeps the fence with the resource.
@@ -102,7 +102,7 @@ pub struct FenceGate {
 /// The reason why a request may not touch the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum FenceError {
     /// The request has no fence: answer 428.
     Missing,
     /// The header is not a fence: answer 400.
@@ -116,7 +116,7 @@ pub enum Refused {
     Full,
 }
 
-impl Refused {
+impl FenceError {
     /// The status to answer with.
     pub const fn status(&self) -> u16 {
         match self {
@@ -129,7 +129,7 @@ impl Refused {
 }
 
 error_messages! {
-    Refused {
+    FenceError {
         Self::Missing => "the request has no header {HEADER}";
         Self::Malformed => "the header {HEADER} holds no fence";
         Self::Stale { newest } =>
@@ -149,17 +149,20 @@ impl FenceGate {
     /// # Errors
     ///
     /// When it shows an older one, or none.
-    pub fn check(&self, resource: &str, header: Option<&[u8]>) -> Result<Fence, Refused> {
-        let header = header.ok_or(Refused::Missing)?;
+    pub fn check(&self, resource: &str, header: Option<&[u8]>) -> Result<Fence, FenceError> {
+        let header = header.ok_or(FenceError::Missing)?;
         let digits = !header.is_empty() && header.iter().all(u8::is_ascii_digit);
-        let text = std::str::from_utf8(header).ok().filter(|_| digits).ok_or(Refused::Malformed)?;
-        let fence = text.parse().ok().and_then(Fence::new).ok_or(Refused::Malformed)?;
+        let text =
+            std::str::from_utf8(header).ok().filter(|_| digits).ok_or(FenceError::Malformed)?;
+        let fence = text.parse().ok().and_then(Fence::new).ok_or(FenceError::Malformed)?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let full = newest.len() >= self.most;
         match newest.get_mut(resource) {
-            Some(known) if *known > fence.get() => return Err(Refused::Stale { newest: *known }),
+            Some(known) if *known > fence.get() => {
+                return Err(FenceError::Stale { newest: *known });
+            }
             Some(known) => *known = fence.get(),
-            None if full => return Err(Refused::Full),
+            None if full => return Err(FenceError::Full),
             None => drop(newest.insert(resource.into(), fence.get())),
         }
         Ok(fence)
@@ -182,14 +185,14 @@ mod tests {
     fn a_gate_forgets_nobody_and_refuses_what_it_cannot_read() {
         let gate = FenceGate::new(2);
         for value in [&b""[..], b"+1", b"1 ", b"-1", b"\xff", b"9007199254740992"] {
-            assert_eq!(gate.check("a", Some(value)), Err(Refused::Malformed), "{value:?}");
+            assert_eq!(gate.check("a", Some(value)), Err(FenceError::Malformed), "{value:?}");
         }
 
         assert!(gate.check("a", Some(b"7")).is_ok());
         assert!(gate.check("b", Some(b"7")).is_ok());
 
-        assert_eq!(gate.check("c", Some(b"7")), Err(Refused::Full));
+        assert_eq!(gate.check("c", Some(b"7")), Err(FenceError::Full));
         assert!(gate.check("a", Some(b"7")).is_ok(), "the same holder may come again");
-        assert_eq!(gate.check("a", Some(b"6")), Err(Refused::Stale { newest: 7 }));
+        assert_eq!(gate.check("a", Some(b"6")), Err(FenceError::Stale { newest: 7 }));
     }
 }
