@@ -81,13 +81,13 @@ pub(super) fn put_parameter<const N: usize>(text: &mut Vec<u8>, name: &[u8; N], 
 
 /// The fields of one ruling, ready to be added to a response.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct ResponseFields {
     limit: Option<HeaderValue>,
     policy: Option<HeaderValue>,
     legacy: Option<Box<[Option<HeaderValue>; 3]>>,
 }
 
-impl Fields {
+impl ResponseFields {
     /// The fields of a ruling, whose policies these are. `later` is added to every time.
     pub(super) fn new(
         ruling: &Ruling,
