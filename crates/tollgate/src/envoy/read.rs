@@ -15,7 +15,7 @@ use tollgate_core::Limit;
 use super::rule::{Mode, RateLimit, Rule};
 use super::tree::{DescriptorTree, NewDescriptor};
 use super::{EnvoyRules, Metadata, Unit};
-use crate::rules::node::{Entry, Fields, Node, Value};
+use crate::rules::node::{Fields, MapEntry, Node, Value};
 use crate::rules::problem::{Position, Problems, did_you_mean, quoted};
 
 /// The deepest that descriptors may lie within each other. Envoy's actions make three or four
@@ -276,7 +276,7 @@ impl DescriptorReader<'_> {
                 Metadata::List(items.iter().filter_map(|item| self.metadata(item)).collect())
             }
             Value::Map(entries) => {
-                let field = |entry: &Entry<'_>, value| (entry.key.as_ref().to_owned(), value);
+                let field = |entry: &MapEntry<'_>, value| (entry.key.as_ref().to_owned(), value);
                 let fields = entries.iter();
                 let read = fields.filter_map(|e| self.metadata(&e.node).map(|v| field(e, v)));
                 Metadata::Map(read.collect())

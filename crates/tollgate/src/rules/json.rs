@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::node::{Budget, Entry, Node, Value, check_keys};
+use super::node::{Budget, MapEntry, Node, Value, check_keys};
 use super::problem::{Position, Problems, quoted};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
@@ -76,7 +76,7 @@ impl<'t> JsonParser<'t> {
         Ok(items)
     }
 
-    fn entry(&mut self) -> Result<Entry<'t>, Problems> {
+    fn entry(&mut self) -> Result<MapEntry<'t>, Problems> {
         let at = self.at;
         if self.peek() != Some('"') {
             return Err(self.unexpected("a key in double quotes"));
@@ -87,7 +87,7 @@ impl<'t> JsonParser<'t> {
             return Err(self.unexpected("`:`"));
         }
         self.skip_space();
-        Ok(Entry { key, at, node: self.value()? })
+        Ok(MapEntry { key, at, node: self.value()? })
     }
 
     fn string(&mut self) -> Result<Cow<'t, str>, Problems> {

@@ -22,12 +22,12 @@ pub(crate) enum Value<'t> {
     Number(Cow<'t, str>),
     Text(Cow<'t, str>),
     List(Vec<Node<'t>>),
-    Map(Vec<Entry<'t>>),
+    Map(Vec<MapEntry<'t>>),
 }
 
 /// A key of a map and its value. Entries are in the order of the file, and no key is twice.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry<'t> {
+pub(crate) struct MapEntry<'t> {
     pub(crate) key: Cow<'t, str>,
     pub(crate) at: Position,
     pub(crate) node: Node<'t>,
@@ -39,7 +39,7 @@ impl<'t> Node<'t> {
         self.entry(key).map(|entry| &entry.node)
     }
 
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry<'t>> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&MapEntry<'t>> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
@@ -71,7 +71,7 @@ impl<'t> Node<'t> {
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'n, 't> {
     pub(crate) at: Position,
-    pub(crate) entries: &'n [Entry<'t>],
+    pub(crate) entries: &'n [MapEntry<'t>],
 }
 
 impl<'n, 't> Fields<'n, 't> {
@@ -79,7 +79,7 @@ impl<'n, 't> Fields<'n, 't> {
         self.entry(name).map(|entry| &entry.node)
     }
 
-    pub(crate) fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
+    pub(crate) fn entry(&self, name: &str) -> Option<&'n MapEntry<'t>> {
         self.entries.iter().find(|entry| entry.key == name)
     }
 
@@ -134,13 +134,13 @@ const MAX_KEY: usize = 128;
 
 /// Refuses a key that is twice in a map, which most readers answer by forgetting the first; and
 /// one that is longer than any.
-pub(crate) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
+pub(crate) fn check_keys(entries: &[MapEntry<'_>]) -> Result<(), Problems> {
     let mut problems = Problems::default();
     for entry in entries.iter().filter(|entry| entry.key.len() > MAX_KEY) {
         let message = format!("the key {} is longer than {MAX_KEY} bytes", quoted(&entry.key));
         problems.add(entry.at, message, None);
     }
-    let mut sorted: Vec<&Entry<'_>> = entries.iter().collect();
+    let mut sorted: Vec<&MapEntry<'_>> = entries.iter().collect();
     sorted.sort_by(|a, b| a.key.cmp(&b.key).then(a.at.cmp(&b.at)));
     let mut twice: Vec<_> = sorted
         .iter()

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::node::{Budget, Entry, Node, Value, check_keys};
+use super::node::{Budget, MapEntry, Node, Value, check_keys};
 use super::problem::{Position, Problems};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
@@ -42,7 +42,7 @@ struct OpenCollection<'t> {
 
 enum Collection<'t> {
     List(Vec<Node<'t>>),
-    Map { entries: Vec<Entry<'t>>, key: Option<(Cow<'t, str>, Position)> },
+    Map { entries: Vec<MapEntry<'t>>, key: Option<(Cow<'t, str>, Position)> },
 }
 
 impl<'t> TreeBuilder<'t> {
@@ -128,7 +128,7 @@ impl<'t> TreeBuilder<'t> {
             Some(OpenCollection { inside: Collection::List(items), .. }) => items.push(node),
             Some(OpenCollection { inside: Collection::Map { entries, key }, .. }) => {
                 if let Some((key, at)) = key.take() {
-                    entries.push(Entry { key, at, node });
+                    entries.push(MapEntry { key, at, node });
                 }
             }
         }
