@@ -241,7 +241,7 @@ mod readme {
     struct InChinese;
 
     #[doc = include_str!("../locks.md")]
-    struct Locks;
+    struct LocksPage;
 }
 
 /// The programs of `docs/macro.md`.
