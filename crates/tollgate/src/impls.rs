@@ -33,7 +33,7 @@ macro_rules! error_messages {
     };
 }
 
-/// Implements `Debug` with the named fields, whatever the type's parameters are.
+/// Implements `Debug` with the named fields, without bounds on the type's parameters.
 macro_rules! opaque_debug {
     ($type:ident $(<$parameter:ident $(: $bound:path)?>)?: |$it:ident| $($name:ident = $value:expr),*) => {
         impl $(<$parameter $(: $bound)?>)? std::fmt::Debug for $type $(<$parameter>)? {

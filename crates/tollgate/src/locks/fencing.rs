@@ -1,19 +1,19 @@
-//! Checks of a fence, for what a lock protects.
+//! Checks of a fence, for the resource that a lock protects.
 //!
-//! A holder that was stopped for longer than its lease does not know that it lost the lock, and no lock
-//! can tell it in time. The resource can: it remembers the largest fence it was shown, and refuses
-//! smaller ones. In Redis, `RedisStore::set_guarded` does that. Here are a predicate for SQL and a
-//! check for an HTTP service.
+//! A holder that is stopped for longer than its lease does not know that it lost the lock, and no
+//! lock can report that in time. The resource can detect it: it remembers the largest fence it has
+//! seen, and refuses smaller ones. In Redis, `RedisStore::set_guarded` does that. This module has a
+//! predicate for SQL and a check for an HTTP service.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use tollgate_core::lock::Fence;
 
-/// The header by which a fence travels over HTTP.
+/// The header that carries a fence over HTTP.
 pub const HEADER: &str = "tollgate-fence";
 
-/// The longest name of a column. Longer ones no database has.
+/// The longest name of a column. No database allows a longer one.
 const MAX_COLUMN: usize = 63;
 
 /// Parts of an SQL statement that refuse a stale fence: a column holds the newest one.
@@ -40,12 +40,12 @@ pub struct SqlFence {
 }
 
 impl SqlFence {
-    /// The fence is kept in this column, of a type that holds 64 bits.
+    /// Keeps the fence in this column, whose type must hold 64 bits.
     ///
     /// # Errors
     ///
-    /// When it is no plain name: a letter or an underscore, then letters, digits or underscores, 63 at
-    /// most. Nothing is quoted here, so nothing else is let in.
+    /// When the name is not plain: a letter or an underscore, then letters, digits or underscores,
+    /// 63 at most. The name is not quoted, so nothing else is accepted.
     pub fn new(column: &str) -> Result<Self, ColumnError> {
         let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
         let plain = column.bytes().all(|byte| letter(byte) || byte.is_ascii_digit());
@@ -56,19 +56,19 @@ impl SqlFence {
         Ok(Self { column: column.to_owned() })
     }
 
-    /// `(fence IS NULL OR fence <= ?1)`: true unless a newer fence was here.
+    /// The condition `(fence IS NULL OR fence <= ?1)`: true unless the column holds a newer fence.
     pub fn predicate(&self, placeholder: &str) -> String {
         let Self { column } = self;
         format!("({column} IS NULL OR {column} <= {placeholder})")
     }
 
-    /// `fence = ?1`: remembers this one.
+    /// The assignment `fence = ?1`, which remembers this fence.
     pub fn assignment(&self, placeholder: &str) -> String {
         format!("{} = {placeholder}", self.column)
     }
 }
 
-/// The error for a text that is not the name of a column.
+/// The error for a text that is not a plain column name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnError;
 
@@ -92,7 +92,8 @@ error_messages! {
 /// assert_eq!(gate.check("stock:7", None), Err(FenceError::Missing));
 /// ```
 ///
-/// It remembers within this process. A service of several processes keeps the fence with the resource.
+/// It remembers fences within this process. A service of several processes keeps the fence with the
+/// resource.
 #[derive(Debug)]
 pub struct FenceGate {
     newest: Mutex<HashMap<Box<str>, u64>>,
@@ -107,17 +108,17 @@ pub enum FenceError {
     Missing,
     /// The header is not a fence: answer 400.
     Malformed,
-    /// A newer fence was here before: answer 412.
+    /// A newer fence was seen before: answer 412.
     Stale {
-        /// The newest.
+        /// The newest fence.
         newest: u64,
     },
-    /// No more resources can be remembered, and to forget one would let a stale holder in: answer 503.
+    /// The gate is full. Forgetting a resource would let a stale holder in, so it answers 503.
     Full,
 }
 
 impl FenceError {
-    /// The status to answer with.
+    /// The HTTP status of the answer.
     pub const fn status(&self) -> u16 {
         match self {
             Self::Missing => 428,
@@ -139,16 +140,16 @@ error_messages! {
 }
 
 impl FenceGate {
-    /// Remembers so many resources, about a hundred bytes each.
+    /// Creates a gate that remembers this many resources, about a hundred bytes each.
     pub fn new(resources: usize) -> Self {
         Self { newest: Mutex::default(), most: resources }
     }
 
-    /// Lets a request through that shows the newest fence of a resource, and remembers it.
+    /// Accepts a request with the newest fence of a resource, and remembers that fence.
     ///
     /// # Errors
     ///
-    /// When it shows an older one, or none.
+    /// When the fence is older, missing or malformed, and when the gate is full.
     pub fn check(&self, resource: &str, header: Option<&[u8]>) -> Result<Fence, FenceError> {
         let header = header.ok_or(FenceError::Missing)?;
         let digits = !header.is_empty() && header.iter().all(u8::is_ascii_digit);
