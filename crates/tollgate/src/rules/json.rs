@@ -1,6 +1,6 @@
-//! JSON into a tree: RFC 8259 to the letter, with places, and no key twice.
+//! JSON into a tree: exactly RFC 8259, with places, and with unique keys.
 //!
-//! Written by hand because the parsers at hand lose one of three things that a rule file needs: the
+//! Written by hand, because available parsers lose one of three things that a rule file needs: the
 //! place of a value, the second of two equal keys, or the digits of a number.
 
 use std::borrow::Cow;

@@ -1,8 +1,8 @@
-//! YAML into a tree. One document of maps, lists and scalars: no anchors, aliases or tags, so
-//! that a file is as large as it looks.
+//! YAML into a tree. It accepts one document of maps, lists and scalars. It rejects anchors,
+//! aliases and tags, so a file cannot expand beyond its size.
 //!
-//! Scalars are YAML 1.2's: `no` and `off` are texts, `007` is a number, and what a number means
-//! is judged elsewhere.
+//! Scalars follow YAML 1.2: `no` and `off` are texts, and `007` is a number. The meaning of a
+//! number is checked elsewhere.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ struct TreeBuilder<'t> {
     budget: Budget,
 }
 
-/// A list or map whose end is yet to come.
+/// A list or map whose end has not come yet.
 struct OpenCollection<'t> {
     at: Position,
     inside: Collection<'t>,
@@ -120,7 +120,7 @@ impl<'t> TreeBuilder<'t> {
         self.place(Node { at, value })
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a finished value to its list or map.
     fn place(&mut self, node: Node<'t>) -> Result<(), Problems> {
         self.budget.spend(node.at)?;
         match self.open.last_mut() {

@@ -57,7 +57,7 @@ struct CostQueue {
 #[derive(Debug)]
 struct PlaceWaiter {
     due: watch::Sender<Instant>,
-    /// True if its moment came before its turn. Then it waits to be woken.
+    /// True if its moment came before its turn. Then it waits until it is woken.
     early: bool,
 }
 
@@ -129,7 +129,7 @@ impl QueueState {
         self.next
     }
 
-    /// Adds a caller to those of the place's cost.
+    /// Adds a caller to the queue of the place's cost.
     fn wait(&mut self, number: u64, place: GrantedPlace) -> watch::Receiver<Instant> {
         let (due, receiver) = watch::channel(place.due);
         let queue = self.by_cost.entry(place.cost).or_default();
@@ -140,7 +140,7 @@ impl QueueState {
         receiver
     }
 
-    /// Departs because the time has come; false if other callers of its cost depart before.
+    /// Departs because the time has come; false if callers of its cost before it have not departed.
     fn depart(&mut self, number: u64, cost: Cost) -> bool {
         let Some(queue) = self.by_cost.get_mut(&cost) else { return true };
         if queue.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
@@ -174,7 +174,7 @@ impl QueueState {
         self.by_cost.get(cost)?.vacant().map(|_| (*order, *cost))
     }
 
-    /// Drops vacant places whose time has come: later, they would be too close to others.
+    /// Drops vacant places whose time has come: used later, they would be too close to others.
     fn forget_past(&mut self, cost: Cost, now: Instant) {
         let Some(queue) = self.by_cost.get_mut(&cost) else { return };
         while let Some((order, _)) = queue.first_vacant().filter(|(_, place)| place.due <= now) {
@@ -260,7 +260,7 @@ mod tests {
         GrantedPlace { due, granted: Timestamp::from_micros(n), cost }
     }
 
-    /// At which second each of these departs.
+    /// The second at which each caller departs.
     async fn seconds(tickets: Vec<QueuePosition>) -> Vec<u64> {
         let start = clock::now();
         let mut tasks = Vec::new();

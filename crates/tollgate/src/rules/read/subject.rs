@@ -47,7 +47,7 @@ impl RuleReader {
         }
     }
 
-    /// One value that a condition accepts: `text`, `begin*`, `{ text: … }`, `{ prefix: … }`.
+    /// A value that a condition accepts: `text`, `begin*`, `{ text: … }`, `{ prefix: … }`.
     fn accepted(&mut self, attribute: &str, node: &Node<'_>) -> Option<Accepted> {
         // Names of attributes have no case.
         if attribute.eq_ignore_ascii_case("ip") {
@@ -146,7 +146,7 @@ impl RuleReader {
     }
 }
 
-/// The reason why a text is no network, and what to write instead.
+/// The message for a text that is not a network, with a hint.
 fn explained(text: &str, error: NetworkError, hint: String) -> (String, String) {
     let meant = text.split_once('/').and_then(|(address, prefix)| {
         Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()
