@@ -62,8 +62,8 @@ pub const SCHEMA: &str = include_str!("../../schema/rules.schema.json");
 
 /// The longest text that is read: 100 000 rules of three hundred bytes each.
 ///
-/// That is one rule more than a set may have. A longer text is a mistake or an attack, and is
-/// rejected before it costs memory.
+/// A set should have fewer. A longer text is a mistake or an attack, and is rejected before it
+/// costs memory.
 pub const MAX_TEXT: usize = 32 * 1024 * 1024;
 
 /// The format of a rule file.
