@@ -20,7 +20,7 @@ pub(super) struct ActiveDomain {
     pub(super) rules: Vec<ActiveRule>,
     /// The index of its first rule in the set.
     pub(super) first: usize,
-    /// Positions of rules, by name.
+    /// The indices of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
     pub(super) index: Index,
     pub(super) partition: Vec<AttributeId>,
@@ -31,7 +31,7 @@ pub(super) struct ActiveDomain {
 }
 
 impl ActiveDomain {
-    /// Positions of rules among which are all that match, each once and in order.
+    /// The indices of candidates, each once and in order. All rules that match are among them.
     pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[usize; 16]> {
         let mut found: SmallVec<[usize; 16]> = SmallVec::new();
         self.index.candidates(view, |position| found.push(position));
@@ -40,7 +40,7 @@ impl ActiveDomain {
         found
     }
 
-    /// Files the rules, which do not change any more.
+    /// Builds the index over the rules, which do not change any more.
     pub(super) fn build_index(&mut self) {
         let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
         let implied: Vec<Vec<Condition>> = self.rules.iter().map(ActiveRule::implied).collect();
@@ -52,7 +52,7 @@ impl ActiveDomain {
     }
 }
 
-/// The attributes that a domain looks at.
+/// The attributes that a domain uses.
 #[derive(Clone, Debug)]
 pub(super) struct AttributeIds {
     by_name: Table<Box<str>, AttributeId>,
@@ -62,12 +62,12 @@ pub(super) struct AttributeIds {
 }
 
 impl AttributeIds {
-    /// `path` and `ip` have their slots from the start, but are looked at only if a rule does.
+    /// `path` and `ip` always have an id, but are read only if a rule uses them.
     pub(super) fn new() -> Self {
         Self { by_name: Table::default(), known: Default::default(), next: 2 }
     }
 
-    /// The slot of this attribute, from now on looked at.
+    /// The id of this attribute, which is used from now on.
     pub(super) fn take(&mut self, name: &str) -> AttributeId {
         if let Some(slot) = self.by_name.get(name) {
             return *slot;
@@ -90,7 +90,7 @@ impl AttributeIds {
         slot
     }
 
-    /// The slot of this attribute, if it is looked at.
+    /// The id of this attribute; `None` if it is not used.
     #[inline]
     pub(super) fn of(&self, name: &AttributeName<'_>) -> Option<AttributeId> {
         match name {
@@ -121,7 +121,7 @@ impl SubjectList {
         Self { entries, index }
     }
 
-    /// The first entry that the ask falls under. Most lists are empty.
+    /// The first entry that matches the ask. Most lists are empty.
     #[inline(always)]
     pub(super) fn find(&self, view: &AskView<'_>) -> Option<&Subject> {
         if self.entries.is_empty() { None } else { self.look_up(view) }

@@ -1,8 +1,8 @@
 //! Rules: they choose the counters that a request is charged on.
 //!
-//! A [`declaration`] is a set of rules as data. A [`RuleSet`] is a declaration that was checked and
-//! compiled. An [`Ask`] holds the attributes of a request. Judging an ask returns a block, or the
-//! counters it is charged on, with their keys. Nothing is counted here.
+//! A [`declaration`] is a set of rules as data. A [`RuleSet`] is a checked and compiled
+//! declaration. An [`Ask`] holds the attributes of a request. Judging an ask returns a block, or
+//! the counters that it charges, with their keys. Nothing is counted here.
 //!
 //! | File | Holds |
 //! |---|---|

@@ -1,11 +1,11 @@
 //! Oracles, a manual clock, histories, and the suite that every store must pass.
 //!
-//! An [`oracle::Oracle`] states what an algorithm promises, slowly and in exact arithmetic,
-//! without sharing a line with it; a [`History`] makes up traffic; a [`ManualClock`] tells
-//! whatever time a test wants. None of this is built unless the `testing` feature is on.
+//! An [`oracle::Oracle`] computes the promises of an algorithm, slowly and in exact arithmetic, and
+//! shares no line of code with it. A [`History`] generates traffic. A [`ManualClock`] shows the
+//! time that a test sets. None of this is built without the `testing` feature.
 //!
-//! An oracle follows the specification, never the implementation: when the two disagree, one
-//! of them has a bug, and it need not be the implementation.
+//! An oracle follows the specification, never the implementation: when the two disagree, one of
+//! them has a bug, and it need not be the implementation.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
