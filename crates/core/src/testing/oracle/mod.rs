@@ -1,15 +1,16 @@
 //! The promise of each algorithm, computed slowly and exactly.
 //!
-//! One oracle per algorithm, written from its specification and not from its code: a bucket is
-//! a level here and not an arrival time, a window is a list of charges and not a row of counts.
-//! Delays are *searched* for, or checked by asking the admission rule at both sides of the edge.
+//! Each algorithm has one oracle, written from its specification and not from its code: here a
+//! bucket is a level and not an arrival time, and a window is a list of charges and not a row of
+//! counts. Delays are *searched* for, or checked by asking the admission rule at both sides of the
+//! edge.
 //!
-//! An oracle counts one key under one limit; a [`Ledger`] adds what happens when limits change
-//! under way. Smooth limiters truncate as Guava does, so their oracle judges each step from the
-//! state it is shown ([`Ledger::shown`]), and within three microseconds.
+//! An oracle counts one key under one limit; a [`Ledger`] adds changes of the limit. Smooth
+//! limiters truncate as Guava does, so their oracle judges each step from the implementation's
+//! state ([`Ledger::shown`]), within three microseconds.
 //!
-//! Not here: the ends of time. Where a charge cannot be recorded any more it is refused, which
-//! `tests/edges.rs` covers; an oracle panics when it leaves its range.
+//! Oracles do not cover the ends of time, and panic outside of their range. A charge that can no
+//! longer be recorded is refused; `tests/edges.rs` covers that.
 
 mod bucket;
 mod concurrency;
