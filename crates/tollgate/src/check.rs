@@ -1,7 +1,7 @@
 //! Counters without rules: the planner of [`Limiter::check`] and [`Limiter::throttle`].
 //!
-//! `CL.THROTTLE` brings its quota with every command. Its keys have a kind of their own, so that they
-//! never meet those of a rule or a check.
+//! `CL.THROTTLE` brings its quota with every command. Its keys have a kind of their own, so that
+//! they never meet those of a rule or a check.
 
 use tollgate_core::{Cost, Key, KeyError, Limit, Need, Op, Store};
 

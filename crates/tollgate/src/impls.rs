@@ -1,7 +1,7 @@
 //! Macros for traits that many types of this crate implement alike.
 
-/// Implements `Display` and `Error` for an error type: a message for each pattern, and, where the type
-/// wraps other errors, its sources and conversions.
+/// Implements `Display` and `Error` for an error type: a message for each pattern, and, where the
+/// type wraps other errors, its sources and conversions.
 macro_rules! error_messages {
     (
         $type:ty { $($pattern:pat $(if $guard:expr)? => $message:literal $(, $argument:expr)*;)+ }

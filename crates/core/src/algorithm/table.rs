@@ -24,7 +24,8 @@ macro_rules! algorithms {
         $(#[$doc:meta])+
         $name:ident = $text:literal, code $code:literal, plan $plan:ty, state $state:ty, edit $edit:ty;
     )+) => {
-        /// The algorithm that gives a quota its meaning. A closed set: each member needs an oracle and a twin.
+        /// The algorithm that gives a quota its meaning. A closed set: each member needs an oracle
+        /// and a twin.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Algorithm {
             $($(#[$doc])+ $name($name),)+

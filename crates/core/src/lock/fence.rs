@@ -6,8 +6,8 @@ use crate::Timestamp;
 
 /// A number that rises with every grant of a lock: the later grant has the larger fence.
 ///
-/// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from a
-/// holder that was stopped for longer than its lease and does not know it yet.
+/// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from
+/// a holder that was stopped for longer than its lease and does not know it yet.
 ///
 /// ```
 /// use tollgate_core::Timestamp;

@@ -106,7 +106,8 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// When the name is empty or too long, another owner holds the lock, or the store does not answer.
+    /// When the name is empty or too long, another owner holds the lock, or the store does not
+    /// answer.
     #[doc(hidden)]
     pub async fn __enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
         let name = call.named()?;

@@ -106,14 +106,14 @@ impl LockGuard {
         self.hold.deadline().since(BootTime::now())
     }
 
-    /// Waits until the lock is lost. This returns before the store may grant the lock to another owner.
-    /// You may call it any number of times; dropping the future changes nothing.
+    /// Waits until the lock is lost. This returns before the store may grant the lock to another
+    /// owner. You may call it any number of times; dropping the future changes nothing.
     pub async fn lost(&self) {
         self.loss().lost().await;
     }
 
-    /// A token that reports the loss, for tasks that outlive a borrow of the guard. Once the lock is
-    /// released, its report means nothing.
+    /// A token that reports the loss, for tasks that outlive a borrow of the guard. Once the lock
+    /// is released, its report means nothing.
     pub fn loss(&self) -> Loss {
         Loss { hold: Arc::clone(&self.hold), told: self.hold.subscribe() }
     }

@@ -1,9 +1,9 @@
 //! One hold of a lock, which the guard, the watchdog and a release share.
 //!
-//! At its deadline this process takes the lock for lost, unless the store confirms it before: a lease
-//! after the last grant or renewal was *sent*, less a margin. So the deadline comes before the store
-//! ends the lease, however long the answer took. It is a moment of the boot-time clock, which goes on
-//! while the machine sleeps.
+//! At its deadline this process takes the lock for lost, unless the store confirms it before: a
+//! lease after the last grant or renewal was *sent*, less a margin. So the deadline comes before
+//! the store ends the lease, however long the answer took. It is a moment of the boot-time clock,
+//! which goes on while the machine sleeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

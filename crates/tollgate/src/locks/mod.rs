@@ -235,7 +235,8 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// When the name is empty or too long, the stored value is not a lock, or the store does not answer.
+    /// When the name is empty or too long, the stored value is not a lock, or the store does not
+    /// answer.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
         self.shared.thread.renewer.store.inspect(&name).await.map_err(LockError::Store)
@@ -358,8 +359,8 @@ impl<S: LockStore> Lock<S> {
         self.shared.acquire(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
-    /// Waits for the lock, but not longer than `wait`, and holds it for `lease` and no longer: nothing
-    /// renews it.
+    /// Waits for the lock, but not longer than `wait`, and holds it for `lease` and no longer:
+    /// nothing renews it.
     ///
     /// # Errors
     ///

@@ -3,9 +3,10 @@
 //! Pure: its caller passes the time. `lease_renewer.rs` is the thread that uses it, and `hold.rs`
 //! holds the state that it watches.
 //!
-//! A hold is renewed every third of its lease, together with holds that are due soon after. When the
-//! store does not answer, the renewal is tried again after a short pause, until the deadline of the hold.
-//! Then the hold is lost. A release first takes the hold out of the schedule, so nothing renews it then.
+//! A hold is renewed every third of its lease, together with holds that are due soon after. When
+//! the store does not answer, the renewal is tried again after a short pause, until the deadline of
+//! the hold. Then the hold is lost. A release first takes the hold out of the schedule, so nothing
+//! renews it then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -61,7 +62,8 @@ fn pause(lease: Lease) -> Duration {
 }
 
 impl Watchdog {
-    /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be woken.
+    /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be
+    /// woken.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
         let renewal =
             (hold.request.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.request.lease)));

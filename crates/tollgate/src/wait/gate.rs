@@ -179,8 +179,8 @@ impl<S: Store + 'static> Gate<S> {
         self.acquire_place(cost, Duration::ZERO).await
     }
 
-    /// Takes a place that is due within `patience`, if there is one. Does not wait for room in a full
-    /// queue.
+    /// Takes a place that is due within `patience`, if there is one. Does not wait for room in a
+    /// full queue.
     pub(crate) async fn acquire_place(
         &self,
         cost: Cost,

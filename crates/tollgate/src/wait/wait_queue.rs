@@ -1,13 +1,15 @@
 //! The wait queue of a gate: the callers of this process, and their places in the future.
 //!
-//! A store grants places; the queue assigns them to callers. Places of one cost are alike, so the callers
-//! of that cost have them in order: the first caller the first place, and so on. No caller has a place of
-//! another cost. When a caller leaves, later callers of the same cost move up, and the *last* of their
-//! places becomes vacant. The next caller of that cost takes it. If it is the last place of all, it can be
-//! given back to the store. So no two departures come closer than the rate allows.
+//! A store grants places; the queue assigns them to callers. Places of one cost are alike, so the
+//! callers of that cost have them in order: the first caller the first place, and so on. No caller
+//! has a place of another cost. When a caller leaves, later callers of the same cost move up, and
+//! the *last* of their places becomes vacant. The next caller of that cost takes it. If it is the
+//! last place of all, it can be given back to the store. So no two departures come closer than the
+//! rate allows.
 //!
-//! Only the first caller of a cost needs to know its exact moment; the others learn theirs when they come
-//! to the front. So a caller that leaves affects at most one other, however long the queue is.
+//! Only the first caller of a cost needs to know its exact moment; the others learn theirs when
+//! they come to the front. So a caller that leaves affects at most one other, however long the
+//! queue is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -215,7 +217,8 @@ impl CostQueue {
     }
 }
 
-/// A caller's position in the queue, which moves up when a caller before it leaves. Dropping it leaves.
+/// A caller's position in the queue, which moves up when a caller before it leaves. Dropping it
+/// leaves.
 #[derive(Debug)]
 pub(crate) struct QueuePosition {
     wait_queue: Arc<WaitQueue>,
