@@ -21,7 +21,7 @@
 //!
 //! | Feature | Adds |
 //! |---|---|
-//! | `store` | what only stores need: counters, plans, states, and the steps over them |
+//! | `store` | items for stores: counters, plans, states, and the steps over them |
 //! | `testing` | oracles, histories, a manual clock, and the suite that every store must pass |
 
 #![forbid(unsafe_code)]

@@ -9,8 +9,8 @@
 //! - The first command after [`ServerClock::set`] already lives at that time: in `TIME`, in scripts
 //!   too, in `PTTL`, and for the expiry of the keys it touches.
 //! - A key whose time to live ends in this very millisecond still exists, with a `PTTL` of 0.
-//! - Keys nobody touches are expired by the server's cron, some ten times a second of *real* time.
-//! - Stepping back lengthens what is left to live. It revives nothing that was deleted.
+//! - Keys that no command touches are expired by the server's cron, some ten times a second of *real* time.
+//! - Stepping back lengthens the remaining time to live. It does not revive deleted keys.
 //! - Within a script expiry stands still, but `TIME` does not: asked twice, it may answer twice.
 
 use std::ffi::OsString;

@@ -79,7 +79,9 @@ fn check(name: &str) -> Result<(), String> {
 /// The message for a constant text as a value.
 fn constant(text: &str) -> String {
     let meant = if text == "ip" { "ip".to_owned() } else { format!("attribute({text:?})") };
-    format!("a text is one counter for everybody: write `by = {meant}` for the request's")
+    format!(
+        "a constant text is one counter for all callers: write `by = {meant}` for the request's"
+    )
 }
 
 impl KeyPart {

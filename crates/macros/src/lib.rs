@@ -3,8 +3,8 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `arguments` | what stands between the parentheses |
-//! | `by` | what counters are told apart by |
+//! | `arguments` | the text between the parentheses |
+//! | `by` | the parts of a counter's key |
 //! | `quota` | limits, checked by the core's own parser |
 //! | `function` | the function, and its other `#[limit]`s |
 //! | `expand` | the code |

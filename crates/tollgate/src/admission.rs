@@ -32,7 +32,7 @@ use crate::permits::Permits;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "an admission that is not looked at admits everybody"]
+#[must_use = "an unchecked admission admits every request"]
 pub struct Admission {
     pub(crate) ruling: Ruling,
     pub(crate) permits: Permits,

@@ -335,7 +335,7 @@ error_messages! {
         Self::NotAdmitted(error) => "{error}";
         Self::Limit(error) => "{error}";
         Self::Name(error) => "{error}";
-        Self::Foreign => "what is kept under this name is not a rate";
+        Self::Foreign => "the value stored under this name is not a rate";
         Self::Contended => "others set the rate at the same time: try again";
         Self::Store(error) => "{error}";
     }

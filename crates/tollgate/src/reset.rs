@@ -131,7 +131,7 @@ pub enum ResetError {
 error_messages! {
     ResetError {
         Self::Key(error) => "{error}";
-        Self::Store(_) => "the counter could not be reset, and can be tried again";
+        Self::Store(_) => "the counter could not be reset; try again";
     }
     source { Self::Store(error) => error; }
     from { GateError => Key; StoreError => Store; }

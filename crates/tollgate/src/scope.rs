@@ -118,7 +118,7 @@ pub(crate) trait RequestAttributes: Send + Sync {
 
 /// The reason why the value of an attribute is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP nobody is unclear"))]
+#[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP no peer is missing"))]
 pub(crate) enum AttributeError {
     /// No layer or scope provides it.
     Unknown,

@@ -119,6 +119,6 @@ pub enum NoPermit {
 error_messages! {
     NoPermit {
         Self::NotNow => "no permit is free";
-        Self::Never { asked, size } => "{asked} permits of a semaphore that has {size}";
+        Self::Never { asked, size } => "the semaphore has {size} permits, fewer than the {asked} asked for";
     }
 }

@@ -1,7 +1,7 @@
 //! The attributes of a request, as its caller knows them.
 //!
 //! An ask holds attributes by name. It normalizes `path`, `host`, `method` and `ip` when they are
-//! added, so that rules, keys and lists see one spelling. `header.<name>` ignores the case of the
+//! added, so that rules, keys and lists see one form. `header.<name>` ignores the case of the
 //! name. All other values are taken byte for byte. A value that is in normal form already is not
 //! copied.
 //!

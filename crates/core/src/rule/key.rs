@@ -13,7 +13,7 @@
 //! | `t` length `:` bytes | bytes as they are |
 //! | `p` length `:` bytes | the template of the rule's path |
 //! | `4` 4 bytes, `6` 16 bytes | an address; IPv6 with only the domain's prefix |
-//! | `T`, `P` 16 bytes | what would follow `t` or `p`, hashed because it is long |
+//! | `T`, `P` 16 bytes | a long value or template, hashed |
 //! | `-` | none, under `on-missing: share` |
 //!
 //! Every token contains its length, so the tokens of a key can be read back one by one, and two

@@ -9,7 +9,7 @@
 //! | `declaration`, `bounds` | declarations, and their bounds |
 //! | `check`, `compile`, `condition`, `error` | its errors, or the active rules |
 //! | `active`, `domain`, `set` | active rules |
-//! | `ask`, `path`, `host`, `network`, `template` | one spelling for values from clients |
+//! | `ask`, `path`, `host`, `network`, `template` | normal forms of values from clients |
 //! | `ask_view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
 //! | `key_writer` | the same keys for counters without a rule |
 //! | `index`, `trie`, `hash` | candidates that may match, found without looking at every rule |

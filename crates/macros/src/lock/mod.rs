@@ -2,7 +2,7 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `arguments` | what stands between the parentheses |
+//! | `arguments` | the text between the parentheses |
 //! | `template` | the name of the lock, with values in it |
 //! | `expand` | the code |
 //!

@@ -21,7 +21,7 @@ pub enum Code {
 
 /// The answer to a call.
 #[derive(Clone, Debug)]
-#[must_use = "an answer that is not looked at limits nobody"]
+#[must_use = "an unchecked answer limits no request"]
 pub struct Answer {
     pub(super) code: Code,
     pub(super) statuses: SmallVec<[Status; 4]>,

@@ -32,7 +32,7 @@
 //! |---|---|
 //! | `read`, `rule`, `unit`, `metadata` | files into rules |
 //! | `tree`, `pattern` | from entries to a rule |
-//! | `call`, `answer` | what is asked and answered |
+//! | `call`, `answer` | questions and answers |
 //! | `plan`, `key` | which counters a call is charged on |
 //! | `decide`, `charge_all` | charging them: all or none, or each by itself |
 //!

@@ -346,7 +346,7 @@ impl DescriptorReader<'_> {
         }
         if matches!(node.value, Value::Bool(_)) && text.is_empty() {
             let hint = Some("write it in quotes".to_owned());
-            self.problems.add(node.at, format!("`{field}` is no text"), hint);
+            self.problems.add(node.at, format!("`{field}` is not a text"), hint);
             return None;
         }
         Some(text.to_owned())

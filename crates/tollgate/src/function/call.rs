@@ -57,8 +57,8 @@ impl LimitCall {
 
     fn would_wait(&self) -> Refused {
         self.site.misconfigured(
-            "the limiter's store takes a trip, which a function that is not `async` cannot wait \
-             for: make it `async`",
+            "the limiter's store takes a round trip, and a function that is not `async` cannot \
+             wait for it: make it `async`",
         )
     }
 }

@@ -14,7 +14,7 @@ use crate::{Limiter, Permits, Refused};
 /// A store that answers at once, as a function that is not `async` requires.
 #[diagnostic::on_unimplemented(
     message = "a function under `#[limit]` that is not `async` cannot wait for `{Self}`",
-    label = "takes a trip",
+    label = "takes a round trip",
     note = "make the function `async`, or use a limiter on an `EmbeddedStore`"
 )]
 pub trait AnswersAtOnce: Store {}

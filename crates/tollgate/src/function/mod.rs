@@ -5,8 +5,8 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `site` | what stands at a function, made ready once |
-//! | `call` | one call: its values and costs, and who decides it |
+//! | `site` | the attributes of a function, compiled once |
+//! | `call` | one call: its values, costs and limiter |
 //! | `plan` | from a call to a plan; pure |
 //! | `decide` | from a plan to permits or a refusal |
 

@@ -122,7 +122,7 @@ impl<'s> Planner<'s> {
         let domain = domain.or_else(|| scope.and_then(Scope::own_domain)).ok_or_else(|| {
             call.site.misconfigured(format!(
                 "the domain of the rule `{rule}` is not known: write `domain = \"…\"` into the \
-                 attribute, or say it with `tollgate::scope::Scope::domain`"
+                 attribute, or set it with `tollgate::scope::Scope::domain`"
             ))
         })?;
         let wrong = |error: NamedRuleError| call.site.misconfigured(complaint(domain, rule, error));
@@ -380,16 +380,16 @@ fn complain(call: &LimitCall, name: &str, unseen: AttributeError) -> Refused {
     match unseen {
         AttributeError::Malformed(problem) => call.site.malformed(problem),
         AttributeError::NoPeer => call.site.misconfigured(
-            "the server does not tell who its peer is: serve with \
+            "the server does not provide the address of its peer: serve with \
              `into_make_service_with_connect_info::<SocketAddr>()`, or add `LimitLayer::peer`",
         ),
         AttributeError::Unknown if name == "ip" => call.site.misconfigured(
-            "no request is in scope that has an `ip`: add `LimitLayer::with_scope` to the router, \
-             or say it with `tollgate::scope::Scope::ip`",
+            "no request with an `ip` is in scope: add `LimitLayer::with_scope` to the router, \
+             or set it with `tollgate::scope::Scope::ip`",
         ),
         AttributeError::Unknown => call.site.misconfigured(format!(
-            "nobody tells the request's `{name}`: add `LimitLayer::attribute(\"{name}\", …)` and \
-             `LimitLayer::with_scope`, or say it with `tollgate::scope::Scope::attribute`"
+            "nothing provides the request's `{name}`: add `LimitLayer::attribute(\"{name}\", …)` and \
+             `LimitLayer::with_scope`, or set it with `tollgate::scope::Scope::attribute`"
         )),
     }
 }

@@ -189,7 +189,7 @@ fn rule(
 
 fn algorithm(name: &str) -> Result<Algorithm, String> {
     let found = Algorithm::usual().into_iter().find(|algorithm| algorithm.name() == name);
-    found.ok_or_else(|| format!("`{name}` is no algorithm"))
+    found.ok_or_else(|| format!("`{name}` is not an algorithm"))
 }
 
 /// The path of a function, taken from the type of an item that the macro declares in its body.

@@ -3,7 +3,7 @@
 //! A task that waits joins the queue of its lock. The head of the queue subscribes to releases,
 //! *then* asks once more, as a release may have come before the subscription was live. Then it
 //! sleeps until a release is announced, until the lease it saw could be over, or until a jittered
-//! poll is due. The poll bounds what a lost message costs.
+//! poll is due. The poll bounds the cost of a lost message.
 //!
 //! An acquisition keeps its id however often it is sent. If the caller gives up before an attempt
 //! is answered, the store may still grant it. So a release is sent in the background; after it, the

@@ -36,19 +36,19 @@ pub enum LockError {
 
 error_messages! {
     LockError {
-        Self::Name(_) => "the lock cannot be called that";
-        Self::Lease(_) => "the lock cannot be held for that long";
+        Self::Name(_) => "the name of the lock is not valid";
+        Self::Lease(_) => "the lease of the lock is not valid";
         Self::Store(error) if error.kind() == StoreErrorKind::Corrupt =>
-            "what the store has there is no lock";
+            "the value in the store is not a lock";
         Self::Store(_) => "the store of locks did not answer";
         Self::Foreign(name) =>
-            "what is kept as {name:?} is no lock of this kind: choose another name";
+            "the value stored as {name:?} is not a lock of this kind: choose another name";
         Self::TooDeep(name) => "the owner holds {name:?} 256 times: is there a release for each?";
         Self::TooManyWaiting =>
-            "too many wait for locks in this process: let fewer, or raise the bound";
+            "too many tasks wait for locks in this process: start fewer, or raise the bound";
         Self::NotReplicated { copies } =>
             "only {copies} replicas had the lock in time, and a majority is required";
-        Self::NoThread(_) => "no thread for the watchdog of locks";
+        Self::NoThread(_) => "the thread of the watchdog could not be started";
     }
     source {
         Self::Name(error) => error;

@@ -31,7 +31,7 @@ const MAX_COLUMN: usize = 63;
 ///     update,
 ///     "UPDATE stock SET amount = ?2, fence = ?1 WHERE id = ?3 AND (fence IS NULL OR fence <= ?1)",
 /// );
-/// // Bind `guard.fence().get()` as the first parameter. No row changed: somebody newer was here.
+/// // Bind `guard.fence().get()` as the first parameter. If no row changed, a newer fence was here.
 /// # Ok::<(), tollgate::locks::fencing::ColumnError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub struct ColumnError;
 
 error_messages! {
     ColumnError {
-        Self => "a column of a fence is a plain name of letters, digits and underscores, 63 at most";
+        Self => "the name of a fence column has only letters, digits and underscores, 63 at most";
     }
 }
 
@@ -134,7 +134,7 @@ error_messages! {
         Self::Missing => "the request has no header {HEADER}";
         Self::Malformed => "the header {HEADER} holds no fence";
         Self::Stale { newest } =>
-            "the lock was granted to somebody else since: fence {newest} was here";
+            "the fence is stale: the resource has seen fence {newest}";
         Self::Full => "no more resources can be remembered";
     }
 }

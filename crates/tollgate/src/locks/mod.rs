@@ -172,7 +172,7 @@ impl<S: LockStore> Locks<S> {
         }
     }
 
-    /// Creates a new owner. Its clones may acquire again what it holds.
+    /// Creates a new owner. Its clones may re-enter the locks that it holds.
     pub fn owner(&self) -> Owner {
         self.shared.new_owner()
     }

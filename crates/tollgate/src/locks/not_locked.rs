@@ -120,10 +120,10 @@ impl fmt::Display for NotLocked {
         let name = self.name().map_or("", LockName::as_str);
         match &self.inner.why {
             NotLockedReason::Busy { waited } if waited.is_zero() => {
-                write!(f, "did not run: somebody else holds the lock {name:?}")
+                write!(f, "did not run: another owner holds the lock {name:?}")
             }
             NotLockedReason::Busy { waited } => {
-                write!(f, "did not run: somebody else held the lock {name:?} for {waited:?}")
+                write!(f, "did not run: another owner held the lock {name:?} for {waited:?}")
             }
             NotLockedReason::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
             NotLockedReason::FoundOut => write!(

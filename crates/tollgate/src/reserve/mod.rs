@@ -382,7 +382,7 @@ error_messages! {
         Self::Expired => "the reservation has expired, and stays charged";
         Self::NoRoom => "the store has no room to remember that the reservation was used";
         Self::TooLarge(_) => "the reservation is charged on too many counters to be settled";
-        Self::Store(_) => "the reservation could not be settled, and can be tried again";
+        Self::Store(_) => "the reservation could not be settled; try again";
     }
     source {
         Self::Store(error) => error;

@@ -136,7 +136,7 @@ pub enum TokenError {
 
 error_messages! {
     TokenError {
-        Self::Malformed => "not a reservation's token, or not all of it";
-        Self::NotOurs => "a token that was not made under this fleet's secret";
+        Self::Malformed => "the token is not a whole reservation";
+        Self::NotOurs => "the token was not made with this fleet's secret";
     }
 }

@@ -134,7 +134,7 @@ impl<'t> JsonParser<'t> {
         };
         letter.ok_or_else(|| {
             let raw = &begin[..begin.len() - self.rest.len()];
-            let message = format!("{} is no escape of JSON", quoted(&format!("\\{raw}")));
+            let message = format!("{} is not a JSON escape", quoted(&format!("\\{raw}")));
             Problems::one(at, message, None)
         })
     }
@@ -176,7 +176,7 @@ impl<'t> JsonParser<'t> {
         }
         let end = begin.find(|c: char| c.is_whitespace() || ",]}".contains(c));
         let written = &begin[..end.unwrap_or(begin.len())];
-        Err(Problems::one(at, format!("{} is no number of JSON", quoted(written)), None))
+        Err(Problems::one(at, format!("{} is not a JSON number", quoted(written)), None))
     }
 
     fn digits(&mut self) -> bool {

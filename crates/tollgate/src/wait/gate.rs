@@ -296,7 +296,7 @@ pub enum NotAdmitted {
 error_messages! {
     NotAdmitted {
         Self::Late { retry_after } => "not admitted in time; ask again after {retry_after:?}";
-        Self::Never { cost } => "a cost of {cost} is above what can ever pass";
+        Self::Never { cost } => "a cost of {cost} is above the largest that can ever pass";
     }
 }
 

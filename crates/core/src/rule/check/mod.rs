@@ -120,7 +120,7 @@ fn check_value(value: &Value, place: Place, report: &mut ErrorReport) {
     let len = match value {
         Value::Network(_) => return,
         Value::Prefix(prefix) if prefix.is_empty() => {
-            let hint = "say that the attribute must be present instead";
+            let hint = "require the attribute to be present instead";
             return report.add(place, "`*` accepts any value").hint(hint);
         }
         Value::Text(text) | Value::Prefix(text) => text.len(),

@@ -70,7 +70,7 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
                 VisitState::Not => way.push((target, 0)),
                 VisitState::Open => {
                     let place = Place { rule: Some(at), ..place }.field("replaces").item(next);
-                    let hint = "where all of them match, none would be left";
+                    let hint = "if all of them match, none would apply";
                     report.add(place, circle(rules, &way, target)).hint(hint);
                 }
                 VisitState::Done => {}

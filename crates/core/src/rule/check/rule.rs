@@ -53,7 +53,7 @@ fn check_matches(rule: &Rule, place: Place, report: &mut ErrorReport) {
         if values.is_empty() {
             report
                 .add(place, "the condition accepts no value at all")
-                .hint("list values, or say that there must be one, or none");
+                .hint("list values, or require the attribute to be present or absent");
         }
         for (at, value) in values.iter().enumerate() {
             check_value(value, place.value(at), report);

@@ -65,7 +65,7 @@ pub struct ExpectedDecision {
 pub enum Slack {
     /// No tolerance.
     None,
-    /// 3 µs for durations, and one permit for what is left.
+    /// 3 µs for durations, and one permit for the remaining count.
     Rounding,
     /// As above, and also the other verdict, because an edge is that close.
     Edge,

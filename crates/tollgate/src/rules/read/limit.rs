@@ -64,7 +64,7 @@ impl RuleReader {
             if used != Some(owner) {
                 let message = format!("`{}` belongs to {owner}", entry.key);
                 let hint = match used {
-                    Some(used) => format!("{used} has no such thing: drop it"),
+                    Some(used) => format!("{used} has no such parameter: remove it"),
                     None => format!("add `algorithm: {owner}`"),
                 };
                 self.problems.add(entry.at, message, Some(hint));
