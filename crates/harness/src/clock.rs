@@ -9,7 +9,8 @@
 //! - The first command after [`ServerClock::set`] already lives at that time: in `TIME`, in scripts
 //!   too, in `PTTL`, and for the expiry of the keys it touches.
 //! - A key whose time to live ends in this very millisecond still exists, with a `PTTL` of 0.
-//! - Keys that no command touches are expired by the server's cron, some ten times a second of *real* time.
+//! - The server's cron expires keys that no command touches, some ten times a second of *real*
+//!   time.
 //! - Stepping back lengthens the remaining time to live. It does not revive deleted keys.
 //! - Within a script expiry stands still, but `TIME` does not: asked twice, it may answer twice.
 
@@ -91,7 +92,7 @@ fn shim() -> io::Result<PathBuf> {
         let dir = TempDir::new()?;
         let source = dir.file("clock.c");
         fs::write(&source, SHIM)?;
-        // Another process may build it too; renaming lets nobody load half a library.
+        // Another process may build it, too. Renaming keeps others from loading half a library.
         let mut unfinished = OsString::from(&path);
         unfinished.push(format!(".{}", std::process::id()));
         compile(&source, Path::new(&unfinished))?;

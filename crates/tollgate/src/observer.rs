@@ -48,13 +48,14 @@ pub trait Observer: Send + Sync + 'static {
     fn observe(&self, event: &Event);
 
     /// True if the observer wants every request: [`Event::Admitted`], [`Event::Refused`] and
-    /// [`Event::Degraded`]. Called once. If no observer wants them, requests do not pay for them.
+    /// [`Event::Degraded`]. The answer must not change. If no observer wants them, requests do not
+    /// pay for them.
     fn hears_requests(&self) -> bool {
         true
     }
 
-    /// True if the observer wants every ask with its ruling: [`Event::Asked`]. Called once. If no
-    /// observer wants them, nothing is copied.
+    /// True if the observer wants every ask with its ruling: [`Event::Asked`]. The answer must not
+    /// change. If no observer wants them, nothing is copied.
     fn hears_asks(&self) -> bool {
         false
     }

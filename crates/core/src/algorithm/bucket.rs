@@ -169,8 +169,8 @@ impl BucketPlan {
         self.bucket(debt.min(room), ahead, now)
     }
 
-    /// Carries the backlog over by the policy of the change. Rounds it down, by less than 1/denominator
-    /// of a microsecond, so that raising a limit takes no credit away.
+    /// Carries the backlog over by the policy of the change. Rounds it down, by less than
+    /// 1/denominator of a microsecond, so that raising a limit takes no credit away.
     fn convert(state: Bucket, by: Conversion<'_, Self>) -> Option<Bucket> {
         let Conversion { from, to, change, now } = by;
         let units = from.rate.units(from.backlog(Some(&state), now));

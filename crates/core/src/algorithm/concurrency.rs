@@ -172,7 +172,7 @@ impl Step for Concurrency {
         let as_it_is =
             |verdict| (look(verdict, count(live), live.last().map(|hold| hold.until)), None);
         let hold = |holder, lease: Duration, held: u64| {
-            // Rounded down to the microsecond: a permit must not outlive what its holder was told.
+            // Rounded down to the microsecond: a permit must not outlive its holder's lease.
             match now.checked_add(lease.min(Duration::from_micros(plan.longest_us))) {
                 Some(until) => {
                     let decision = look(Verdict::Allow, held, last_but(holder).max(Some(until)));

@@ -120,7 +120,7 @@ impl Compiler<'_> {
         let by = by.map(|(at, name)| self.part(name, templates, place.field("by").item(at)));
         let mut by: Vec<KeyPart> = by.collect();
         for name in partition {
-            // A counter lives in one partition, so it is told apart by that as well.
+            // A counter lives in one partition, so the partition is part of its key as well.
             if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
                 by.push(KeyPart::Value(self.slots.take(name)));
             }

@@ -51,7 +51,7 @@ impl<'s> Match<'s> {
         let lacks = |part: &KeyPart| match part {
             KeyPart::Value(slot) => view.value(*slot).is_none(),
             KeyPart::Path => view.route().is_none(),
-            // A rule that matches by its path has one; who is named need not.
+            // A rule that matches by its path has one; a named rule need not have one.
             KeyPart::Template | KeyPart::Capture(_) => self.template.is_none(),
         };
         // Those of the rule itself come first, and of these the ones that a function gives.

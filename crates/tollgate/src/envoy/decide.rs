@@ -127,7 +127,7 @@ impl<S: Store + 'static> Limiter<S> {
     ) {
         self.tell_shadow_blocks(matched, rules);
         let shadow = |_, limited: &LimitedDescriptor| limited.mode == Mode::Shadow;
-        // In an outage a shadow rule refuses nobody; this process's share is as good as any.
+        // In an outage a shadow rule refuses no request, so this process's share is good enough.
         let (indices, plan) = matched.plan(rules, Intent::Shadow, OnOutage::Local, shadow);
         if !indices.is_empty() {
             let mut ruling = Ruling::of(&plan);
@@ -176,7 +176,7 @@ fn reset(period: Duration, decision: &Decision, at: Timestamp) -> Option<Duratio
     if !decision.reset_after.is_zero() {
         return Some(whole(decision.reset_after));
     }
-    // Nothing is counted yet, so only the clock knows; and whoever did not ask the store has none.
+    // Nothing is counted yet, so only the clock knows; without the store there is none.
     let into = u128::from(at.as_micros()).checked_rem(period.as_micros())?;
     let into = Duration::from_micros(u64::try_from(into).ok()?);
     (at != Timestamp::EPOCH).then(|| whole(period.saturating_sub(into)))

@@ -160,7 +160,7 @@ impl<'s> Planner<'s> {
         let judgement = judged.map_err(wrong)?;
         let charged = |ruling: &Ruling| charged(ruling, &ask, domain, rule, self.secret);
         if scope.is_some_and(|scope| scope.judged(self.limiter, domain, charged)) {
-            // The layer has charged what it knows of; the function may know of somebody else.
+            // The layer has charged the values that it knows; the function may know others.
             let by_layer = slices.map(|_| self.rules.judge_named(&ask, rule, None, self.secret));
             let by_layer = by_layer.transpose().map_err(wrong)?;
             if by_layer.is_none_or(|by_layer| count_alike(&by_layer, &judgement)) {

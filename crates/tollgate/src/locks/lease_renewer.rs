@@ -181,7 +181,7 @@ impl<S: LockStore> LeaseRenewer<S> {
     }
 
     async fn end(self: Arc<Self>, hold: Arc<Hold>) {
-        // Its guard is gone, so nobody reads the result.
+        // Its guard is gone, so nothing reads the result.
         let _ = self.release(&hold).await;
         self.releasing.send_modify(|count| *count = count.saturating_sub(1));
     }

@@ -398,7 +398,7 @@ opaque_debug!(LocksBuilder<S>: |it| settings = it.settings);
 
 impl<S: LockStore> LocksBuilder<S> {
     /// Sets the lease of locks that are renewed while they are held; 30 s by default. A lock stays
-    /// closed for this time after its holder died. Each lease is renewed three times.
+    /// closed for this time after its holder died. It is renewed every third of this time.
     pub const fn lease(mut self, lease: Lease) -> Self {
         self.settings.lease = lease;
         self

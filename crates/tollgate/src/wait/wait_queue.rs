@@ -136,7 +136,7 @@ impl QueueState {
         let (due, receiver) = watch::channel(place.due);
         let queue = self.by_cost.entry(place.cost).or_default();
         queue.waiting.insert(number, PlaceWaiter { due, early: false });
-        // Whoever comes into a line with a vacant place gets another place than its own.
+        // A caller that joins a line with a vacant place gets another place than its own.
         queue.tell_first();
         self.waiting = self.waiting.saturating_add(1);
         receiver

@@ -87,7 +87,7 @@ impl Oracle for LeakyQueueOracle {
                 wait => Verdict::Wait(super::micros(wait)),
             };
         }
-        // With nobody else in line it only gets shorter: search for the first that passes.
+        // Without other callers the wait only gets shorter: search for the first that passes.
         let last = u64::try_from(self.next(now).ceil()).expect("a departure in this era");
         let (mut refused, mut passing) = (now, last);
         assert!(passes(passing), "an empty line takes any cost within the places");

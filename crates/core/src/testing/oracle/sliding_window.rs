@@ -108,7 +108,7 @@ impl Oracle for SlidingWindowOracle {
         if fits(now) {
             return Verdict::Allow;
         }
-        // With nobody charging the usage only falls: search for the first moment that fits.
+        // Without other charges the usage only falls: search for the first moment that fits.
         let (mut refused, mut fitting) = (now, now + (self.panes + 1) * self.width);
         assert!(fits(fitting), "every pane leaves");
         while fitting - refused > 1 {
