@@ -119,6 +119,7 @@ pub enum NoPermit {
 error_messages! {
     NoPermit {
         Self::NotNow => "no permit is free";
-        Self::Never { asked, size } => "the semaphore has {size} permits, fewer than the {asked} asked for";
+        Self::Never { asked, size } =>
+            "the semaphore has {size} permits, fewer than the {asked} asked for";
     }
 }
