@@ -6,10 +6,10 @@
 //! the start and the end of the outage. If all nodes had seen the counter just before, at most L and a
 //! rounding pass.
 //!
-//! What passes is a debt (`debts.rs`), which the store is told before it answers for the counter again.
-//! The part of its share that a counter started without (its *seed*) is given back at the moment at
-//! which the store would have given it back, so that an outage prolongs neither a window that was nearly
-//! over nor a ban.
+//! A request that passes here is a debt (`debts.rs`). The store gets it before it answers for the
+//! counter again. The part of its share that a counter started without (its *seed*) is given back
+//! at the moment at which the store would have given it back, so an outage prolongs neither a
+//! window that was nearly over nor a ban.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
