@@ -1,6 +1,6 @@
 //! Oracles, a manual clock, histories, and the suite that every store must pass.
 //!
-//! An [`oracle::Oracle`] computes the promises of an algorithm, slowly and in exact arithmetic, and
+//! An oracle computes the promises of an algorithm, slowly and in exact arithmetic, and
 //! shares no line of code with it. A [`History`] generates traffic. A [`ManualClock`] shows the
 //! time that a test sets. None of this is built without the `testing` feature.
 //!
