@@ -23,6 +23,11 @@ pub(crate) struct MultiCharge<'s, C> {
     store: &'s EmbeddedStore<C>,
     prints: SmallVec<[Fingerprint; 4]>,
     shards: Guards<'s>,
+}
+
+/// The counters of a request that core judges, taken out of their places.
+struct TakenCounters<'m, 's, C> {
+    request: &'m mut MultiCharge<'s, C>,
     overflow: Option<Guard<'s, Overflow>>,
     counters: SmallVec<[Counter; 4]>,
     locations: SmallVec<[CounterLocation; 4]>,
@@ -36,6 +41,15 @@ type Guards<'s> = SmallVec<[(usize, Guard<'s, Shard>); 4]>;
 fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> (usize, &'g mut Shard) {
     let at = guards.iter().position(|(i, _)| *i == index).unwrap_or(usize::MAX);
     (at, &mut guards[at].1)
+}
+
+/// The planned immediate takes of a request.
+struct PlannedTakes {
+    takes: SmallVec<[PlannedTake; 4]>,
+    /// True if a key has no slot yet.
+    insert: bool,
+    /// True if all of them pass.
+    pass: bool,
 }
 
 /// A planned immediate take.
@@ -70,37 +84,20 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             store,
             prints: request.charges().iter().map(|charge| store.fingerprint(charge)).collect(),
             shards: SmallVec::new(),
-            overflow: None,
-            counters: SmallVec::new(),
-            locations: SmallVec::new(),
-            targets: SmallVec::new(),
         }
     }
 
     /// Decides the request and makes its charges, all or none, and writes an answer without
     /// decisions.
-    pub(crate) fn charge(mut self, request: &Request<'_>, answer: &mut Answer) {
+    pub(crate) fn charge(&mut self, request: &Request<'_>, answer: &mut Answer) {
         let early = self.store.early();
         self.lock_shards();
         self.demote();
         let now = self.moment(early);
-        if self.charge_immediately(request, now, answer) {
-            return;
+        if !self.charge_immediately(request, now, answer) {
+            self.end_reservations();
+            TakenCounters::new(self).charge(request, now, answer);
         }
-        self.end_reservations();
-        for (i, charge) in request.charges().iter().enumerate() {
-            self.find_target(charge, self.prints[i], now);
-        }
-        let now = self.agree_with_overflow(now);
-        *answer = request.judge(&mut self.counters, &self.targets, now);
-        for (decision, target) in answer.decisions.iter_mut().zip(&self.targets) {
-            if let ChargeTarget::Counter(i) = target
-                && let Some(CounterLocation::Overflow(_)) = self.locations.get(*i)
-            {
-                decision.basis = Basis::Overflow;
-            }
-        }
-        self.put_back();
     }
 
     /// The moment of the decision: never before the last one in these shards, unless the clock
@@ -123,23 +120,24 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         answer: &mut Answer,
     ) -> bool {
         let charges = request.charges();
-        let mut takes: SmallVec<[PlannedTake; 4]> = SmallVec::new();
-        if !self.are_apart(charges) || !self.plan(charges, now, &mut takes) {
+        let mut planned = PlannedTakes { takes: SmallVec::new(), insert: false, pass: true };
+        if !self.are_apart(charges) || !self.plan(charges, now, &mut planned) {
             return false;
         }
-        if takes.iter().any(|take| matches!(take.write, SlotWrite::Insert(..))) {
-            takes.clear();
-            if !self.make_room(charges, now) || !self.plan(charges, now, &mut takes) {
-                return false;
-            }
+        let insert = planned.insert;
+        if insert && !(self.make_room(charges, now) && self.plan(charges, now, &mut planned)) {
+            return false;
         }
-        let passes = takes.iter().all(|take| matches!(take.result, ImmediateTake::Pass(_)));
+        let (takes, passes) = (&planned.takes, planned.pass);
         if passes {
             for ((take, charge), print) in takes.iter().zip(charges).zip(&self.prints) {
                 self.shards[take.at].1.write(*print, charge.limit(), take.write);
             }
         }
-        self.unlock();
+        if insert {
+            self.end_reservations();
+        }
+        self.shards.clear();
         answer_immediately(request, takes.iter().map(|take| take.result), passes, now, answer);
         true
     }
@@ -157,18 +155,17 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
     }
 
     /// Plans immediate takes; false if a charge is anything else.
-    fn plan(
-        &mut self,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        takes: &mut SmallVec<[PlannedTake; 4]>,
-    ) -> bool {
+    fn plan(&mut self, charges: &[Charge<'_>], now: Timestamp, planned: &mut PlannedTakes) -> bool {
+        planned.takes.clear();
+        (planned.insert, planned.pass) = (false, true);
         for (charge, print) in charges.iter().zip(&self.prints) {
             let (at, shard) = find(&mut self.shards, self.store.index(*print));
             let Some((result, write)) = shard.plan_immediately(*print, charge, now) else {
                 return false;
             };
-            takes.push(PlannedTake { at, write, result });
+            planned.insert |= matches!(write, SlotWrite::Insert(..));
+            planned.pass &= matches!(result, ImmediateTake::Pass(_));
+            planned.takes.push(PlannedTake { at, write, result });
         }
         true
     }
@@ -210,18 +207,16 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    fn unlock(&mut self) {
-        self.end_reservations();
-        self.shards.clear();
-    }
-
     /// Locks every shard of the request once, in ascending order.
     fn lock_shards(&mut self) {
         let mut indices: SmallVec<[usize; 4]> =
             self.prints.iter().map(|print| self.store.index(*print)).collect();
         indices.sort_unstable();
-        indices.dedup();
-        self.shards.extend(indices.into_iter().map(|index| (index, self.store.lock(index))));
+        for index in &indices {
+            if self.shards.last().is_none_or(|(last, _)| last != index) {
+                self.shards.push((*index, self.store.lock(*index)));
+            }
+        }
     }
 
     /// Demotes the promoted slots of this request, and all slots of a shard that is short of room.
@@ -253,13 +248,41 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             hot_slot.demote_into(find(&mut self.shards, self.store.index(print)).1);
         }
     }
+}
+
+impl<'m, 's, C: Clock> TakenCounters<'m, 's, C> {
+    fn new(request: &'m mut MultiCharge<'s, C>) -> Self {
+        Self {
+            request,
+            overflow: None,
+            counters: SmallVec::new(),
+            locations: SmallVec::new(),
+            targets: SmallVec::new(),
+        }
+    }
+
+    fn charge(&mut self, request: &Request<'_>, now: Timestamp, answer: &mut Answer) {
+        for (i, charge) in request.charges().iter().enumerate() {
+            self.find_target(charge, self.request.prints[i], now);
+        }
+        let now = self.agree_with_overflow(now);
+        *answer = request.judge(&mut self.counters, &self.targets, now);
+        for (decision, target) in answer.decisions.iter_mut().zip(&self.targets) {
+            if let ChargeTarget::Counter(i) = target
+                && let Some(CounterLocation::Overflow(_)) = self.locations.get(*i)
+            {
+                decision.basis = Basis::Overflow;
+            }
+        }
+        self.put_back();
+    }
 
     /// The moment of the decision, no earlier than that of the shared counters, which may be later
     /// than that of these shards.
     fn agree_with_overflow(&mut self, now: Timestamp) -> Timestamp {
         let Some(overflow) = self.overflow.as_mut().filter(|_| C::MONOTONIC) else { return now };
         let now = overflow.no_earlier(now);
-        for (_, shard) in &mut self.shards {
+        for (_, shard) in &mut self.request.shards {
             shard.latest = now;
         }
         now
@@ -270,15 +293,15 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         if self.share_target(CounterLocation::Shard(print)) {
             return;
         }
-        let (_, shard) = find(&mut self.shards, self.store.index(print));
+        let (_, shard) = find(&mut self.request.shards, self.request.store.index(print));
         if let Some(counter) = shard.take(print) {
             return self.add(counter, CounterLocation::Shard(print));
         }
         let held = matches!(charge.op(), Op::Renew { .. } | Op::Release { .. }) && {
-            let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+            let overflow = self.overflow.get_or_insert_with(|| self.request.store.lock_overflow());
             overflow.may_hold(charge.limit())
         };
-        let alone = self.prints.iter().filter(|other| **other == print).count() == 1;
+        let alone = self.request.prints.iter().filter(|other| **other == print).count() == 1;
         if !held && alone && !leaves_a_trace(charge.op()) {
             return self.add(Counter::absent(charge.limit()), CounterLocation::Nowhere);
         }
@@ -291,7 +314,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         if self.share_target(location) {
             return;
         }
-        let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+        let overflow = self.overflow.get_or_insert_with(|| self.request.store.lock_overflow());
         match overflow.target(charge, until_room, now) {
             OverflowTarget::Counter(counter) => self.add(counter, location),
             OverflowTarget::Fixed(verdict) => self.targets.push(ChargeTarget::Fixed(verdict)),
@@ -319,7 +342,9 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
             match location {
                 CounterLocation::Nowhere => {}
                 CounterLocation::Shard(print) => {
-                    find(&mut self.shards, self.store.index(*print)).1.put(*print, counter);
+                    find(&mut self.request.shards, self.request.store.index(*print))
+                        .1
+                        .put(*print, counter);
                 }
                 CounterLocation::Overflow(limit) => {
                     if let Some(overflow) = &mut self.overflow {
@@ -328,7 +353,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
                 }
             }
         }
-        self.end_reservations();
+        self.request.end_reservations();
     }
 }
 

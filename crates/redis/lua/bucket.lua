@@ -1,8 +1,13 @@
 -- Token bucket (3) and leaky meter (4), as crates/core/src/algorithm/bucket.rs.
 --
--- A state is { w, p, ahead, since }: the arrival time in whole microseconds and a part over the
--- rate's denominator; 0, or why it is further ahead than a full burst (1 debt, 2 waiting) and the
--- moment that was written. The queue (leaky_queue.lua) shares all but `take` and `credit`.
+-- Takes without patience, which is most of them, are decided by takes.lua and never come here.
+--
+-- A state is { w, p, ahead, since }.
+--   w, p   the moment at which the bucket is full again (its arrival time): whole microseconds, and a
+--          part of one, over the rate's denominator
+--   ahead  0; or the reason why that moment is later than a burst from now: 1 a debt, 2 a wait
+--   since  the moment at which `ahead` was written
+-- The queue (leaky_queue.lua) shares all but `take` and `credit`.
 
 -- a - b of two spans, or zero.
 local function sub(den, aw, ap, bw, bp)
@@ -109,6 +114,7 @@ end
 local function credit(plan, state, t, now)
   local w, p = backlog(plan, state, now)
   if state[3] == 2 then
+    -- Only the last place of the queue can be given back: others wait behind every earlier one.
     if t.at ~= now + ceil(sub(plan.den, w, p, plan.w, plan.p)) then return nil end
     w, p = sub(plan.den, w, p, t.w, t.p)
   else

@@ -35,17 +35,18 @@ for i = 1, term_count do
   end
 end
 
--- Per key: what it held; and what it holds now: that, or once something was taken, the limit, or an empty
--- string if only general.lua knows.
+-- `prior`: the stored value of each key. `holds`: the same until something is taken from the key; then the
+-- limit that was taken from, or an empty string if general.lua has taken it over.
 local prior = string_keys > 0 and call('MGET', unpack(KEYS, 1, string_keys)) or {}
 local holds = { unpack(prior, 1, string_keys) }
 
--- Per key from which something was taken the numbers of its state. Of a bucket these are the arrival time,
--- whole and part; of a window its start and what was used.
+-- The state of each key from which something was taken: of a bucket the arrival time, whole and part; of a
+-- window its start and the used count. Filled with key names, so that the tables have their full size.
 local first, second = { unpack(KEYS, 1, string_keys) }, { unpack(KEYS, 1, string_keys) }
 
--- How many of so many equal takes, one after the other, a bucket grants before its arrival time (a, b) is
--- later than the limit's `full` and `part`; and its arrival time then. bucket.lua takes by this as well.
+-- Takes `times` equal costs from a bucket whose arrival time is (a, b). Returns the number that pass and the
+-- arrival time after them. A take passes while the arrival time stays at or before the limit's `full` and
+-- `part`. bucket.lua takes by this as well.
 local function fill(limit, t, a, b, times)
   local den, full, part, cost_w, cost_p = limit.den, limit.full, limit.part, t.w, t.p
   local passed = 0
@@ -68,8 +69,10 @@ local function decide(charge)
   while at <= length do
     local count, many, times, span, dumps = nil, nil, 1, 1, false
     count, many, at = unpack_('<I1I2', program, at)
-    -- Requests of as many charges each; one of them, so many times; or runs of requests of one charge
-    -- each, which are on so many keys, so many times each.
+    -- The program has groups of requests, as batch/call.rs packs them. `count` is the number of charges of
+    -- each request, and `many` the number of requests. Three numbers mean something else: 127, one request
+    -- that is repeated `many` times; above 127, requests whose logs the answer describes; 0, runs of requests
+    -- of one charge each, with the number of keys and of repetitions of each run.
     local runs = count == 0
     if count == 127 then
       times, many, count, at = many, 1, byte(program, at), at + 1

@@ -132,8 +132,8 @@ impl Server {
         envoy::look(&self.state).await;
     }
 
-    /// Turns readiness off, waits for `drain-delay`, serves what has arrived, and ends: at the
-    /// latest after `drain-timeout`.
+    /// Drains and ends, as on SIGTERM: turns readiness off, waits for `drain-delay`, and then lets
+    /// connections end, for at most `drain-timeout` and a second in which they are closed.
     pub async fn stop(mut self) {
         self.state.drain();
         for announcement in self.announcements.drain(..) {

@@ -285,9 +285,3 @@ tokio::task_local! {
 
 /// A future that runs in a scope.
 pub type Scoped<F> = TaskLocalFuture<Option<Scope>, F>;
-
-/// Runs a future in this scope; without one, in the current scope.
-#[cfg(feature = "tower")]
-pub(crate) fn run_in<F: Future>(scope: Option<Scope>, future: F) -> Scoped<F> {
-    CURRENT.scope(scope.or_else(Scope::current), future)
-}

@@ -14,8 +14,6 @@ pub struct ActiveRule {
     pub(super) declaration: Rule,
     pub(super) domain: Arc<str>,
     pub(super) index: usize,
-    /// Its rank among the rules of its domain, the most specific first.
-    pub(super) rank: usize,
     pub(super) limits: Vec<ActiveLimit>,
     pub(super) ban: Option<ActiveBan>,
     pub(super) conditions: Vec<Condition>,

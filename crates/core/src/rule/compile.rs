@@ -67,6 +67,8 @@ pub(super) fn domain(
         rules,
         first,
         names,
+        ranked: Vec::new(),
+        has_replacers: false,
         index: Index::default(),
         partition,
         ipv6_prefix: declared.ipv6_prefix,
@@ -78,19 +80,11 @@ pub(super) fn domain(
     domain
 }
 
-/// Resolves the rules that each rule replaces, and ranks the rules. Returns their indices by name.
+/// Resolves the rules that each rule replaces. Returns their indices by name.
 fn link(rules: &mut [ActiveRule]) -> Table<Box<str>, usize> {
     let names: Table<Box<str>, usize> =
         rules.iter().enumerate().map(|(at, rule)| (rule.name().into(), at)).collect();
-    let mut order: Vec<usize> = (0..rules.len()).collect();
-    order.sort_by_cached_key(|at| {
-        let rule = &rules[*at];
-        let specific = (rule.by.len(), rule.conditions.len());
-        (std::cmp::Reverse(specific), rule.name().to_owned())
-    });
-    for (rank, at) in order.into_iter().enumerate() {
-        let rule = &mut rules[at];
-        rule.rank = rank;
+    for rule in rules {
         let replaced = rule.declaration.replaces.iter();
         rule.replaces = replaced.filter_map(|name| names.get(name.as_str()).copied()).collect();
         rule.replaces.sort_unstable();
@@ -135,7 +129,6 @@ impl Compiler<'_> {
             declaration: rule.clone(),
             domain: self.domain.clone(),
             index: 0,
-            rank: 0,
             limits,
             ban,
             conditions,

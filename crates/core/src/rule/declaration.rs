@@ -241,7 +241,7 @@ pub struct CostFrom {
     pub attribute: Option<String>,
     /// The cost if that attribute is missing or not a number.
     pub default: u64,
-    /// The largest cost that is accepted; `None` for any.
+    /// The largest cost; a larger one counts as this. `None` for no bound.
     pub max: Option<u64>,
 }
 

@@ -1,5 +1,6 @@
 //! An active domain: its rules, its lists, and the attributes that they use.
 
+use std::cmp::Reverse;
 use std::slice;
 
 use smallvec::SmallVec;
@@ -10,6 +11,9 @@ use super::ask_view::AskView;
 use super::declaration::{Mode, PathCase, Subject};
 use super::hash::Table;
 use super::index::Index;
+
+/// Up to this many rules, looking at every rule takes less time than looking values up.
+const UNINDEXED: usize = 8;
 
 /// The rules of a domain, ready to judge.
 #[derive(Clone, Debug)]
@@ -22,6 +26,11 @@ pub(super) struct ActiveDomain {
     pub(super) first: usize,
     /// The indices of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
+    /// The indices of rules, the most specific rule first.
+    pub(super) ranked: Vec<usize>,
+    /// True if a rule replaces others.
+    pub(super) has_replacers: bool,
+    /// Finds rules by their conditions. Its numbers are ranks.
     pub(super) index: Index,
     pub(super) partition: Vec<AttributeId>,
     pub(super) ipv6_prefix: u8,
@@ -31,22 +40,37 @@ pub(super) struct ActiveDomain {
 }
 
 impl ActiveDomain {
-    /// The indices of candidates, each once and in order. All rules that match are among them.
+    /// The ranks of candidates, each once and in order. All rules that match are among them.
     pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[usize; 16]> {
         let mut found: SmallVec<[usize; 16]> = SmallVec::new();
-        self.index.candidates(view, |position| found.push(position));
-        found.sort_unstable();
-        found.dedup();
+        self.index.candidates(view, |rank| found.push(rank));
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
         found
     }
 
-    /// Builds the index over the rules, which do not change any more.
+    /// Ranks the rules, which do not change any more, and builds the index over them.
     pub(super) fn build_index(&mut self) {
+        let rules = &self.rules;
+        self.has_replacers = rules.iter().any(|rule| !rule.replaces.is_empty());
+        self.ranked = (0..rules.len()).collect();
+        self.ranked.sort_by_cached_key(|at| {
+            let rule = &rules[*at];
+            let specific = (rule.by.len(), rule.conditions.len());
+            (Reverse(specific), rule.name().to_owned())
+        });
         let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
-        let implied: Vec<Vec<Condition>> = self.rules.iter().map(ActiveRule::implied).collect();
-        let rules = self.rules.iter().zip(&implied);
+        if rules.len() <= UNINDEXED {
+            let always = self.ranked.iter().map(|at| at_work(&rules[*at]).then_some([]));
+            self.index = Index::new(always);
+            return;
+        }
+        let ranked = self.ranked.iter().map(|at| &rules[*at]);
+        let implied: Vec<Vec<Condition>> = ranked.clone().map(ActiveRule::implied).collect();
         self.index =
-            Index::new(rules.map(|(rule, implied)| {
+            Index::new(ranked.zip(&implied).map(|(rule, implied)| {
                 at_work(rule).then(|| rule.conditions.iter().chain(implied))
             }));
     }

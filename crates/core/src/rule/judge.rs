@@ -35,11 +35,12 @@ pub(super) fn judge<'s>(
     }
     let mut applied = ApplicableRules::new();
     find_applicable(domain, &view, &mut applied);
-    if applied.iter().any(|(found, _)| !found.rule.replaces.is_empty()) {
+    if domain.has_replacers {
         let replacers = replacers(&applied);
         applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
     }
     let (mut shadow_block, mut enforced) = (None, 0_usize);
+    let mut has_shadow = false;
     for (found, missing) in &applied {
         let shadow = found.rule.mode() == Mode::Shadow;
         match found.block(*missing) {
@@ -48,8 +49,8 @@ pub(super) fn judge<'s>(
                 *judgement = Judgement::Blocked(block);
                 return;
             }
-            None if !shadow => enforced += found.rule.charge_count(),
-            None => {}
+            None if shadow => has_shadow = true,
+            None => enforced += found.rule.charge_count(),
         }
     }
     if enforced > Request::MAX_CHARGES {
@@ -59,24 +60,14 @@ pub(super) fn judge<'s>(
     *judgement = Judgement::Charges(Charges::none());
     if let Judgement::Charges(charges) = judgement {
         charges.shadow_block = shadow_block;
-        charge(&mut ChargeWriter { domain, view: &view, secret, charges }, &applied);
-    }
-}
-
-/// Writes the charges of the rules that apply. Those of shadow rules come last.
-fn charge<'s>(writer: &mut ChargeWriter<'_, '_, 's>, applied: &[ApplicableRule<'s>]) {
-    for (found, missing) in applied {
-        if found.rule.mode() == Mode::Enforce && found.block(*missing).is_none() {
-            writer.charge(found);
+        let mut writer = ChargeWriter { domain, view: &view, secret, charges };
+        writer.charge_all(&applied, Mode::Enforce);
+        writer.charges.enforced = writer.charges.list.len();
+        if has_shadow {
+            writer.charge_all(&applied, Mode::Shadow);
         }
+        writer.partition();
     }
-    writer.charges.enforced = writer.charges.list.len();
-    for (found, missing) in applied {
-        if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
-            writer.charge(found);
-        }
-    }
-    writer.partition();
 }
 
 /// Writes charges and their keys.
@@ -88,6 +79,15 @@ pub(super) struct ChargeWriter<'w, 'v, 's> {
 }
 
 impl<'w, 's> ChargeWriter<'w, '_, 's> {
+    /// Adds the charges of the rules of this mode that do not block.
+    fn charge_all(&mut self, applied: &[ApplicableRule<'s>], mode: Mode) {
+        for (found, missing) in applied {
+            if found.rule.mode() == mode && found.block(*missing).is_none() {
+                self.charge(found);
+            }
+        }
+    }
+
     fn tokens(&self, verbatim: usize) -> TokenWriter<'w> {
         TokenWriter { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
     }

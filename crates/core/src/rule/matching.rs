@@ -129,7 +129,8 @@ pub(super) fn find_applicable<'s>(
     view: &AskView<'_>,
     applied: &mut ApplicableRules<'s>,
 ) {
-    for position in domain.candidates(view) {
+    for rank in &domain.candidates(view) {
+        let position = domain.ranked[*rank];
         let rule = &domain.rules[position];
         if let Ok(found) = Match::of(rule, position, view) {
             let missing = found.missing(view);
@@ -138,14 +139,9 @@ pub(super) fn find_applicable<'s>(
             }
         }
     }
-    applied.sort_unstable_by_key(|(found, _)| found.rank());
 }
 
 impl Match<'_> {
-    fn rank(&self) -> usize {
-        self.rule.rank
-    }
-
     /// The rule among these that replaces this one.
     pub(super) fn replaced_by<'s>(&self, replacers: &[&'s ActiveRule]) -> Option<&'s ActiveRule> {
         let replaces = |other: &&&ActiveRule| other.replaces.binary_search(&self.position).is_ok();

@@ -269,6 +269,14 @@ mod tests {
         RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap()
     }
 
+    /// The indices of the candidates, in order.
+    fn positions(domain: &ActiveDomain, ask: &Ask<'_>) -> Vec<usize> {
+        let ranks = domain.candidates(&AskView::new(domain, ask));
+        let mut positions: Vec<usize> = ranks.iter().map(|rank| domain.ranked[*rank]).collect();
+        positions.sort_unstable();
+        positions
+    }
+
     /// Counts the candidates as the cost of a judgement, because a clock would measure the machine.
     #[test]
     fn an_ask_looks_at_no_more_of_ten_thousand_rules_than_of_a_hundred() {
@@ -285,9 +293,9 @@ mod tests {
             let set = set_of(rules);
             let domain = &set.domains[0];
 
-            let candidates = domain.candidates(&AskView::new(domain, &asked));
+            let candidates = positions(domain, &asked);
 
-            assert_eq!(candidates.as_slice(), [0, 12, 13, 14, 15, 16], "of {rules}");
+            assert_eq!(candidates, [0, 12, 13, 14, 15, 16], "of {rules}");
         }
     }
 
@@ -306,8 +314,8 @@ mod tests {
         let domain = &set.domains[0];
         let asked = Ask::new("shop").with("attr77", "x").unwrap();
 
-        let candidates = domain.candidates(&AskView::new(domain, &asked));
+        let candidates = positions(domain, &asked);
 
-        assert_eq!(candidates.as_slice(), [7, 77]);
+        assert_eq!(candidates, [7, 77]);
     }
 }

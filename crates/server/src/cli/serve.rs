@@ -38,6 +38,7 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Exit, Failu
                 }
             }
         }
+        // SIGTERM or SIGINT.
         tracing::info!("stopping: not ready, draining");
         server.stop().await;
         tracing::info!("ended");
@@ -45,7 +46,8 @@ pub(super) fn run(config: Option<&Path>, options: Options) -> Result<Exit, Failu
     })
 }
 
-/// Warns if the system ends before `--max-connections` does: then one listener's clients keep all others out.
+/// Warns if the process may open fewer files than `--max-connections` needs: then the clients of one
+/// listener could keep all others out.
 fn enough_descriptors(settings: &Settings) {
     /// For files, listeners, connections to Redis, and clients of other listeners.
     const OTHERS: usize = 128;

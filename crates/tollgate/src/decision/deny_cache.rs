@@ -9,8 +9,8 @@
 //! and outdates the answers to questions that were sent before it. Another revision of a limit is another
 //! limit.
 //!
-//! Not cached: refusals of concurrency limits, because a permit may be released at any moment, and
-//! those of shadow rules, which must count every refusal.
+//! Not cached: refusals of concurrency limits, because a permit may be released at any moment. Shadow
+//! rules are charged without this cache (`shadow.rs`), because they must count every refusal.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ const CAPACITY: usize = 65_536;
 /// A refusal that may be repeated.
 #[derive(Clone, Copy, Debug)]
 struct Denial {
-    /// The limit that refused, as edited at the time.
+    /// The revision and the quota of the limit that refused. Limits without rules have revision 0 and
+    /// differ by their quota.
     edit: (Revision, Quota),
     /// The lowest cost that was refused.
     cost: Cost,

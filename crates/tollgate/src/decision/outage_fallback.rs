@@ -7,9 +7,11 @@
 //! rounding pass.
 //!
 //! A request that passes here is a debt (`debts.rs`). The store gets it before it answers for the
-//! counter again. The part of its share that a counter started without (its *seed*) is given back
-//! at the moment at which the store would have given it back, so an outage prolongs neither a
-//! window that was nearly over nor a ban.
+//! counter again.
+//!
+//! If the store's last answer left a counter with less than its share, the difference is charged
+//! here at the start: the *seed*. It is given back at the moment at which the store no longer counts
+//! it, so an outage prolongs neither a window that was nearly over nor a ban.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -99,8 +101,8 @@ impl OutageFallback {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// This process's part of a limit that all nodes share, rounded up; `None` if the part is too small
-    /// to be a limit.
+    /// This process's part of a limit that all nodes share, rounded up; `None` if the algorithm cannot
+    /// represent such a slow rate.
     fn share_of(&self, limit: &Limit) -> Option<Limit> {
         limit.scaled(1, self.nodes()).ok()
     }
@@ -186,9 +188,9 @@ impl OutageFallback {
                 let decision = answer.decisions.get(*i).filter(|decision| decision.passes());
                 let charge = plan.charges.get(*i).filter(|_| decision.is_some());
                 let spent = charge.map_or(0, spent);
-                // Without a place of its own, nobody can tell later how much of it still counts.
-                let has_place = decision.is_some_and(|it| it.basis == Basis::Counted);
-                if spent > 0 && !(has_place && self.debts.add(*hash, spent, now)) {
+                // A shared counter cannot tell later how much of this charge still counts.
+                let own_counter = decision.is_some_and(|it| it.basis == Basis::Counted);
+                if spent > 0 && !(own_counter && self.debts.add(*hash, spent, now)) {
                     self.forgotten.fetch_add(spent, Ordering::Relaxed);
                 }
             }
@@ -250,6 +252,7 @@ impl OutageFallback {
             until: last.reset_at,
             revision: share.revision(),
         };
+        // A debit of the greatest moment counts in full, however late it arrives.
         let debit = Op::Debit { cost: excess, at: Timestamp::MAX };
         if let Ok(debit) = Charge::new(charge.key(), share, debit) {
             let _ = self.local.charge_one(&debit);

@@ -1,4 +1,5 @@
-//! Charges shadow rules, and counts refusals towards bans: both after the answer is known.
+//! Charges shadow rules, and counts refusals towards bans: both after the answer is known. Shadow rules of
+//! Envoy's are charged in `envoy/decide.rs`.
 //!
 //! A shadow rule counts as an enforced rule does, its ban included, and refuses nobody. When it becomes
 //! an enforced rule, its counters keep what they have counted.
@@ -68,7 +69,8 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// A job for each ban of a plan: one more refusal, and the ban if that is one too many.
+    /// A job for each ban of a plan: it counts one refusal, and begins the ban if that is the last one
+    /// that the rule allows.
     fn bans(&self, plan: &Plan<'_>, ruling: &Ruling) -> Vec<(Origin, Job)> {
         let mut bans = Vec::new();
         for (charge, policy) in plan.iter() {
@@ -94,7 +96,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-/// True if a limit of the ban's rule refuses. A ban that refuses counts no refusal.
+/// True if a limit of this ban's rule refuses. The refusal of a ban itself does not count.
 fn refuses(ruling: &Ruling, ban: Origin) -> bool {
     let rows = ruling.origins.iter().zip(&ruling.answer.decisions);
     let mut limits = rows.filter(|(origin, _)| **origin != ban && origin.same_rule(ban));

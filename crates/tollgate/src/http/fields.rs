@@ -1,11 +1,11 @@
 //! The response fields about limits: `RateLimit`, `RateLimit-Policy`, `Retry-After`, and the older
 //! `X-RateLimit-` fields.
 //!
-//! They follow draft-ietf-httpapi-ratelimit-headers-10: lists of strings with parameters (RFC 9651).
-//! Each limit of a ruling is a policy, named after its rule, or `rule/limit` if the rule has several;
-//! `policies.rs` writes the parts that are the same for every request. A window that is not whole
-//! seconds is left out. Seconds are rounded up, and never 0 on a refusal. A `t` is never later than
-//! `Retry-After`, which clients go by.
+//! They follow draft-ietf-httpapi-ratelimit-headers-10: lists of strings with parameters (RFC
+//! 9651). Each limit of a ruling is a policy, named after its rule, or `rule/limit` if the rule has
+//! several; `policies.rs` writes the parts that are the same for every request. The window `w` of a
+//! policy is left out if it is not whole seconds. Seconds are rounded up, and never 0 on a refusal.
+//! A `t` is never later than `Retry-After`, which clients go by.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -88,7 +88,8 @@ pub(super) struct ResponseFields {
 }
 
 impl ResponseFields {
-    /// The fields of a ruling, whose policies these are. `later` is added to every time.
+    /// The fields of a ruling, whose policies these are. `later`, the jitter, is added to every
+    /// time.
     pub(super) fn new(
         ruling: &Ruling,
         policies: &Policies,

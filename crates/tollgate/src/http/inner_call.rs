@@ -9,34 +9,55 @@ pub(super) use without::{InnerFuture, RequestScope, call_inner, record_ruling};
 
 #[cfg(feature = "macros")]
 mod with {
+    use std::pin::Pin;
     use std::sync::Arc;
+    use std::task::{Context, Poll};
 
     use http::Request;
     use http::request::Parts;
+    use pin_project_lite::pin_project;
     use tollgate_core::Store;
     use tower_service::Service;
 
     use super::super::layer::Config;
     use super::super::scope::ScopedRequest;
     use crate::Ruling;
-    use crate::scope::{self, Scope, Scoped};
+    use crate::function::AnyLimiter;
+    use crate::scope::{Scope, Scoped};
 
     /// The scope that a request is served in.
     pub(in super::super) type RequestScope = Option<Scope>;
 
-    /// The inner service's future.
-    pub(in super::super) type InnerFuture<F> = Scoped<F>;
+    pin_project! {
+        /// The inner service's future, in its scope or without one.
+        #[project = Projected]
+        pub(in super::super) enum InnerFuture<F> {
+            InScope { #[pin] future: Scoped<F> },
+            Unscoped { #[pin] future: F },
+        }
+    }
+
+    impl<F: Future> Future for InnerFuture<F> {
+        type Output = F::Output;
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+            match self.project() {
+                Projected::InScope { future } => future.poll(context),
+                Projected::Unscoped { future } => future.poll(context),
+            }
+        }
+    }
 
     pub(in super::super) fn call_inner<Svc: Service<Request<Q>>, Q>(
         inner: &mut Svc,
         request: Request<Q>,
         scope: RequestScope,
     ) -> InnerFuture<Svc::Future> {
-        let future = match &scope {
-            Some(scope) => scope.clone().call(|| inner.call(request)),
-            None => inner.call(request),
+        let Some(scope) = scope else {
+            return InnerFuture::Unscoped { future: inner.call(request) };
         };
-        scope::run_in(scope, future)
+        let future = scope.clone().call(|| inner.call(request));
+        InnerFuture::InScope { future: scope.run(future) }
     }
 
     pub(in super::super) fn record_ruling(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
@@ -49,9 +70,17 @@ mod with {
             self: &Arc<Self>,
             copy: impl FnOnce() -> Parts,
         ) -> RequestScope {
-            let limiter = Arc::clone(self.provides.as_ref()?);
-            let request = ScopedRequest::new(Arc::clone(self), copy());
-            Some(Scope::of_request(limiter, &self.domain, Arc::new(request)))
+            Some(self.scope_of(self.provides.as_ref()?, copy()))
+        }
+
+        /// The scope of a request in which functions find this limiter.
+        pub(in super::super) fn scope_of(
+            self: &Arc<Self>,
+            limiter: &Arc<dyn AnyLimiter>,
+            parts: Parts,
+        ) -> Scope {
+            let request = ScopedRequest::new(Arc::clone(self), parts);
+            Scope::of_request(Arc::clone(limiter), &self.domain, Arc::new(request))
         }
     }
 }

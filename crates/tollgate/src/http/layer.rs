@@ -198,7 +198,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     /// this layer's configuration.
     #[cfg(feature = "macros")]
     pub fn only_scope(self) -> ScopeLayer<S> {
-        ScopeLayer::of(self.with_scope().config)
+        ScopeLayer::of(self.config)
     }
 
     /// Adds a random time, up to this one, to the times in each response, so that clients that were

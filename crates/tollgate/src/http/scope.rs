@@ -15,11 +15,11 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::ask::{AttributeSource, Head};
-use super::inner_call::call_inner;
 use super::layer::{Config, LimitLayer};
 use super::refusal::RefusalKind;
 use super::rulings::Rulings;
 use crate::attribute_value::AttributeValue;
+use crate::function::AnyLimiter;
 use crate::scope::{self, AttributeError, Scoped};
 use crate::{Limiter, Ruling};
 
@@ -80,6 +80,7 @@ impl<S: Store + 'static> scope::RequestAttributes for ScopedRequest<S> {
 /// ```
 pub struct ScopeLayer<S = EmbeddedStore> {
     config: Arc<Config<S>>,
+    limiter: Arc<dyn AnyLimiter>,
 }
 
 impl<S: Store + 'static> ScopeLayer<S> {
@@ -89,9 +90,10 @@ impl<S: Store + 'static> ScopeLayer<S> {
     }
 }
 
-impl<S> ScopeLayer<S> {
-    pub(super) const fn of(config: Arc<Config<S>>) -> Self {
-        Self { config }
+impl<S: Store + 'static> ScopeLayer<S> {
+    pub(super) fn of(config: Arc<Config<S>>) -> Self {
+        let limiter = Arc::new(config.limiter.clone());
+        Self { config, limiter }
     }
 }
 
@@ -99,14 +101,14 @@ impl<Svc, S> Layer<Svc> for ScopeLayer<S> {
     type Service = ScopeService<Svc, S>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
-        ScopeService { inner, config: Arc::clone(&self.config) }
+        ScopeService { inner, scope: self.clone() }
     }
 }
 
 /// Calls the inner service in the scope of its request.
 pub struct ScopeService<Svc, S = EmbeddedStore> {
     inner: Svc,
-    config: Arc<Config<S>>,
+    scope: ScopeLayer<S>,
 }
 
 impl<Svc, S, Q> Service<Request<Q>> for ScopeService<Svc, S>
@@ -124,14 +126,16 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let scope = self.config.scope(|| parts.clone());
-        call_inner(&mut self.inner, Request::from_parts(parts, body), scope)
+        let scope = self.scope.config.scope_of(&self.scope.limiter, parts.clone());
+        let request = Request::from_parts(parts, body);
+        let future = scope.clone().call(|| self.inner.call(request));
+        scope.run(future)
     }
 }
 
 impl<S> Clone for ScopeLayer<S> {
     fn clone(&self) -> Self {
-        Self { config: Arc::clone(&self.config) }
+        Self { config: Arc::clone(&self.config), limiter: Arc::clone(&self.limiter) }
     }
 }
 
@@ -143,7 +147,7 @@ impl<S> fmt::Debug for ScopeLayer<S> {
 
 impl<Svc: Clone, S> Clone for ScopeService<Svc, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), config: Arc::clone(&self.config) }
+        Self { inner: self.inner.clone(), scope: self.scope.clone() }
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct ConnectionHealth {
 
 /// Checks the health of a connection once per tick.
 #[derive(Debug, Default)]
-pub(super) struct Watchdog {
+pub(super) struct HealthCheck {
     silent: u32,
     idle: u32,
     stuck: u32,
@@ -105,7 +105,7 @@ impl ConnectionHealth {
     }
 }
 
-impl Watchdog {
+impl HealthCheck {
     /// Checks the connection, a tick after the last check.
     pub(super) fn look(&mut self, health: &ConnectionHealth) -> HealthAction {
         health.allow(PER_TICK);
@@ -134,10 +134,10 @@ mod tests {
 
     /// After how many looks something is done, and what.
     fn looks(health: &ConnectionHealth, mut before: impl FnMut(u32)) -> (u32, HealthAction) {
-        let mut watchdog = Watchdog::default();
+        let mut health_check = HealthCheck::default();
         for look in 1..=10_000 {
             before(look);
-            match watchdog.look(health) {
+            match health_check.look(health) {
                 HealthAction::Keep => {}
                 verdict => return (look, verdict),
             }
@@ -188,10 +188,10 @@ mod tests {
             health.useful();
             assert!(!(0..PER_REQUEST).any(|_| health.idle_talk()), "windows, pings, resets");
         }
-        let mut watchdog = Watchdog::default();
+        let mut health_check = HealthCheck::default();
         for _ in 0..10_000 {
             assert!(!(0..PER_TICK).any(|_| health.idle_talk()));
-            watchdog.look(&health);
+            health_check.look(&health);
         }
     }
 

@@ -17,7 +17,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::calls::{CallQueue, ConnectionCalls};
-use super::connection_health::{ConnectionHealth, HealthAction, TICK, Watchdog};
+use super::connection_health::{ConnectionHealth, HealthAction, HealthCheck, TICK};
 use super::dispatch::{Dispatch, Services};
 use super::metered::MeteredStream;
 use super::{NAMES, RateLimits, services};
@@ -140,7 +140,7 @@ impl ServeConnection for Services {
         let mut calls = ConnectionCalls::default();
         let http2 = bounded(calls.arrivals()).serve_connection(io, service);
         let mut http2 = std::pin::pin!(http2);
-        let mut watchdog = Watchdog::default();
+        let mut health_check = HealthCheck::default();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.reset();
@@ -153,7 +153,7 @@ impl ServeConnection for Services {
                     ending = true;
                     http2.as_mut().graceful_shutdown();
                 }
-                _ = ticks.tick() => match watchdog.look(&health) {
+                _ = ticks.tick() => match health_check.look(&health) {
                     HealthAction::Keep => {}
                     HealthAction::Retire => http2.as_mut().graceful_shutdown(),
                     HealthAction::Cut => return connection.timed_out(),
