@@ -1,8 +1,8 @@
-//! A charge: what is to happen to one counter, as data.
+//! A charge: an operation on one counter, as data.
 //!
-//! The seam between decisions and stores. An embedded table executes a charge by calling the
-//! algorithm; another store may execute its twin elsewhere. Building a charge is where misuse
-//! ends: an operation that does not fit the limit's algorithm cannot be charged.
+//! It is the seam between decisions and stores. An embedded table executes a charge by calling the
+//! algorithm; another store may execute the algorithm's twin elsewhere. You cannot build an invalid
+//! charge: an operation that does not fit the limit's algorithm is refused here.
 
 use std::time::Duration;
 
@@ -11,44 +11,45 @@ use crate::errors::messages;
 use crate::time::micros;
 use crate::{Key, Limit, Timestamp};
 
-/// The permits of an operation. Zero asks without spending.
+/// The permits of an operation. A cost of zero asks without spending.
 pub type Cost = u64;
 
-/// The holder of a permit of a concurrency limit. Unique per permit, chosen by the caller at random.
+/// The holder of a permit of a concurrency limit. Unique for each permit; the caller draws it at
+/// random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
 /// An operation on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Spend `cost` if it is there; a cost of 0 only asks.
+    /// Spend `cost` if it is available. A cost of 0 only asks.
     Take(Cost),
-    /// Ask whether `cost` would pass; charges nothing.
+    /// Ask if `cost` would pass. Charges nothing.
     Peek(Cost),
-    /// Spend `cost` whether it is there or not, for what already happened at `at`: a commit
-    /// above its reservation, or what was let through in an outage. May leave debt. Counts in
-    /// full, unless a charge made at `at` would have left the counter by now.
+    /// Spend `cost` even if it is not available, for use that already happened at `at`: a commit
+    /// above its reservation, or a request that was let through in an outage. May leave debt.
+    /// Counts in full, unless a charge made at `at` would have left the counter by now.
     Debit {
         /// The permits to spend.
         cost: Cost,
         /// The moment it happened.
         at: Timestamp,
     },
-    /// Give back what a charge is still worth: time has given back the rest already.
+    /// Give back the current value of a charge. The rest came back with time.
     Credit {
         /// The permits that were charged.
         cost: Cost,
-        /// When: the moment of the decision, or of the grant if the charge had to wait.
+        /// The moment of the decision, or of the grant if the charge had to wait.
         at: Timestamp,
     },
-    /// Hold one permit for `lease`. Idempotent: who holds it already renews it.
+    /// Hold one permit for `lease`. Idempotent: a holder that has it already renews it.
     Acquire {
         /// The holder.
         holder: Holder,
         /// The lease, unless renewed.
         lease: Duration,
     },
-    /// Hold the permit for `lease` from now. Refused, for good, once it has ended.
+    /// Hold the permit for `lease` from now. Refused for good once the lease has ended.
     Renew {
         /// The holder.
         holder: Holder,
@@ -63,7 +64,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The question that this operation answers when it may not charge.
+    /// The question in place of this operation if it may not charge.
     pub(crate) const fn peeked(self) -> Self {
         match self {
             Self::Take(cost) | Self::Peek(cost) => Self::Peek(cost),
@@ -82,7 +83,7 @@ pub enum Need {
     /// The request passes only if this charge does.
     #[default]
     Must,
-    /// The request passes if any one of its `AnyOf` charges does; those that refuse are not
+    /// The request passes if any one of its `AnyOf` charges does. Those that refuse are not
     /// charged.
     AnyOf,
 }
@@ -110,7 +111,7 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// The longest a charge may wait for its grant: as long as the longest period.
+    /// The longest that a charge may wait for its grant: the longest period.
     pub const MAX_PATIENCE: Duration = crate::Quota::MAX_PERIOD;
 
     /// Applies `op` to the counter of `key` under `limit`.
@@ -168,12 +169,12 @@ impl<'a> Charge<'a> {
         self
     }
 
-    /// The counter's name.
+    /// The name of the counter.
     pub const fn key(&self) -> Key<'a> {
         self.key
     }
 
-    /// The limit to judge by.
+    /// The limit that judges.
     pub const fn limit(&self) -> &'a Limit {
         self.limit
     }
@@ -208,7 +209,7 @@ impl<'a> Charge<'a> {
     }
 }
 
-/// The part of a charge that an algorithm decides on, and when.
+/// The part of a charge that an algorithm decides on, and the moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) op: Op,

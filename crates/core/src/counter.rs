@@ -1,14 +1,14 @@
 //! A counter: a state, and the limit it was counted under.
 //!
-//! When a rule changes while running, nodes hold different revisions of it for a while. A higher
-//! revision converts the counter once; a lower one is judged by the newer limit it finds. So two
-//! versions that alternate during a roll-out cannot refill each other.
+//! If a rule changes at run time, nodes have different revisions of it for a while. A higher
+//! revision converts the counter once; a lower one is judged by the newer limit that it finds. So
+//! two versions that alternate during a roll-out cannot refill each other.
 
 use crate::algorithm::bucket::Ahead;
 use crate::algorithm::{Change, Effect, State};
 use crate::{Charge, Decision, Limit, Timestamp};
 
-/// The state of a key, with the limit it was counted under.
+/// The state of a key, with the limit that it was counted under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counter {
     state: State,
@@ -16,7 +16,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter that nothing was charged to yet.
+    /// A counter without charges.
     pub const fn absent(limit: &Limit) -> Self {
         Self { state: State::Absent, under: *limit }
     }
@@ -41,8 +41,8 @@ impl Counter {
         &self.under
     }
 
-    /// Brings the counter up to date for `now` and for a charge under `limit`; returns whether the
-    /// state changed, and so must be written even if the charge is refused.
+    /// Brings the counter up to date for `now` and for a charge under `limit`. Returns true if the
+    /// state changed; then write it even if the charge is refused.
     pub fn settle(&mut self, limit: &Limit, now: Timestamp) -> bool {
         let mut changed = self.under.settle(&mut self.state, now);
         if matches!(self.state, State::Absent) {
@@ -62,8 +62,8 @@ impl Counter {
         changed
     }
 
-    /// The decision about `charge`, and the edit that carries it out; the counter must be
-    /// settled for it.
+    /// Returns the decision about `charge`, and the edit that carries it out. The counter must be
+    /// settled for that charge.
     pub fn decide(&self, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
         self.under.decide(&self.state, charge, now)
     }
@@ -94,7 +94,8 @@ impl Counter {
         self.charge_settled(charge, now)
     }
 
-    /// Makes an immediate take from a bucket under an unchanged limit, as nearly every charge is.
+    /// Makes an immediate take from a bucket under an unchanged limit, as nearly every charge is
+    /// one.
     #[inline]
     fn charge_immediately(&mut self, charge: &Charge<'_>, now: Timestamp) -> Option<Decision> {
         let cost = charge.immediate_cost()?;

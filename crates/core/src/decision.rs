@@ -1,7 +1,7 @@
 //! Verdicts, decisions and answers.
 //!
-//! A refusal is an answer, not an error. Waits and retries are rounded **up** to the
-//! microsecond: a caller that comes back exactly then, alone on the key, passes.
+//! A refusal is an answer, not an error. Waits and retries are rounded **up** to the microsecond: a
+//! caller that comes back exactly then, and is alone on the key, passes.
 
 use std::time::Duration;
 
@@ -9,41 +9,41 @@ use smallvec::SmallVec;
 
 use crate::Timestamp;
 
-/// The verdict on a charge. Ordered from best to worst, so that the worst of several is their
-/// maximum.
+/// The verdict on a charge. Verdicts are ordered from best to worst, so the worst of several is
+/// their maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     /// Pass now. The charge is made.
     Allow,
-    /// Pass after so long. The charge is made; the place is the caller's.
+    /// Pass after this time. The charge is made, and the place belongs to the caller.
     Wait(Duration),
     /// Do not pass. Nothing is charged.
     Deny(Retry),
 }
 
 impl Verdict {
-    /// True when the charge is made, now or with a place in the future.
+    /// True if the charge is made, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         !matches!(self, Self::Deny(_))
     }
 }
 
-/// When asking again can help.
+/// The time after which asking again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Retry {
-    /// Not before so long from now; exactly then, if nobody else charges the key meanwhile.
+    /// After this time, and not before; exactly then, if no one else charges the key meanwhile.
     After(Duration),
-    /// However long one waits: the cost is above the capacity, or what was asked about is gone.
+    /// Never: the cost is above the capacity, or the permit in question is gone.
     Never,
 }
 
-/// The counter a decision rests on.
+/// The counter behind a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Basis {
     /// The key's own counter.
     #[default]
     Counted,
-    /// The store had no room for the key: answered by the limit's `on-full`.
+    /// The limit's `on-full`, because the store had no room for the key.
     Overflow,
 }
 
@@ -53,12 +53,13 @@ pub enum Basis {
 pub struct Decision {
     /// The verdict.
     pub verdict: Verdict,
-    /// Permits that could still be spent at once, after this charge if it was made. Rounded down. Of a
-    /// smooth limiter, the permits it has stored: more may pass, and be paid for by the next.
+    /// The permits that could still be spent at once, after this charge if it was made. Rounded
+    /// down. For a smooth limiter, the permits that it has stored: more may pass, and the next
+    /// caller pays for them.
     pub remaining: u64,
-    /// Time until the full capacity is back, if nobody charges the key. Rounded up.
+    /// The time until the full capacity is back, if no one charges the key. Rounded up.
     pub reset_after: Duration,
-    /// The counter the answer rests on.
+    /// The counter behind the decision.
     pub basis: Basis,
 }
 
@@ -73,7 +74,7 @@ impl Decision {
         Self { verdict, remaining: 0, reset_after: Duration::ZERO, basis: Basis::Overflow }
     }
 
-    /// True when the charge is made, now or with a place in the future.
+    /// True if the charge is made, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         self.verdict.passes()
     }
@@ -83,19 +84,20 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Answer {
-    /// The worst verdict among the charges. On a refusal nothing at all was charged.
+    /// The worst verdict among the charges. A refused request charges nothing at all.
     pub verdict: Verdict,
-    /// When it was decided, by the store's clock: what a later credit says it was charged at.
+    /// The time of the decision, by the store's clock. Pass it to a later credit.
     pub at: Timestamp,
-    /// The position in the request of the charge that refuses: the one with the longest retry.
+    /// The index in the request of the charge that refuses; of several, the one with the longest
+    /// retry.
     pub refused_by: Option<usize>,
-    /// One decision for each charge, in the order of the request. In a refused request, charges that
-    /// would have passed are shown as they stand, uncharged.
+    /// One decision for each charge, in the order of the request. In a refused request, charges
+    /// that would have passed show their current state, uncharged.
     pub decisions: SmallVec<[Decision; 4]>,
 }
 
 impl Answer {
-    /// True when the request was charged, now or with a place in the future.
+    /// True if the request was charged, now or with a place in the future.
     pub const fn passes(&self) -> bool {
         self.verdict.passes()
     }

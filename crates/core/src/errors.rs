@@ -1,4 +1,4 @@
-//! One way to write down what an error says.
+//! The macro for error messages.
 
 /// Implements `Display` and `Error` for an error with no source: a message for each shape.
 macro_rules! messages {

@@ -6,10 +6,9 @@ use crate::errors::messages;
 
 /// The name of a counter: any bytes, at least one and at most [`Key::MAX_LEN`].
 ///
-/// NUL, braces, separators and invalid UTF-8 are all just bytes. A key built from several parts
-/// must be built injectively (length-prefixed), or two subjects share one counter; that is the
-/// business of the code that builds it. Two charges with equal keys but different algorithms count
-/// apart.
+/// NUL, braces, separators and invalid UTF-8 are plain bytes. If you build a key from several
+/// parts, build it injectively (length-prefixed); otherwise two subjects share one counter. Charges
+/// with equal keys but different algorithms use different counters.
 ///
 /// ```
 /// use tollgate_core::{Key, KeyError};
@@ -21,15 +20,15 @@ use crate::errors::messages;
 pub struct Key<'a>(&'a [u8]);
 
 impl<'a> Key<'a> {
-    /// The longest key. Enough for a few hashed or length-prefixed parts; a longer value from a
-    /// client is to be hashed before it becomes part of a key.
+    /// The longest key: enough for a few hashed or length-prefixed parts. Hash a longer value from
+    /// a client before you put it into a key.
     pub const MAX_LEN: usize = 1024;
 
     /// A key of these bytes.
     ///
     /// # Errors
     ///
-    /// When there are none, or more than [`Key::MAX_LEN`].
+    /// When there are no bytes, or more than [`Key::MAX_LEN`].
     pub fn new<B: AsRef<[u8]> + ?Sized>(bytes: &'a B) -> Result<Self, KeyError> {
         let bytes = bytes.as_ref();
         match bytes.len() {
@@ -54,8 +53,7 @@ impl<'a> Key<'a> {
     /// keeps the keys of one shard together.
     ///
     /// It follows from the bytes by a hash that never changes. A key that begins with
-    /// [`Key::PLACED`] names its shard in the byte that follows, so that it can lie beside another
-    /// key.
+    /// [`Key::PLACED`] names its shard in the next byte, so that it can be kept beside another key.
     pub fn shard(&self) -> u8 {
         match self.0 {
             [Self::PLACED, shard, _, ..] => *shard % Self::SHARDS,
@@ -64,8 +62,8 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The shard of some bytes: FNV-1a, then two rounds of mixing, as its high bits alone hardly depend
-/// on short keys. It needs no secret: aiming at one shard gains nothing.
+/// The shard of some bytes: FNV-1a, then two rounds of mixing, since its high bits alone hardly
+/// depend on short keys. It needs no secret, because aiming at one shard gains nothing.
 pub fn shard_of(bytes: &[u8]) -> u8 {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,9 +1,9 @@
 //! Rate-limiting decisions as pure functions.
 //!
-//! A [`Limit`] gives a [`Quota`] the meaning of an [`algorithm`]. A [`Charge`] says what is to
-//! happen to the counter of a [`Key`] under a limit; a [`Request`] makes several charges all or
-//! none. Deciding is a pure function of a state, a charge and a moment; a [`Store`] keeps the
-//! states, owns the [`Clock`] and applies the edits.
+//! A [`Limit`] gives a [`Quota`] the meaning of an [`algorithm`]. A [`Charge`] is an operation on
+//! the counter of a [`Key`] under a limit. A [`Request`] makes several charges, all or none.
+//! Deciding is a pure function of a state, a charge and a moment. A [`Store`] keeps the states,
+//! owns the [`Clock`] and applies the edits.
 //!
 //! ```
 //! use tollgate_core::{Charge, Key, Limit, Op, algorithm::TokenBucket};
@@ -17,11 +17,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! No clock, no I/O, no locks: this crate cannot read the time.
+//! This crate cannot read the time: it has no clock, no I/O and no locks.
 //!
 //! | Feature | Adds |
 //! |---|---|
-//! | `store` | what only stores need: counters, plans, states, and the steps over them |
+//! | `store` | items for stores: counters, plans, states, and the steps over them |
 //! | `testing` | oracles, histories, a manual clock, and the suite that every store must pass |
 
 #![forbid(unsafe_code)]

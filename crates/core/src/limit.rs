@@ -1,8 +1,7 @@
 //! A limit: a quota, its algorithm, and its policies.
 //!
-//! A [`Limit`] is built once, when a rule is loaded, and charged many times; everything that
-//! can be computed from it is computed then (its *plan*). Two limits are equal when what was
-//! declared is equal.
+//! A [`Limit`] is built once, when a rule is loaded, and charged many times. It computes its
+//! numbers (its *plan*) when it is built. Two limits are equal if their declarations are.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,10 +10,9 @@ use crate::algorithm::{Algorithm, Plan, bucket};
 use crate::errors::messages;
 use crate::{Quota, QuotaError};
 
-/// The edit of a rule that a limit comes from. Higher replaces lower.
+/// The edit of a rule that a limit comes from. A higher one replaces a lower one.
 ///
-/// Revision 0 means unversioned: a different quota at the same revision keeps the recorded
-/// times as they are.
+/// Revision 0 means unversioned: a different quota at the same revision keeps the recorded times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -25,9 +23,9 @@ pub enum OnChange {
     #[default]
     Keep,
     /// The used share stays: 90 of 100 becomes 450 of 500. A log of more than 256 entries is then
-    /// remembered in 256, so that what was used leaves a little later.
+    /// reduced to 256, so its usage leaves a little later.
     Scale,
-    /// Start anew.
+    /// The counter starts anew.
     Reset,
 }
 
@@ -43,7 +41,7 @@ pub enum OnFull {
     Refuse,
 }
 
-/// A quota, the algorithm that gives it meaning, and its policies.
+/// A quota, its algorithm, and its policies.
 ///
 /// ```
 /// use tollgate_core::{Limit, LimitErrorKind, algorithm::{FixedWindow, SlidingLog}};
@@ -85,26 +83,26 @@ impl Limit {
         })
     }
 
-    /// The same limit as of this edit of its rule.
+    /// Returns the limit with the revision of its rule.
     pub const fn with_revision(mut self, revision: Revision) -> Self {
         self.revision = revision;
         self
     }
 
-    /// The same limit, converting older state this way.
+    /// Returns the limit with this policy for older state.
     pub const fn with_on_change(mut self, on_change: OnChange) -> Self {
         self.on_change = on_change;
         self
     }
 
-    /// The same limit, answering this way when a store is full.
+    /// Returns the limit with this answer for a full store.
     pub const fn with_on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = on_full;
         self
     }
 
-    /// So many parts of this limit, `times` ÷ `parts`, rounded up and never nothing: the share of one
-    /// process, or a guard at a multiple. Everything but the quota stays.
+    /// Returns `times` ÷ `parts` of this limit, rounded up and never zero: the share of one
+    /// process, or a guard at a multiple. Everything except the quota stays.
     ///
     /// ```
     /// use tollgate_core::{Limit, algorithm::TokenBucket};
@@ -117,7 +115,7 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// When the algorithm cannot represent as much, or as little.
+    /// When the algorithm cannot represent that much, or that little.
     pub fn scaled(&self, times: u64, parts: u64) -> Result<Self, LimitError> {
         let part = |whole: u64| {
             let product = u128::from(whole).saturating_mul(u128::from(times));
@@ -145,7 +143,7 @@ impl Limit {
         self.quota
     }
 
-    /// The edit it comes from.
+    /// The revision of its rule.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
@@ -184,8 +182,8 @@ impl Limit {
         }
     }
 
-    /// Treatment of state that was counted under an older limit: an edit that left quota and
-    /// algorithm as they were resets nothing.
+    /// Treatment of state that was counted under an older limit. An edit that left quota and
+    /// algorithm unchanged resets nothing.
     pub fn change_from(&self, older: &Self) -> OnChange {
         if self.quota == older.quota && self.algorithm == older.algorithm {
             OnChange::Keep
@@ -194,7 +192,7 @@ impl Limit {
         }
     }
 
-    /// True when state counted under `other` can be judged by this limit as it is: same revision,
+    /// True if this limit can judge state that was counted under `other` as it is: same revision,
     /// quota and algorithm.
     #[inline]
     pub fn counts_like(&self, other: &Self) -> bool {
@@ -230,7 +228,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The reason why an algorithm cannot represent a quota. [`LimitError::kind`] tells the cases apart.
+/// The reason why an algorithm cannot represent a quota. [`LimitError::kind`] distinguishes the
+/// cases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
     kind: LimitErrorKind,
@@ -254,7 +253,7 @@ impl LimitError {
 pub enum LimitErrorKind {
     /// The algorithm has no burst of its own.
     Burst,
-    /// The algorithm remembers every charge or holder, and there would be too many.
+    /// The algorithm remembers every charge or holder, and there would be too many of them.
     CountTooLarge,
     /// The rate is higher than the algorithm is exact for.
     TooFast,

@@ -1,9 +1,9 @@
 //! A request: several charges, all or none.
 //!
-//! [`Request::judge`] is the one place where several decisions become one answer; every store
-//! uses it. Its verdict is the worst of the charges' (refuse, wait, allow). If it refuses,
-//! nothing is charged and the answer names the charge that refuses. Charges on one counter see what their
-//! predecessors in the request would leave.
+//! [`Request::judge`] is the one place where several decisions become one answer; every store uses
+//! it. Its verdict is the worst of the charges' (refuse, wait, allow). If it refuses, nothing is
+//! charged, and the answer names the charge that refuses. Charges on one counter see the state that
+//! earlier charges of the request would leave.
 
 use smallvec::SmallVec;
 
@@ -29,7 +29,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// When there are more than [`Request::MAX_CHARGES`]; when more than one has patience, as
+    /// When there are more than [`Request::MAX_CHARGES`]; when more than one has patience, because
     /// two places in the future cannot be promised for the same moment; or when two charge one
     /// counter under different limits.
     #[inline]
@@ -40,10 +40,10 @@ impl<'a> Request<'a> {
         Ok(Self { charges, partition: None })
     }
 
-    /// The same request within a partition: what all its counters have in common, such as a
-    /// tenant. A store spread over several machines keeps a partition's counters on one of them,
-    /// so that the request is decided there at once. The partition is part of a counter's name
-    /// wherever that matters: a counter must always be charged within the same one.
+    /// Returns the request within a partition: bytes that all its counters have in common, such as
+    /// a tenant. A store with several machines keeps the counters of a partition on one of them,
+    /// and so decides the request there in one step. In such a store the partition is part of a
+    /// counter's name, so always charge a counter within the same one.
     pub const fn within(mut self, partition: &'a [u8]) -> Self {
         self.partition = Some(partition);
         self
@@ -59,10 +59,10 @@ impl<'a> Request<'a> {
         self.partition
     }
 
-    /// Decides the request over its counters and charges them unless it is refused.
+    /// Decides the request over its counters, and charges them unless it is refused.
     ///
-    /// `targets[i]` says where charge `i` is counted; charges on one key share a counter. Counters
-    /// are settled whatever the verdict.
+    /// `targets[i]` is the counter of charge `i`; charges on one key share a counter. Counters are
+    /// settled whatever the verdict.
     #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn judge(
         &self,
@@ -94,15 +94,15 @@ impl<'a> Request<'a> {
         answer
     }
 
-    /// The verdict over these decisions, one for each charge, and the charge that
-    /// refuses: the one with the longest retry.
+    /// Returns the verdict over these decisions, one for each charge, and the charge that refuses:
+    /// the one with the longest retry.
     #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rule(&self, decisions: &[Decision]) -> (Verdict, Option<usize>) {
         let ruling = RequestVerdict::over(self.charges, decisions);
         (ruling.verdict, ruling.refused_by)
     }
 
-    /// Refused takes of one counter get the retry at which they pass together.
+    /// Gives refused takes of one counter the retry after which they pass together.
     fn together(
         &self,
         i: usize,
@@ -160,17 +160,17 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The counter of a charge, if it has one.
+/// The counter of a charge, or a fixed verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeTarget {
-    /// By this one of the counters.
+    /// The counter with this index.
     Counter(usize),
-    /// Nowhere: the store has no room, and the limit's `on-full` says so.
+    /// No counter: the store has no room, and the limit's `on-full` decides.
     Fixed(Verdict),
 }
 
 impl ChargeTarget {
-    /// The position of its counter; of a fixed verdict, one where there is none.
+    /// The index of its counter. A fixed verdict has an index without a counter.
     const fn index(self) -> usize {
         match self {
             Self::Counter(index) => index,
@@ -196,7 +196,7 @@ fn check(charges: &[Charge<'_>]) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// True when two charges meet on one counter under different limits.
+/// True if two charges share a counter under different limits.
 fn conflict(a: &Charge<'_>, b: &Charge<'_>) -> bool {
     a.key() == b.key()
         && a.limit() != b.limit()
@@ -211,13 +211,13 @@ impl Counter {
     }
 }
 
-/// The verdict over a request, and which charge decides it.
+/// The verdict over a request, and the charge that decides it.
 struct RequestVerdict {
     verdict: Verdict,
     refused_by: Option<usize>,
     /// The best verdict within the group of which any one suffices.
     any_of: Verdict,
-    /// True when there is such a group.
+    /// True if there is such a group.
     has_group: bool,
 }
 
@@ -239,8 +239,8 @@ impl RequestVerdict {
         }
     }
 
-    /// True when this charge is made in a request that passes: of a group, those that pass as
-    /// well as its best does.
+    /// True if this charge is made when the request passes. Of a group, the charges are made that
+    /// pass as well as the best of it.
     fn charges(&self, charge: &Charge<'_>, decision: &Decision) -> bool {
         match charge.need() {
             Need::Must => true,

@@ -1,9 +1,9 @@
 //! Exact lengths of time: whole microseconds and a fraction.
 //!
-//! One permit of `7 per 1s` takes 1 000 000 / 7 µs. Rounding that, once per permit, either leaks
-//! permits or starves a source at exactly the rate. So a length of time is kept as whole
-//! microseconds plus `part / den`, where `den` belongs to the [`Rate`] and is not stored with
-//! the span. Two spans may be compared or combined only under one rate.
+//! One permit of `7 per 1s` takes 1 000 000 / 7 µs. Rounding that, once for each permit, either
+//! leaks permits or starves a source at exactly the rate. So a length of time is stored as whole
+//! microseconds plus `part / den`. The `den` belongs to the [`Rate`] and is not stored with the
+//! span. Compare or combine two spans only under one rate.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -13,7 +13,7 @@
 use std::num::NonZeroU64;
 
 /// A length of time, or a moment counted from the epoch, with a fraction over a [`Rate`]'s
-/// denominator. The derived order is right because `part` is always below the denominator.
+/// denominator. The derived order is correct, because `part` is always below the denominator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     /// Whole microseconds.
@@ -31,8 +31,8 @@ impl Span {
         Self { whole, part: 0 }
     }
 
-    /// Microseconds, rounded up: a caller told to come back after the exact span must not be
-    /// refused for a fraction of a microsecond.
+    /// Microseconds, rounded up: a caller that comes back after the exact span must not be refused
+    /// for a fraction of a microsecond.
     #[inline]
     pub const fn ceil(self) -> u64 {
         if self.part == 0 { self.whole } else { self.whole.saturating_add(1) }
@@ -62,7 +62,7 @@ impl Rate {
         self.permits
     }
 
-    /// Microseconds that [`Rate::denominator`] permits take.
+    /// The microseconds that [`Rate::denominator`] permits take.
     pub const fn micros(&self) -> NonZeroU64 {
         self.micros
     }
@@ -131,7 +131,7 @@ impl Rate {
             .saturating_add(u128::from(span.part))
     }
 
-    /// The span of so many units of `1 / denominator` microseconds.
+    /// The span with this many units of `1 / denominator` microseconds.
     pub(crate) fn span_of_units(&self, units: u128) -> Span {
         let den = u128::from(self.permits.get());
         match (u64::try_from(units / den), u64::try_from(units % den)) {
@@ -143,8 +143,8 @@ impl Rate {
 
 /// `floor(n × mul[0] × mul[1] / (div[0] × div[1]))`, exact, saturating at `u128::MAX`.
 ///
-/// Flooring twice in a row equals flooring once by the product, so the two divisions lose
-/// nothing. Used only when a quota changes under live state, so it favours clarity over speed.
+/// Flooring twice equals flooring once by the product, so the two divisions lose nothing. It
+/// favours clarity over speed, because it only runs when a quota changes under live state.
 pub(crate) fn mul_div(n: u128, mul: [u64; 2], div: [NonZeroU64; 2]) -> u128 {
     const LOW: u128 = 0xffff_ffff_ffff_ffff;
     let mut limbs = [n & LOW, n >> 64, 0, 0];

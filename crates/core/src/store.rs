@@ -10,8 +10,8 @@ use crate::{Answer, Key, Request};
 ///
 /// A store owns its clock. Every store must pass the suite of the `testing` feature.
 pub trait Store: Send + Sync {
-    /// True for a store that can fail to answer and takes a round trip. Callers of a local store skip
-    /// the deny cache and the outage hints. A local store answers when it is first polled.
+    /// True for a store that takes a round trip and can fail to answer. For a local store, callers
+    /// skip the deny cache and the outage hints. A local store answers when it is first polled.
     const REMOTE: bool = true;
 
     /// [`Store::REMOTE`] of this value, for a type that may be either, such as an enum of stores.
@@ -19,18 +19,18 @@ pub trait Store: Send + Sync {
         Self::REMOTE
     }
 
-    /// Executes the requests in order; each sees what those before it charged.
+    /// Executes the requests in order. Each sees the charges of those before it.
     ///
     /// # Errors
     ///
-    /// When the store could not answer in time or at all; the error says whether charges may
-    /// have happened.
+    /// When the store could not answer in time, or at all. The error says if charges may have
+    /// happened.
     fn charge(
         &self,
         batch: &[Request<'_>],
     ) -> impl Future<Output = Result<Vec<Answer>, StoreError>> + Send;
 
-    /// Executes one request. Stores that can do so without a list of one override it.
+    /// Executes one request. A store that does not need a list of one overrides it.
     ///
     /// # Errors
     ///
@@ -46,15 +46,15 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Decides as [`Store::decide`] does, without a future, if the store is in this process. All
-    /// others return false and charge nothing.
+    /// Decides as [`Store::decide`] does, without a future, if the store is in this process. A
+    /// remote store returns false and charges nothing.
     fn decide_at_once(&self, request: &Request<'_>, answer: &mut Answer) -> bool {
         let _ = (request, answer);
         false
     }
 
-    /// The value that is kept under a name. Values say how to count, such as a rate that several
-    /// processes share; no value is a counter, whatever its name.
+    /// Reads the value under a name. Values configure counting, such as a rate that several
+    /// processes share. A value is never a counter, whatever its name.
     ///
     /// # Errors
     ///
@@ -64,14 +64,14 @@ pub trait Store: Send + Sync {
         name: Key<'_>,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
-    /// Sets the value under a name if it is still `expected` (`None`: if there is none), and
-    /// returns what is there now: `new`, or what somebody else has set. At most
+    /// Sets the value under a name if it is still `expected` (`None`: if there is none). Returns
+    /// the value that is there now: `new`, or that of another process. A value has at most
     /// [`MAX_VALUE`] bytes.
     ///
     /// # Errors
     ///
-    /// When the store could not answer: after a timeout it may have been set, and may be tried
-    /// again. When the value is too long, or the store has no room for it.
+    /// When the store could not answer: after a timeout the value may have been set, and you may
+    /// try again. When the value is too long, or the store has no room for it.
     fn compare_and_set(
         &self,
         name: Key<'_>,
@@ -116,16 +116,16 @@ impl<S: Store> Store for Arc<S> {
     }
 }
 
-/// The reason why a store did not answer. [`StoreError::kind`] tells what to do about it.
+/// The reason why a store did not answer. [`StoreError::kind`] says how to react.
 ///
-/// It can be cloned, as one failure may be the answer to many callers.
+/// It can be cloned, because one failure may answer many callers.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The kind of failure, by what a caller can do about it.
+/// The kind of failure, by the possible reaction of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
@@ -143,17 +143,17 @@ impl StoreError {
         Self { kind, source: None }
     }
 
-    /// The same error with its cause.
+    /// Returns the error with its cause.
     pub fn with_source(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self { source: Some(Arc::from(source.into())), ..self }
     }
 
-    /// The same failure where something has already been charged.
+    /// Returns the failure for a case in which something has already been charged.
     pub fn after_a_charge(self) -> Self {
         Self { kind: StoreErrorKind::Timeout, ..self }
     }
 
-    /// The kind of failure, by what a caller can do about it.
+    /// The kind of failure, by the possible reaction of a caller.
     pub const fn kind(&self) -> StoreErrorKind {
         self.kind
     }

@@ -1,13 +1,13 @@
-//! Moments, and the clock that tells them.
+//! Moments, and clocks.
 //!
-//! A [`Timestamp`] counts microseconds since the Unix epoch. Nothing in this crate reads a
-//! clock: a store does, once per decision, and passes the moment in. That is why whole histories
-//! can be replayed in virtual time, and why every node behind one store agrees on the time.
+//! A [`Timestamp`] counts microseconds since the Unix epoch. Nothing in this crate reads a clock: a
+//! store does, once for each decision, and passes the moment in. So tests can replay whole
+//! histories in virtual time, and every node behind one store agrees on the time.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A moment: microseconds since the Unix epoch, as the store's clock tells it.
+/// A moment: microseconds since the Unix epoch, by the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -17,8 +17,7 @@ impl Timestamp {
 
     /// The last representable moment, in the year 586 912.
     ///
-    /// A charge that would have to be remembered beyond it is refused rather than recorded
-    /// imprecisely.
+    /// A charge that must be remembered beyond it is refused rather than recorded imprecisely.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The moment `micros` microseconds after the epoch.
@@ -31,7 +30,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Time elapsed since `earlier`, or zero when `earlier` is in the future.
+    /// Time elapsed since `earlier`, or zero if `earlier` is in the future.
     ///
     /// Saturating, because a store's clock may step backwards and a limiter must not refund
     /// quota when it does.
@@ -71,7 +70,7 @@ impl Timestamp {
     }
 }
 
-/// The whole microseconds of a span, as many as a number can hold.
+/// The whole microseconds of a span, saturating.
 pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
@@ -82,16 +81,16 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Tells the time. Only a store holds one.
+/// A source of time. Only a store holds one.
 pub trait Clock: Send + Sync {
-    /// True when two reads, in whatever order threads make them, never go backwards.
+    /// True if two reads never go backwards, in whatever order threads make them.
     ///
-    /// A store may then read the clock before it takes its lock and settle the race by taking
-    /// the later of two readings; otherwise it must read inside the lock, or a thread that was
+    /// A store may then read the clock before it takes its lock, and settle the race by taking the
+    /// later of two readings. Otherwise it must read the clock inside the lock: a thread that was
     /// overtaken would look like a clock that stepped back.
     const MONOTONIC: bool = false;
 
-    /// The present moment.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 

@@ -1,10 +1,10 @@
-//! Sizes of a store.
+//! The sizes of a store.
 
 use tollgate_core::Clock;
 
 use crate::{EmbeddedStore, MonotonicClock};
 
-/// Sizes of an [`EmbeddedStore`]. Nothing is allocated before it is needed.
+/// The sizes of an [`EmbeddedStore`]. Memory is allocated when it is needed.
 ///
 /// ```
 /// use tollgate_embedded::EmbeddedStore;
@@ -20,7 +20,7 @@ pub struct Builder {
     shards: Option<usize>,
 }
 
-/// Sizes of a store and of each shard.
+/// The sizes of a store and of each shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) shards: usize,
@@ -29,19 +29,19 @@ pub(crate) struct Sizes {
     pub(crate) heap_per_shard: usize,
 }
 
-/// A shard larger than this would hold its lock for too long when it grows.
+/// The most keys of a shard. A larger one would hold its lock for too long when it grows.
 const KEYS_PER_SHARD: usize = 32_768;
 
-/// More shards than this would take megabytes before the first key.
+/// The most shards. More would take megabytes before the first key.
 const MAX_SHARDS: usize = 1 << 16;
 
-/// Fewer shards than this would make threads wait for each other.
+/// The usual number of shards. With fewer, threads would wait for each other.
 const USUAL_SHARDS: usize = 64;
 
-/// Hot slots of a large store, 64 bytes each: a quarter of a megabyte in all.
+/// The number of hot slots of a large store, 64 bytes each: a quarter of a megabyte in all.
 const DEFAULT_HOT_SLOTS: usize = 4096;
 
-/// A shard smaller than this would be full while others are half empty.
+/// The fewest keys of a shard. A smaller one would be full while others are half empty.
 const FEWEST_KEYS_PER_SHARD: usize = 256;
 
 impl Default for Builder {
@@ -51,37 +51,39 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// At most so many keys, up to 41 bytes each; 1 000 000 unless said, at least 1.
+    /// Sets the most keys, of up to 41 bytes each; 1 000 000 by default, at least 1.
     ///
-    /// They are shared out evenly among the shards, so that the first shard is full when the
-    /// store holds a few per cent less.
+    /// They are divided evenly among the shards, so the first shard is full when the store holds a
+    /// few per cent less.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys.max(1);
         self
     }
 
-    /// At most so many bytes for states that do not fit into a table: logs, panes, holders. Each
-    /// key counts with the most it can come to occupy. Unless said, 256 bytes a key and at least
-    /// 256 MiB. It is shared out evenly among the shards: a limit whose state may outgrow a
-    /// shard's share gets no counter at all, and every key under it is answered by `on-full`.
+    /// Sets the most bytes for states that do not fit into a table: logs, panes, holders. Each key
+    /// counts with its largest possible size. By default 256 bytes for each key, and at least 256
+    /// MiB.
+    ///
+    /// The bytes are divided evenly among the shards. A limit whose state may outgrow a shard's
+    /// share gets no counter at all: `on-full` answers every key under it.
     pub fn max_heap(mut self, bytes: usize) -> Self {
         self.max_heap = Some(bytes);
         self
     }
 
-    /// So many locks, rounded up to a power of two but never more than there may be keys; chosen
-    /// by the number of keys unless said.
+    /// Sets the number of shards, each with a lock of its own. It is rounded up to a power of two,
+    /// but is never more than the number of keys. By default it depends on the number of keys.
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards.clamp(1, MAX_SHARDS));
         self
     }
 
-    /// A store on the process's monotonic clock.
+    /// Builds a store on the process's monotonic clock.
     pub fn build(self) -> EmbeddedStore {
         self.with_clock(MonotonicClock::new())
     }
 
-    /// A store that tells the time by this clock.
+    /// Builds a store on this clock.
     pub fn with_clock<C: Clock>(self, clock: C) -> EmbeddedStore<C> {
         EmbeddedStore::with_sizes(self.sizes(), clock)
     }

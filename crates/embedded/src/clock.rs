@@ -4,11 +4,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::{Clock, Timestamp};
 
-/// The wall clock as it was when the store was made, and the monotonic clock since.
+/// The wall clock at the creation of the store, followed by the monotonic clock.
 ///
-/// Setting the system's clock moves no limit: a step of an hour neither refills nor blocks
-/// anybody. Windows aligned to the epoch may therefore drift from the wall clock by as much as
-/// it was set.
+/// Setting the system's clock moves no limit: a step of an hour neither refills a counter nor
+/// blocks a caller. Windows aligned to the epoch may therefore drift from the wall clock by the
+/// size of such steps.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock {
     origin: Instant,
@@ -16,7 +16,7 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// A clock that starts from the present wall-clock time.
+    /// A clock that starts from the current wall-clock time.
     #[expect(clippy::disallowed_methods, reason = "the embedded store's clock reads it here")]
     pub fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

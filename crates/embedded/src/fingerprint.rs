@@ -1,8 +1,8 @@
-//! Keys as the table knows them: 128 bits of SipHash-1-3 under a secret of this process.
+//! Fingerprints of keys: 128 bits of SipHash-1-3 under a secret of this process.
 //!
-//! The fingerprint stands for the key, so that the table stores no key and allocates for none.
-//! Two keys meet with probability 2⁻¹²⁸ a pair, and nobody who does not know the secret can
-//! look for such a pair or aim at one place in the table.
+//! The table stores a fingerprint in place of a key, so it stores no key and allocates for none. A
+//! pair of keys collides with probability 2⁻¹²⁸. Without the secret it is not possible to search
+//! for such a pair, or to aim at one place in the table.
 
 #[cfg(not(loom))]
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,18 +20,18 @@ impl Fingerprint {
     pub(crate) const NONE: Self = Self { high: 0, low: 0 };
 }
 
-/// The secrets of this process: one for each algorithm, as counters of one key under different
-/// algorithms are different counters.
+/// The secrets of this process, one for each algorithm, because one key under different algorithms
+/// has different counters.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret {
     keys: [(u64, u64); ALGORITHMS],
 }
 
-/// More than there are algorithms; codes beyond would share a secret, and that a test forbids.
+/// More than the number of algorithms. Codes beyond it would share a secret; a test forbids that.
 const ALGORITHMS: usize = 16;
 
 impl Secret {
-    /// Secrets from the operating system's randomness, as the standard library draws it.
+    /// Draws secrets from the randomness that the standard library takes from the operating system.
     pub(crate) fn random() -> Self {
         // Loom explores one run again and again, so every run must go the same way.
         #[cfg(loom)]

@@ -1,16 +1,17 @@
 //! Hot slots: a key that is charged again and again gets a lock of its own.
 //!
-//! In the table, a charge touches two cache lines that other processors want as well: the line of
-//! the shard's lock and the line of the key's slot. A hot slot holds a lock, a slot and its limit in
-//! one line. Threads that share a key then exchange that line only, and threads on different keys
+//! In the table, a charge touches two cache lines that other processors also use: that of the
+//! shard's lock and that of the key's slot. A hot slot holds a lock, a slot and its limit in one
+//! line. Threads that share a key then exchange that line only, and threads on different keys
 //! exchange nothing.
 //!
-//! A slot in a hot slot is *promoted*: its place in the table stays and is marked, and the shard
-//! neither decides on it nor drops it. Promotion and demotion hold both locks, the hot slot's and
-//! the shard's, so a slot is always in exactly one of the two. Locks are taken in the order hot
-//! slots, then shards, each ascending; a thread that holds a shard may only *try* a hot slot.
+//! A slot that lives in a hot slot is *promoted*: its place in the table stays and is marked, and
+//! the shard neither decides on it nor drops it. Promotion and demotion hold both locks, the hot
+//! slot's and the shard's, so a slot is always in exactly one of the two. Locks are taken in the
+//! order hot slots, then shards, each ascending; a thread that holds a shard may only *try* a hot
+//! slot.
 //!
-//! Not here: when a slot is promoted or demoted (`store.rs`), and any charge but an immediate take.
+//! A hot slot handles immediate takes only. `store.rs` decides when to promote and demote.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +23,7 @@ use crate::shard::Shard;
 use crate::slot::Slot;
 use crate::sync::{AtomicU64, Guard, Lock, Ordering};
 
-/// A slot with its limit, and the latest moment it was charged at.
+/// A slot with its limit, and the latest time at which it was charged.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct HotSlot {
@@ -40,9 +41,9 @@ pub(crate) struct HotSlots {
 
 #[derive(Debug)]
 struct HotSlotTable {
-    /// Half of the fingerprint that each holds. Only a hint: it is read without the lock, so that a
-    /// key without a hot slot pays for no lock. It is stored apart from the slots, because a line that
-    /// is read before it is locked is fetched from another processor twice.
+    /// Half of the fingerprint in each hot slot. It is only a hint: it is read without the lock, so
+    /// that a key without a hot slot pays for no lock. It is stored apart from the slots, because a
+    /// line that is read before it is locked is fetched from another processor twice.
     hints: Box<[AtomicU64]>,
     hot_slots: Box<[CacheLine]>,
 }
@@ -59,15 +60,15 @@ pub(crate) struct LockedHotSlot<'a> {
 }
 
 impl HotSlots {
-    /// Makes `count` hot slots, a power of two.
+    /// Creates `count` hot slots, a power of two.
     pub(crate) fn new(count: usize) -> Self {
         // Loom does not see how a `OnceLock` orders its initialisation, so loom builds them at once.
         let built = if cfg!(loom) { HotSlotTable::new(count).into() } else { OnceLock::new() };
         Self { built, count }
     }
 
-    /// The index of a fingerprint's hot slot. The low bits choose the shard as well, so all keys of a
-    /// hot slot belong to one shard.
+    /// The index of a fingerprint's hot slot. Its low bits choose the shard as well, so all keys of
+    /// a hot slot belong to one shard.
     pub(crate) fn index(&self, fingerprint: Fingerprint) -> usize {
         let mask = u64::try_from(self.count.saturating_sub(1)).unwrap_or(0);
         usize::try_from(fingerprint.low & mask).unwrap_or(0)
@@ -92,7 +93,7 @@ impl HotSlots {
         Some(LockedHotSlot { hint, hot_slot: hot_slot.lock() })
     }
 
-    /// Locks a hot slot unless another thread has it.
+    /// Locks a hot slot, unless another thread holds it.
     pub(crate) fn try_lock(&self, index: usize) -> Option<LockedHotSlot<'_>> {
         let (hint, hot_slot) =
             self.built.get_or_init(|| HotSlotTable::new(self.count)).at(index)?;
@@ -121,7 +122,7 @@ impl LockedHotSlot<'_> {
         self.hot_slot.latest
     }
 
-    /// Makes an immediate take. `None`, and nothing done, for any other charge.
+    /// Makes an immediate take. `None`, with nothing done, for any other charge.
     #[inline]
     pub(crate) fn take_immediately(
         &mut self,
@@ -134,7 +135,7 @@ impl LockedHotSlot<'_> {
         Some(take)
     }
 
-    /// Holds this slot from now on. It was last charged at `latest`.
+    /// Takes over this slot, which was last charged at `latest`.
     pub(crate) fn install(&mut self, slot: Slot, limit: Arc<Limit>, latest: Timestamp) {
         self.hint.store(slot.fingerprint.low, Ordering::Relaxed);
         *self.hot_slot = HotSlot { latest, slot, limit: Some(limit) };

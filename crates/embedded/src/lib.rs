@@ -1,17 +1,17 @@
 //! Tollgate's store in this process.
 //!
-//! [`EmbeddedStore`] keeps a counter per key in a bounded table; [`Single`] is one counter
-//! without keys. Both decide by [`tollgate_core`], exactly, and neither has a thread of its own
-//! or needs one: keys that are full again are dropped when room is needed, on the path of the
-//! request that needs it, in constant amortised time.
+//! [`EmbeddedStore`] keeps a counter for each key in a bounded table; [`Single`] is one counter
+//! without keys. Both decide exactly by [`tollgate_core`], and need no thread of their own. When
+//! room is needed, keys that are full again are dropped in the request that needs it, in constant
+//! amortised time.
 //!
-//! - **Bounded.** At most [`Builder::max_keys`] keys, up to 41 bytes each. When no key is idle
-//!   and there is no room, a new key is answered by its limit's `on-full`, flagged as
-//!   [`core::Basis::Overflow`] and counted in [`Stats::overflowed`]. No key that still counts
-//!   is ever dropped.
-//! - **Keyed.** Keys are known by a fingerprint under a secret of this process; nobody can aim
-//!   at a collision.
-//! - **Atomic.** A request locks all it touches, in one order. There is no tokio here, so that
+//! - **Bounded.** At most [`Builder::max_keys`] keys, up to 41 bytes each. If no key is idle and
+//!   there is no room, the `on-full` of its limit answers a new key, marked as
+//!   [`core::Basis::Overflow`] and counted in [`Stats::overflowed`]. A key that still counts is
+//!   never dropped.
+//! - **Keyed.** A key is stored as a fingerprint under a secret of this process, so a client
+//!   cannot aim at a collision.
+//! - **Atomic.** A request locks all its counters, in one order. The crate does not use tokio, so
 //!   loom can check that.
 
 mod builder;

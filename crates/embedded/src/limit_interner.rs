@@ -1,7 +1,8 @@
-//! The limits that a shard's keys were counted under, each kept once.
+//! The limits of a shard's keys, each stored once.
 //!
-//! A slot names its limit by number. Limits are counted, so that one nobody uses any more makes
-//! room: a client that brings its own quotas cannot fill the memory with them beyond one a key.
+//! A slot names its limit by number. Limits are reference-counted, so an unused limit makes room. A
+//! client that brings its own quotas can therefore fill the memory with at most one limit for each
+//! key.
 
 #![allow(
     clippy::arithmetic_side_effects,
@@ -21,7 +22,7 @@ pub(crate) struct LimitInterner {
     limits: Vec<InternedLimit>,
     free: Vec<LimitId>,
     ids: HashMap<Limit, LimitId>,
-    /// The one asked for last, which is nearly always the one asked for next.
+    /// The limit asked for last, which is nearly always the next one, too.
     last: LimitId,
 }
 
@@ -37,13 +38,13 @@ impl LimitInterner {
         self.shared(id).map(|limit| &**limit)
     }
 
-    /// The same, to be kept.
+    /// The limit with shared ownership.
     #[inline]
     pub(crate) fn shared(&self, id: LimitId) -> Option<&Arc<Limit>> {
         self.limits.get(id.index()).map(|interned| &interned.limit)
     }
 
-    /// The number of this limit, which one more slot uses.
+    /// Returns the number of this limit, and counts one more slot that uses it.
     pub(crate) fn acquire(&mut self, limit: &Limit) -> LimitId {
         let last = self.limits.get(self.last.index());
         if last.is_none_or(|last| last.uses == 0 || *last.limit != *limit) {
@@ -70,7 +71,7 @@ impl LimitInterner {
         id
     }
 
-    /// One slot less uses this limit.
+    /// Counts one slot less that uses this limit.
     pub(crate) fn release(&mut self, id: LimitId) {
         let interned = &mut self.limits[id.index()];
         interned.uses -= 1;

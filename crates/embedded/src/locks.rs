@@ -1,11 +1,11 @@
 //! Locks in this process: a map of records behind one mutex.
 //!
-//! Every step is [`LockRecord`]'s; here are the map, its bound, the release records and the notifiers.
-//! Fences are counted for all locks together, so that a lock that is free need not be remembered for
-//! its own. A notifier is called after the mutex is released.
+//! Every step is one of [`LockRecord`]; this module has the map, its bound, the release records and
+//! the notifiers. Fences are counted for all locks together, so a free lock needs no record for its
+//! own. A notifier is called after the mutex is released.
 //!
-//! One mutex, not shards: a step is some hundred nanoseconds, and a caller that wants a lock is about to do
-//! something slower under it.
+//! There is one mutex and no shards: a step takes some hundred nanoseconds, and the work under a
+//! lock takes longer.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -21,14 +21,14 @@ use tollgate_core::{Clock, StoreError, StoreErrorKind, Timestamp};
 use crate::EmbeddedStore;
 use tollgate_core::lock_mutex;
 
-/// Locks that may be held at a time: some tens of megabytes with their names.
+/// The most locks that may be held at a time: some tens of megabytes with their names.
 const MAX_LOCKS: usize = 100_000;
 
-/// Releases remembered. Nothing is lost on the way to this store; only a store put before it can make
-/// a release come twice, and then at once.
+/// The most release records. No message to this store is lost. Only a store in front of it can send
+/// a release twice, and then at once.
 const MAX_RELEASE_RECORDS: usize = 1_024;
 
-/// Locks listed at a time.
+/// The most locks in one page of a list.
 const PAGE_SIZE: usize = 256;
 
 /// The locks of a store.
@@ -36,13 +36,13 @@ const PAGE_SIZE: usize = 256;
 pub(crate) struct LockTable {
     records: HashMap<LockName, LockRecord>,
     fence: Option<Fence>,
-    /// The answer to each release, and the millisecond until which it is kept.
+    /// The answer to each release, and the millisecond until which it is stored.
     release_records: HashMap<HoldId, (ReleaseOutcome, u64)>,
-    /// Those in the order in which they were made.
+    /// The release records, in the order in which they were made.
     release_order: VecDeque<HoldId>,
     notifiers: HashMap<LockName, Vec<(u64, NotifierHandle)>>,
     next_number: u64,
-    /// When the records are looked through for idle ones: as often as they double.
+    /// The number of records at which idle ones are swept: twice that of the last sweep.
     sweep_at: usize,
 }
 
@@ -93,7 +93,7 @@ impl LockTable {
         self.release_order.push_back(hold);
     }
 
-    /// The record of a name, made if there is room.
+    /// Returns the record of a name, and creates it if there is room.
     fn record(&mut self, name: &LockName, now: Timestamp) -> Result<&mut LockRecord, StoreError> {
         let known = self.records.contains_key(name);
         if !known && self.records.len() >= self.sweep_at.max(64) {
@@ -138,7 +138,7 @@ fn notify(table: MutexGuard<'_, LockTable>, name: &LockName) {
 }
 
 impl<C: Clock> EmbeddedStore<C> {
-    /// The table of locks, locked, and the moment.
+    /// Locks the table, and reads the clock.
     fn lock_table(&self) -> (MutexGuard<'_, LockTable>, Timestamp) {
         let table = lock_mutex(&self.locks);
         // Read under the mutex, so that steps are made in the order of their moments.
@@ -209,7 +209,7 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
         Ok(held.map(|held| table.describe(name, held, now)))
     }
 
-    /// The locks whose names come after the `cursor`-th in order.
+    /// Lists the locks whose names come after the `cursor`-th in order.
     async fn list(&self, cursor: u64) -> Result<Page, StoreError> {
         let (table, now) = self.lock_table();
         let held = |(name, record): (&LockName, &LockRecord)| {

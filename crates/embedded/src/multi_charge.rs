@@ -1,8 +1,9 @@
-//! Requests with several charges: all their shards locked, then decided together.
+//! Requests with several charges: all their shards are locked, and the request is decided as a
+//! whole.
 //!
-//! Counters are taken out of their shards, judged together by the core, and put back. A key
-//! without room is counted by the shared counter of its limit, so two such keys of one request
-//! may meet on one counter.
+//! Counters are taken out of their shards, judged together by the core, and put back. The shared
+//! counter of its limit counts a key without room, so two such keys of one request may share a
+//! counter.
 
 use smallvec::SmallVec;
 use tollgate_core::state::ImmediateTake;
@@ -36,7 +37,7 @@ struct TakenCounters<'m, 's, C> {
 /// The guards of the shards a request touches, with their indices.
 type Guards<'s> = SmallVec<[(usize, Guard<'s, Shard>); 4]>;
 
-/// The shard of this index, which is locked, and which of the guards is its own.
+/// Finds the locked shard of this index, and the index of its guard.
 fn find<'g>(guards: &'g mut Guards<'_>, index: usize) -> (usize, &'g mut Shard) {
     let at = guards.iter().position(|(i, _)| *i == index).unwrap_or(usize::MAX);
     (at, &mut guards[at].1)
@@ -59,7 +60,7 @@ struct PlannedTake {
     result: ImmediateTake,
 }
 
-/// True when an operation on a key without a counter may make one.
+/// True if an operation on a key without a counter may create one.
 const fn leaves_a_trace(op: Op) -> bool {
     match op {
         Op::Take(cost) => cost > 0,
@@ -71,7 +72,7 @@ const fn leaves_a_trace(op: Op) -> bool {
 /// The place that a counter was taken from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum CounterLocation {
-    /// Nowhere: the key has no counter, and gets none by being asked about.
+    /// No place: the key has no counter, and a question creates none.
     Nowhere,
     Shard(Fingerprint),
     Overflow(Limit),
@@ -86,7 +87,8 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    /// Decides the request and makes its charges, all or none, into an answer without decisions.
+    /// Decides the request and makes its charges, all or none, and writes an answer without
+    /// decisions.
     pub(crate) fn charge(&mut self, request: &Request<'_>, answer: &mut Answer) {
         let early = self.store.early();
         self.lock_shards();
@@ -98,7 +100,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    /// The moment of the decision: never before the last one made in these shards, unless the clock
+    /// The moment of the decision: never before the last one in these shards, unless the clock
     /// itself may step back.
     fn moment(&mut self, early: Option<Timestamp>) -> Timestamp {
         let Some(early) = early else { return self.store.clock.now() };
@@ -109,8 +111,8 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         now
     }
 
-    /// Makes immediate takes from different buckets: plans all of them, and writes if all pass. False,
-    /// and nothing done, for any other request.
+    /// Makes immediate takes from different buckets: plans all of them, and writes if all pass.
+    /// False, with nothing done, for any other request.
     fn charge_immediately(
         &mut self,
         request: &Request<'_>,
@@ -140,7 +142,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         true
     }
 
-    /// True when all of these must pass and no two share a counter.
+    /// True if all of these must pass, and no two share a counter.
     fn are_apart(&self, charges: &[Charge<'_>]) -> bool {
         let mut prints = self.prints.as_slice();
         while let [print, others @ ..] = prints {
@@ -168,8 +170,8 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         true
     }
 
-    /// Makes room for the keys of immediate takes that have no slot; false if there is none. Making
-    /// room may drop an idle key of this request, which then needs room itself.
+    /// Makes room for the keys of immediate takes that have no slot; false if there is none. This
+    /// may drop an idle key of the same request, which then needs room itself.
     fn make_room(&mut self, charges: &[Charge<'_>], now: Timestamp) -> bool {
         let mut absent = 0;
         // Once more if making room dropped an idle key of this very request.
@@ -192,7 +194,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         self.missing().len() == absent
     }
 
-    /// Positions of the keys that have no slot.
+    /// The indices of the charges whose keys have no slot.
     fn missing(&mut self) -> SmallVec<[usize; 4]> {
         let (store, shards) = (self.store, &mut self.shards);
         let mut is_missing = |print| !find(shards, store.index(print)).1.has(print);
@@ -205,7 +207,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
         }
     }
 
-    /// Locks every shard that is touched, once, in ascending order.
+    /// Locks every shard of the request once, in ascending order.
     fn lock_shards(&mut self) {
         let mut indices: SmallVec<[usize; 4]> =
             self.prints.iter().map(|print| self.store.index(*print)).collect();
@@ -275,7 +277,8 @@ impl<'m, 's, C: Clock> TakenCounters<'m, 's, C> {
         self.put_back();
     }
 
-    /// The shared counters may have been charged at a later moment than these shards.
+    /// The moment of the decision, no earlier than that of the shared counters, which may be later
+    /// than that of these shards.
     fn agree_with_overflow(&mut self, now: Timestamp) -> Timestamp {
         let Some(overflow) = self.overflow.as_mut().filter(|_| C::MONOTONIC) else { return now };
         let now = overflow.no_earlier(now);
@@ -285,7 +288,7 @@ impl<'m, 's, C: Clock> TakenCounters<'m, 's, C> {
         now
     }
 
-    /// Finds where a charge is counted, and takes that counter out.
+    /// Finds the counter of a charge, and takes it out.
     fn find_target(&mut self, charge: &Charge<'_>, print: Fingerprint, now: Timestamp) {
         if self.share_target(CounterLocation::Shard(print)) {
             return;
@@ -318,7 +321,7 @@ impl<'m, 's, C: Clock> TakenCounters<'m, 's, C> {
         }
     }
 
-    /// Counts a charge by a counter that an earlier charge brought.
+    /// Counts a charge by a counter that an earlier charge took out.
     fn share_target(&mut self, location: CounterLocation) -> bool {
         let found = self.locations.iter().position(|other| *other == location);
         if let Some(i) = found {

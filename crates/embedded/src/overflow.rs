@@ -1,6 +1,6 @@
 //! Counters shared by the keys for which there was no room.
 //!
-//! One per limit, whatever the key. Bounded: a limit for which even that has no room refuses.
+//! Each limit has one, for all such keys. Their number is bounded: a limit beyond it refuses.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use tollgate_core::{
     Basis, Charge, Counter, Decision, Limit, OnFull, Op, Retry, State, Timestamp, Verdict,
 };
 
-/// The most limits that share counters at once. A rule set has fewer; clients that bring their
-/// own quotas must not grow it.
+/// The most limits that share counters at once. A rule set has fewer, and clients that bring their
+/// own quotas must not add more.
 const MAX_LIMITS: usize = 1024;
 
 /// Shared counters by limit.
 #[derive(Debug, Default)]
 pub(crate) struct Overflow {
     counters: HashMap<Limit, State>,
-    /// The latest moment anything was decided at. Shards agree on the time only roughly, and
-    /// what looks like a clock that steps back would end leases early.
+    /// The latest moment of a decision. Shards agree on the time only roughly, and an apparent step
+    /// back of the clock would end leases early.
     latest: Timestamp,
 }
 
@@ -28,7 +28,8 @@ impl Overflow {
         self.latest
     }
 
-    /// Answers a charge whose key has no room; `until_room` is when asking again may help.
+    /// Answers a charge whose key has no room. `until_room` is the time after which asking again
+    /// may help.
     pub(crate) fn charge(
         &mut self,
         charge: &Charge<'_>,
@@ -46,8 +47,7 @@ impl Overflow {
         }
     }
 
-    /// Finds the counter of a charge whose key has no room. It is taken out until
-    /// [`Overflow::put`] brings it back.
+    /// Takes out the counter of a charge whose key has no room. [`Overflow::put`] brings it back.
     pub(crate) fn target(
         &mut self,
         charge: &Charge<'_>,
@@ -84,7 +84,7 @@ impl Overflow {
         };
     }
 
-    /// True when a permit under this limit may be held here.
+    /// True if a permit under this limit may be held here.
     pub(crate) fn may_hold(&self, limit: &Limit) -> bool {
         self.counters.contains_key(limit)
     }
@@ -96,8 +96,8 @@ impl Overflow {
 
 /// The counter of a charge whose key has no room.
 pub(crate) enum OverflowTarget {
-    /// In the counter of its limit.
+    /// The counter of its limit.
     Counter(Counter),
-    /// Nowhere.
+    /// No counter, but a fixed verdict.
     Fixed(Verdict),
 }

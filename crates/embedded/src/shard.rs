@@ -1,8 +1,8 @@
-//! One shard of the store: a table, what spilled from it, and the limits its keys use.
+//! One shard of the store: a table, the states that spilled from it, and the limits of its keys.
 //!
-//! A shard is what one lock protects; nothing here locks. Room is found in this order: a free
-//! slot, the slot of an idle key (dropping it loses nothing), growth. Only then is the shard
-//! full, and no key that still counts is ever dropped.
+//! One lock protects a shard; the code here does not lock. Room is searched in this order: a free
+//! slot, the slot of an idle key (dropping it loses nothing), growth. Otherwise the shard is full.
+//! A key that still counts is never dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::table::{NEVER, Room, Table};
 
 /// Counters by fingerprint, bounded.
 ///
-/// The order of the fields matters: what every charge reads shares the first cache line with
-/// the lock, so that a shard two threads fight for moves between them in one piece.
+/// The order of the fields matters: the fields that every charge reads share the first cache line
+/// with the lock, so a shard that two threads compete for moves between them in one piece.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Shard {
-    /// The latest moment anything was decided at.
+    /// The latest moment of a decision.
     pub(crate) latest: Timestamp,
-    /// The place of the table charged last, if that was the last charge of all.
+    /// The place of the table that was charged last, if that was the last charge of all.
     last_place: usize,
     pub(crate) table: Table,
     /// Number of promoted slots.
     promoted: usize,
     pub(crate) limits: LimitInterner,
     spill: Spill,
-    /// The most that spilled states may come to occupy, if all grow as far as they can.
+    /// The most bytes that spilled states can occupy if all grow to their limit.
     heap_promised: usize,
     max_heap: usize,
-    /// Keys for which a request under way has found room, and what they may come to occupy.
+    /// Keys for which a request in progress has found room, and the bytes that they can occupy.
     reserved: usize,
     reserved_heap: usize,
     pub(crate) stats: ShardStats,
@@ -63,7 +63,7 @@ pub(crate) enum SlotWrite {
 pub(crate) enum ChargeOutcome {
     /// An immediate take from a bucket under the charge's own limit.
     Immediate(ImmediateTake),
-    /// An immediate take, and the charge before it was on this key as well.
+    /// An immediate take, on the same key as the charge before it.
     Repeated(ImmediateTake),
     /// Nothing happened: the slot is promoted and must be demoted first.
     Promoted,
@@ -71,7 +71,7 @@ pub(crate) enum ChargeOutcome {
     Decided(Decision),
     /// The key has no counter, and there is no room for one.
     Full,
-    /// The key has no counter, and the charge would not make one.
+    /// The key has no counter, and the charge does not create one.
     Absent(Decision),
 }
 
@@ -137,8 +137,8 @@ impl Shard {
         slot.take_immediately(self.limits.limit(slot.limit())?, charge, now)
     }
 
-    /// Plans an immediate take for a request that makes all its takes or none: the result, and the
-    /// write. A key without a slot counts as full. `None` for any other charge.
+    /// Plans an immediate take for a request that makes all its takes or none. Returns the result
+    /// and the write. A key without a slot counts as full. `None` for any other charge.
     #[inline]
     pub(crate) fn plan_immediately(
         &self,
@@ -157,8 +157,8 @@ impl Shard {
         Some((take, SlotWrite::Insert(arrival.whole, part)))
     }
 
-    /// Executes a write of [`Shard::plan_immediately`]. Between the two, nothing but other such
-    /// writes may happen, and there must be room for every insert.
+    /// Executes a write of [`Shard::plan_immediately`]. Between the two, only other such writes may
+    /// happen, and there must be room for every insert.
     #[inline]
     pub(crate) fn write(&mut self, fingerprint: Fingerprint, limit: &Limit, plan: SlotWrite) {
         match plan {
@@ -174,7 +174,7 @@ impl Shard {
         self.table.find(fingerprint).is_some()
     }
 
-    /// Promotes the slot charged last: the slot, and the limit it counts under.
+    /// Promotes the slot charged last. Returns the slot and its limit.
     pub(crate) fn promote(&mut self) -> Option<(Slot, Arc<Limit>)> {
         let place = self.last_place;
         let slot = self.table.slot(place);
@@ -195,7 +195,7 @@ impl Shard {
         self.latest = self.latest.max(latest);
     }
 
-    /// True when any slot is promoted.
+    /// True if any slot is promoted.
     pub(crate) const fn any_promoted(&self) -> bool {
         self.promoted > 0
     }
@@ -204,12 +204,12 @@ impl Shard {
         self.table.find(fingerprint).is_some_and(|place| self.table.slot(place).is_promoted())
     }
 
-    /// True when `keys` new keys may find no room although promoted keys are idle.
+    /// True if `keys` new keys may find no room although promoted keys are idle.
     pub(crate) fn promoted_may_free_room(&self, keys: usize) -> bool {
         self.promoted > 0 && self.table.room(keys) == Room::Full
     }
 
-    /// Any operation on a key that has a counter.
+    /// Makes any operation on a key that has a counter.
     #[inline(never)]
     fn charge_any(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> ChargeOutcome {
         self.last_place = usize::MAX;
@@ -274,7 +274,8 @@ impl Shard {
         ChargeOutcome::Decided(decision)
     }
 
-    /// Finds room for one more key under this limit, besides those reserved; true if there is.
+    /// Makes room for one more key under this limit, besides those reserved; false if there is
+    /// none.
     pub(crate) fn make_room(
         &mut self,
         fingerprint: Fingerprint,
@@ -325,7 +326,7 @@ impl Shard {
         }
     }
 
-    /// Forgets the reservations of a request that is done.
+    /// Drops the reservations of a finished request.
     pub(crate) const fn end_reservations(&mut self) {
         self.reserved = 0;
         self.reserved_heap = 0;
@@ -342,13 +343,13 @@ impl Shard {
         }
     }
 
-    /// The counter of this fingerprint, taken out until [`Shard::put`] brings it back.
+    /// Takes out the counter of this fingerprint. [`Shard::put`] brings it back.
     pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
         let place = self.table.find(fingerprint)?;
         self.take_at(place)
     }
 
-    /// Brings a counter back, or brings a new one for which room was made.
+    /// Brings a counter back, or adds a new one for which room was made.
     pub(crate) fn put(&mut self, fingerprint: Fingerprint, counter: Counter) {
         match self.table.find(fingerprint) {
             Some(place) => self.put_at(place, counter),
@@ -423,7 +424,7 @@ impl Shard {
         self.limits.release(id);
     }
 
-    /// Takes leave of what belongs to a slot about to be removed.
+    /// Frees the parts of a slot outside of the table, before the slot is removed.
     fn forget(&mut self, slot: &Slot) {
         if let Some(index) = slot.spill() {
             self.spill.remove(index);
@@ -431,7 +432,7 @@ impl Shard {
         self.release_limit(slot.limit());
     }
 
-    /// Drops idle keys, the nearest to a fingerprint's home first, until one is gone; false when
+    /// Drops idle keys, the nearest to a fingerprint's home first, until one is gone; false if
     /// there is none.
     fn reclaim_one(&mut self, fingerprint: Fingerprint, now: Timestamp) -> bool {
         let before = self.table.len();
@@ -472,12 +473,13 @@ impl Shard {
     }
 }
 
-/// When a state becomes idle, as the table notes it: never, past the end of time.
+/// The moment at which a state becomes idle, in the form of the table; past the end of time for
+/// never.
 fn idle_moment(under: &Limit, state: &State) -> u64 {
     under.idle_at(state).map_or(NEVER, Timestamp::as_micros)
 }
 
-/// Heap bytes that a key under this limit may come to occupy besides its slot.
+/// The heap bytes that a key under this limit can occupy besides its slot.
 fn heap_of(limit: &Limit) -> usize {
     match limit.heap_bytes() {
         0 => 0,

@@ -41,7 +41,7 @@ impl Single {
 }
 
 impl<C: Clock> Single<C> {
-    /// A full counter that tells the time by this clock.
+    /// A full counter on this clock.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl<C: Clock> Single<C> {
         Ok(Self { limit, clock, counter: Lock::new(Counter::absent(&limit)) })
     }
 
-    /// Takes `cost` permits if they are there.
+    /// Takes `cost` permits if they are available.
     pub fn take(&self, cost: u64) -> Decision {
         let charge = Key::new(KEY).ok().and_then(|key| Charge::take(key, &self.limit, cost).ok());
         let Some(charge) = charge else {

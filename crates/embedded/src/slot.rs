@@ -1,8 +1,8 @@
 //! The encoding of a slot: a state in twelve bytes, or its index in the spill.
 //!
-//! Buckets and fixed windows, as nearly all keys hold, fit into the slot itself. What does not
-//! fit (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) is kept in
-//! the shard's spill, and the slot says where.
+//! Nearly all keys hold a bucket or a fixed window, which fit into the slot itself. Other states
+//! (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) are in the shard's
+//! spill, and the slot has the index.
 
 use tollgate_core::state::{Ahead, Bucket, ImmediateTake, Window};
 use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
@@ -19,8 +19,7 @@ pub(crate) struct Slot {
     meta: u32,
 }
 
-/// The number of a limit within its shard. The three highest bits of a slot's `meta` are not
-/// part of it.
+/// The number of a limit within its shard. The three highest bits of a slot's `meta` are flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitId(pub(crate) u32);
 
@@ -30,7 +29,7 @@ impl LimitId {
     }
 }
 
-/// The state is kept in the spill.
+/// The state is in the spill.
 const SPILLED: u32 = 1 << 31;
 
 /// A request in progress holds the state.
@@ -43,13 +42,13 @@ impl Slot {
     pub(crate) const EMPTY: Self =
         Self { fingerprint: Fingerprint::NONE, word: 0, small: 0, meta: 0 };
 
-    /// A slot whose state is kept at `index` of the spill.
+    /// A slot whose state is at `index` of the spill.
     pub(crate) fn spilled(fingerprint: Fingerprint, limit: LimitId, index: usize) -> Self {
         let word = u64::try_from(index).unwrap_or(u64::MAX);
         Self { fingerprint, word, small: 0, meta: limit.0 | SPILLED }
     }
 
-    /// A slot that holds the state, if it fits.
+    /// A slot that holds the state; `None` if the state does not fit.
     #[inline]
     pub(crate) fn inline(fingerprint: Fingerprint, limit: LimitId, state: &State) -> Option<Self> {
         let (word, part) = match state {
@@ -76,7 +75,7 @@ impl Slot {
         Self { fingerprint, word, small, meta: limit.0 }
     }
 
-    /// The state, if it is held here.
+    /// The state; `None` if it is not in the slot.
     #[inline]
     pub(crate) fn state(&self, under: &Limit) -> Option<State> {
         if self.spill().is_some() {
@@ -99,8 +98,8 @@ impl Slot {
         })
     }
 
-    /// Makes an immediate take from the bucket in the slot: the result, and the slot after it. `None`
-    /// for any other charge or state.
+    /// Makes an immediate take from the bucket in the slot. Returns the result, and the slot after
+    /// it. `None` for any other charge or state.
     #[inline]
     pub(crate) fn take_immediately(
         self,
@@ -118,7 +117,7 @@ impl Slot {
         Some((take, Self { word: arrival.whole, small, ..self }))
     }
 
-    /// The index of the state in the spill, if it is not held here.
+    /// The index of the state in the spill; `None` if it is not there.
     #[inline]
     pub(crate) fn spill(&self) -> Option<usize> {
         (self.meta & SPILLED != 0).then(|| usize::try_from(self.word).unwrap_or(usize::MAX))
@@ -130,12 +129,12 @@ impl Slot {
         LimitId(self.meta & !(SPILLED | HELD | PROMOTED))
     }
 
-    /// The same slot while a request holds its state.
+    /// Returns the slot with the mark that a request holds its state.
     pub(crate) const fn held(self) -> Self {
         Self { meta: self.meta | HELD, ..self }
     }
 
-    /// The same slot while its state is in a hot slot.
+    /// Returns the slot with the mark that its state is in a hot slot.
     pub(crate) const fn promoted(self) -> Self {
         Self { meta: self.meta | PROMOTED, ..self }
     }
@@ -144,7 +143,7 @@ impl Slot {
         self.meta & PROMOTED != 0
     }
 
-    /// True when a request or a hot slot holds the state.
+    /// True if a request or a hot slot holds the state.
     pub(crate) const fn is_away(&self) -> bool {
         self.meta & (HELD | PROMOTED) != 0
     }

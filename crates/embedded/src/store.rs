@@ -1,9 +1,9 @@
 //! The store: shards behind locks.
 //!
-//! A charge locks its key's hot slot if it has one, else the shard of its key. A request with several
-//! charges locks all shards it touches, in ascending order, so that two requests cannot deadlock. Hot
-//! slots come first in that order, the overflow counters last. Nothing else locks, sleeps, or runs in
-//! the background.
+//! A charge locks the hot slot of its key if there is one, else the shard of its key. A request
+//! with several charges locks all its shards, in ascending order, so two requests cannot deadlock.
+//! Hot slots come first in that order, the overflow counters last. Nothing else locks, sleeps, or
+//! runs in the background.
 
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ use crate::values::Values;
 pub struct EmbeddedStore<C = MonotonicClock> {
     pub(crate) clock: C,
     secret: Secret,
-    /// A power of two of them, so that the mask picks one.
+    /// The shards: a power of two of them, so that a mask selects one.
     shards: Box<[CacheAligned]>,
     mask: u64,
     hot_slots: HotSlots,
@@ -60,15 +60,15 @@ struct CacheAligned(Lock<Shard>);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Keys that have a counter.
+    /// The keys with a counter.
     pub keys: usize,
-    /// Charges that found no room and were answered by `on-full`.
+    /// The charges that found no room and were answered by `on-full`.
     pub overflowed: u64,
-    /// Idle keys dropped to make room.
+    /// The idle keys that were dropped to make room.
     pub reclaimed: u64,
     /// Distinct limits in use, counted per shard.
     pub limits: usize,
-    /// Bytes of the tables; spilled states come on top.
+    /// The bytes of the tables. Spilled states come on top.
     pub table_bytes: usize,
 }
 
@@ -78,7 +78,7 @@ impl EmbeddedStore {
         Builder::default().build()
     }
 
-    /// A store of another size.
+    /// Builds a store of another size.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -112,7 +112,7 @@ impl<C: Clock> EmbeddedStore<C> {
         self.decide_one(charge).0
     }
 
-    /// Decides and makes one charge, and says when.
+    /// Decides and makes one charge, and returns the moment of the decision.
     #[inline]
     fn decide_one(&self, charge: &Charge<'_>) -> (Decision, Timestamp) {
         let fingerprint = self.fingerprint(charge);
@@ -137,7 +137,7 @@ impl<C: Clock> EmbeddedStore<C> {
         }
     }
 
-    /// Answers every charge but an immediate take from a known bucket.
+    /// Answers every charge except an immediate take from a known bucket.
     #[inline(never)]
     fn conclude<'s>(
         &'s self,
@@ -196,7 +196,7 @@ impl<C: Clock> EmbeddedStore<C> {
         Some((hot_slot.take_immediately(charge, now)?, now))
     }
 
-    /// Promotes the slot charged last, unless another thread has its hot slot.
+    /// Promotes the slot charged last, unless another thread holds its hot slot.
     #[inline(never)]
     fn promote(&self, shard: &mut Shard, fingerprint: Fingerprint) {
         if let Some(mut hot_slot) = self.hot_slots.try_lock(self.hot_slots.index(fingerprint)) {
@@ -250,7 +250,7 @@ impl<C: Clock> EmbeddedStore<C> {
         answer
     }
 
-    /// Writes the answer in place: it is too large to be moved for every request.
+    /// Writes the answer in place, because it is too large to be moved for every request.
     fn charge_into(&self, request: &Request<'_>, answer: &mut Answer) {
         answer.decisions.clear();
         match request.charges() {
@@ -264,7 +264,7 @@ impl<C: Clock> EmbeddedStore<C> {
         }
     }
 
-    /// Sizes and totals. Locks every shard in turn, so not for the hot path.
+    /// Returns sizes and totals. It locks every shard in turn, so do not call it for every request.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of what is in memory, or has been")]
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
@@ -279,7 +279,7 @@ impl<C: Clock> EmbeddedStore<C> {
         sum
     }
 
-    /// Renews or releases a permit that the shared counter may hold, as its key has no counter.
+    /// Renews or releases a permit of a key without a counter, which the shared counter may hold.
     fn held_elsewhere(&self, charge: &Charge<'_>, now: Timestamp, absent: Decision) -> Decision {
         let mut overflow = self.overflow.lock();
         if !overflow.may_hold(charge.limit()) {
@@ -309,7 +309,7 @@ impl<C: Clock> EmbeddedStore<C> {
         self.overflow.lock()
     }
 
-    /// A reading from before the locks, if the clock allows that.
+    /// The time before the locks are taken; `None` if the clock does not allow reading it early.
     #[inline]
     pub(crate) fn early(&self) -> Option<Timestamp> {
         C::MONOTONIC.then(|| self.clock.now())
@@ -325,7 +325,8 @@ impl<C: Clock> EmbeddedStore<C> {
     }
 }
 
-/// The counter's limit counts like the charge's, so either gives the answer.
+/// Answers an immediate take. The counter's limit counts like the charge's, so either gives the
+/// answer.
 #[inline]
 fn answer_immediately(take: ImmediateTake, charge: &Charge<'_>) -> Decision {
     match (charge.limit().bucket_plan(), charge.immediate_cost()) {

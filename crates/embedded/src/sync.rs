@@ -1,16 +1,16 @@
 //! The lock: the one module of the project that may use `unsafe`.
 //!
-//! A shard is locked for some tens of nanoseconds, millions of times a second. The standard
-//! mutex spends some 14 ns on its own two atomic exchanges; a flag that is released by a plain
-//! store spends 9. A thread that finds it taken pauses, longer each time, so that a
-//! holder gets several turns while the shard's cache lines are still with it; and in the end
-//! yields its processor, as the holder may have lost its own.
+//! A shard is locked for some tens of nanoseconds, millions of times a second. The standard mutex
+//! spends about 14 ns on its two atomic exchanges; a flag that is released by a plain store spends
+//! 9. A thread that finds the flag taken pauses, longer each time, so that a holder gets several
+//! turns while the shard's cache lines are still with it. In the end the thread yields its
+//! processor, because the holder may have lost its own.
 //!
-//! Loom explores its interleavings (`tests/loom.rs`): exclusion, and that what one holder wrote
-//! the next one sees.
+//! Loom explores its interleavings (`tests/loom.rs`): mutual exclusion, and that each holder sees
+//! the writes of the one before.
 //!
-//! Not here: fairness, poisoning. Nothing panics while it holds a lock, and if it did, the lock
-//! would be released by the guard as on any other path.
+//! The lock is not fair and has no poisoning. Nothing panics while it holds a lock; if it did, the
+//! guard would release the lock as on any other path.
 #![allow(
     unsafe_code,
     reason = "a lock hands out exclusive access; see the two comments marked SAFETY"
@@ -30,9 +30,9 @@ pub(crate) use loom::sync::atomic::AtomicU64;
 pub(crate) use std::sync::atomic::AtomicU64;
 pub(crate) use std::sync::atomic::Ordering;
 
-/// The first pause before looking again at a taken lock, in spin hints: long enough, at some
-/// 400 ns, for the holder to have several turns. Handing the lock's cache line back and forth at
-/// every turn instead was measured at four times the cost a turn.
+/// The first pause at a taken lock, in spin hints. At about 400 ns it is long enough for the holder
+/// to have several turns. Handing the lock's cache line back and forth at every turn cost four
+/// times as much in measurements.
 const FIRST_PAUSE: u32 = 32;
 
 /// The longest pause, one or two microseconds.
@@ -41,7 +41,7 @@ const LONGEST_PAUSE: u32 = 128;
 /// Pauses before yielding the processor.
 const PAUSES: u32 = 16;
 
-/// A value that one thread at a time may touch. The flag comes first, to share a cache line with
+/// A value that one thread at a time may access. The flag comes first, to share a cache line with
 /// the beginning of the value.
 #[repr(C)]
 pub(crate) struct Lock<T> {
@@ -66,7 +66,7 @@ impl<T> Lock<T> {
         Guard { lock: self, access: PhantomData }
     }
 
-    /// Access, unless somebody else has it.
+    /// Locks the value; `None` if another thread holds it.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Not `then_some`: a guard made for nothing would release another's lock.
         self.try_take().then(|| Guard { lock: self, access: PhantomData })

@@ -1,23 +1,23 @@
-//! The table: open addressing over fingerprints, one 32-byte slot a key.
+//! The table: open addressing over fingerprints, one 32-byte slot for each key.
 //!
-//! Linear probing from a home place; removal shifts followers back, so there are no
-//! tombstones. Capacities are not powers of two: the table grows by a twelfth at 85 % full, so
-//! that even just after growing a key costs no more than about 41 bytes.
+//! It probes linearly from a home place. Removal shifts followers back, so there are no tombstones.
+//! Capacities are not powers of two: the table grows by a twelfth when it is 85 % full, so even
+//! just after growing a key costs at most about 41 bytes.
 //!
 //! Slots are grouped into *segments* of 64, each with a lower bound of the moments at which its
-//! keys become idle. That is how an idle key is found, or known not to exist, without looking at
-//! every slot. A bound may be too early (charges move a key's moment later and do not touch it),
-//! never too late.
+//! keys become idle. With it an idle key is found, or known not to exist, without looking at every
+//! slot. A bound may be too early (charges move a key's moment later and do not touch it), never
+//! too late.
 //!
-//! Not here: what a slot means (`slot.rs`), locks, limits.
+//! `slot.rs` gives a slot its meaning. Locks and limits are elsewhere.
 
 use crate::fingerprint::Fingerprint;
 use crate::slot::Slot;
 
-/// Slots per segment.
+/// The number of slots in a segment.
 const SEGMENT: usize = 64;
 
-/// A bound that no moment reaches, not even the last: nothing becomes idle.
+/// A bound that no moment reaches, not even the last: the key never becomes idle.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 fn is_due(bound: u64, now: u64) -> bool {
@@ -32,7 +32,7 @@ pub(crate) struct Table {
     bounds: Vec<u64>,
     len: usize,
     max_len: usize,
-    /// A lower bound of all bounds, so that a full table turns keys away without looking.
+    /// A lower bound of all bounds, so that a full table refuses keys without a search.
     soonest: u64,
 }
 
@@ -44,11 +44,11 @@ struct AlignedSlot(Slot);
 /// The room for more keys below the greatest load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// There is.
+    /// There is room.
     Yes,
-    /// Only after growing.
+    /// There is room after growing.
     AfterGrowth,
-    /// The table holds as many keys as it ever may.
+    /// The table holds its largest number of keys.
     Full,
 }
 
@@ -66,7 +66,7 @@ impl Table {
         slots.saturating_add(self.bounds.capacity().saturating_mul(size_of::<u64>()))
     }
 
-    /// The place of this fingerprint's slot.
+    /// Finds the place of this fingerprint's slot.
     #[inline]
     pub(crate) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
         let mut place = self.home(fingerprint);
@@ -88,7 +88,7 @@ impl Table {
         self.slots.get(place).map_or(Slot::EMPTY, |aligned| aligned.0)
     }
 
-    /// Replaces the slot at a place by one of the same fingerprint.
+    /// Replaces the slot at a place with one of the same fingerprint.
     #[inline]
     pub(crate) fn set(&mut self, place: usize, slot: Slot) {
         if let Some(old) = self.slots.get_mut(place) {
@@ -96,7 +96,7 @@ impl Table {
         }
     }
 
-    /// Notes that the key at `place` may become idle as early as `moment`.
+    /// Records that the key at `place` may become idle as early as `moment`.
     pub(crate) fn lower_bound(&mut self, place: usize, moment: u64) {
         if let Some(bound) = self.bounds.get_mut(place / SEGMENT) {
             *bound = moment.min(*bound);
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// True when growing costs less than looking for idle keys first.
+    /// True if growing costs less than searching for idle keys first.
     pub(crate) const fn is_small(&self) -> bool {
         self.len < self.max_len / 8
     }
@@ -155,7 +155,7 @@ impl Table {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Grows by a twelfth, up to what the greatest number of keys needs.
+    /// Grows by a twelfth, up to the size for the largest number of keys.
     pub(crate) fn grow(&mut self) {
         let now = self.slots.len();
         let most = slots_for(self.max_len);
@@ -181,8 +181,9 @@ impl Table {
 
     /// A segment that may hold an idle key at `now`, the nearest from the fingerprint's home on.
     ///
-    /// Near the home, because that is where room is needed: freeing places elsewhere, in the
-    /// order of the table say, would let runs of thousands of slots grow where it has not been.
+    /// The search begins at the home, because room is needed there. If it freed places elsewhere,
+    /// for example in the order of the table, runs of thousands of slots would grow in the parts
+    /// that it has not reached yet.
     pub(crate) fn candidate(&mut self, now: u64, fingerprint: Fingerprint) -> Option<usize> {
         if !is_due(self.soonest, now) {
             return None;
@@ -198,8 +199,8 @@ impl Table {
         found
     }
 
-    /// Removes the idle keys of a segment and tightens its bound. `idle_moment` tells when a
-    /// slot's key becomes idle, `drop` takes leave of a slot that is removed.
+    /// Removes the idle keys of a segment and tightens its bound. `idle_moment` returns the moment
+    /// at which a slot's key becomes idle; `drop` is called with each removed slot.
     pub(crate) fn sweep(
         &mut self,
         segment: usize,
@@ -236,8 +237,8 @@ impl Table {
         self.bounds.get(segment).is_some_and(|bound| is_due(*bound, now))
     }
 
-    /// The fingerprint's place if nothing were in the way: its share of the table, from the
-    /// first slot of a cache line on.
+    /// The preferred place of the fingerprint: its share of the table, at the first slot of a cache
+    /// line.
     #[inline]
     fn home(&self, fingerprint: Fingerprint) -> usize {
         let slots = u128::try_from(self.slots.len()).unwrap_or(0);
@@ -256,7 +257,7 @@ impl Table {
     }
 }
 
-/// The most keys in so many slots: 85 %, always leaving one empty to end a search.
+/// The most keys for this many slots: 85 %, with at least one slot empty to end a search.
 const fn max_load(slots: usize) -> usize {
     slots.saturating_mul(85) / 100
 }

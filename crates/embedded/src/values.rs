@@ -1,4 +1,4 @@
-//! Values: settings that are kept beside counters, few and small.
+//! Values: a few small settings beside the counters.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,7 +8,7 @@ use tollgate_core::{Key, MAX_VALUE, StoreError, StoreErrorKind};
 
 use tollgate_core::lock_mutex;
 
-/// The most names with a value: settings are written by people, not by requests.
+/// The most names with a value. People write settings, not requests.
 const MAX_VALUES: usize = 10_000;
 
 /// The values of a store.

@@ -1,16 +1,17 @@
 //! The clock of a server under test, moved by the test.
 //!
-//! `shim/clock.c` is preloaded into the server and reads the time from a file that this side
-//! writes: change them together. The shipped scripts call `TIME` as always and need no argument
-//! that only tests use.
+//! `shim/clock.c` is preloaded into the server and reads the time from a file that this module
+//! writes: change them together. The shipped scripts call `TIME` as always, and need no argument
+//! for tests.
 //!
 //! Redis 7.0 under such a clock, as the tests show:
 //!
 //! - The first command after [`ServerClock::set`] already lives at that time: in `TIME`, in scripts
 //!   too, in `PTTL`, and for the expiry of the keys it touches.
 //! - A key whose time to live ends in this very millisecond still exists, with a `PTTL` of 0.
-//! - Keys nobody touches are expired by the server's cron, some ten times a second of *real* time.
-//! - Stepping back lengthens what is left to live. It revives nothing that was deleted.
+//! - The server's cron expires keys that no command touches, some ten times a second of *real*
+//!   time.
+//! - Stepping back lengthens the remaining time to live. It does not revive deleted keys.
 //! - Within a script expiry stands still, but `TIME` does not: asked twice, it may answer twice.
 
 use std::ffi::OsString;
@@ -26,11 +27,11 @@ use crate::scratch::TempDir;
 
 const SHIM: &str = include_str!("../shim/clock.c");
 
-/// The time that every server started with this clock reads.
+/// The time of every server that is started with this clock.
 ///
-/// It stands still until it is set again, except that at zero, where it begins, the servers read
-/// the real time. Clones are the same clock. A server knows nothing of the trick: replication and
-/// the cluster bus see the jumps as they would see those of a real clock.
+/// It stands still until it is set again. At zero, its initial value, the servers read the real
+/// time. Clones are the same clock. Replication and the cluster bus see its jumps as they would see
+/// those of a real clock.
 #[derive(Clone, Debug)]
 pub struct ServerClock(Arc<ClockFile>);
 
@@ -46,7 +47,8 @@ impl ServerClock {
     ///
     /// # Errors
     ///
-    /// When there is no C compiler `cc` to build the shim with; the message says what to install.
+    /// When there is no C compiler `cc` to build the shim with; the message names the package to
+    /// install.
     pub fn new() -> io::Result<Self> {
         let dir = TempDir::new()?;
         let file = File::options().read(true).write(true).create_new(true).open(dir.file("us"))?;
@@ -54,8 +56,8 @@ impl ServerClock {
         Ok(Self(Arc::new(ClockFile { file, shim: shim()?, dir })))
     }
 
-    /// Makes it `micros` after the Unix epoch for every command sent from now on, forwards or
-    /// back. Zero returns to the real time.
+    /// Sets the clock to `micros` after the Unix epoch for every command that is sent from now on,
+    /// forward or back. Zero returns to the real time.
     pub fn set(&self, micros: u64) -> io::Result<()> {
         // Copying eight bytes into a mapped page is not promised to be atomic. The shim accepts
         // two equal copies only, and for that they must not be written at once.
@@ -63,21 +65,22 @@ impl ServerClock {
         self.0.file.write_all_at(&micros.to_le_bytes(), 8)
     }
 
-    /// The time that was set last, or zero for the real time.
+    /// The time that was set last; zero for the real time.
     pub fn micros(&self) -> io::Result<u64> {
         let mut bytes = [0; 8];
         self.0.file.read_exact_at(&mut bytes, 8)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Puts a command under this clock before it starts: it then reads this time of day from the C
-    /// library. Its monotonic clock is not changed.
+    /// Puts a command under this clock before it starts: its C library then returns this time of
+    /// day. Its monotonic clock is not changed.
     pub fn govern(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.0.shim).env("TOLLGATE_CLOCK", self.0.dir.file("us"));
     }
 }
 
-/// The shim, built at first use and kept beside the test's executable for `cargo clean` to find.
+/// The shim, built at first use and stored beside the test's executable, so that `cargo clean`
+/// removes it.
 fn shim() -> io::Result<PathBuf> {
     static BUILDING: Mutex<()> = Mutex::new(());
     let mut hasher = DefaultHasher::new();
@@ -89,7 +92,7 @@ fn shim() -> io::Result<PathBuf> {
         let dir = TempDir::new()?;
         let source = dir.file("clock.c");
         fs::write(&source, SHIM)?;
-        // Another process may build it too; renaming lets nobody load half a library.
+        // Another process may build it, too. Renaming keeps others from loading half a library.
         let mut unfinished = OsString::from(&path);
         unfinished.push(format!(".{}", std::process::id()));
         compile(&source, Path::new(&unfinished))?;

@@ -5,8 +5,8 @@
 //! - [`FaultProxy`] stands between a client and a server and delays, loses, cuts or corrupts.
 //! - [`Client`] reads the contents of a server, without the client crate under test.
 //!
-//! Linux only. Nothing here skips: without `redis-server`, or without a C compiler for the clock,
-//! the caller gets an error that says what to install.
+//! Linux only. Nothing here skips a test: without `redis-server`, or without a C compiler for the
+//! clock, the caller gets an error that names the package to install.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::arithmetic_side_effects, reason = "a test shall stop at an overflow")]
@@ -29,7 +29,8 @@ pub use crate::tls::TlsEndpoint;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, poisoned or not: one failed test must not fail the others that share a server.
+/// Locks a mutex, even a poisoned one: one failed test must not fail the others that share a
+/// server.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

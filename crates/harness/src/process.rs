@@ -1,4 +1,4 @@
-//! Starting children that do not outlive this process.
+//! Starts child processes that do not outlive this process.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use std::thread;
 
 type SpawnRequest = (Command, SyncSender<io::Result<Child>>);
 
-/// The thread all children are started from.
+/// The thread that starts all children.
 ///
-/// The kernel sends the parent-death signal when the *thread* that started a child ends, and a
-/// test's thread ends with its test, while a server may be shared by several.
+/// The kernel sends the parent-death signal when the *thread* that started a child ends. A test's
+/// thread ends with its test, but several tests may share a server.
 static STARTER: LazyLock<SyncSender<SpawnRequest>> = LazyLock::new(|| {
     let (orders, inbox) = mpsc::sync_channel::<SpawnRequest>(16);
     thread::spawn(move || {
@@ -23,8 +23,8 @@ static STARTER: LazyLock<SyncSender<SpawnRequest>> = LazyLock::new(|| {
     orders
 });
 
-/// True when this machine's `setpriv` (util-linux) can set the parent-death signal. Setting it
-/// ourselves would take `unsafe`. Without it a child is orphaned when this process is killed.
+/// True if this machine's `setpriv` (util-linux) can set the parent-death signal. Setting it here
+/// would take `unsafe`. Without it a child is orphaned when this process is killed.
 static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
     let probe = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "true"])

@@ -1,7 +1,7 @@
 //! A TCP proxy with the faults of networks.
 //!
-//! Two threads per connection, one for each direction, and one that accepts. What a fault does to
-//! bytes is in `pump.rs`; here are the connections, and how they end.
+//! Two threads for each connection, one for each direction, and one that accepts. This file has the
+//! connections and their ends; `pump.rs` applies faults to bytes.
 
 mod pump;
 
@@ -22,10 +22,10 @@ use crate::scratch::Port;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The interval at which a waiting thread checks that the connection is still open.
 const TICK: Duration = Duration::from_millis(50);
-/// Ports to try when one that was free is taken.
+/// The number of ports to try if one that was free is taken.
 const PORTS: u32 = 10;
 
-/// One of the two ways through a proxy.
+/// One of the two directions through a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Requests.
@@ -34,24 +34,24 @@ pub enum Direction {
     ToClient,
 }
 
-/// A fault on the bytes of one direction. The other direction is not touched, unless the
-/// connection ends.
+/// A fault on the bytes of one direction. The other direction is unaffected, unless the connection
+/// ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// Bytes pass unchanged.
     #[default]
     Pass,
     /// Each byte arrives this much later. Bytes in flight do not wait for one another.
     Latency(Duration),
-    /// Bytes vanish, and so does the end of the connection: the other side sees it open. Towards
-    /// the client only, commands are executed and their replies lost.
+    /// Bytes vanish, and so does the end of the connection: the other side sees it open. As a fault
+    /// towards the client only, commands are executed and their replies lost.
     BlackHole,
     /// The next byte resets the connection (RST) on both sides.
     Reset,
-    /// So many more bytes of each connection pass, then it is closed on both sides. Zero closes
-    /// at the next byte.
+    /// After this many more bytes of each connection, it is closed on both sides. Zero closes it at
+    /// the next byte.
     CutAfter(usize),
-    /// Bytes arrive in pieces of so many, at least one, with a short pause between them.
+    /// Bytes arrive in pieces of this size, at least one, with a short pause between them.
     Slice(usize),
     /// Every bit is inverted.
     Corrupt,
@@ -60,18 +60,19 @@ pub enum Fault {
 /// Traffic of one direction since the proxy was started, over all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes that came in and met the fault of their time.
+    /// Bytes that arrived and got the fault of their time.
     pub received: usize,
     /// Bytes that were passed on.
     pub delivered: usize,
-    /// Pieces they were passed on in.
+    /// The pieces in which they were passed on.
     pub pieces: usize,
 }
 
-/// A proxy on a port of 127.0.0.1 before a server that may be up or not.
+/// A proxy on a port of 127.0.0.1 in front of a server that may be up or down.
 ///
 /// While the server is down, a connection is accepted and then reset;
-/// [`refuse_new`](Self::refuse_new) refuses it outright. Dropping the proxy closes every connection.
+/// [`refuse_new`](Self::refuse_new) refuses it outright. Dropping the proxy closes every
+/// connection.
 #[derive(Debug)]
 pub struct FaultProxy {
     shared: Arc<ProxyState>,
@@ -81,7 +82,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// A proxy before `server` that passes everything.
+    /// Starts a proxy in front of `server` that passes everything.
     pub fn start(server: SocketAddr) -> io::Result<Self> {
         let (port, listener) = Self::bind()?;
         let shared = ProxyState {
@@ -100,10 +101,10 @@ impl FaultProxy {
         Ok(proxy)
     }
 
-    /// Bound by number, so that the kernel leaves us the port while we refuse.
+    /// Binds a port by number, so that the kernel leaves it to the harness while the proxy refuses.
     ///
-    /// A port that was found free may be held for a moment more by a child that another thread is
-    /// just starting, until it executes its program. Then the next one will do.
+    /// A port that was found free may be held for a moment by a child that another thread is
+    /// starting, until it executes its program. Then the next port is tried.
     fn bind() -> io::Result<(Port, TcpListener)> {
         let mut tries = 1..PORTS;
         loop {
@@ -120,19 +121,19 @@ impl FaultProxy {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
     }
 
-    /// `redis://127.0.0.1:port`.
+    /// The URL `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// Does `fault` to every byte that arrives from now on, on open connections and on new ones.
-    /// Bytes that are already delayed stay due when they were.
+    /// Applies `fault` to every byte that arrives from now on, on open and new connections. Bytes
+    /// that are already delayed keep their time.
     pub fn set(&self, direction: Direction, fault: Fault) {
         let mut current = lock(&self.shared.direction_state(direction).fault);
         *current = (current.0.wrapping_add(1), fault);
     }
 
-    /// Refuses connections from now on, as if nobody listened. Open ones go on.
+    /// Refuses connections from now on, as if nothing listened. Open ones go on.
     pub fn refuse_new(&self) -> io::Result<()> {
         if let Some(accept_thread) = lock(&self.accept_thread).take() {
             rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both)?;
@@ -209,13 +210,13 @@ struct ProxyState {
     server: SocketAddr,
     directions: [DirectionState; 2],
     accepted: AtomicUsize,
-    /// `None` when the proxy is gone.
+    /// The open connections; `None` after the proxy was dropped.
     open: Mutex<Option<Vec<Weak<Connection>>>>,
 }
 
 #[derive(Debug, Default)]
 struct DirectionState {
-    /// The fault, and a number that changes whenever it is set.
+    /// The fault, and a number that changes with every setting.
     fault: Mutex<(u64, Fault)>,
     received: AtomicUsize,
     delivered: AtomicUsize,
@@ -288,8 +289,9 @@ impl Connection {
         }
     }
 
-    /// With no time to linger, closing a socket resets it. Both pumps let go of it when their
-    /// reads end, which shutting down the reading side does without a word to the peer.
+    /// Resets the socket: with a linger time of zero, closing it does so. Both pumps release it
+    /// when their reads end; shutting down the reading side causes that without a message to the
+    /// peer.
     fn reset(&self) {
         if !self.over.swap(true, SeqCst) {
             for stream in [&self.client, &self.server] {

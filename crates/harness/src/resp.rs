@@ -1,7 +1,7 @@
-//! A blocking RESP2 client, just enough to ask a server what it holds.
+//! A blocking RESP2 client, just enough to read the contents of a server.
 //!
-//! Deliberately not the client crate the stores use: what a test asserts on must not depend on
-//! what it tests. No reconnecting, no RESP3.
+//! Deliberately not the client of the stores: a test must not assert with the code that it tests.
+//! It does not reconnect, and does not speak RESP3.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,19 +9,20 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// The longest wait for a silent server: a test that hangs should fail instead.
+/// The longest wait for a silent server, so that a hanging test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Nothing a test stores is longer; a corrupted length must not become an allocation.
+/// The longest accepted length. No test stores more, and a corrupted length must not become an
+/// allocation.
 const MAX_LENGTH: usize = 64 << 20;
-/// Redis itself nests no deeper than the scripts of a test do.
+/// The deepest nesting of a reply. The scripts of tests need less.
 const MAX_DEPTH: usize = 32;
 
 /// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A simple string such as `OK`.
+    /// A simple string, such as `OK`.
     Status(String),
-    /// An error the server reported, with its code: `WRONGTYPE …`.
+    /// An error from the server, with its code: `WRONGTYPE …`.
     Error(String),
     /// An integer.
     Integer(i64),
@@ -33,7 +34,7 @@ pub enum Reply {
     Array(Vec<Self>),
 }
 
-/// One connection to a server, or to a proxy before it.
+/// A connection to a server, or to a proxy in front of it.
 #[derive(Debug)]
 pub struct Client<S> {
     stream: BufReader<S>,
@@ -50,7 +51,7 @@ impl Client<TcpStream> {
 }
 
 impl Client<UnixStream> {
-    /// Connects to a unix socket, with the same patience.
+    /// Connects to a unix socket, with the same timeout.
     pub fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -87,8 +88,8 @@ impl<S: Read + Write> Client<S> {
         self.stream.get_mut().write_all(&request)
     }
 
-    /// Waits for the next reply. `InvalidData` when the bytes are no RESP2, `UnexpectedEof` when
-    /// the connection ends first.
+    /// Waits for the next reply. The error is `InvalidData` if the bytes are not RESP2, and
+    /// `UnexpectedEof` if the connection ends first.
     pub fn receive(&mut self) -> io::Result<Reply> {
         self.reply(0)
     }

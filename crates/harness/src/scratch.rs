@@ -1,4 +1,4 @@
-//! A directory and a port that one server has to itself.
+//! A private directory and port for one server.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A private directory, removed with all that is in it when dropped.
+/// A private directory, removed with its contents when dropped.
 #[derive(Debug)]
 pub(crate) struct TempDir(PathBuf);
 
@@ -47,20 +47,20 @@ impl Drop for TempDir {
     }
 }
 
-/// A TCP port of 127.0.0.1 that no other harness takes, even while nobody listens on it.
+/// A TCP port of 127.0.0.1 that no other harness takes, even while nothing listens on it.
 ///
-/// The claim is an abstract unix socket, which has the scope of a port (the network namespace) and
-/// goes with its process. Without it, another test could take the port of a killed server
-/// before it is restarted.
+/// The claim is an abstract unix socket. It has the scope of a port (the network namespace) and
+/// ends with its process. Without it, another test could take the port of a killed server before
+/// the restart.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
     _claim: UnixListener,
 }
 
-/// Below the ephemeral range (32768 and up), from which a client that reconnects to a dead server
-/// might be given the very port it dials, and would then talk to itself. The cluster bus, 10 000
-/// higher, stays below it as well.
+/// The range of ports, below the ephemeral range (32768 and up). From the ephemeral range, a client
+/// that reconnects to a dead server could get the very port that it dials, and would then talk to
+/// itself. The cluster bus, 10 000 higher, is below it as well.
 const PORTS: std::ops::Range<u16> = 10_000..20_000;
 
 impl Port {
@@ -81,10 +81,10 @@ impl Port {
         Err(io::Error::new(io::ErrorKind::AddrInUse, "no free port on 127.0.0.1"))
     }
 
-    /// The port of this number, whether or not somebody outside the harness listens on it.
+    /// The port of this number, even if a program outside the harness listens on it.
     ///
-    /// A claim may outlive its owner by a moment: a child that is just being started, by any
-    /// thread, holds a copy until it executes its program. So this asks again for a while.
+    /// A claim may outlive its owner by a moment: a child that any thread is starting holds a copy
+    /// until it executes its program. So this tries again for a while.
     pub(crate) fn fixed(number: u16) -> io::Result<Self> {
         for _ in 0..20 {
             if let Ok(port) = Self::claim(number) {

@@ -1,8 +1,9 @@
 //! A `redis-server` process of one test.
 //!
 //! It listens on a free port of 127.0.0.1 and on a unix socket in a directory of its own, and saves
-//! nothing. Readiness is asked over the unix socket, which cannot be somebody else's server; Redis
-//! opens it only after its ports, so an answer there means that they are open as well.
+//! nothing. The harness checks that it is ready over the unix socket, which cannot belong to
+//! another server. Redis opens it only after its ports, so an answer there means that they are open
+//! as well.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -20,13 +21,13 @@ use crate::clock::ServerClock;
 use crate::scratch::{Port, TempDir};
 use crate::{Client, Reply, lock, process};
 
-/// Tries to reach a server that starts: 3000, 10 ms apart. It takes a few milliseconds; the rest
-/// is for machines that are busy with something else.
+/// The attempts to reach a server that starts: 3000, 10 ms apart. It takes a few milliseconds; the
+/// rest is for busy machines.
 const TRIES: u32 = 3_000;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Ports to try when a program outside the harness is faster.
+/// The number of ports to try if another program is faster.
 const PORTS: u32 = 10;
-/// The harness's own user, so that `command` works whatever a test does to passwords.
+/// The harness's own user, so that `command` works even if a test changes passwords.
 const USER: &str = "tollgate-harness";
 
 /// A running `redis-server`, killed when dropped and when this process dies.
@@ -63,7 +64,7 @@ pub struct RedisServerBuilder {
 
 impl RedisServerBuilder {
     /// Adds a line to the configuration, such as `maxmemory 2mb` or `user alice on >pw ~* +@all`.
-    /// Later lines win over earlier ones and over the harness's own.
+    /// Later lines override earlier ones and the harness's own.
     pub fn config(mut self, line: impl Display) -> Self {
         self.config.push_str(&format!("{line}\n"));
         self
@@ -105,8 +106,8 @@ impl RedisServerBuilder {
     ///
     /// # Errors
     ///
-    /// When the program is missing, with what to install; when it ends or stays silent, with its
-    /// log.
+    /// When the program is missing, with the package to install; when it ends or stays silent, with
+    /// its log.
     pub fn start(self) -> Result<RedisServer, StartError> {
         for _ in 1..PORTS {
             match self.launch() {
@@ -169,22 +170,22 @@ impl RedisServerBuilder {
 }
 
 impl RedisServer {
-    /// Settings for a server that is yet to start.
+    /// Settings for a server before it starts.
     pub fn builder() -> RedisServerBuilder {
         RedisServerBuilder::default()
     }
 
-    /// Starts a server with nothing but the defaults.
+    /// Starts a server with the default settings.
     pub fn start() -> Result<Self, StartError> {
         Self::builder().start()
     }
 
-    /// `redis://127.0.0.1:port`.
+    /// The URL `redis://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// `unix:///path`, with no user: where `requirepass` is set, a client must add its own.
+    /// The URL `unix:///path`, without a user: with `requirepass`, a client must add its own.
     pub fn unix_url(&self) -> String {
         format!("unix://{}", self.dir.file("sock").display())
     }
@@ -199,13 +200,14 @@ impl RedisServer {
         self.port.number()
     }
 
-    /// The side that speaks TLS, if it was asked for.
+    /// The TLS side, if it was enabled.
     #[cfg(feature = "tls")]
     pub fn tls(&self) -> Option<&crate::TlsEndpoint> {
         self.tls.as_ref()
     }
 
-    /// The process started last. After [`kill`](Self::kill) the number may already be another's.
+    /// The process that was started last. After [`kill`](Self::kill) another process may have the
+    /// number.
     pub fn pid(&self) -> u32 {
         lock(&self.child).id()
     }
@@ -216,12 +218,12 @@ impl RedisServer {
             .map_or_else(|error| error.to_string(), |log| String::from_utf8_lossy(&log).into())
     }
 
-    /// Runs one command on a connection of the harness's own, as a user who may do everything.
+    /// Runs one command on the harness's own connection, as a user with all rights.
     ///
     /// # Errors
     ///
-    /// When the connection fails, or after 30 s of silence, as from a stopped server. The next call
-    /// connects anew.
+    /// When the connection fails, or after 30 s of silence, for example from a stopped server. The
+    /// next call connects again.
     pub fn command(&self, parts: &[&[u8]]) -> io::Result<Reply> {
         let mut slot = lock(&self.client);
         let mut client = match slot.take() {
@@ -233,7 +235,7 @@ impl RedisServer {
         Ok(reply)
     }
 
-    /// Freezes the process (SIGSTOP) and returns once it stands still. Its sockets stay open.
+    /// Freezes the process (SIGSTOP), and returns when it stands still. Its sockets stay open.
     pub fn stop(&self) -> io::Result<()> {
         let pid = self.signal(Signal::STOP)?;
         let event = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -241,7 +243,7 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Lets a stopped process go on (SIGCONT). It answers what arrived in the meantime.
+    /// Lets a stopped process go on (SIGCONT). It answers the commands that arrived meanwhile.
     pub fn resume(&self) -> io::Result<()> {
         self.signal(Signal::CONT).map(drop)
     }
@@ -253,9 +255,9 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Kills the process if it still runs, and starts another on the same port and socket with
-    /// the same configuration. It is empty, unless that configuration makes it save; a cluster
-    /// node keeps its `nodes.conf`, and with it its name.
+    /// Kills the process if it still runs, and starts another on the same port and socket with the
+    /// same configuration. It is empty, unless that configuration makes it save. A cluster node
+    /// keeps its `nodes.conf`, and with it its name.
     pub fn restart(&self) -> Result<(), StartError> {
         {
             let mut child = lock(&self.child);
@@ -320,7 +322,7 @@ impl Display for StartError {
     }
 }
 
-/// The same words: a log is unreadable with its line ends escaped, as `unwrap` would show it.
+/// Prints the text of `Display`: `unwrap` would escape the line ends of the log.
 impl fmt::Debug for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

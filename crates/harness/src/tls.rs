@@ -8,8 +8,8 @@ use crate::scratch::{Port, TempDir};
 
 /// The TLS port of a server, beside its unencrypted one.
 ///
-/// Its certificate is for `127.0.0.1` and `localhost`, signed by an authority made for this server
-/// alone, whose key is forgotten. It asks clients for no certificate.
+/// Its certificate is for `127.0.0.1` and `localhost`. An authority that exists for this server
+/// alone signs it, and its key is discarded. Clients need no certificate.
 #[derive(Debug)]
 pub struct TlsEndpoint {
     port: Port,
@@ -17,7 +17,7 @@ pub struct TlsEndpoint {
 }
 
 impl TlsEndpoint {
-    /// `rediss://127.0.0.1:port`.
+    /// The URL `rediss://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("rediss://127.0.0.1:{}", self.port.number())
     }
@@ -32,7 +32,7 @@ impl TlsEndpoint {
         &self.ca_file
     }
 
-    /// Makes the certificates in `dir`, and the lines of configuration that use them.
+    /// Creates the certificates in `dir`, and returns the lines of configuration that use them.
     pub(crate) fn prepare(dir: &TempDir) -> Result<(Self, String), Box<dyn std::error::Error>> {
         let mut authority = CertificateParams::new(vec![])?;
         // Without a name of its own, OpenSSL takes what it signs for self-signed.

@@ -11,7 +11,7 @@ use crate::by::{self, KeyPart};
 use crate::nearest::nearest;
 use crate::quota::{self, CheckedLimit};
 
-/// The arguments of one attribute. It has limits of its own, or names a rule.
+/// The arguments of one attribute: limits of its own, or the name of a rule.
 #[derive(Default)]
 pub(crate) struct LimitArguments {
     texts: Vec<LitStr>,
@@ -46,7 +46,7 @@ impl Parse for LimitArguments {
     }
 }
 
-/// Reads arguments between commas: texts, and arguments with a name, for which the callback gets `None`.
+/// Parses arguments between commas: texts, for which the callback gets `None`, and named arguments.
 pub(crate) fn each(
     input: ParseStream<'_>,
     wrong_literal: &str,
@@ -129,7 +129,7 @@ fn limits(texts: Vec<LitStr>, named: Option<Algorithm>) -> syn::Result<Vec<Check
     Ok(checked)
 }
 
-/// The name of an argument, one of `names`, up to and with its `=`.
+/// Parses the name of an argument, one of `names`, and its `=`.
 pub(crate) fn name(
     input: ParseStream<'_>,
     names: &[&str],
@@ -163,7 +163,7 @@ fn literal(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
     input.parse().map_err(wrong)
 }
 
-/// A text that something is called by.
+/// Parses a text that is a name.
 fn called(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
     let text = literal(name, input)?;
     let value = text.value();
@@ -178,7 +178,7 @@ fn called(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
     Err(Error::new_spanned(text, message))
 }
 
-/// An algorithm's name: as words with hyphens, or as a text.
+/// Parses the name of an algorithm: words with hyphens, or a text.
 fn algorithm(input: ParseStream<'_>) -> syn::Result<(Algorithm, Span)> {
     let span = input.span();
     let name = if input.peek(LitStr) {

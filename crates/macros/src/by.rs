@@ -6,9 +6,9 @@ use syn::{Error, Expr, ExprLit, FnArg, Lit, LitStr, Signature};
 use tollgate_core::rule::declaration::Rule;
 use tollgate_core::rule::{RuleError, RuleSet};
 
-/// One thing that counters are told apart by.
+/// A part of a counter's key.
 pub(crate) enum KeyPart {
-    /// The client's address; an argument of that name goes before it.
+    /// The client's address. An argument named `ip` takes precedence.
     Ip(Expr),
     /// The request's attribute of this name.
     Attribute(String),
@@ -16,10 +16,10 @@ pub(crate) enum KeyPart {
     Value(Expr),
 }
 
-/// The request's attributes that a bare word may mean.
+/// The request's attributes that a bare word can name.
 const WORDS: [&str; 6] = ["user", "method", "path", "host", "route", "service"];
 
-/// Reads `by = …`: one thing, or several in parentheses.
+/// Parses `by = …`: one part, or several in parentheses.
 pub(crate) fn read(expr: Expr) -> syn::Result<Vec<KeyPart>> {
     match expr {
         Expr::Tuple(tuple) if tuple.elems.is_empty() => {
@@ -76,14 +76,16 @@ fn check(name: &str) -> Result<(), String> {
     }
 }
 
-/// The message for a text as a value.
+/// The message for a constant text as a value.
 fn constant(text: &str) -> String {
     let meant = if text == "ip" { "ip".to_owned() } else { format!("attribute({text:?})") };
-    format!("a text is one counter for everybody: write `by = {meant}` for the request's")
+    format!(
+        "a constant text is one counter for all callers: write `by = {meant}` for the request's"
+    )
 }
 
 impl KeyPart {
-    /// The same, now that the arguments of the function are known.
+    /// Resolves the part, given the arguments of the function.
     pub(crate) fn settle(self, signature: &Signature) -> syn::Result<Self> {
         match self {
             Self::Ip(expr) if binds(signature, "ip") => Ok(Self::Value(expr)),
@@ -104,7 +106,7 @@ impl KeyPart {
         }
     }
 
-    /// Its text, to find duplicates.
+    /// The text of the part, to find duplicates.
     pub(crate) fn written(&self) -> String {
         match self {
             Self::Ip(_) => "ip".to_owned(),
@@ -114,7 +116,7 @@ impl KeyPart {
     }
 }
 
-/// True when an argument of the function has this name.
+/// True if an argument of the function has this name.
 fn binds(signature: &Signature, name: &str) -> bool {
     argument_names(signature).iter().any(|known| known == name)
 }
@@ -144,7 +146,7 @@ pub(crate) fn argument_names(signature: &Signature) -> Vec<String> {
     names
 }
 
-/// The one word of an expression, if it is that.
+/// The single word of an expression; `None` for any other expression.
 pub(crate) fn word(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Path(path) if path.qself.is_none() => path.path.get_ident().map(ToString::to_string),

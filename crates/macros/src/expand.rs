@@ -1,8 +1,8 @@
-//! The code: the function as it is, whose body asks before it runs.
+//! Generates the code: the function, with a check at the beginning of its body.
 //!
-//! The signature stays, so arguments, `self` and generics are in scope for what is written in the
-//! attribute. Permits are a local of the body: they are dropped when the function ends, by a return,
-//! a panic or a cancel.
+//! The signature stays, so arguments, `self` and generics are in scope for expressions in the
+//! attribute. Permits are a local variable of the body: they are dropped when the function ends, by
+//! a return, a panic or a cancellation.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -64,13 +64,13 @@ pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream 
     }
 }
 
-/// The attributes before a function, and those that stand within its body.
+/// The attributes in front of a function, and those inside its body.
 pub(crate) fn by_place(attributes: &[Attribute]) -> (Vec<&Attribute>, Vec<&Attribute>) {
     attributes.iter().partition(|attribute| matches!(attribute.style, AttrStyle::Outer))
 }
 
-/// The body of a function, for the end of another. Its braces are this macro's, or a body on one
-/// line is told that it has braces it does not need.
+/// The body of a function, for the end of another body. The macro adds braces of its own; otherwise
+/// the compiler would warn about unnecessary braces around a body on one line.
 pub(crate) fn body(block: &Block) -> Group {
     let statements = &block.stmts;
     let mut body = Group::new(Delimiter::Brace, quote!(#(#statements)*));
@@ -91,9 +91,9 @@ fn enter(limits: &FunctionLimits, function: &ItemFn, root: &TokenStream) -> Toke
     }
 }
 
-/// The return of a call that does not run: `given`, the variable that holds the reason, made into the
-/// function's error. `convert` does that unless the attribute has an `error`. It has the span of the
-/// return type, so that the compiler complains there.
+/// Generates the return of a call that does not run: `given`, the variable with the reason,
+/// converted into the function's error. `convert` does that unless the attribute has an `error`.
+/// The code has the span of the return type, so compiler errors point there.
 pub(crate) fn refuse(
     error: Option<&Expr>,
     function: &ItemFn,
@@ -158,8 +158,8 @@ pub(crate) fn optional<T: quote::ToTokens>(value: Option<&T>) -> TokenStream {
     }
 }
 
-/// Where something is written, in the names of this macro: errors point there, and lints know that
-/// nobody wrote the rest.
+/// The span of an expression in the attribute, with the names of this macro. Errors point there,
+/// and lints know that the rest is generated.
 pub(crate) fn here(written: &Expr) -> Span {
     written.span().resolved_at(Span::mixed_site())
 }

@@ -1,5 +1,5 @@
-//! The function, and its other `#[limit]`s: whichever is expanded first takes them all, so that they
-//! are one decision.
+//! The function, and its other `#[limit]`s. The attribute that is expanded first takes all of them,
+//! so that they are one decision.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
@@ -33,8 +33,8 @@ pub(crate) fn limit(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     }
 }
 
-/// The same function with this attribute behind its `#[lock]`, which is then expanded first: whatever
-/// was written first, the limits are asked before the lock is waited for.
+/// Moves this attribute behind the `#[lock]` of the function, which is then expanded first. In
+/// either order of the attributes, the limits are asked before the function waits for its lock.
 fn after_the_lock(arguments: &TokenStream, mut function: ItemFn) -> TokenStream {
     let at = function.attrs.iter().position(lock::is_lock);
     let at = at.map_or(0, |at| at + 1);
@@ -79,7 +79,7 @@ fn all(
 }
 
 impl FunctionLimits {
-    /// The one value that a function has, whichever attribute gives it.
+    /// The one value that a function can have, from any of its attributes.
     pub(crate) fn only<T>(&self, of: impl Fn(&LimitArguments) -> Option<&T>) -> Option<&T> {
         self.attributes.iter().find_map(of)
     }
@@ -131,7 +131,7 @@ fn refuse_twins(by: &[KeyPart]) -> syn::Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be limited whatever is written.
+/// Rejects functions that cannot be limited.
 fn check_signature(function: &ItemFn) -> syn::Result<()> {
     let signature = &function.sig;
     if let Some(word) = &signature.constness {
@@ -150,7 +150,7 @@ fn is_limit(attribute: &Attribute) -> bool {
     is_ours(attribute, "limit")
 }
 
-/// True when this is our attribute of that name, as far as a macro can see.
+/// True if this is Tollgate's attribute of that name, as far as a macro can see.
 pub(crate) fn is_ours(attribute: &Attribute, name: &str) -> bool {
     let path = attribute.path();
     let mut names = path.segments.iter().map(|segment| &segment.ident);

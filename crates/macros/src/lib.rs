@@ -1,17 +1,17 @@
-//! The attributes `#[limit(…)]` and `#[lock(…)]` of the crate `tollgate`, which re-exports them with
-//! the feature `macros` and documents them there.
+//! The attributes `#[limit(…)]` and `#[lock(…)]` of the crate `tollgate`. It re-exports them with
+//! the feature `macros`, and documents them there.
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `arguments` | what stands between the parentheses |
-//! | `by` | what counters are told apart by |
+//! | `arguments` | the text between the parentheses |
+//! | `by` | the parts of a counter's key |
 //! | `quota` | limits, checked by the core's own parser |
 //! | `function` | the function, and its other `#[limit]`s |
 //! | `expand` | the code |
 //! | `lock` | `#[lock]`: its arguments, the name of the lock, the code |
 //! | `nearest` | which word was meant |
 //!
-//! The code is written against `tollgate::__private`: change them together.
+//! The code uses `tollgate::__private`: change them together.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::arithmetic_side_effects, reason = "counts arguments and letters of source code")]
@@ -26,7 +26,7 @@ mod quota;
 
 use proc_macro::TokenStream;
 
-/// Limits how often a function runs. See the documentation of `tollgate::limit`.
+/// Limits the calls of a function. See the documentation of `tollgate::limit`.
 #[proc_macro_attribute]
 pub fn limit(arguments: TokenStream, item: TokenStream) -> TokenStream {
     function::limit(arguments.into(), &item.into()).into()

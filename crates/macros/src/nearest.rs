@@ -1,8 +1,8 @@
-//! Finds the known word that a slip was meant to be.
+//! Finds the known word that resembles a misspelled one.
 
 use tollgate_core::rule::edit_distance;
 
-/// The known word that is nearest to a written one, if it is near at all.
+/// The known word nearest to a written one, if one is near enough.
 pub(crate) fn nearest<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|word| (edit_distance(written, word), *word));
     let (distance, word) = distances.min_by_key(|(distance, _)| *distance)?;

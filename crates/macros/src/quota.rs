@@ -1,4 +1,4 @@
-//! Limits as they are written, `"5 per 1m"` or `"10 concurrent"`, checked when code is compiled.
+//! Limits in attributes, such as `"5 per 1m"` or `"10 concurrent"`, checked at compile time.
 
 use syn::{Error, LitStr};
 use tollgate_core::algorithm::{Concurrency, SlidingLog};
@@ -6,17 +6,17 @@ use tollgate_core::{Algorithm, Limit, Quota};
 
 use crate::nearest::nearest;
 
-/// A limit that can be.
+/// A checked limit.
 pub(crate) struct CheckedLimit {
-    /// Its name, unless its period is.
+    /// The name; that of the period by default.
     pub(crate) name: Option<&'static str>,
     pub(crate) quota: String,
-    /// The name of its algorithm, unless it is that of an interface.
+    /// The name of the algorithm; that of the `interface` scenario by default.
     pub(crate) algorithm: Option<&'static str>,
     pub(crate) text: LitStr,
 }
 
-/// For how long a permit is held at most by a process that died, unless said.
+/// The default lease: the longest time for which a process that died holds a permit.
 const LEASE: &str = "1m";
 
 /// Checks a limit under the algorithm that the attribute names, if any.
@@ -51,7 +51,7 @@ pub(crate) fn check(text: LitStr, named: Option<Algorithm>) -> syn::Result<Check
     Ok(CheckedLimit { name, quota, algorithm, text })
 }
 
-/// Refuses limits of one attribute that would have one name.
+/// Rejects limits of one attribute that have the same name.
 pub(crate) fn refuse_twins(limits: &[CheckedLimit]) -> syn::Result<()> {
     let name = |limit: &CheckedLimit| {
         let period = limit.quota.parse::<Quota>().ok().map(|quota| quota.period());

@@ -9,8 +9,8 @@ use crate::permits::Permits;
 
 /// The answer to a request. Protocols turn it into bytes and need nothing else.
 ///
-/// Keep it, or its [`Permits`], while the work lasts: permits of concurrency limits go back when it
-/// is dropped.
+/// Keep it, or its [`Permits`], while the work lasts: dropping it gives the permits of concurrency
+/// limits back.
 ///
 /// ```
 /// use tollgate::{Admission, EmbeddedStore, Limit, Limiter, SlidingLog};
@@ -32,14 +32,14 @@ use crate::permits::Permits;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "an admission that is not looked at admits everybody"]
+#[must_use = "an unchecked admission admits every request"]
 pub struct Admission {
     pub(crate) ruling: Ruling,
     pub(crate) permits: Permits,
 }
 
 impl Admission {
-    /// True if the request may pass, now or after [`Admission::wait`]. Also in an outage.
+    /// True if the request may pass, at once or after [`Admission::wait`]. Set in an outage, too.
     pub const fn passes(&self) -> bool {
         self.ruling.passes()
     }
@@ -49,15 +49,15 @@ impl Admission {
         self.ruling.verdict()
     }
 
-    /// The time to wait before passing. Zero unless the request was granted a place in the future,
-    /// which needs patience: [`Limiter::admit`](crate::Limiter::admit) and
+    /// The time to wait before passing. Zero, unless the request was granted a place in the future.
+    /// Only requests with patience get one; [`Limiter::admit`](crate::Limiter::admit) and
     /// [`Limiter::check`](crate::Limiter::check) have none.
     pub const fn wait(&self) -> Duration {
         self.ruling.wait()
     }
 
-    /// The time after which asking again can help, never zero. `None` if the request passes, or never
-    /// will. Of several limits that refuse, the longest time.
+    /// The time after which asking again can help, never zero: the longest, if several limits
+    /// refuse. `None` if the request passes, or can never pass.
     pub const fn retry_after(&self) -> Option<Duration> {
         self.ruling.retry_after()
     }
@@ -72,7 +72,7 @@ impl Admission {
         &self.ruling
     }
 
-    /// The reason why the store did not decide, if it did not.
+    /// The reason why the store did not decide; `None` if it did.
     pub const fn outage(&self) -> Option<Outage> {
         self.ruling.outage()
     }

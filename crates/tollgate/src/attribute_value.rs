@@ -1,9 +1,9 @@
-//! The value of a request's attribute, before it has its one spelling.
+//! The value of a request's attribute, before normalization.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-/// The value of an attribute, before it is put into its one spelling.
+/// The value of an attribute, before it is normalized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AttributeValue<'r> {
     Text(Cow<'r, [u8]>),

@@ -41,11 +41,12 @@ pub struct Builder<S> {
 /// The deny cache: repeats known refusals without asking the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DenyCache {
-    /// For up to 50 ms, on remote stores. Changes who is admitted only in that a credit by another
-    /// process, its newer rules, or a jump of the store's clock are seen so much later.
+    /// Repeats a refusal for up to 50 ms, on remote stores. Until then a credit by another process,
+    /// its newer rules, or a jump of the store's clock goes unnoticed. Nothing else changes about
+    /// who is admitted.
     #[default]
     On,
-    /// The store is asked every time.
+    /// Asks the store every time.
     Off,
 }
 
@@ -62,39 +63,41 @@ impl<S: Store + 'static> Builder<S> {
         }
     }
 
-    /// Begins with these rules; with none unless said. The example of [`Builder`] shows it, with
+    /// Sets the rules to begin with; none by default. The example of [`Builder`] shows it, with
     /// `secret` and `deny_cache`.
     pub fn rules(mut self, rules: RuleSet) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Begins with these rules for Envoy's calls; with none unless said.
+    /// Sets the rules for Envoy's calls to begin with; none by default.
     pub fn envoy_rules(mut self, rules: EnvoyRules) -> Self {
         self.envoy = rules;
         self
     }
 
-    /// The secret that all processes of a fleet share: long values enter keys hashed under it,
-    /// and reservations are signed by it. Without one this process draws its own, and long values
-    /// count apart in each process. Draw it at random, and keep it from everybody else: whoever
-    /// has it can make reservations that were never charged.
+    /// Sets the secret that all processes of a fleet share. Long values enter keys hashed under it,
+    /// and it signs reservations. Without one, each process draws its own: then long values are
+    /// counted separately in each process.
+    ///
+    /// Draw it at random and keep it private: it allows making reservations that were never
+    /// charged.
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
         self.secret = Some(secret);
         self
     }
 
-    /// The fleet that this node belongs to: nodes of one name that share a store share out its
-    /// limits in an outage. Without a name, all nodes without one are a fleet. Names longer than 256
-    /// bytes are cut there.
+    /// Sets the fleet that this node belongs to. Nodes with the same fleet name on the same store
+    /// divide its limits among themselves in an outage. Nodes without a name form one fleet. A name
+    /// is cut at 256 bytes.
     pub fn fleet(mut self, name: &str) -> Self {
         let end = name.floor_char_boundary(256);
         self.fleet.name = name.get(..end).unwrap_or_default().into();
         self
     }
 
-    /// The number of nodes that is assumed until the fleet is counted for the first time; one unless set.
-    /// A node that starts in an outage has no other way to know its share.
+    /// Sets the number of nodes to assume until the fleet is counted for the first time; 1 by
+    /// default. A node that starts in an outage has no other way to know its share.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter};
@@ -107,21 +110,21 @@ impl<S: Store + 'static> Builder<S> {
         self
     }
 
-    /// Turns the deny cache on or off; on unless set.
+    /// Turns the deny cache on or off; it is on by default.
     pub fn deny_cache(mut self, deny_cache: DenyCache) -> Self {
         self.deny_cache = deny_cache;
         self
     }
 
-    /// Tells this observer as well. All share one thread, which starts with the first.
+    /// Adds an observer. All observers share one thread, which starts with the first.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Box::new(observer));
         self
     }
 
-    /// Makes the limiter. What it does besides requests runs on the tokio runtime it is made on,
-    /// or on a thread of its own where there is none or it has no timers. It ends with that runtime: permits are not
-    /// renewed and refusals not counted towards bans after that.
+    /// Builds the limiter. Its background jobs run on the current tokio runtime. Without a runtime,
+    /// or with one that has no timers, they run on a thread of their own. When that runtime ends,
+    /// the jobs end: permits are no longer renewed, and refusals no longer count towards bans.
     pub fn build(self) -> Limiter<S> {
         let runner = Arc::new(Runner::new(self.store, self.deny_cache, self.fleet));
         let secret = self.secret.unwrap_or_else(chance::secret);

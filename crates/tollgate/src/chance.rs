@@ -1,22 +1,22 @@
-//! Names that nobody else draws.
+//! Random bits, secrets, durations, and unique names.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Sixty-four bits from the operating system's randomness, as the standard library draws it.
+/// Draws 64 bits of the randomness that the standard library takes from the operating system.
 pub(crate) fn bits() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// Sixteen bytes of it.
+/// Draws 16 random bytes.
 pub(crate) fn secret() -> [u8; 16] {
     let bits = (u128::from(bits()) << 64) | u128::from(bits());
     bits.to_le_bytes()
 }
 
-/// A duration of the range, evenly spread. An inverted range yields its start.
+/// Draws a duration from the range, uniformly. An inverted range yields its start.
 pub(crate) fn within(range: &RangeInclusive<Duration>) -> Duration {
     let width = range.end().saturating_sub(*range.start()).as_micros();
     let width = u64::try_from(width).unwrap_or(u64::MAX).saturating_add(1);
@@ -24,7 +24,7 @@ pub(crate) fn within(range: &RangeInclusive<Duration>) -> Duration {
     range.start().saturating_add(Duration::from_micros(offset))
 }
 
-/// Draws names: this process's own bits and a number that rises.
+/// Draws unique names: the random bits of this process, followed by a counter.
 #[derive(Debug)]
 pub(crate) struct Names {
     process: u64,
@@ -36,7 +36,7 @@ impl Names {
         Self { process: bits(), next: AtomicU64::new(1) }
     }
 
-    /// A name that was never drawn before.
+    /// Draws a name that was never drawn before.
     pub(crate) fn draw(&self) -> u128 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         (u128::from(self.process) << 64) | u128::from(number)

@@ -1,7 +1,7 @@
 //! Counters without rules: the planner of [`Limiter::check`] and [`Limiter::throttle`].
 //!
-//! `CL.THROTTLE` brings its quota with every command. Its keys have a kind of their own, so that they
-//! never meet those of a rule or a check.
+//! `CL.THROTTLE` brings its quota with every command. Its keys have a kind of their own, so that
+//! they never meet those of a rule or a check.
 
 use tollgate_core::{Cost, Key, KeyError, Limit, Need, Op, Store};
 
@@ -12,11 +12,14 @@ use crate::decision::{
 use crate::limiter::Limiter;
 use crate::wait::GateError;
 
-/// The counter's name of a `CL.THROTTLE` key, for whoever charges a store directly.
+/// Writes the name of the counter of a `CL.THROTTLE` key, for programs that charge a store
+/// directly.
+///
+/// The key may be empty, as in Redis.
 ///
 /// # Errors
 ///
-/// When the key is longer than 1023 bytes. It may be empty, as Redis's keys may.
+/// When the key is longer than 1023 bytes.
 pub fn throttle_key(key: &[u8], buffer: &mut Vec<u8>) -> Result<(), KeyError> {
     buffer.clear();
     buffer.push(keys::THROTTLE);
@@ -25,8 +28,8 @@ pub fn throttle_key(key: &[u8], buffer: &mut Vec<u8>) -> Result<(), KeyError> {
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Charges a counter of `CL.THROTTLE`: as [`Limiter::check`], in a name space of its own, with any
-    /// key of up to 1023 bytes.
+    /// Charges a counter of `CL.THROTTLE`. Works as [`Limiter::check`], in a name space of its own,
+    /// with any key of up to 1023 bytes.
     ///
     /// # Errors
     ///
@@ -40,7 +43,7 @@ impl<S: Store + 'static> Limiter<S> {
         self.check_key(&keys::tagged(keys::THROTTLE, key)?, limit, cost).await
     }
 
-    /// Charges one counter by its whole name.
+    /// Charges one counter, by its full name.
     pub(crate) async fn check_key(
         &self,
         key: &[u8],

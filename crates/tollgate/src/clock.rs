@@ -1,11 +1,11 @@
-//! Time in this process, for what never reaches a store: how long a refusal may be repeated, when
-//! a waiter wakes, how old something is.
+//! Time within this process, for everything that never reaches a store: how long a refusal may be
+//! repeated, when a waiter wakes, how old a value is.
 //!
-//! Leases of locks are the exception: they go on in the store while this machine sleeps, so they are
-//! measured by [`BootTime`], which does so too.
+//! The clock is monotonic: setting the system's clock changes nothing here. It is tokio's clock, so
+//! tests can let hours pass in virtual time.
 //!
-//! Monotonic: setting the system's clock changes nothing here. It is tokio's, so that tests can
-//! let hours pass in virtual time.
+//! Leases of locks are the exception. They go on in the store while this machine sleeps, so
+//! [`BootTime`] measures them: it does not stop during sleep either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ pub(crate) use tokio::time::Instant;
 use tollgate_core::{Clock, Timestamp};
 use tollgate_embedded::MonotonicClock;
 
-/// The present.
+/// The current time.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// `later` after `then`, or a moment so far away that nobody lives to see it.
+/// The moment `later` after `then`. A sum that overflows yields a moment a year away.
 pub(crate) fn after(then: Instant, later: Duration) -> Instant {
     then.checked_add(later).or_else(|| then.checked_add(FAR)).unwrap_or(then)
 }
@@ -33,7 +33,7 @@ const FAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 pub(crate) struct BootTime(u64);
 
 impl BootTime {
-    /// The present.
+    /// The current time.
     pub(crate) fn now() -> Self {
         // Elsewhere the monotonic clock may stand still during sleep; the fence still protects.
         #[cfg(target_os = "linux")]
@@ -58,15 +58,15 @@ impl BootTime {
         Self(self.0.saturating_add(micros(span)))
     }
 
-    /// Time since an earlier moment; none if it is not earlier.
+    /// The time since an earlier moment; zero if that moment is not earlier.
     pub(crate) const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Tells the time to stores that are this process's own business: the wall clock as it was when this
-/// was made, or as the store had it when it was first heard, and the monotonic clock since. Clones
-/// tell the same time.
+/// A clock for stores that only this process uses. It starts from the wall clock, or from the time
+/// of the remote store once that is known, and follows the monotonic clock from there. Clones share
+/// their origin.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalClock {
     origin: Instant,
@@ -79,7 +79,7 @@ impl LocalClock {
         Self { origin: now(), origin_us: Arc::new(AtomicU64::new(wall)) }
     }
 
-    /// Shows from now on what the store showed at `seen`.
+    /// Sets the clock to the time that the remote store had at `seen`.
     pub(crate) fn align(&self, store: Timestamp, seen: Instant) {
         let elapsed = micros(seen.saturating_duration_since(self.origin));
         self.origin_us.store(store.as_micros().saturating_sub(elapsed), Ordering::Relaxed);

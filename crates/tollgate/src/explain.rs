@@ -1,7 +1,7 @@
-//! Explains a decision: the rules that a request meets, the state of their counters, the rule that refuses
-//! and until when. Charges nothing.
+//! Explains a decision: the rules that apply to a request, the state of their counters, the rule
+//! that refuses, and until when. Charges nothing.
 //!
-//! Everything here is owned text and numbers, so that it can be kept, printed and sent.
+//! All values are owned, so they can be kept, printed and sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +22,16 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// The reason for the verdict.
     pub reason: Reason,
-    /// The source of the answer. The deny cache is not asked.
+    /// The source of the answer. The deny cache is skipped.
     pub source: Source,
-    /// The outage, if the store does not answer and the counters are this process's own.
+    /// The outage, if the store does not answer and the counters are those of this process.
     pub outage: Option<Outage>,
-    /// The list or rule that refuses without counting, if one does.
+    /// The list or rule that refuses without counting, if there is one.
     pub blocked_by: Option<Blocked>,
     /// Every rule of the domain with its outcome, in the order of the file.
     pub rules: Vec<ExplainedRule>,
-    /// Every counter of an enforced rule that the request would be charged on. Those of shadow rules
-    /// are not asked.
+    /// Every counter of an enforced rule that the request would charge. Counters of shadow rules
+    /// are not read.
     pub counters: Vec<ExplainedCounter>,
 }
 
@@ -50,7 +50,7 @@ pub struct ExplainedRule {
 pub enum Fate {
     /// Its limits are charged.
     Charged,
-    /// Its limits are charged, and answer nobody.
+    /// Its limits are charged, but refuse no request.
     Shadow,
     /// It is switched off.
     Off,
@@ -59,7 +59,7 @@ pub enum Fate {
         /// The attribute.
         attribute: String,
     },
-    /// It matches, but the request lacks an attribute that its counters are told apart by.
+    /// It matches, but the request lacks an attribute that is part of the counter's key.
     Skipped {
         /// The attribute.
         attribute: String,
@@ -72,7 +72,7 @@ pub enum Fate {
     /// It refuses without counting.
     Blocks,
     /// It matches, but the request is answered before anything is counted: by a list of the domain,
-    /// by a rule that blocks, or because it would meet more limits than one request may have.
+    /// by a rule that blocks, or because more limits apply than one request may have.
     Spared,
 }
 
@@ -89,21 +89,22 @@ pub struct ExplainedCounter {
     pub is_ban: bool,
     /// The cost of the request.
     pub cost: u64,
-    /// Its key, as the store knows it; bytes outside of ASCII escaped.
+    /// Its key in the store; bytes outside of ASCII are escaped.
     pub key: String,
     /// True if it would let the request pass.
     pub passes: bool,
-    /// The permits that could be spent at once.
+    /// The permits that a request could spend at once.
     pub remaining: u64,
-    /// The time after which it would let the request pass; `None` if it does, or never will.
+    /// The time after which it would let the request pass; `None` if it does so now, or never will.
     pub clears_after: Option<Duration>,
     /// The time after which it is full again.
     pub full_after: Duration,
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Explains what [`Limiter::admit`] would say, rule by rule and counter by counter. Charges
-    /// nothing, and looks at every rule of the domain: for people, not for every request.
+    /// Explains the answer of [`Limiter::admit`], rule by rule and counter by counter. Charges
+    /// nothing. It evaluates every rule of the domain, so use it for diagnosis and not for every
+    /// request.
     ///
     /// ```
     /// use tollgate::{Ask, EmbeddedStore, Fate, Limiter, rules};

@@ -1,7 +1,7 @@
 //! Macros for traits that many types of this crate implement alike.
 
-/// Implements `Display` and `Error` for an error type: a message for each pattern, and, where the type
-/// wraps other errors, its sources and conversions.
+/// Implements `Display` and `Error` for an error type: a message for each pattern, and, where the
+/// type wraps other errors, its sources and conversions.
 macro_rules! error_messages {
     (
         $type:ty { $($pattern:pat $(if $guard:expr)? => $message:literal $(, $argument:expr)*;)+ }
@@ -33,7 +33,7 @@ macro_rules! error_messages {
     };
 }
 
-/// Implements `Debug` with the named fields, whatever the type's parameters are.
+/// Implements `Debug` with the named fields, without bounds on the type's parameters.
 macro_rules! opaque_debug {
     ($type:ident $(<$parameter:ident $(: $bound:path)?>)?: |$it:ident| $($name:ident = $value:expr),*) => {
         impl $(<$parameter $(: $bound)?>)? std::fmt::Debug for $type $(<$parameter>)? {

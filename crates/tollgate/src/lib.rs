@@ -1,7 +1,7 @@
 //! A rate limiter and locks, in this process or on Redis for many processes.
 //!
-//! **Limit a handler** (features `axum` and `macros`). The limits of a function are one decision: a call
-//! that one limit refuses is charged on none.
+//! **Limit a handler** (features `axum` and `macros`). The limits of a function are one decision:
+//! if one limit refuses a call, no limit is charged.
 //!
 //! ```
 //! # #[cfg(all(feature = "axum", feature = "macros"))] mod handler {
@@ -19,7 +19,7 @@
 //! # } }
 //! ```
 //!
-//! **Limit by rules**, from a file or a text, which may change while requests run:
+//! **Limit by rules**, from a file or a text. You may replace them while requests run:
 //!
 //! ```
 //! use tollgate::rules::{self, Format};
@@ -36,7 +36,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **Take a lock**, with a fence that the protected resource checks:
+//! **Take a lock**, with a fence for the protected resource to check:
 //!
 //! ```
 //! use tollgate::{EmbeddedStore, Locks};
@@ -49,8 +49,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With the feature `redis`, `RedisStore` in place of [`EmbeddedStore`] makes counters and locks common
-//! to many processes.
+//! With the feature `redis`, use `RedisStore` in place of [`EmbeddedStore`] to share counters and
+//! locks among many processes.
 //!
 //! | To | Use |
 //! |---|---|
@@ -137,7 +137,7 @@ pub use tollgate_core::{
     Timestamp, Verdict,
 };
 pub use tollgate_embedded::EmbeddedStore;
-/// Limits how often a function runs: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in
+/// Limits the calls of a function: `#[limit("5 per 1m", by = ip)]`. All limits of a function, in
 /// one attribute or in several, are one decision.
 ///
 /// ```
@@ -214,7 +214,8 @@ pub use tollgate_macros::lock;
 pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 
-/// The code that `#[limit]` and `#[lock]` expand to. No part of the API: it may change in any version.
+/// The code that `#[limit]` and `#[lock]` expand to. It is not part of the API, and may change in
+/// any version.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __private {
@@ -227,8 +228,8 @@ pub mod __private {
     };
 }
 
-/// The programs of the READMEs and of `docs/locks.md`, compiled with the doctests; those that need no
-/// server run.
+/// The programs in the READMEs and in `docs/locks.md`, compiled with the doctests. Programs that
+/// need no server run.
 #[cfg(all(doctest, feature = "axum", feature = "macros", feature = "redis"))]
 mod readme {
     #[doc = include_str!("../README.md")]
@@ -241,7 +242,7 @@ mod readme {
     struct InChinese;
 
     #[doc = include_str!("../locks.md")]
-    struct Locks;
+    struct LocksPage;
 }
 
 /// The programs of `docs/macro.md`.

@@ -1,7 +1,7 @@
 //! The limiter: from an ask to an admission.
 //!
-//! [`Limiter::admit`] judges an ask by the rules of one version, charges what they say, all or
-//! none, and answers also while the store does not. Rules are replaced without anybody waiting: a request
+//! [`Limiter::admit`] judges an ask by the rules of one version, and makes all of their charges or
+//! none. It answers also while the store does not. You can replace the rules at any time: a request
 //! in progress keeps the version that it began with.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::observer::{Event, Observers};
 use crate::stats::{Counts, Stats};
 use crate::wait::{Gate, GateError};
 
-/// Admits or refuses requests by rules. Clones share everything.
+/// Admits or refuses requests by rules. Clones share all state.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limiter, rules};
@@ -60,8 +60,8 @@ pub(crate) struct Shared<S> {
     pub(crate) runner: Arc<Runner<S>>,
     pub(crate) background: Background,
     pub(crate) rules: ArcSwap<RuleSet>,
-    /// Rises after the rules have changed, so that whoever keeps something of them need only look
-    /// here. Begins at 1.
+    /// Rises after a change of the rules, so that caches of them only need to compare this number.
+    /// Begins at 1.
     pub(crate) edition: AtomicU64,
     pub(crate) envoy: ArcSwap<EnvoyRules>,
     pub(crate) secret: KeySecret,
@@ -71,27 +71,28 @@ pub(crate) struct Shared<S> {
 }
 
 impl<S: Store + 'static> Limiter<S> {
-    /// A limiter on this store, without rules: everything passes until [`Limiter::set_rules`].
+    /// Creates a limiter on this store. It has no rules and admits everything until
+    /// [`Limiter::set_rules`].
     pub fn new(store: S) -> Self {
         Self::builder(store).build()
     }
 
-    /// A limiter that begins with rules, or has a fleet's secret, or observers.
+    /// Builds a limiter that begins with rules, or has a fleet's secret, or observers.
     pub fn builder(store: S) -> Builder<S> {
         Builder::new(store)
     }
 
-    /// Judges an ask by the rules, and charges what it costs, all or none.
+    /// Judges an ask by the rules, and charges its cost, all or none.
     ///
-    /// A request that one limit refuses charges none. It always has an answer: while the store does
-    /// not answer in time, each rule's `on-outage` decides, and [`Admission::outage`] says so. Nobody
-    /// waits here: a request that cannot pass now is refused, with the time after which asking again
-    /// helps.
+    /// If one limit refuses a request, no limit is charged. The call never waits for its turn: a
+    /// request that cannot pass now is refused, with the time after which asking again helps. It
+    /// always has an answer: while the store does not answer in time, each rule's `on-outage`
+    /// decides, and [`Admission::outage`] gives the reason.
     ///
-    /// Keep the admission while the work lasts where a rule counts who is at work: its permits go
-    /// back when it is dropped, so `admit(&ask).await.passes()` holds none.
+    /// Keep the admission while the work lasts if a rule counts work in progress. Dropping it gives
+    /// its permits back, so `admit(&ask).await.passes()` holds none.
     ///
-    /// Dropping the future before it ends may leave the charge, as a question to a remote store
+    /// If you drop the future before it ends, the charge may remain: a question to a remote store
     /// cannot be called back.
     ///
     /// ```
@@ -119,8 +120,8 @@ impl<S: Store + 'static> Limiter<S> {
         self.admit_by(ask, Intent::CHARGE, self.rules()).await
     }
 
-    /// Decides as [`Limiter::admit_within`] does, without a future; `None`, with nothing charged, if
-    /// the store takes a round trip.
+    /// Decides as [`Limiter::admit_within`] does, without a future. `None`, with nothing charged,
+    /// if the store is remote.
     ///
     /// ```
     /// use std::time::Duration;
@@ -155,10 +156,11 @@ impl<S: Store + 'static> Limiter<S> {
         Some(Admission { ruling, permits })
     }
 
-    /// The same for a caller that can wait: up to `patience` for a place in the future, which
-    /// [`Admission::wait`] then says. Only limits that keep a time line grant one (leaky queue and
-    /// meter, token bucket, smooth), and of several limits one waits; the others must pass now.
-    /// A caller that gives up while waiting stays charged: a [`Gate`] gives places back.
+    /// Decides as [`Limiter::admit`] does, for a caller that can wait up to `patience` for a place
+    /// in the future; [`Admission::wait`] is the time to wait. Only limits that keep a time line
+    /// grant places (leaky queue and meter, token bucket, smooth). Of several limits one may wait;
+    /// the others must pass now. A caller that gives up while it waits stays charged; a [`Gate`]
+    /// gives places back.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -181,8 +183,8 @@ impl<S: Store + 'static> Limiter<S> {
         self.admit_by(ask, Intent::Charge { patience }, self.rules()).await
     }
 
-    /// The answer of [`Limiter::admit`], without charging anything. [`Limiter::stats`] does not count it, and
-    /// observers do not hear of it.
+    /// Returns the answer of [`Limiter::admit`], and charges nothing. [`Limiter::stats`] does not
+    /// count the question, and observers do not see it.
     ///
     /// ```
     /// # use tollgate::{Ask, EmbeddedStore, Limiter, rules};
@@ -206,8 +208,8 @@ impl<S: Store + 'static> Limiter<S> {
 
     /// Charges one counter with a key of your choice, without rules.
     ///
-    /// The key has up to 1023 bytes and never meets a rule's. One key under two limits of one
-    /// algorithm is one counter. In an outage this process's share of the limit answers.
+    /// The key has up to 1023 bytes, and never collides with a rule's. One key under two limits of
+    /// the same algorithm is one counter. In an outage, this process's share of the limit answers.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limit, Limiter, TokenBucket};
@@ -224,7 +226,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When the key cannot be one, or the limit counts holders.
+    /// When the key is empty or too long, or the limit counts holders.
     pub async fn check(
         &self,
         key: impl AsRef<[u8]>,
@@ -234,10 +236,10 @@ impl<S: Store + 'static> Limiter<S> {
         self.check_key(&chosen(key.as_ref())?, limit, cost).await
     }
 
-    /// A counter with a key of your choice, at which callers wait: see [`Gate`].
+    /// Creates a gate: a counter with a key of your choice, at which callers wait; see [`Gate`].
     ///
-    /// Its key is that of [`Limiter::check`], so a check and a gate of one key and limit share one
-    /// counter. Two gates of one key do not share a queue: clone one instead.
+    /// The key is that of [`Limiter::check`], so a check and a gate with the same key and limit
+    /// share one counter. Two gates of one key do not share a queue: clone one instead.
     ///
     /// ```
     /// use tollgate::{Concurrency, EmbeddedStore, GateError, Limit, Limiter, TokenBucket};
@@ -254,7 +256,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When the key cannot be one, or the limit counts holders.
+    /// When the key is empty or too long, or the limit counts holders.
     pub fn gate(&self, key: impl AsRef<[u8]>, limit: Limit) -> Result<Gate<S>, GateError> {
         let key = chosen(key.as_ref())?.into_boxed_slice();
         let counter = OwnedCounter { key, limit, partition: None };
@@ -262,16 +264,16 @@ impl<S: Store + 'static> Limiter<S> {
         Gate::new(Arc::clone(&shared.runner), shared.background.clone(), counter)
     }
 
-    /// The rules that apply now: of version 0 and empty before the first.
+    /// The current rules. Before the first it is an empty set of version 0.
     pub fn rules(&self) -> Arc<RuleSet> {
         self.shared.rules.load_full()
     }
 
-    /// Applies other rules from now on. A request in progress keeps the rules it began with, and nobody
+    /// Replaces the rules. A request in progress keeps the rules that it began with, and no caller
     /// waits.
     ///
-    /// Counts are kept, scaled or reset as each rule's `on-change` says. While processes have different
-    /// versions, the newer limit decides for all.
+    /// Each rule's `on-change` says whether its counts are kept, scaled or reset. While processes
+    /// have different versions, the newer limit decides for all.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter, StaleRules, rules};
@@ -287,7 +289,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When their version is not above the present one.
+    /// When their version is not above the current one.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), StaleRules> {
         let to = rules.version();
         let rules = Arc::new(rules);
@@ -298,12 +300,12 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(())
     }
 
-    /// The counts since the start, of this limiter and its clones.
+    /// The counts of this limiter and its clones since the start.
     pub fn stats(&self) -> Stats {
         self.shared.counts.stats(&self.shared)
     }
 
-    /// The store it decides on, for its own statistics and warnings.
+    /// The store of the limiter, for its own statistics and warnings.
     pub fn store(&self) -> &S {
         &self.shared.runner.store
     }
@@ -314,8 +316,8 @@ impl<S: Store + 'static> Limiter<S> {
         self.shared.runner.names.process()
     }
 
-    /// Judges an ask. The judgement stays where the caller keeps it: it is too large to be moved for
-    /// every request.
+    /// Judges an ask. The judgement is written to a place of the caller's, since it is too large to
+    /// be moved for every request.
     #[inline]
     pub(crate) fn judge<'s>(
         &self,
@@ -328,13 +330,13 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// Plans an ask that was judged.
+    /// Plans a judged ask.
     #[inline]
     pub(crate) fn plan<'p, 's: 'p>(&self, judgement: &'p Judgement<'s>, plan: &mut Plan<'p>) {
         plan.push_judgement(judgement, &self.shared.runner.names);
     }
 
-    /// Decides an ask under given rules.
+    /// Decides an ask by the given rules.
     pub(crate) async fn admit_by(
         &self,
         ask: &Ask<'_>,
@@ -344,7 +346,8 @@ impl<S: Store + 'static> Limiter<S> {
         self.admit_with(ask, intent, &RuleSource::Rules(rules), |_, _| ()).await.0
     }
 
-    /// Decides an ask under given rules, with what `note` makes of the plan and its ruling.
+    /// Decides an ask by the given rules, and returns the result of `note` on the plan and its
+    /// ruling.
     pub(crate) async fn admit_with<T>(
         &self,
         ask: &Ask<'_>,
@@ -365,7 +368,7 @@ impl<S: Store + 'static> Limiter<S> {
 }
 
 impl<S> Shared<S> {
-    /// Counts a request, and sends it to observers.
+    /// Counts a request, and sends its events to observers.
     pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
         self.counts.add(ruling);
         self.observers.tell_request(ask, ruling);
@@ -387,7 +390,7 @@ pub(crate) fn replace_older<T>(
     }
 }
 
-/// A key that a caller chose, in a name space of its own.
+/// Puts a key of the caller's choice into a name space of its own.
 pub(crate) fn chosen(key: &[u8]) -> Result<Vec<u8>, KeyError> {
     Key::new(key)?;
     keys::tagged(keys::CHOSEN, key)
@@ -401,12 +404,12 @@ impl<S> Clone for Limiter<S> {
 
 opaque_debug!(Limiter<S>: |it| version = it.shared.rules.load().version());
 
-/// Rules whose version does not rise. The rules before still apply.
+/// The error for rules whose version does not rise. The earlier rules still apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleRules {
-    /// The version that applies.
+    /// The version of the current rules.
     pub present: u64,
-    /// The version that was offered.
+    /// The version of the rejected rules.
     pub offered: u64,
 }
 

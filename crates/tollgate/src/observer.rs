@@ -1,7 +1,7 @@
-//! Observers: they hear of events, and no request waits for them.
+//! Observers of events. No request waits for them.
 //!
-//! Events go through a bounded queue to a thread of their own. When observers are slower than
-//! requests the queue fills, events are dropped, and that is counted; a request never waits.
+//! Events go through a bounded queue to a thread of their own. If observers are slower than
+//! requests, the queue fills, and further events are dropped and counted.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tollgate_core::rule::{Ask, Attribute};
 
 use crate::decision::{Outage, Ruling};
 
-/// Hears of events. Called on one thread, in order.
+/// Receives events, in order, on one thread.
 ///
-/// An observer that panics is told of the next event all the same. Up to 8 192 events wait for it;
-/// what is dropped beyond that is counted in [`Stats::dropped_events`](crate::Stats::dropped_events).
+/// An observer that panics still gets the next event. Up to 8 192 events wait for it;
+/// [`Stats::dropped_events`](crate::Stats::dropped_events) counts those dropped beyond that.
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};
@@ -47,14 +47,15 @@ pub trait Observer: Send + Sync + 'static {
     /// Handles an event. If it takes too long, later events are dropped.
     fn observe(&self, event: &Event);
 
-    /// True if it hears of every request: [`Event::Admitted`], [`Event::Refused`] and [`Event::Degraded`].
-    /// Asked once. If no observer hears of requests, they do not pay for it.
+    /// True if the observer wants every request: [`Event::Admitted`], [`Event::Refused`] and
+    /// [`Event::Degraded`]. The answer must not change. If no observer wants them, requests do not
+    /// pay for them.
     fn hears_requests(&self) -> bool {
         true
     }
 
-    /// True if it is told of every ask with its ruling: [`Event::Asked`]. Asked once. If no observer
-    /// hears asks, nothing is copied.
+    /// True if the observer wants every ask with its ruling: [`Event::Asked`]. The answer must not
+    /// change. If no observer wants them, nothing is copied.
     fn hears_asks(&self) -> bool {
         false
     }
@@ -95,7 +96,7 @@ pub enum Event {
         /// The outage.
         outage: Outage,
     },
-    /// An ask was decided, with the ruling on it: for recorders, which ask for it by
+    /// An ask was decided, with its ruling. For recorders, which request it by
     /// [`Observer::hears_asks`].
     Asked {
         /// The ask.
@@ -117,20 +118,20 @@ pub enum Event {
         /// The key of the ban, as the store knows it.
         key: Box<[u8]>,
     },
-    /// Other rules apply to Envoy's calls from now on.
+    /// The rules for Envoy's calls were replaced.
     EnvoyRulesChanged {
         /// The version before.
         from: u64,
-        /// The version from now on.
+        /// The version after.
         to: u64,
     },
-    /// Something happened to a lock.
+    /// An event of a lock.
     Lock(crate::LockEvent),
-    /// Other rules apply from now on.
+    /// The rules were replaced.
     RulesChanged {
         /// The version before.
         from: u64,
-        /// The version from now on.
+        /// The version after.
         to: u64,
     },
 }
@@ -143,13 +144,13 @@ pub struct RecordedAsk {
     pub domain: Box<str>,
     /// The cost.
     pub cost: Cost,
-    /// The attributes, in the order in which they were given. Of a value, the first
+    /// The attributes, in the order in which they were given. Each value is cut at
     /// [`RecordedAsk::MAX_VALUE`] bytes.
     pub attributes: Vec<(Box<str>, Box<[u8]>)>,
 }
 
 impl RecordedAsk {
-    /// The longest value that is kept: what a person reads of one, and no attacker's megabyte.
+    /// The longest value that is kept: enough for a person, and far less than an attacker may send.
     pub const MAX_VALUE: usize = 256;
 
     fn new(ask: &Ask<'_>) -> Self {
@@ -170,16 +171,17 @@ impl Event {
     }
 }
 
-/// Events that may wait: some seconds of observers being stuck, at a thousand a second.
+/// The most events that may wait. With a stuck observer, it lasts for some seconds at a thousand a
+/// second.
 const QUEUE: usize = 8_192;
 
 /// The queue to all observers.
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     queue: Option<SyncSender<Event>>,
-    /// True if an observer hears of requests.
+    /// True if an observer wants requests.
     requests: bool,
-    /// True if an observer hears of asks.
+    /// True if an observer wants asks.
     asks: bool,
     dropped: Arc<AtomicU64>,
 }
@@ -216,7 +218,7 @@ impl Observers {
         Self { queue: thread.is_ok().then_some(queue), requests, asks, dropped: Arc::default() }
     }
 
-    /// Sends an event, which is only built if an observer listens.
+    /// Sends an event. It is built only if there is an observer.
     #[inline]
     pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
         if let Some(queue) = &self.queue
@@ -226,7 +228,7 @@ impl Observers {
         }
     }
 
-    /// Sends the events of a request, if an observer hears of requests or of asks.
+    /// Sends the events of a request, if an observer wants requests or asks.
     #[inline]
     pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
         if let Some(ask) = ask.filter(|_| self.asks) {
@@ -251,8 +253,8 @@ impl Observers {
     }
 }
 
-/// Drops what a panic carried. If that panics in turn, what the second one carried is leaked: it may
-/// do the same for ever.
+/// Drops the payload of a panic. If that panics in turn, the second payload is leaked, as its drop
+/// could panic for ever.
 fn discard(thrown: Box<dyn Any + Send>) {
     let dropped = std::panic::AssertUnwindSafe(move || drop(thrown));
     if let Err(again) = std::panic::catch_unwind(dropped) {

@@ -1,8 +1,8 @@
 //! Permits of concurrency limits, held as long as this value lives.
 //!
-//! They are renewed while they are held, so work may take longer than a lease; they go back when
-//! dropped, also by a task that panics or is cancelled. A process that dies gives them back when
-//! their leases end.
+//! They are renewed while they are held, so work may take longer than a lease. Dropping the value
+//! gives them back, also in a task that panics or is cancelled. If a process dies, its permits are
+//! free again when their leases end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use tollgate_core::{Answer, Holder, Op, Request, Store, Timestamp, Verdict};
 
 use crate::decision::{Background, Job, OwnedCounter, Runner};
 
-/// The permits that a request holds until it is done. Most requests hold none.
+/// The permits that a request holds until its work is done. Most requests hold none.
 ///
-/// Each is renewed every third of its lease while this lives, and every sixth once the store did not
-/// answer. On a store in this process it is back as soon as this is dropped; to a remote one it goes
-/// back in the background.
+/// Each is renewed every third of its lease while this value lives, and every sixth while the store
+/// does not answer. A store in this process gets it back as soon as the value is dropped; a remote
+/// store gets it back in the background.
 ///
 /// ```
 /// use tollgate::{Ask, EmbeddedStore, Limiter, rules};
@@ -40,7 +40,7 @@ use crate::decision::{Background, Job, OwnedCounter, Runner};
 #[must_use = "permits go back as soon as this is dropped"]
 #[derive(Default)]
 pub struct Permits {
-    /// Boxed, as an admission is moved often and seldom holds any.
+    /// Boxed, because an admission is moved often and seldom holds permits.
     held: Option<Box<HeldPermits>>,
 }
 
@@ -74,13 +74,13 @@ impl<S: Store> Releases for Runner<S> {
 }
 
 impl Permits {
-    /// Nothing.
+    /// Holds no permits.
     pub(crate) fn none() -> Self {
         Self::default()
     }
 
-    /// Permits that are about to be requested. Dropped before the answer is known, they are released: a
-    /// caller that leaves while the store decides leaves no permit behind.
+    /// Permits that are about to be requested. If dropped before the answer is known, they are
+    /// released, so a caller that leaves while the store decides leaves no permit behind.
     pub(crate) fn asked<S: Store + 'static>(
         permits: impl IntoIterator<Item = (OwnedCounter, Holder, Duration)>,
         background: &Background,
@@ -96,7 +96,7 @@ impl Permits {
         }
     }
 
-    /// They were granted, and are renewed from now on.
+    /// Renews them from now on, because they were granted.
     pub(crate) fn granted(&self) {
         let Some(held) = &self.held else { return };
         for (counter, holder, lease) in &held.permits {
@@ -105,7 +105,7 @@ impl Permits {
         }
     }
 
-    /// Holds what another holds as well.
+    /// Takes over the permits of another value.
     pub(crate) fn join(&mut self, mut other: Self) {
         let Some(held) = &mut self.held else {
             *self = other;
@@ -116,7 +116,7 @@ impl Permits {
         }
     }
 
-    /// They were refused: there is nothing to give back.
+    /// Forgets them without a release, because they were refused.
     pub(crate) fn refused(&mut self) {
         if let Some(mut held) = self.held.take() {
             held.permits.clear();

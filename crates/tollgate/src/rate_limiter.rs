@@ -1,10 +1,11 @@
-//! A limiter by name, as Redisson's `RRateLimiter`: its rate is kept in the store, so that every
-//! process that knows the name limits by the same rate, and setting it changes it for all.
+//! A named limiter, like Redisson's `RRateLimiter`. The store keeps its rate, so every process that
+//! knows the name limits by the same rate, and a change applies to all.
 //!
-//! The rate is a value of the store, with an edit number that only rises. A process looks it up
-//! again after [`REFRESH`]; until then it may charge under an older edit, which the counter judges
-//! by the newest that it has met. What was used stays used when the rate changes. Unlike its model
-//! it counts by the store's clock, gives nothing back twice, and wakes one waiter at a time.
+//! The rate is a value of the store, with an edit number that only rises. A process reads it again
+//! after [`REFRESH`]. Until then it may charge under an older edit; the counter judges by the
+//! newest edit that it has seen. Used permits stay used when the rate changes. Unlike
+//! `RRateLimiter` it counts by the store's clock, gives no permit back twice, and wakes one waiter
+//! at a time.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -20,13 +21,13 @@ use crate::clock::{self, Instant};
 use crate::decision::{OwnedCounter, keys};
 use crate::wait::{Gate, GateError, NotAdmitted};
 
-/// The time for which a rate is used before it is looked up again.
+/// The time for which a rate is used before it is read again.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The number of attempts to set a rate while others set it too.
 const TRIES: usize = 32;
 
-/// Limits by a rate that is kept in the store under a name.
+/// Limits by a rate that the store keeps under a name.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limiter, RateLimiter, RateType};
@@ -64,21 +65,21 @@ pub enum RateType {
     PerClient,
 }
 
-/// A rate as it is kept in the store.
+/// A rate that the store keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// The processes that share it.
     pub kind: RateType,
     /// The permits per period.
     pub quota: Quota,
-    /// The number of times that it was set.
+    /// The number of times that the rate was set.
     pub edit: u64,
-    /// A number of the setter, by which two equal rates differ.
+    /// A random number of the setter, which makes equal rates differ.
     setter: u128,
 }
 
 impl<S: Store + 'static> RateLimiter<S> {
-    /// The limiter of this name. Its rate may have been set before, by any process.
+    /// Creates a limiter of this name. Any process may have set its rate before.
     ///
     /// # Errors
     ///
@@ -101,9 +102,9 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.set(None, &rate).await
     }
 
-    /// Sets the rate, whatever it was. Permits that were used stay used. A caller that waits already keeps
-    /// its moment. A change from at most 100 000 permits to more, or back, starts a new count: larger rates
-    /// are counted by another algorithm.
+    /// Sets the rate, replacing any earlier one. Used permits stay used. A caller that waits
+    /// already keeps its moment. A change from at most 100 000 permits to more, or back, starts a
+    /// new count, because larger rates are counted by another algorithm.
     ///
     /// ```
     /// use tollgate::{EmbeddedStore, Limiter, RateLimiter, RateType};
@@ -134,11 +135,11 @@ impl<S: Store + 'static> RateLimiter<S> {
         Err(RateError::Contended)
     }
 
-    /// The rate as the store knows it.
+    /// Reads the rate from the store.
     ///
     /// # Errors
     ///
-    /// When the store does not answer, or keeps something else under the name.
+    /// When the store does not answer, or the value under the name is not a rate.
     pub async fn rate(&self) -> Result<Option<Rate>, RateError> {
         Ok(self.look_up().await?.map(|(rate, _)| rate))
     }
@@ -147,7 +148,7 @@ impl<S: Store + 'static> RateLimiter<S> {
     ///
     /// # Errors
     ///
-    /// When no rate is set, or there are never that many.
+    /// When no rate is set, the store does not answer, or the rate never allows that many.
     pub async fn acquire(&self, permits: Cost) -> Result<(), RateError> {
         let gate = self.gate().await?;
         gate.acquire(permits).await.map_err(RateError::NotAdmitted)
@@ -162,8 +163,8 @@ impl<S: Store + 'static> RateLimiter<S> {
         self.try_acquire_timeout(permits, Duration::ZERO).await
     }
 
-    /// Waits for `permits`, but not longer than `patience`. Returns true if it got them, and false at once if
-    /// they are not available in time.
+    /// Waits for `permits`, but not longer than `patience`. Returns true if it got them, and false
+    /// at once if they are not available in time.
     ///
     /// # Errors
     ///
@@ -190,7 +191,7 @@ impl<S: Store + 'static> RateLimiter<S> {
         Ok(self.gate().await?.available().await)
     }
 
-    /// The gate of the present rate, looked up again if that was long ago.
+    /// The gate of the current rate, which is read again if it is old.
     async fn gate(&self) -> Result<Gate<S>, RateError> {
         let fresh =
             |known: &KnownRate<S>| clock::now().saturating_duration_since(known.since) < REFRESH;
@@ -272,8 +273,8 @@ impl<S: Store + 'static> RateLimiter<S> {
     }
 }
 
-/// Exact where that can be afforded, as the model counts every permit too; beyond, by sub-windows
-/// that never admit more.
+/// Counts exactly if the quota is small enough, as `RRateLimiter` does; larger quotas use
+/// sub-windows, which never admit more.
 fn limit_of(quota: Quota, edit: u64) -> Result<Limit, RateError> {
     let limit = Limit::new(SlidingLog, quota)
         .or_else(|_| Limit::new(SlidingWindow::conservative(), quota))
@@ -312,17 +313,17 @@ opaque_debug!(RateLimiter<S>: |it| name = it.name);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RateError {
-    /// No rate was set under this name: [`RateLimiter::try_set_rate`] does.
+    /// No rate was set under this name; [`RateLimiter::try_set_rate`] sets one.
     NotSet,
-    /// More permits than there ever are.
+    /// The permits are not available in time, or more than the rate ever allows.
     NotAdmitted(NotAdmitted),
     /// The quota cannot be a rate.
     Limit(LimitError),
     /// The name is empty or too long.
     Name(KeyError),
-    /// Something else is kept in the store under this name.
+    /// The value under this name is not a rate.
     Foreign,
-    /// Others set the rate at the same time, again and again.
+    /// Others kept setting the rate at the same time.
     Contended,
     /// The store did not answer.
     Store(StoreError),
@@ -334,7 +335,7 @@ error_messages! {
         Self::NotAdmitted(error) => "{error}";
         Self::Limit(error) => "{error}";
         Self::Name(error) => "{error}";
-        Self::Foreign => "what is kept under this name is not a rate";
+        Self::Foreign => "the value stored under this name is not a rate";
         Self::Contended => "others set the rate at the same time: try again";
         Self::Store(error) => "{error}";
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::decision::Cause;
 use crate::{Finding, Ruling};
 
-/// A call that was refused, with the reason.
+/// The error for a call that was refused, with the reason.
 ///
-/// A function under `#[limit]` returns it as its error, by `From`. With the feature `axum` it is a
-/// response: the one that the layer would give, with the message as its detail.
+/// A function under `#[limit]` returns it as its error, by `From`. With the feature `axum` it
+/// converts into a response: that of the layer, with the message as its detail.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Limiter, Refused, RefusedKind, limit, scope};
@@ -55,18 +55,18 @@ struct RefusedInner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusedKind {
-    /// By a limit.
+    /// A limit refuses it.
     Limited,
-    /// By a ban that earlier refusals led to.
+    /// A ban refuses it, because of earlier refusals.
     Banned,
-    /// Because the store is away, by a rule that refuses then.
+    /// The store does not answer, and a rule refuses in an outage.
     Unavailable,
-    /// By a list or a rule that blocks, whatever is counted.
+    /// A list or a rule blocks it, whatever the counters say.
     Blocked,
-    /// Because an attribute of the request that counters are keyed by is malformed.
+    /// An attribute of the request that is part of a counter's key is malformed.
     Malformed,
-    /// Because the program is wrong: there is no limiter in scope, no such rule, or no such attribute. The
-    /// text of [`Refused`] says what to write.
+    /// The program is wrong: there is no limiter in scope, no such rule, or no such attribute. The
+    /// text of [`Refused`] says how to fix it.
     Misconfigured,
 }
 
@@ -117,18 +117,18 @@ impl Refused {
         self.inner.message
     }
 
-    /// After how long calling again can help, never zero; `None` if it never does.
+    /// The time after which calling again can help, never zero; `None` if it never helps.
     pub fn retry_after(&self) -> Option<Duration> {
         self.ruling().and_then(Ruling::retry_after)
     }
 
-    /// The name of the rule that refuses: one of the limiter's, or that of the function if the limit
-    /// stands at the function.
+    /// The name of the rule that refuses: one of the limiter's, or that of the function if one of
+    /// the function's limits refuses.
     pub fn refused_by(&self) -> Option<&str> {
         self.ruling().and_then(Ruling::refused_by)
     }
 
-    /// The limit that refuses: of several, the one with the longest retry.
+    /// The limit that refuses; of several, the one with the longest retry.
     pub fn refusing(&self) -> Option<Finding<'_>> {
         self.ruling().and_then(Ruling::refusing)
     }
@@ -138,13 +138,13 @@ impl Refused {
         self.inner.ruling.as_ref()
     }
 
-    /// The problem, where no limit refuses.
+    /// The problem, if no limit refuses.
     pub(crate) fn problem(&self) -> &str {
         &self.inner.problem
     }
 }
 
-/// The message if there is one, else what happened and to which function.
+/// Prints the message if there is one, else the event and the function.
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(message) = self.message() {

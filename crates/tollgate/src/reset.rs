@@ -1,7 +1,7 @@
 //! Resets counters, as if they had never been charged.
 //!
-//! A reset credits what was used, by the store operation that gives back a reservation. Nothing is deleted,
-//! so a reset races with nothing. Permits that are held and places that were granted stay.
+//! A reset credits the use, by the same store operation that refunds a reservation. It deletes
+//! nothing, so it races with nothing. Permits in use and granted places stay.
 
 use tollgate_core::algorithm::TokenBucket;
 use tollgate_core::rule::{Ask, Judgement, LimitKind};
@@ -18,8 +18,8 @@ use crate::wait::GateError;
 const THIRTY_YEARS: Span = Span { whole: 1_000_000_000_000_000, part: 0 };
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Resets every counter that an ask would be charged on, bans included, and says how many had
-    /// something to give back.
+    /// Resets every counter that an ask would charge, bans included. Returns the number of counters
+    /// that had any use to give back.
     ///
     /// ```
     /// use tollgate::{Ask, EmbeddedStore, Limiter, rules};
@@ -41,7 +41,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When the store did not answer. It can be tried again.
+    /// When the store did not answer. You can try again.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<usize, StoreError> {
         let rules = self.rules();
         let judgement = rules.judge(ask, &self.shared.secret);
@@ -62,8 +62,8 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(used)
     }
 
-    /// Resets a counter of [`Limiter::throttle`], whatever quota it was charged under, and says
-    /// whether anything was used of it.
+    /// Resets a counter of [`Limiter::throttle`], whatever quota it was charged under. Returns true
+    /// if any of it was used.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(self.give_back(key, &limit, None).await? > 0)
     }
 
-    /// Credits all that one counter has used: 1 if that was anything, else 0.
+    /// Credits all use of one counter. Returns 1 if there was any, else 0.
     async fn give_back(
         &self,
         key: Key<'_>,
@@ -95,7 +95,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-/// More than a counter under this limit can have used, and no more than a store can reckon with.
+/// More than a counter under this limit can have used, within the numbers that a store can handle.
 fn most(limit: &Limit) -> Cost {
     match limit.bucket_plan() {
         Some(plan) => plan.rate.permits(THIRTY_YEARS).max(plan.capacity),
@@ -124,14 +124,14 @@ async fn ask<S: Store>(
 pub enum ResetError {
     /// The key is too long.
     Key(GateError),
-    /// The store did not answer. It can be tried again.
+    /// The store did not answer. You can try again.
     Store(StoreError),
 }
 
 error_messages! {
     ResetError {
         Self::Key(error) => "{error}";
-        Self::Store(_) => "the counter could not be reset, and can be tried again";
+        Self::Store(_) => "the counter could not be reset; try again";
     }
     source { Self::Store(error) => error; }
     from { GateError => Key; StoreError => Store; }

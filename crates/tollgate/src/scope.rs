@@ -1,9 +1,9 @@
-//! Scopes, in which functions under `#[limit]` find a limiter and the request that they are called for.
-//! Functions under `#[lock]` find their locks in [`with_locks`].
+//! Scopes: in them, functions under `#[limit]` find a limiter and the current request. Functions
+//! under `#[lock]` find their locks in [`with_locks`].
 //!
-//! A scope lasts as long as a future or a closure runs, on whatever thread, and is not inherited by
-//! what is spawned from it: give that its own, [`Scope::current`] tells which. There is no limiter
-//! for the whole process. Outside of every scope a function without a `limiter` of its own is refused.
+//! A scope lasts while a future or a closure runs, on any thread. Tasks that you spawn do not
+//! inherit it: pass them [`Scope::current`]. There is no limiter for the whole process. Outside of
+//! every scope, a function without a `limiter` of its own is refused.
 //!
 //! ```
 //! use tollgate::{EmbeddedStore, Limiter, Refused, limit, scope};
@@ -61,10 +61,10 @@ pub fn call<S: Store + 'static, T>(limiter: &Limiter<S>, function: impl FnOnce()
     Scope::new(limiter).call(function)
 }
 
-/// A limiter, and what is known of the request that functions are called for. Clones are cheap.
+/// A limiter, and the attributes of the current request. Clones are cheap.
 ///
-/// The layers of `tollgate::http` make one for each request. For a request of another kind, or in a
-/// test, say what is known:
+/// The layers of `tollgate::http` create one for each request. For a request of another kind, or in
+/// a test, set the attributes yourself:
 ///
 /// ```
 /// use tollgate::scope::Scope;
@@ -103,7 +103,7 @@ struct RecordedRuling {
     ruling: Arc<Ruling>,
 }
 
-/// The most rulings that are noted of one request: more layers than anybody stacks.
+/// The most rulings that are recorded for one request: more than any stack of layers makes.
 #[cfg(feature = "tower")]
 const MAX_RECORDED: usize = 16;
 
@@ -112,19 +112,19 @@ pub(crate) trait RequestAttributes: Send + Sync {
     /// The value of an attribute; `None` if the request has none.
     fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError>;
 
-    /// The ruling of this limiter on the request in this domain.
+    /// The ruling of this limiter in this domain on the request.
     fn ruling(&self, limiter: u128, domain: &str) -> Option<&Ruling>;
 }
 
 /// The reason why the value of an attribute is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP nobody is unclear"))]
+#[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "without HTTP no peer is missing"))]
 pub(crate) enum AttributeError {
-    /// Nobody provides it.
+    /// No layer or scope provides it.
     Unknown,
-    /// The request is malformed in this way.
+    /// The request is malformed, with the reason.
     Malformed(String),
-    /// The server tells no peer.
+    /// The server does not provide the address of its peer.
     NoPeer,
 }
 
@@ -143,7 +143,7 @@ impl Scope {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The scope of a request that a layer has seen.
+    /// The scope of a request that went through a layer.
     #[cfg(feature = "tower")]
     pub(crate) fn of_request(
         limiter: Arc<dyn AnyLimiter>,
@@ -161,19 +161,20 @@ impl Scope {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The domain in which a `rule` is looked for, unless the attribute names one.
+    /// Sets the domain in which a `rule` is looked up, unless the attribute names one.
     pub fn domain(mut self, domain: impl Into<Arc<str>>) -> Self {
         Arc::make_mut(&mut self.inner).domain = Some(domain.into());
         self
     }
 
-    /// The client's address.
+    /// Sets the client's address.
     pub fn ip(mut self, address: IpAddr) -> Self {
         Arc::make_mut(&mut self.inner).ip = Some(address.to_canonical());
         self
     }
 
-    /// Another attribute; of two of one name the later counts. A header is `header.<name>`.
+    /// Sets another attribute. A later value replaces an earlier one of the same name. The name of
+    /// a header is `header.<name>`.
     pub fn attribute(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         let name = name.into();
         let attributes = &mut Arc::make_mut(&mut self.inner).attributes;
@@ -182,7 +183,7 @@ impl Scope {
         self
     }
 
-    /// The scope that this runs in, to be given to what is spawned from it.
+    /// The current scope, to pass to a task that you spawn.
     ///
     /// ```
     /// use tollgate::scope::{self, Scope};
@@ -221,7 +222,7 @@ impl Scope {
         self.inner.domain.as_deref()
     }
 
-    /// Looks for an attribute: in what was said, then in the request.
+    /// Finds an attribute: first among those set here, then in the request.
     pub(crate) fn find(&self, name: &str) -> Result<Option<AttributeValue<'_>>, AttributeError> {
         if let (Some(address), "ip") = (self.inner.ip, name) {
             return Ok(Some(AttributeValue::Address(address)));
@@ -236,8 +237,8 @@ impl Scope {
             .map_or(Err(AttributeError::Unknown), |request| request.find(name))
     }
 
-    /// True if a layer with this limiter and domain has let the request through, and `holds` is true of its
-    /// ruling.
+    /// True if a layer with this limiter and domain has let the request through, and `holds` is
+    /// true of its ruling.
     pub(crate) fn judged(
         &self,
         limiter: u128,
@@ -253,8 +254,8 @@ impl Scope {
         recorded.iter().find(same).is_some_and(|note| holds(&note.ruling))
     }
 
-    /// Notes what a layer has decided, for functions further in. A scope without a request may
-    /// see many, and what was decided of one says nothing about the next.
+    /// Records a layer's decision for functions inside it. A scope without a request records
+    /// nothing: it may see many requests, and a decision on one says nothing about the next.
     #[cfg(feature = "tower")]
     pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
         let record = |current: &Option<Self>| {

@@ -1,14 +1,14 @@
-//! A semaphore in this process: so many at once.
+//! A semaphore in this process: a fixed number of permits.
 //!
-//! Fair, cancel-safe, and nothing leaks: a permit goes back when it is dropped, also by a task
-//! that panics or is cancelled. Across processes, use a rule with `algorithm: concurrency`.
+//! It is fair and cancel-safe. A permit goes back when it is dropped, also by a task that panics or
+//! is cancelled. To share a semaphore among processes, use a rule with `algorithm: concurrency`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, TryAcquireError};
 
-/// Lets so many through at once. Clones share the permits.
+/// Admits a fixed number of tasks at once. Clones share the permits.
 ///
 /// ```
 /// use tollgate::Semaphore;
@@ -31,14 +31,14 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// So many permits. None means that nobody ever passes.
+    /// Creates a semaphore with this many permits. With none, no task ever passes.
     pub fn new(permits: u32) -> Self {
         let count = usize::try_from(permits).unwrap_or(usize::MAX);
         let most = tokio::sync::Semaphore::MAX_PERMITS;
         Self { inner: Arc::new(tokio::sync::Semaphore::new(count.min(most))), size: permits }
     }
 
-    /// The number of free permits, which others may take meanwhile.
+    /// The number of free permits. Others may take them at any time.
     pub fn available(&self) -> u32 {
         u32::try_from(self.inner.available_permits()).unwrap_or(u32::MAX)
     }
@@ -47,7 +47,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// When there are not that many, however long one waits.
+    /// When the semaphore has fewer permits.
     pub async fn acquire(&self, permits: u32) -> Result<SemaphorePermit, NoPermit> {
         self.fits(permits)?;
         let granted = Arc::clone(&self.inner).acquire_many_owned(permits).await;
@@ -58,7 +58,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// When they are not.
+    /// When they are not free.
     pub fn try_acquire(&self, permits: u32) -> Result<SemaphorePermit, NoPermit> {
         self.fits(permits)?;
         match Arc::clone(&self.inner).try_acquire_many_owned(permits) {
@@ -71,7 +71,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// When they were not free in time, or never can be.
+    /// When they do not become free in time, or the semaphore has fewer permits.
     pub async fn acquire_timeout(
         &self,
         permits: u32,
@@ -89,7 +89,7 @@ impl Semaphore {
     }
 }
 
-/// Permits of a [`Semaphore`], given back when dropped.
+/// Permits of a [`Semaphore`]. Dropping them gives them back.
 #[derive(Debug)]
 #[must_use = "permits go back as soon as this is dropped"]
 pub struct SemaphorePermit(OwnedSemaphorePermit);
@@ -105,13 +105,13 @@ impl SemaphorePermit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoPermit {
-    /// Others have them.
+    /// Other tasks hold the permits.
     NotNow,
-    /// There are not that many.
+    /// The semaphore has fewer permits.
     Never {
-        /// The permits asked for.
+        /// The number of permits that was asked for.
         asked: u32,
-        /// The permits of the semaphore.
+        /// The number of permits of the semaphore.
         size: u32,
     },
 }
@@ -119,6 +119,7 @@ pub enum NoPermit {
 error_messages! {
     NoPermit {
         Self::NotNow => "no permit is free";
-        Self::Never { asked, size } => "{asked} permits of a semaphore that has {size}";
+        Self::Never { asked, size } =>
+            "the semaphore has {size} permits, fewer than the {asked} asked for";
     }
 }

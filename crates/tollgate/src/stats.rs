@@ -5,19 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::decision::Ruling;
 use crate::limiter::Shared;
 
-/// The counts since a limiter was built. Every request by rules, and every
-/// [`Limiter::check`](crate::Limiter::check), is admitted, refused or degraded. Waiting at a gate is not
-/// counted here.
+/// The counts since a limiter was built. Each request by rules, and each
+/// [`Limiter::check`](crate::Limiter::check), is admitted, refused or degraded. Waiting at a gate
+/// is not counted here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that passed by the store's word, or without limits.
+    /// Requests that passed by a decision of the store, or without limits.
     pub admitted: u64,
-    /// Requests that were refused by the store's word, by what is known of it, or by a block.
+    /// Requests that were refused by the store, the deny cache, a local guard or a block.
     pub refused: u64,
     /// Requests that were answered without the store, in an outage.
     pub degraded: u64,
-    /// Refusals that the store was not asked for, those of questions included.
+    /// Refusals by the deny cache, without asking the store. Questions that charge nothing are
+    /// included.
     pub cached: u64,
     /// Refusals by a local guard.
     pub guarded: u64,
@@ -25,17 +26,17 @@ pub struct Stats {
     pub shadow_admitted: u64,
     /// Requests that a shadow rule would have refused.
     pub shadow_refused: u64,
-    /// Events that observers were not told of, as they were too slow.
+    /// Events that were dropped because observers were too slow.
     pub dropped_events: u64,
-    /// Background jobs that were not done: releases, credits and refusals that the store was not told.
+    /// Background jobs that were dropped before the store got them: releases, credits and refusals.
     pub lost_jobs: u64,
-    /// Debts of an outage that the store was told of.
+    /// Debts of an outage that the store has recorded.
     pub debited: u64,
-    /// Counters with debts that the store was not told of yet.
+    /// Counters with debts that the store has not recorded yet.
     pub owing: usize,
-    /// Permits that passed in an outage and that the store will not be told of.
+    /// Permits that passed in an outage and that the store will never record.
     pub forgotten: u64,
-    /// Nodes that share the store, as last counted.
+    /// Nodes that share the store, by the last count.
     pub nodes: u64,
 }
 

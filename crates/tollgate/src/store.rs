@@ -1,4 +1,5 @@
-//! Requests to a store and its answers, for programs that charge a store directly or write their own.
+//! Requests to a store and its answers, for programs that charge a store directly or write their
+//! own.
 //!
 //! A [`Charge`] is one operation on the counter of a [`Key`] under a [`Limit`](crate::Limit); a
 //! [`Request`] makes several charges, all or none. A [`Store`](crate::Store) executes requests.

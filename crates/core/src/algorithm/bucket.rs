@@ -1,20 +1,21 @@
-//! Token bucket and leaky bucket as a meter: one bucket kept as one moment.
+//! Token bucket and leaky meter: one bucket, stored as one moment.
 //!
-//! The state is the *arrival time*: when the bucket would be full of permits (empty of water)
-//! again. Its distance from now is the *backlog*. A charge moves it forward by the time its cost
-//! takes; it passes while the backlog stays within the time the whole burst takes. This is the
-//! generic cell rate algorithm, in exact rationals.
+//! The state is the *arrival time*: the moment at which the bucket is full of permits (empty of
+//! water) again. Its distance from now is the *backlog*. A charge moves it forward by the time that
+//! its cost takes. The charge passes while the backlog stays within the time that the whole burst
+//! takes. This is the generic cell rate algorithm, in exact rationals.
 //!
 //! Bound: in any closed interval of length x, at most burst + ⌊rate × x⌋ pass. For charges that
-//! wait, counted at their grants, x is one microsecond longer: each wait is rounded up to one.
+//! wait, counted at their grants, x is one microsecond longer, because each wait is rounded up to
+//! one.
 //!
 //! A charge with patience may be granted a place in the future, and a debit may leave debt. Both
-//! put the arrival time further ahead than a full burst, which otherwise only a clock that
-//! stepped back can do. So the state then also remembers when it was written, see [`Ahead`].
-//! While places in the future are taken, only the last of them can be credited: moving those
-//! behind it up would make two grants closer than the rate allows.
+//! put the arrival time further ahead than a full burst. Otherwise only a clock that stepped back
+//! can do that, so the state then also records when it was written, see [`Ahead`]. While places in
+//! the future are taken, only the last of them can be credited: moving up those behind it would
+//! make two grants closer than the rate allows.
 //!
-//! Not here: the queue (`leaky_queue.rs`), whose grants are spaced one by one.
+//! `leaky_queue.rs` has the queue, whose grants are spaced one by one.
 
 use std::time::Duration;
 
@@ -25,21 +26,21 @@ use crate::limit::{LimitError, OnChange};
 use crate::span::{Rate, Span, mul_div};
 use crate::{Quota, Timestamp};
 
-/// Permits refill steadily up to the burst; a charge passes while enough are there.
+/// Permits refill steadily up to the burst. A charge passes while enough are available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TokenBucket;
 
-/// Each charge pours its cost into a bucket that leaks at the rate. Within the burst it passes
-/// now, within the charge's patience it passes later, and beyond that it is refused.
+/// Each charge pours its cost into a bucket that leaks at the rate. Within the burst it passes now,
+/// within the charge's patience it passes later, and beyond that it is refused.
 ///
-/// The same arithmetic as [`TokenBucket`], seen from below; a kind of its own because rules and
-/// keys name it.
+/// The arithmetic is that of [`TokenBucket`], with the level counted from the other end. It is an
+/// algorithm of its own because rules and keys name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeakyMeter;
 
-/// The furthest that a bucket, a queue or a smooth limiter can come to lie ahead under any quota: the
-/// longest refill, a period for one more place in a queue, and debt or patience. What lies further
-/// ahead was written by somebody else, and is moved back to here.
+/// The furthest that a bucket, a queue or a smooth limiter can lie ahead under any quota: the
+/// longest refill, a period for one more place in a queue, and debt or patience. A state further
+/// ahead was not written by Tollgate, and is moved back to here.
 pub const FURTHEST_US: u64 = 12 * MAX_AHEAD_US;
 
 /// The numbers of a bucket.
@@ -53,7 +54,7 @@ pub struct BucketPlan {
     pub full: Span,
 }
 
-/// When the bucket is full again, and how that came to be so far ahead.
+/// The moment at which the bucket is full again, and the reason why that is far ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// The arrival time, counted from the epoch.
@@ -62,10 +63,10 @@ pub struct Bucket {
     pub ahead: Ahead,
 }
 
-/// The reason why an arrival time lies more than a full burst ahead, and since which write.
+/// The reason why an arrival time lies more than a full burst ahead, and the time of that write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
-    /// It does not; if it seems to, the clock stepped back.
+    /// It does not lie ahead; if it seems to, the clock stepped back.
     No,
     /// Debits left debt, last written at this moment.
     Debt(Timestamp),
@@ -83,7 +84,7 @@ impl BucketPlan {
         state.map_or(Span::ZERO, |b| self.rate.sub(b.arrival, Span::micros(now.as_micros())))
     }
 
-    /// The bucket with this backlog, or `None` when it would lie past the end of time.
+    /// The bucket with this backlog; `None` if it would lie past the end of time.
     pub(super) fn bucket(&self, backlog: Span, ahead: Ahead, now: Timestamp) -> Option<Bucket> {
         let whole = now.as_micros().checked_add(backlog.whole)?;
         let ahead = if backlog > self.full { ahead } else { Ahead::No };
@@ -95,7 +96,7 @@ impl BucketPlan {
         Decision::new(verdict, remaining, backlog.ceil())
     }
 
-    /// Moves back what a clock that stepped back left ahead.
+    /// Moves back an arrival time that a clock stepping back left ahead.
     fn settle(&self, state: &mut Bucket, now: Timestamp) -> bool {
         let prior = *state;
         if let Ahead::Debt(since) | Ahead::Waiting(since) = state.ahead {
@@ -117,7 +118,7 @@ impl BucketPlan {
         *state != prior
     }
 
-    /// Charges a cost, as soon as its caller's patience allows.
+    /// Charges a cost as soon as the caller's patience allows.
     fn take<K: BucketKind>(
         &self,
         backlog: Span,
@@ -144,7 +145,7 @@ impl BucketPlan {
         (verdict, Some(bucket))
     }
 
-    /// Adds what already happened, whether it fits or not.
+    /// Adds a cost that was already spent, even if it does not fit.
     fn debit(
         &self,
         state: Option<&Bucket>,
@@ -168,8 +169,8 @@ impl BucketPlan {
         self.bucket(debt.min(room), ahead, now)
     }
 
-    /// Carries the backlog over as the change says. Rounds it down, by less than 1/denominator
-    /// of a microsecond, so that raising a limit takes no credit away.
+    /// Carries the backlog over by the policy of the change. Rounds it down, by less than
+    /// 1/denominator of a microsecond, so that raising a limit takes no credit away.
     fn convert(state: Bucket, by: Conversion<'_, Self>) -> Option<Bucket> {
         let Conversion { from, to, change, now } = by;
         let units = from.rate.units(from.backlog(Some(&state), now));
@@ -196,9 +197,9 @@ impl BucketPlan {
         to.bucket(backlog.min(most), state.ahead.at(now), now)
     }
 
-    /// Keeps the arrival time as it is, its fraction rounded up. It may then lie further ahead
-    /// than the other quota would put it, and stays there: cut back, two quotas that take turns
-    /// on one key would refill each other.
+    /// Keeps the arrival time, with its fraction rounded up. It may then lie further ahead than the
+    /// other quota would put it, and it stays there: if it were cut back, two quotas that take
+    /// turns on one key would refill each other.
     pub(super) fn adopt(state: Bucket, by: Conversion<'_, Self>) -> Option<Bucket> {
         let Conversion { from, to, now, .. } = by;
         let backlog = from.backlog(Some(&state), now);
@@ -236,9 +237,9 @@ pub enum ImmediateTake {
 
 impl BucketPlan {
     /// Takes `cost` without patience from a bucket that is not [`Ahead`], as nearly every charge
-    /// does: the same as settling, deciding and applying, in a few instructions. Moves the arrival
-    /// time if it passes. `None` for a cost of zero or above the capacity, and for a backlog above
-    /// the burst: then settle, decide and apply.
+    /// does. The result equals that of settling, deciding and applying, in a few instructions; the
+    /// arrival time moves if the take passes. `None` for a cost of zero or above the capacity, and
+    /// for a backlog above the burst: settle, decide and apply then.
     #[inline]
     pub fn take_immediately(
         &self,
@@ -294,15 +295,15 @@ pub(super) trait BucketKind {
         quota.burst().get()
     }
 
-    /// The wait of a charge with so much before it and so much after it, and the time until it
-    /// can be granted at all, in microseconds.
+    /// The wait of a charge with these backlogs before and after it, and the time until it can be
+    /// granted at all, in microseconds.
     #[inline]
     fn wait(plan: &BucketPlan, _before: Span, after: Span) -> (u64, u64) {
         (plan.rate.sub(after, plan.full).ceil(), 0)
     }
 
-    /// Gives back what a charge is worth now: its cost less what has drained since. While grants
-    /// in the future are taken, only the last of them can be given back.
+    /// Gives back the current value of a charge: its cost less the part that has drained since.
+    /// While grants in the future are taken, only the last of them can be given back.
     fn credit(
         plan: &BucketPlan,
         state: &Bucket,

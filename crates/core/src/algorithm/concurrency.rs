@@ -1,10 +1,10 @@
-//! Concurrency: so many holders at once, each for a lease.
+//! Concurrency: a number of holders at once, each for a lease.
 //!
-//! Bound: at most the count holds permits at any moment; what a dead holder held returns when
+//! Bound: at most the count holds permits at any moment. The permit of a dead holder returns when
 //! its lease ends. The quota's period is the longest lease.
 //!
-//! Permits that are held are facts, not usage: no change of quota takes them away, not even
-//! `reset`. After a lowered count, new holders wait until enough have left.
+//! A held permit is a fact, not usage: no change of quota takes it away, not even `reset`. After a
+//! lowered count, new holders wait until enough have left.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{Quota, Timestamp};
 pub struct Concurrency;
 
 impl Concurrency {
-    /// The largest count: holders are searched one by one.
+    /// The largest count. Holders are searched one by one.
     pub const MAX_COUNT: u64 = 10_000;
 }
 
@@ -35,7 +35,7 @@ pub struct ConcurrencyPlan {
 /// The held permits, in the order in which their leases end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// When this was written: the clock has stepped back if it is earlier now.
+    /// The time of the last write. If now is earlier, the clock has stepped back.
     written_at: Timestamp,
     held: Vec<HeldPermit>,
 }
@@ -52,31 +52,31 @@ pub struct HeldPermit {
 impl Holders {
     /// Restores stored permits, in the order in which their leases end.
     ///
-    /// A store need not check the order, nor that each holder comes once. In stored bytes that
-    /// Tollgate did not write, a permit counts until those after it have ended, at the latest until
-    /// the last has, and a holder has the first of its permits.
+    /// A store need not check the order, nor that holders are unique. In bytes that Tollgate did
+    /// not write, a permit counts until those after it have ended, or until the last has ended at
+    /// the latest; a holder listed several times has the first of its permits.
     pub const fn restored(written_at: Timestamp, held: Vec<HeldPermit>) -> Self {
         Self { written_at, held }
     }
 
-    /// When this was written.
+    /// The time of the last write.
     pub const fn written_at(&self) -> Timestamp {
         self.written_at
     }
 
-    /// Every permit remembered, soonest to end first; those at the front may have ended.
+    /// Every stored permit, soonest to end first. Those at the front may have ended.
     pub fn held(&self) -> &[HeldPermit] {
         &self.held
     }
 
-    /// Permits held at `now`, soonest to end first.
+    /// The permits held at `now`, soonest to end first.
     pub fn live(&self, now: Timestamp) -> &[HeldPermit] {
         self.held.get(ended(&self.held, now)..).unwrap_or(&[])
     }
 }
 
-/// The number of leases that have ended by this moment. Bisection, as in Lua: so both find the same place even
-/// where the order is not ours.
+/// The number of leases that have ended by this moment. It bisects, as the Lua step does, so both
+/// find the same place even if the order is wrong.
 fn ended(held: &[HeldPermit], by: Timestamp) -> usize {
     let (mut low, mut high) = (0, held.len());
     while low < high {
@@ -89,7 +89,7 @@ fn ended(held: &[HeldPermit], by: Timestamp) -> usize {
     low
 }
 
-/// An edit of the holders: leases that ended are dropped first.
+/// An edit of the holders. Leases that ended are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldersEdit {
     /// The moment of the decision.
@@ -101,7 +101,7 @@ pub struct HoldersEdit {
 }
 
 impl ConcurrencyPlan {
-    /// When `cost` permits will be free, if nobody renews.
+    /// The time until `cost` permits are free, if no holder renews.
     fn free(&self, live: &[HeldPermit], cost: u64, now: Timestamp) -> Verdict {
         let wanted = count(live).saturating_add(cost);
         let Some(too_many) = wanted.checked_sub(self.capacity).filter(|n| *n > 0 && cost > 0)
@@ -172,7 +172,7 @@ impl Step for Concurrency {
         let as_it_is =
             |verdict| (look(verdict, count(live), live.last().map(|hold| hold.until)), None);
         let hold = |holder, lease: Duration, held: u64| {
-            // Rounded down to the microsecond: a permit must not outlive what its holder was told.
+            // Rounded down to the microsecond: a permit must not outlive its holder's lease.
             match now.checked_add(lease.min(Duration::from_micros(plan.longest_us))) {
                 Some(until) => {
                     let decision = look(Verdict::Allow, held, last_but(holder).max(Some(until)));

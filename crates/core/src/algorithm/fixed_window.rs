@@ -1,14 +1,14 @@
-//! Fixed window: a count and when it began.
+//! Fixed window: a count, and the start of its window.
 //!
-//! Bound: at most the count in each window, and so at most twice the count in any interval of
-//! one period: all of it just before a boundary and all of it just after. That double burst is
-//! what a fixed window is; a sliding log or a bucket does not have it.
+//! Bound: at most the count in each window, and so at most twice the count in any interval of one
+//! period: all of it just before a boundary, and all of it just after. Every fixed window allows
+//! that double burst; a sliding log or a bucket does not.
 //!
-//! A clock that steps back may add one count a step: what an ended window held is forgotten, and
-//! the step makes room for an interval that sees three windows.
+//! A clock that steps back may add one count for each step: the count of an ended window is
+//! forgotten, and the step makes room for an interval that covers three windows.
 //!
-//! A refused charge is not counted and opens no window. Debits may push the count above the
-//! limit; the window's end forgives them with the rest.
+//! A refused charge is not counted and opens no window. Debits may push the count above the limit;
+//! the end of the window forgives them, too.
 
 use std::time::Duration;
 
@@ -30,10 +30,10 @@ pub struct FixedWindow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Anchor {
-    /// With the first charge that passes, as with `INCR` and `EXPIRE`.
+    /// The first charge that passes, as with `INCR` and `EXPIRE`.
     #[default]
     FirstHit,
-    /// At multiples of the period since the Unix epoch, as Envoy's.
+    /// Multiples of the period since the Unix epoch, as in Envoy's service.
     Epoch,
 }
 
@@ -51,7 +51,7 @@ pub struct FixedWindowPlan {
 /// The current window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// When it began.
+    /// The start of the window.
     pub start: Timestamp,
     /// Permits charged in it.
     pub used: u64,
@@ -99,7 +99,7 @@ impl FixedWindowPlan {
         }
     }
 
-    /// Counts what happened at `at`, unless its window is over.
+    /// Counts a cost that was spent at `at`, unless its window is over.
     fn debit(
         &self,
         window: Option<&Window>,
@@ -190,8 +190,8 @@ impl Step for FixedWindow {
     }
 }
 
-/// The most that one window, or one pane of a sliding window, can count up to by debits: a sum of
-/// two of these is still exact everywhere.
+/// The most that debits can add to one window, or to one pane of a sliding window. A sum of two of
+/// these is still exact everywhere.
 pub const MAX_USED: u64 = Quota::MAX_COUNT * 2;
 
 /// `used × to / from`, rounded down so that raising a limit takes no credit away.

@@ -1,17 +1,17 @@
-//! Leaky bucket as a queue: departures evenly spaced, callers told their exact moment.
+//! Leaky bucket as a queue: evenly spaced departures, with the exact moment for each caller.
 //!
-//! The state is the next free departure, kept as in `bucket.rs`. A charge departs then (or now,
-//! when the line is empty) and occupies the time its cost takes. The burst is the number of
+//! The state is the next free departure, stored as in `bucket.rs`. A charge departs then (or now,
+//! if the queue is empty) and occupies the time that its cost takes. The burst is the number of
 //! places in the queue behind the departing charge: with a burst of Q, at most Q wait.
 //!
 //! Bound: departures i and i + n lie at least n / rate apart, rounded down to the microsecond;
 //! never more than Q wait.
 //!
-//! A place is known by its microsecond of departure; above 10⁶ a second several share one, and
-//! are told apart no further.
+//! A place is identified by its microsecond of departure. Above 10⁶ a second, several places share
+//! one microsecond and cannot be told apart.
 //!
-//! A departure that was granted cannot be recalled. So a credit frees a place only while it is
-//! the last one (`at` being its moment of departure), and a change of quota keeps the time line.
+//! A granted departure cannot be recalled. So a credit frees a place only while it is the last one
+//! (`at` is its moment of departure), and a change of quota keeps the time line.
 
 use super::bucket::{Bucket, BucketKind, BucketPlan};
 use super::{Change, Conversion, MAX_AHEAD_US};
@@ -21,7 +21,7 @@ use crate::{Quota, Timestamp};
 
 /// Spaces departures evenly at the rate. The burst is the number of places in the queue.
 ///
-/// Charges need patience to wait in line; without it they pass only when the line is empty.
+/// Charges need patience to wait in the queue; without it they pass only if the queue is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeakyQueue;
 
@@ -31,7 +31,7 @@ impl BucketKind for LeakyQueue {
         quota.burst().get().saturating_add(1)
     }
 
-    /// Departs when those before it have; needs a place among them.
+    /// Departs after those before it. Needs a place among them.
     fn wait(plan: &BucketPlan, before: Span, after: Span) -> (u64, u64) {
         (before.ceil(), plan.rate.sub(after, plan.full).ceil())
     }

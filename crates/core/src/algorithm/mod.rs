@@ -1,19 +1,19 @@
 //! The algorithms: pure functions from a state, a charge and a moment to a decision and an edit.
 //!
-//! One module each. A module knows its parameters, the numbers it computes from a quota once
-//! (its *plan*), its state, and the steps over them; it reads no clock and takes no lock.
+//! Each has one module. A module contains its parameters, the numbers that it computes from a quota
+//! once (its *plan*), its state, and the steps over them. It reads no clock and takes no lock.
 //!
 //! To add one: write its file with an `impl Step`, add its line to the table at the end of this
-//! file, and its oracle to `testing/oracle`. The compiler names the parts that are still missing. Each
-//! member also needs its twin in Lua.
+//! file, and its oracle to `testing/oracle`. The compiler names the parts that are still missing.
+//! Each member also needs its twin in Lua.
 //!
-//! Rules that all of them follow:
+//! All of them follow these rules:
 //!
-//! - *Absent means full* (cold, for a warming limiter). A state that is full again is dropped by
-//!   `Limit::settle`, so that dropping an idle key changes no later decision.
+//! - *Absent means full* (cold, for a warming limiter). `Limit::settle` drops a state that is full
+//!   again, so dropping an idle key changes no later decision.
 //! - *A clock that steps back* grants nothing. A recorded time further ahead than the algorithm
-//!   could have put it is moved back to the furthest it could be, so that nobody is refused for
-//!   longer than a full refill. That repair is written even when the charge is refused.
+//!   could have put it is moved back to the furthest possible, so no caller is refused for longer
+//!   than a full refill. That repair is written even if the charge is refused.
 
 pub(crate) mod bucket;
 pub(crate) mod concurrency;
@@ -39,14 +39,14 @@ pub use smooth::{Payment, Smooth};
 pub use table::Algorithm;
 pub(crate) use table::{Effect, Plan, State};
 
-/// The longest that debt or patience may reach beyond an exhausted counter: a mistaken debit
-/// must not silence a key for longer than the longest period there is.
+/// The furthest that debt or patience may reach beyond an exhausted counter. A mistaken debit must
+/// not block a key for longer than the longest period.
 pub(crate) const MAX_AHEAD_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 
-/// The way recorded usage is carried over to another quota.
+/// The policy for carrying recorded usage over to another quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A higher revision: as its limit declares.
+    /// A higher revision: the policy of its limit applies.
     Revise(OnChange),
     /// Another quota at the same revision: recorded times stay as they are.
     Adopt,
@@ -64,8 +64,8 @@ pub(crate) struct Conversion<'p, P> {
 /// A decision, and the edit that carries it out.
 pub(crate) type Outcome<E> = (Decision, Option<E>);
 
-/// The steps of an algorithm. The states it is given are settled: live at `now`, and not
-/// further ahead than they could be.
+/// The steps of an algorithm. Their states are settled: live at `now`, and not further ahead than
+/// they could be.
 pub(crate) trait Step {
     /// Numbers computed once from parameters and quota.
     type Plan;
@@ -74,10 +74,10 @@ pub(crate) trait Step {
     /// A change of a state.
     type Edit;
 
-    /// Computes the numbers, or returns the reason why the quota cannot be represented.
+    /// Computes the numbers, or returns the reason why the algorithm cannot represent the quota.
     fn plan(&self, quota: &Quota) -> Result<Self::Plan, LimitError>;
 
-    /// Repairs what a clock that stepped back left ahead; true when something changed.
+    /// Moves back times that a clock stepping back left ahead. Returns true if the state changed.
     fn settle(plan: &Self::Plan, state: &mut Self::State, now: Timestamp) -> bool;
 
     /// Decides a charge.
@@ -97,13 +97,13 @@ pub(crate) trait Step {
     /// the end of time.
     fn idle_at(plan: &Self::Plan, state: &Self::State) -> Option<Timestamp>;
 
-    /// The most heap bytes a state can come to occupy.
+    /// The most heap bytes that a state can occupy.
     fn heap_bytes(_plan: &Self::Plan) -> usize {
         0
     }
 }
 
-/// Refuses a burst where it would mean nothing, rather than ignore it.
+/// Refuses a burst for algorithms that would ignore it.
 pub(crate) fn refuse_own_burst(quota: &Quota, algorithm: &str) -> Result<(), LimitError> {
     if quota.has_own_burst() {
         let kind = crate::limit::LimitErrorKind::Burst;

@@ -1,15 +1,15 @@
-//! Sliding log: every charge remembered until it leaves the window.
+//! Sliding log: it remembers every charge until the charge leaves the window.
 //!
-//! Bound: exactly the count in any window (t − W, t]; nothing is refused that would fit.
+//! Bound: exactly the count in any window (t − W, t]; no charge is refused that would fit.
 //!
-//! Entries carry the *cumulative* cost, so that usage is a difference and the entry whose
-//! leaving admits a cost is found by bisection. Charges of one instant share an entry. A debit is
-//! recorded at the moment it arrives, as entries only ever join at the end. A credit comes off
-//! the oldest live entries: they leave soonest, so this never gives back more than the charge
-//! itself was worth.
+//! Entries carry the *cumulative* cost. So usage is a difference, and bisection finds the entry
+//! whose leaving makes room for a cost. Charges of one instant share an entry. A debit is recorded
+//! at the moment it arrives, because entries only ever join at the end. A credit comes off the
+//! oldest live entries: they leave soonest, so it never gives back more than the charge itself was
+//! worth.
 //!
-//! Decisions need only a [`LogView`] of the log, so that a store that keeps the log elsewhere can
-//! answer from a few numbers.
+//! Decisions need only a [`LogView`], so a store that keeps the log elsewhere can answer from a few
+//! numbers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,19 +26,19 @@ use crate::{Quota, Timestamp};
 pub struct SlidingLog;
 
 impl SlidingLog {
-    /// The largest count: beyond it one key would occupy megabytes.
+    /// The largest count. Beyond it, one key would occupy megabytes.
     pub const MAX_COUNT: u64 = 100_000;
 }
 
-/// Totals beyond this are counted from zero again; a Redis script is exact up to 2^53.
+/// Totals beyond this restart from zero; a Redis script is exact up to 2^53.
 const MAX_TOTAL: u64 = 1 << 52;
 
-/// The most that debits may record at once; the oldest part of a larger debt is forgiven.
+/// The most that debits may record at once. The oldest part of a larger debt is forgiven.
 const MAX_DEBT: u64 = 1 << 40;
 
-/// The most entries that are scaled to another count. A log that has more is made coarser first:
-/// each entry that stays also stands for those before it, which so leave later, by a 256th of the
-/// log at most. In Redis each entry that is scaled is written anew while everybody waits.
+/// The most entries that are scaled to another count. A log with more is made coarser first: each
+/// remaining entry also stands for those before it, so their cost leaves later, by a 256th of the
+/// log at most. Redis writes each scaled entry again, and blocks all its clients meanwhile.
 pub const MAX_SCALED: usize = 256;
 
 /// The numbers of a log.
@@ -50,10 +50,10 @@ pub struct SlidingLogPlan {
     pub window_us: u64,
 }
 
-/// Charges in the order they came.
+/// Charges in the order in which they came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// Cumulative cost that has left.
+    /// Cumulative cost of the charges that have left.
     base: u64,
     entries: VecDeque<LogEntry>,
 }
@@ -72,14 +72,14 @@ pub struct LogEntry {
 pub struct LogView {
     /// Permits charged within the window.
     pub used: u64,
-    /// When the newest live entry was charged.
+    /// The time of the newest live entry.
     pub newest: Option<Timestamp>,
-    /// When the entry was charged whose leaving makes room for the cost in question.
+    /// The time of the entry whose leaving makes room for the cost in question.
     pub blocking: Option<Timestamp>,
 }
 
 impl Log {
-    /// A log of entries in the order they came, before which `base` was charged. `None` if
+    /// A log of entries in the order in which they came, with `base` charged before them. `None` if
     /// moments or totals do not rise, or total more than a log ever records.
     pub fn from_entries(base: u64, entries: impl IntoIterator<Item = LogEntry>) -> Option<Self> {
         let entries: VecDeque<LogEntry> = entries.into_iter().collect();
@@ -95,8 +95,8 @@ impl Log {
         Some(Self { base, entries })
     }
 
-    /// A log with this view for a decision about this cost; for stores that keep the log
-    /// elsewhere. Its other entries are missing.
+    /// A log with this view for a decision about this cost, for stores that keep the log elsewhere.
+    /// Its other entries are missing.
     pub fn as_seen(plan: &SlidingLogPlan, view: LogView, cost: u64) -> Self {
         let Some(newest) = view.newest else { return Self::default() };
         let gone = view.used.saturating_add(cost).saturating_sub(plan.capacity);
@@ -106,9 +106,9 @@ impl Log {
         Self { base: 0, entries: entries.collect() }
     }
 
-    /// The same log with as many entries as it has elsewhere, of which those here are the ones at
-    /// these places: each gap is filled with copies of the entry before it, which decide nothing.
-    /// For stores that keep the log elsewhere.
+    /// Returns the log with as many entries as the stored one. The present entries go to these
+    /// places; each gap is filled with copies of the entry before it, which decide nothing. For
+    /// stores that keep the log elsewhere.
     #[must_use]
     pub fn padded(self, places: &[usize]) -> Self {
         let mut entries = VecDeque::new();
@@ -208,7 +208,7 @@ impl Log {
         self.entries.drain(..gone);
     }
 
-    /// Doubles, but never beyond what the plan's [`Step::heap_bytes`] promised.
+    /// Doubles the capacity, but never beyond the plan's [`Step::heap_bytes`].
     fn grow(&mut self, most_entries: u64) {
         let len = self.entries.len();
         if len == self.entries.capacity() {
@@ -218,7 +218,7 @@ impl Log {
         }
     }
 
-    /// Leaves at most so many entries, as many apart from each other as can be.
+    /// Leaves at most this many entries, spread as evenly as possible.
     fn coarsen(&mut self, most: usize) {
         let len = self.entries.len();
         if len > most {
@@ -241,7 +241,7 @@ impl Log {
     }
 }
 
-/// An edit of a log: entries that left are dropped first.
+/// An edit of a log. Entries that left are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEdit {
     /// The moment of the decision.
@@ -255,12 +255,12 @@ pub struct LogEdit {
 pub enum LogAction {
     /// A charge joins at the end.
     Push(u64),
-    /// So much comes off the oldest entries.
+    /// This cost comes off the oldest entries.
     Credit(u64),
 }
 
 impl SlidingLogPlan {
-    /// Decides from what is known of the log.
+    /// Decides from a view of the log.
     #[inline]
     fn decide(&self, view: LogView, terms: Terms) -> Outcome<LogAction> {
         let now = terms.now;

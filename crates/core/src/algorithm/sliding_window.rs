@@ -1,7 +1,7 @@
 //! Sliding window: charges counted by sub-window (*pane*) instead of one by one.
 //!
-//! The period is cut into n panes aligned to the epoch. At any moment the window touches n + 1
-//! of them, the oldest only in part; how that one counts is the [`Estimate`]:
+//! The period is cut into n panes aligned to the epoch. At any moment the window touches n + 1 of
+//! them, the oldest only in part. The [`Estimate`] is the weight of that one:
 //!
 //! - *Conservative* counts it in full. Bound: never more than the count in any window
 //!   (t − W, t]. The price: a source is sure to pass only up to count / (W + W/n).
@@ -23,7 +23,7 @@ use crate::{Quota, Timestamp};
 /// Counts by sub-window: constant memory, and by default never above the count in any window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
-    /// Into how many panes the period is cut, 1 to [`SlidingWindow::MAX_PANES`].
+    /// The number of panes in the period, 1 to [`SlidingWindow::MAX_PANES`].
     pub panes: u8,
     /// The weight of the oldest pane.
     pub estimate: Estimate,
@@ -32,10 +32,10 @@ pub struct SlidingWindow {
 /// The weight of the oldest pane, of which the window covers only a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Estimate {
-    /// In full: never more than the count in any window.
+    /// The full count: never more than the count in any window.
     #[default]
     Conservative,
-    /// By the covered share: below twice the count in any window.
+    /// The covered share: below twice the count in any window.
     Weighted,
 }
 
@@ -81,12 +81,12 @@ pub struct SlidingWindowPlan {
 pub struct Panes {
     /// The number of the newest pane, counted from the epoch.
     pub newest: u64,
-    /// Charges in it and in the panes before it: n + 1 counts, each at most
+    /// The charges in the newest pane and in those before it: n + 1 counts, each at most
     /// [`MAX_USED`].
     pub counts: Box<[u64]>,
 }
 
-/// An edit of the panes: they move on to `pane` first.
+/// An edit of the panes. They move on to `pane` first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanesEdit {
     /// The pane of the decision.
@@ -133,13 +133,13 @@ impl SlidingWindowPlan {
     }
 }
 
-/// The panes as seen at a moment: how many have passed since the newest, and how far into the
-/// present one the moment lies.
+/// The panes at a moment: the number of panes since the newest, and the offset of the moment in the
+/// current one.
 struct PaneView<'a> {
     counts: &'a [u64],
     passed: u64,
     into: u64,
-    /// A charge about to join the present pane.
+    /// A charge about to join the current pane.
     add: u64,
     /// A credit about to come off the oldest.
     credit: u64,
@@ -152,7 +152,7 @@ impl<'a> PaneView<'a> {
         Self { counts, passed, into: plan.offset(now), add: 0, credit: 0 }
     }
 
-    /// Live panes, oldest first: age in panes (0 is the present one) and count.
+    /// Live panes, oldest first: age in panes (0 is the current one) and count.
     fn live(&self, plan: &SlidingWindowPlan) -> impl Iterator<Item = (u64, u64)> {
         let mut credit = self.credit;
         let panes = u64::from(plan.panes);
@@ -178,7 +178,7 @@ impl<'a> PaneView<'a> {
         })
     }
 
-    /// Time until a pane of this age counts for nothing.
+    /// The time until a pane of this age no longer counts.
     fn leaves_after(&self, plan: &SlidingWindowPlan, age: u64) -> u64 {
         let panes = u64::from(plan.panes).saturating_add(1).saturating_sub(age);
         panes.saturating_mul(plan.pane_us).saturating_sub(self.into)
@@ -202,8 +202,8 @@ impl<'a> PaneView<'a> {
         Verdict::Deny(Retry::After(Duration::from_micros(self.retry(plan, room))))
     }
 
-    /// Time until the estimate is down to `room`: panes leave one after the other, the
-    /// oldest at once at its end (conservative) or steadily until then (weighted).
+    /// The time until the estimate is down to `room`. Panes leave one after the other: the oldest
+    /// at once at its end (conservative), or steadily until then (weighted).
     fn retry(&self, plan: &SlidingWindowPlan, room: u64) -> u64 {
         let mut newer: u64 = self.live(plan).fold(0, |sum, (_, count)| sum.saturating_add(count));
         for (age, count) in self.live(plan) {

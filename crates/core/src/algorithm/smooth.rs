@@ -1,17 +1,16 @@
 //! Smooth limiters: a steady rate with stored permits, by Guava's formulas.
 //!
-//! The state is the number of stored permits `x` and the moment `F` from which the next permit
-//! is free. Idle time after `F` is stored as permits, up to a maximum. A charge of n takes what
-//! it can from storage and the rest fresh at the stable interval; the time all that is worth
-//! moves `F` on.
+//! The state is the number of stored permits `x` and the moment `F` from which the next permit is
+//! free. Idle time after `F` is stored as permits, up to a maximum. A charge of n takes from
+//! storage first, and the rest fresh at the stable interval. The price of both moves `F` on.
 //!
 //! - *Bursty*: stored permits are free; the maximum is the quota's burst.
 //! - *Warming up*: stored permits cost **more** than fresh ones, up to the cold factor, because
 //!   an idle service is cold. An absent state is cold.
 //!
-//! Payment, see [`Payment`]: by default the *next* caller waits for what this one took, so
-//! that a large charge after idling passes at once and leaves debt. Guava leaves that debt
-//! unbounded; here one charge takes at most `max_debt` permits.
+//! By default the *next* caller waits for the price of a charge (see [`Payment`]), so a large
+//! charge after idling passes at once and leaves debt. In Guava that debt is unbounded; here one
+//! charge takes at most `max_debt` permits.
 //!
 //! Bounds: after the stored permits are spent, the long-run rate is at most 1/(1/r − 3 µs), for
 //! rates up to 10⁴ per second (higher ones are refused): each of up to three terms of a price is
@@ -50,15 +49,15 @@ use crate::{Quota, Timestamp};
 pub struct Smooth {
     /// The warm-up period; `None` if it is bursty.
     pub warm_up: Option<Duration>,
-    /// Stable intervals that a permit takes when cold.
+    /// The number of stable intervals that a permit takes when cold.
     pub cold_factor: u8,
-    /// The caller that waits for the time a charge is worth.
+    /// The caller that waits for the price of a charge.
     pub payment: Payment,
-    /// The most permits one charge may take in advance, if said.
+    /// The most permits that one charge may take in advance; a default if `None`.
     pub max_debt: Option<NonZeroU64>,
 }
 
-/// The caller that waits for the time a charge is worth.
+/// The caller that waits for the price of a charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Payment {
     /// The next caller: this one passes as soon as the last one's debt is over.
@@ -69,7 +68,8 @@ pub enum Payment {
 }
 
 impl Smooth {
-    /// Bursts that one charge may take in advance, unless set by [`Smooth::with_max_debt`].
+    /// The number of bursts that one charge may take in advance, unless [`Smooth::with_max_debt`]
+    /// sets another bound.
     pub const DEFAULT_DEBT_BURSTS: u64 = 10;
 
     /// Stored permits are free; the quota's burst is their maximum.
@@ -84,19 +84,19 @@ impl Smooth {
         Self { warm_up: Some(Duration::from_micros(micros(period))), ..Self::bursty() }
     }
 
-    /// Stable intervals that a permit takes when cold, 1 to 100; 3 by default.
+    /// Sets the number of stable intervals that a permit takes when cold, 1 to 100; 3 by default.
     pub const fn with_cold_factor(mut self, factor: u8) -> Self {
         self.cold_factor = factor;
         self
     }
 
-    /// The caller that waits for the time a charge is worth.
+    /// Sets the caller that waits for the price of a charge.
     pub const fn with_payment(mut self, payment: Payment) -> Self {
         self.payment = payment;
         self
     }
 
-    /// The most permits one charge may take when the next caller pays for it.
+    /// Sets the most permits that one charge may take when the next caller pays for it.
     pub const fn with_max_debt(mut self, permits: u64) -> Self {
         self.max_debt = NonZeroU64::new(permits);
         self
@@ -116,7 +116,7 @@ pub struct SmoothPlan {
     pub slope: f64,
     /// Idle time that stores one permit.
     pub cooldown: f64,
-    /// True when stored permits cost something.
+    /// True if stored permits cost something.
     pub warming: bool,
     /// The caller that waits.
     pub payment: Payment,
@@ -124,19 +124,19 @@ pub struct SmoothPlan {
     pub max_debt: u64,
 }
 
-/// Stored permits, and when the next one is free.
+/// The stored permits, and the moment from which the next one is free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SmoothState {
     /// Stored permits, `x`.
     pub stored: f64,
-    /// When the next permit is free, `F`.
+    /// The moment from which the next permit is free, `F`.
     pub free_at: Timestamp,
-    /// When this was written: the clock has stepped back if it is earlier now.
+    /// The time of the last write. If now is earlier, the clock has stepped back.
     pub written_at: Timestamp,
 }
 
 impl SmoothState {
-    /// No stored permits, the next one free now: how Guava's bursty limiter begins.
+    /// No stored permits, and the next one free now: the start of Guava's bursty limiter.
     pub const fn empty(now: Timestamp) -> Self {
         Self { stored: 0.0, free_at: now, written_at: now }
     }
@@ -237,9 +237,9 @@ impl SmoothPlan {
         (Verdict::Deny(retry), None)
     }
 
-    /// Time until the caller's own wait fits its patience, or `None` if idling never makes
-    /// it: stored permits of a warming limiter only get dearer, those of a bursty one run out
-    /// at the maximum.
+    /// The time until the caller's own wait fits its patience; `None` if idling never helps: stored
+    /// permits of a warming limiter only get dearer, and those of a bursty one run out at the
+    /// maximum.
     fn retry_own(&self, state: Option<&SmoothState>, cost: u64, terms: Terms) -> Option<u64> {
         let Terms { patience_us, now, .. } = terms;
         let synced = self.resync(state, now);
@@ -271,8 +271,8 @@ impl SmoothPlan {
         Some(passes)
     }
 
-    /// Permits that have drained since `at` are worth nothing any more; the rest shorten the
-    /// debt first, at the stable price, and then go back into storage.
+    /// Permits that have drained since `at` are worth nothing any more. The rest shortens the debt
+    /// first, at the stable price, and then goes back into storage.
     fn credit(&self, state: &SmoothState, cost: u64, at: Timestamp, now: Timestamp) -> SmoothState {
         let synced = self.resync(Some(state), now);
         let drained = now.micros_since(at) as f64 / self.stable;
@@ -388,7 +388,7 @@ impl Step for Smooth {
         Some(edit)
     }
 
-    /// `F` stays: debt is priced at the rate under which it was made.
+    /// `F` stays: the rate under which debt was made sets its price.
     fn convert(state: SmoothState, by: Conversion<'_, SmoothPlan>) -> Option<SmoothState> {
         let Conversion { from, to, change, now } = by;
         let synced = from.resync(Some(&state), now);

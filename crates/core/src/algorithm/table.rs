@@ -1,7 +1,7 @@
 //! The table of algorithms: names, stored codes, and the dispatch from a limit to its steps.
 //!
-//! An algorithm is one entry of `algorithms!` at the end of the macro. The compiler names whatever
-//! is missing.
+//! An algorithm is one entry of `algorithms!` at the end of the macro. The compiler names missing
+//! parts.
 
 use std::fmt;
 
@@ -24,7 +24,8 @@ macro_rules! algorithms {
         $(#[$doc:meta])+
         $name:ident = $text:literal, code $code:literal, plan $plan:ty, state $state:ty, edit $edit:ty;
     )+) => {
-        /// The algorithm that gives a quota its meaning. A closed set: each member needs an oracle and a twin.
+        /// The algorithm that gives a quota its meaning. A closed set: each member needs an oracle
+        /// and a twin.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Algorithm {
             $($(#[$doc])+ $name($name),)+
@@ -64,7 +65,7 @@ macro_rules! algorithms {
         /// The state of a key.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub enum State {
-            /// Nothing: full, or cold for a warming limiter.
+            /// Full, or cold for a warming limiter.
             #[default]
             Absent,
             $($(#[$doc])+ $name($state),)+
@@ -81,9 +82,9 @@ macro_rules! algorithms {
 
         #[cfg_attr(not(feature = "store"), doc(hidden))]
         impl Limit {
-            /// Brings `state` up to date for `now`: drops it when it is worth no more than an absent
-            /// one, and moves back what a clock that stepped back left ahead. Returns whether
-            /// it changed, and so must be written even if the charge is refused.
+            /// Brings `state` up to date for `now`: drops it if it is worth no more than an absent
+            /// one, and moves back times that a clock stepping back left ahead. Returns true if it
+            /// changed; then write it even if the charge is refused.
             pub fn settle(&self, state: &mut State, now: Timestamp) -> bool {
                 if matches!(state, State::Absent) {
                     return false;
@@ -101,10 +102,10 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The decision about `charge` at `now`, and the edit that carries it out.
+            /// Returns the decision about `charge` at `now`, and the edit that carries it out.
             ///
-            /// The state must be settled at `now`. The charge's own limit is not consulted:
-            /// a charge of an older revision is judged by the newer limit it finds.
+            /// The state must be settled at `now`. The charge's own limit is ignored: a charge of
+            /// an older revision is judged by the newer limit that it finds.
             #[inline]
             pub fn decide(&self, state: &State, charge: &Charge<'_>, now: Timestamp) -> (Decision, Effect) {
                 self.decide_terms(state, charge.terms(now))
@@ -133,8 +134,8 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The first moment from which the state is worth no more than an absent one;
-            /// `None` when that lies past the end of time.
+            /// The first moment from which the state is worth no more than an absent one; `None` if
+            /// it lies past the end of time.
             #[inline]
             pub fn idle_at(&self, state: &State) -> Option<Timestamp> {
                 match (self.plan(), state) {
@@ -143,7 +144,7 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The most heap bytes one key's state can come to occupy under this limit.
+            /// The most heap bytes that one key's state can occupy under this limit.
             pub fn heap_bytes(&self) -> usize {
                 match self.plan() { $(Plan::$name(plan) => $name::heap_bytes(plan),)+ }
             }
@@ -162,13 +163,13 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// Up to the count in each window, then nothing until the next.
+    /// At most the count in each window.
     FixedWindow = "fixed-window", code 0,
         plan FixedWindowPlan, state Window, edit Window;
-    /// Every charge remembered: never above the count in any window.
+    /// Remembers every charge: never above the count in any window.
     SlidingLog = "sliding-log", code 1,
         plan SlidingLogPlan, state Log, edit LogEdit;
-    /// Charges counted by sub-window: constant memory.
+    /// Counts charges by sub-window: constant memory.
     SlidingWindow = "sliding-window", code 2,
         plan SlidingWindowPlan, state Panes, edit PanesEdit;
     /// Permits refill steadily up to the burst.
@@ -177,10 +178,10 @@ algorithms! {
     /// Water leaks steadily from a bucket of the burst's size; overflow waits or is refused.
     LeakyMeter = "leaky-meter", code 4,
         plan BucketPlan, state Bucket, edit Bucket;
-    /// Departures spaced evenly, with the burst as the number of places in the queue.
+    /// Evenly spaced departures, with the burst as the number of places in the queue.
     LeakyQueue = "leaky-queue", code 5,
         plan BucketPlan, state Bucket, edit Bucket;
-    /// A steady rate with stored permits, as Guava's limiters.
+    /// A steady rate with stored permits, as in Guava's limiters.
     Smooth = "smooth", code 6,
         plan SmoothPlan, state SmoothState, edit SmoothState;
     /// At most the count at once, each for a lease of at most the period.
@@ -189,7 +190,7 @@ algorithms! {
 }
 
 impl Algorithm {
-    /// Each algorithm with its default parameters, as its name alone means.
+    /// Each algorithm with its default parameters, as its name alone stands for.
     pub fn usual() -> [Self; 8] {
         [
             FixedWindow::default().into(),

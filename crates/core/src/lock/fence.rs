@@ -1,4 +1,4 @@
-//! Fences: numbers by which a resource tells holders apart.
+//! Fences: numbers by which a resource distinguishes holders.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::Timestamp;
 
 /// A number that rises with every grant of a lock: the later grant has the larger fence.
 ///
-/// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from a
-/// holder that was stopped for longer than its lease and does not know it yet.
+/// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from
+/// a holder that was stopped for longer than its lease and does not know it yet.
 ///
 /// ```
 /// use tollgate_core::Timestamp;
@@ -22,7 +22,7 @@ use crate::Timestamp;
 pub struct Fence(u64);
 
 impl Fence {
-    /// The largest fence. Above it the doubles of a script could no longer count by one.
+    /// The largest fence. Above it, the doubles of a script could no longer count by one.
     pub const MAX: Self = Self((1 << 53) - 1);
 
     /// A fence as it was sent or stored; `None` above [`Fence::MAX`].
@@ -30,11 +30,11 @@ impl Fence {
         if number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
 
-    /// The fence of a grant at `now`, after `last`: one more than that, or the microseconds of the
-    /// store's clock if they are more.
+    /// The fence of a grant at `now`, after `last`: the larger of `last` plus one and the
+    /// microseconds of the store's clock.
     ///
-    /// So it rises when the clock steps back, and when the store forgets `last`; only if both
-    /// happen at once it may not.
+    /// So it rises even if the clock steps back, or if the store forgets `last`. It may fail to
+    /// rise only if both happen at once.
     pub fn next(last: Option<Self>, now: Timestamp) -> Self {
         let risen = last.map_or(0, |Self(last)| last.saturating_add(1));
         Self(risen.max(now.as_micros()).min(Self::MAX.0))

@@ -18,13 +18,13 @@ use crate::errors::messages;
 pub struct Lease(u64);
 
 impl Lease {
-    /// The shortest: on a busy machine less than this may be over before the answer arrives.
+    /// The shortest lease. On a busy machine, a shorter one may be over before the answer arrives.
     pub const MIN: Duration = Duration::from_millis(10);
 
-    /// The longest. A holder that needs more renews.
+    /// The longest lease. A holder that needs more renews.
     pub const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-    /// Thirty seconds, as long as people are used to wait for a dead holder.
+    /// Thirty seconds, a usual time to wait for a dead holder.
     pub const DEFAULT: Self = Self(30_000);
 
     /// A lease of this length.
@@ -43,12 +43,12 @@ impl Lease {
         u64::try_from(millis).map(Self).map_err(|_| LeaseError::TooLong { span })
     }
 
-    /// Whole milliseconds.
+    /// The length in whole milliseconds.
     pub const fn millis(self) -> u64 {
         self.0
     }
 
-    /// The same as a duration.
+    /// The length as a duration.
     pub const fn duration(self) -> Duration {
         Duration::from_millis(self.0)
     }

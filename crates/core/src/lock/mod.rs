@@ -5,13 +5,13 @@
 //! | `name`, `owner`, `lease` | a lock's name, owner and lease; invalid ones cannot be built |
 //! | `fence` | the number that rises with every grant |
 //! | `LockRecord` | the record of one lock, and each step on it as a pure function |
-//! | [`LockStore`] | the seam to where locks are kept |
+//! | [`LockStore`] | the interface of stores that keep locks |
 //!
-//! Not here: waiting, renewing and reporting a loss, which need time and tasks (`tollgate`).
+//! Waiting, renewing and reporting a loss need time and tasks; they are in `tollgate`.
 //!
-//! The steps of `LockRecord` are what the embedded store executes; `lua/lock/*.lua` of the Redis store
-//! are the same functions on Redisson's layout. Change them together: the suite of
-//! `testing::locks` replays the same histories through both.
+//! The embedded store executes the steps of `LockRecord`. The Redis store's `lua/lock/*.lua` are
+//! the same functions on Redisson's layout. Change them together: the suite of `testing::locks`
+//! replays the same histories through both.
 
 mod fence;
 mod lease;

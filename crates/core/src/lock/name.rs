@@ -7,9 +7,8 @@ use crate::errors::messages;
 
 /// The name of a lock: any text of 1 to [`LockName::MAX_LEN`] bytes. Clones share it.
 ///
-/// Braces, spaces, colons and line ends are just characters. In Redis the name is the key, as it is
-/// with Redisson, so that both mean the same lock by it; a part in braces then chooses the slot in a
-/// cluster.
+/// Braces, spaces, colons and line ends are plain characters. In Redis the name is the key, as with
+/// Redisson, so both mean the same lock by it. In a cluster, a part in braces chooses the slot.
 ///
 /// ```
 /// use tollgate_core::lock::{LockName, LockNameError};
@@ -22,15 +21,15 @@ use crate::errors::messages;
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// The longest name. Every waiting process keeps it, and so does the server, as a key, as a
-    /// channel and beside the fence. A longer one is to be hashed first.
+    /// The longest name. Every waiting process keeps it, and so does the server: as a key, as a
+    /// channel and beside the fence. Hash a longer name first.
     pub const MAX_LEN: usize = 1024;
 
     /// A name of this text.
     ///
     /// # Errors
     ///
-    /// When there is none, or more than [`LockName::MAX_LEN`] bytes of it.
+    /// When the text is empty, or longer than [`LockName::MAX_LEN`] bytes.
     pub fn new(name: &str) -> Result<Self, LockNameError> {
         match name.len() {
             0 => Err(LockNameError::Empty),
@@ -61,9 +60,9 @@ impl fmt::Display for LockName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockNameError {
-    /// There is none.
+    /// The text is empty.
     Empty,
-    /// There is more than [`LockName::MAX_LEN`].
+    /// The text is longer than [`LockName::MAX_LEN`].
     TooLong {
         /// The number of bytes.
         len: usize,

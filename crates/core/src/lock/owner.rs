@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::errors::messages;
 
-/// The owner of a lock. Clones are the same owner: a lock is re-entrant for all of them, whatever task
-/// or thread they are on.
+/// The owner of a lock. Clones are the same owner: a lock is re-entrant for all of them, on any
+/// task or thread.
 ///
-/// Its text is a UUID, a colon and a number, as Redisson's owners are, so that Redisson reads it as
-/// one of its own kind. It is drawn by `tollgate`; core has no randomness.
+/// Its text is a UUID, a colon and a number, the form of Redisson's owners, so Redisson accepts it
+/// as one of its own. `tollgate` draws it; core has no randomness.
 ///
 /// ```
 /// use tollgate_core::lock::Owner;
@@ -23,10 +23,10 @@ use crate::errors::messages;
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// The longest owner. Redisson's have 37 bytes and a thread's number.
+    /// The longest owner. Redisson's have 37 bytes and the number of a thread.
     pub const MAX_LEN: usize = 128;
 
-    /// The owner of this number in the process that drew these bits at random, of which six become
+    /// The owner of this number in the process that drew these random bits. Six of the bits become
     /// the version and variant of a UUID.
     pub fn new(process: u128, number: u64) -> Self {
         let version = (process & !(0xf << 76) & !(0b11 << 62)) | (4 << 76) | (0b10 << 62);
@@ -35,11 +35,12 @@ impl Owner {
         Self(format!("{text}:{number}").into())
     }
 
-    /// An owner as it was written down: visible ASCII with a colon in it.
+    /// Parses the text of an owner: visible ASCII with a colon in it.
     ///
     /// # Errors
     ///
-    /// When it is empty, longer than [`Owner::MAX_LEN`], has no colon, or anything but visible ASCII.
+    /// When it is empty, longer than [`Owner::MAX_LEN`], has no colon, or contains anything but
+    /// visible ASCII.
     pub fn parse(text: &str) -> Result<Self, OwnerError> {
         let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
         if text.is_empty() || text.len() > Self::MAX_LEN || !visible || !text.contains(':') {
@@ -48,7 +49,7 @@ impl Owner {
         Ok(Self(text.into()))
     }
 
-    /// The text that is stored.
+    /// The text in the store.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -77,21 +78,20 @@ messages! { OwnerError:
         "an owner is 1 to 128 bytes of visible ASCII with a colon, not these {len} bytes";
 }
 
-/// One grant of a lock: the request id of the acquisition, under which it is given back as well.
+/// One grant of a lock: the id of the acquisition, which also names it in its release.
 ///
-/// Drawn at random, so that no two are the same. A lock that is held twice by one owner has two of
-/// them. So an acquisition that is sent again counts once, and a release that is sent again releases
-/// nothing else.
+/// It is random and unique. A lock that one owner holds twice has two ids. So an acquisition that
+/// is sent again counts once, and a release that is sent again releases nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(u128);
 
 impl HoldId {
-    /// The id of these random bits.
+    /// The id with these random bits.
     pub const fn new(bits: u128) -> Self {
         Self(bits)
     }
 
-    /// The id of 32 hexadecimal digits in lower case, as [`HoldId`] displays.
+    /// Parses an id of 32 hexadecimal digits in lower case, as [`HoldId`] displays.
     pub fn parse(text: &str) -> Option<Self> {
         let plain = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let bits = (plain && text.len() == 32).then(|| u128::from_str_radix(text, 16).ok())?;

@@ -4,32 +4,32 @@
 //! that were granted and not yet released: a re-entrant lock may have several, all of one owner and
 //! under one fence. Expiry is no step of its own: the next step finds that a lease has ended.
 //!
-//! Leases count in whole milliseconds, and a lease that ends in this very millisecond has not ended
+//! Leases count in whole milliseconds. A lease that ends in this very millisecond has not ended
 //! yet. Redis does the same, and both stores must agree.
 //!
-//! Not here: answering a repeated release alike. For that a store keeps a *release record* for each
-//! release, and looks at it before it calls a step.
+//! The store answers a repeated release alike. For that it keeps a *release record* for each
+//! release, and checks it before it calls a step.
 
 use std::time::Duration;
 
 use super::{Acquire, Fence, HoldId, Lease, Owner, Release, Renew};
 use crate::Timestamp;
 
-/// The most holds of one lock by one owner: recursion deeper than this is a mistake, and each
-/// hold is remembered by its id.
+/// The most holds of one lock by one owner. Deeper recursion is a mistake, and each hold is stored
+/// by its id.
 pub const MAX_DEPTH: usize = 256;
 
 /// The life of a release record: longer than a release is sent again, or an acquisition is in
-/// flight. As long as Redisson remembers its own.
+/// flight. Redisson keeps its own records for the same time.
 pub const RELEASE_RECORD_TTL: Duration = Duration::from_secs(20);
 
-/// The kind of lock that is kept under a name. A name has one kind at a time.
+/// The kind of lock under a name. A name has one kind at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LockKind {
-    /// Its owner may hold it several times. In Redis a hash, as Redisson's `RLock`.
+    /// The owner may hold it several times. In Redis a hash, like Redisson's `RLock`.
     #[default]
     Reentrant,
-    /// It is held once or not at all. In Redis a string, as `SET NX PX` makes it.
+    /// It is held once or not at all. In Redis a string, as `SET NX PX` creates it.
     Simple,
 }
 
@@ -60,7 +60,7 @@ pub struct HeldLock {
     pub expires_ms: u64,
     /// The time for which it stays closed if the holder vanishes.
     pub delay: Duration,
-    /// The label that the holder gave itself.
+    /// The label of the holder.
     pub label: Box<str>,
 }
 
@@ -68,25 +68,25 @@ pub struct HeldLock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireOutcome {
-    /// It is held.
+    /// The lock is held.
     Granted {
         /// The fence to show to the resource.
         fence: Fence,
         /// Holds of the owner, this one included.
         depth: u32,
-        /// Replicas that are known to have it too.
+        /// The number of replicas that are known to have it, too.
         copies: u32,
     },
-    /// Somebody else has it.
+    /// Another owner has the lock.
     Busy {
-        /// Time until it is free, unless it is renewed; `None` if it has no end.
+        /// The time until it is free, unless it is renewed; `None` if it has no end.
         left: Option<Duration>,
     },
-    /// This very hold has been released already, so it is not granted any more.
+    /// This hold has been released already, so it is not granted any more.
     Over,
     /// The owner holds it [`MAX_DEPTH`] times.
     TooDeep,
-    /// The name holds a lock of the other kind, or something that is no lock.
+    /// The name holds a lock of the other kind, or a value that is not a lock.
     Foreign,
 }
 
@@ -120,19 +120,19 @@ impl HeldLock {
         u32::try_from(self.holds.len()).unwrap_or(u32::MAX)
     }
 
-    /// Never makes the lease shorter.
+    /// Extends the lease. Never makes it shorter.
     fn lengthen(&mut self, lease: Lease, now: Timestamp) {
         self.expires_ms = self.expires_ms.max(millis(now).saturating_add(lease.millis()));
     }
 }
 
 impl LockRecord {
-    /// A record of which nothing but the last fence is known.
+    /// A record that only knows the last fence.
     pub const fn after(fence: Option<Fence>) -> Self {
         Self { held: None, fence, barred_ms: 0 }
     }
 
-    /// Grants from now on only fences above this one, which another lock was granted.
+    /// Grants only fences above this one from now on, because it was granted to another lock.
     pub fn rise_above(&mut self, fence: Option<Fence>) {
         self.fence = self.fence.max(fence);
     }
@@ -142,7 +142,7 @@ impl LockRecord {
         self.held.as_ref().filter(|held| millis(now) <= held.expires_ms)
     }
 
-    /// True when an absent record would answer the same, but for its fence.
+    /// True if an absent record would answer the same, except for its fence.
     pub fn is_idle(&self, now: Timestamp) -> bool {
         let closed = self.held.as_ref().map_or(0, |held| self.barred_until(held));
         millis(now) > closed.max(self.barred_ms)
@@ -165,7 +165,7 @@ impl LockRecord {
 
     /// Acquires or re-enters the lock for its owner, or returns the reason it could not.
     ///
-    /// Sent again under the same id it changes nothing but the lease, which never becomes shorter.
+    /// Sending it again under the same id changes only the lease, which never becomes shorter.
     pub fn acquire(&mut self, ask: &Acquire<'_>, now: Timestamp) -> AcquireOutcome {
         self.settle(now);
         let busy_until = |end: u64| {
@@ -222,9 +222,9 @@ impl LockRecord {
         }
     }
 
-    /// Ends one hold; with the last one the lock is free.
+    /// Ends one hold. With the last one, the lock is free.
     ///
-    /// While others are left, the lease is lengthened for them, as Redisson does.
+    /// While others remain, their lease is extended, as in Redisson.
     pub fn release(&mut self, ask: &Release<'_>, now: Timestamp) -> ReleaseOutcome {
         self.settle(now);
         let Some(held) = &mut self.held else { return ReleaseOutcome::AlreadyLost };

@@ -21,16 +21,17 @@ pub struct Acquire<'a> {
     pub kind: LockKind,
     /// The owner that wants it.
     pub owner: &'a Owner,
-    /// The id of this acquisition: the same when it is sent again, and never otherwise.
+    /// The id of this acquisition. Keep it if you send the acquisition again; never use it for
+    /// another.
     pub hold: HoldId,
     /// The lease, unless renewed.
     pub lease: Lease,
-    /// The time for which the lock stays closed after its holder vanished. Tollgate keeps to it;
+    /// The time for which the lock stays closed after its holder vanished. Tollgate respects it;
     /// Redisson does not.
     pub delay: Duration,
     /// A label for the list of locks; cut at [`MAX_LABEL`] bytes.
     pub label: &'a str,
-    /// The replicas that must have it before it counts.
+    /// The replicas that must have the grant before it counts.
     pub durability: Durability,
 }
 
@@ -40,16 +41,18 @@ pub enum Durability {
     /// The store has it. A failover may forget it.
     #[default]
     Primary,
-    /// Waits until a majority of the replicas has it; granted all the same if that takes too long.
+    /// Waits until a majority of the replicas has it. Grants the lock even if that takes too long.
     Majority(Replicas),
-    /// Waits until a majority of the replicas has it; not granted if that takes too long.
+    /// Waits until a majority of the replicas has it. Does not grant the lock if that takes too
+    /// long.
     Required(Replicas),
 }
 
 /// The replicas to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// The number of replicas there should be. Those connected now are no measure: they may be a minority.
+    /// The number of replicas there should be. The number of connected replicas is no measure,
+    /// because they may be a minority.
     pub count: NonZeroU32,
     /// The time to wait for them.
     pub patience: Duration,
@@ -98,30 +101,30 @@ pub struct Release<'a> {
     pub owner: &'a Owner,
     /// The hold that ends.
     pub hold: HoldId,
-    /// The least lease of the same owner's other holds.
+    /// The shortest lease that the owner's other holds keep.
     pub lease: Lease,
-    /// Tells if an acquisition or release of this hold may still be in flight.
+    /// The state of other messages about this hold.
     pub attempt: Attempt,
 }
 
-/// Tells if another message about a hold may still be in flight.
+/// The state of other messages about a hold: they were answered, or may still be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// Everything that was sent was answered, so the store need not remember the release.
+    /// Every message was answered, so the store need not remember the release.
     Sole,
-    /// Something was sent and not answered. The store keeps a release record: it answers this release
-    /// alike when it comes again, and does not grant this hold any more.
+    /// A message was not answered. The store keeps a release record: it answers this release alike
+    /// when it comes again, and does not grant this hold any more.
     Again,
 }
 
-/// The holder of a lock, as far as the store knows.
+/// The holder of a lock, as known to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     /// The lock.
     pub name: LockName,
     /// Its kind.
     pub kind: LockKind,
-    /// The owner; of a foreign holder the stored text, with invalid UTF-8 replaced.
+    /// The owner. For a foreign holder, the stored text with invalid UTF-8 replaced.
     pub owner: String,
     /// The number of holds.
     pub depth: u32,
@@ -131,13 +134,13 @@ pub struct LockHolder {
     pub fence: Option<Fence>,
     /// Time since the grant; `None` if the holder is not one of Tollgate's.
     pub age: Option<Duration>,
-    /// The label that the holder gave itself.
+    /// The label of the holder.
     pub label: String,
-    /// Processes that wait for it.
+    /// The number of processes that wait for it.
     pub waiting: u64,
 }
 
-/// A part of the list of all locks that are held.
+/// A part of the list of all held locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The holders.
@@ -146,8 +149,8 @@ pub struct Page {
     pub next: Option<u64>,
 }
 
-/// Receives the news that a lock may be free. Must return soon: the releasing task calls it, or the
-/// thread of the store.
+/// Receives notices that a lock may be free. It must return soon, because the releasing task or the
+/// store's thread calls it.
 pub trait ReleaseNotifier: Send + Sync {
     /// The lock may be free: it was released, or releases may have been missed.
     fn notify(&self, name: &LockName);
@@ -164,18 +167,18 @@ pub trait LockStore: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the store could not answer. After a timeout it may be held; it may be asked again
-    /// under the same id, and must be released if it is not.
+    /// When the store could not answer. After a timeout the lock may be held. Ask again under the
+    /// same id, or release it.
     fn acquire(
         &self,
         ask: &Acquire<'_>,
     ) -> impl Future<Output = Result<AcquireOutcome, StoreError>> + Send;
 
-    /// Lengthens leases: as many answers as were asked for, in order.
+    /// Extends leases. Returns one answer for each request, in order.
     ///
     /// # Errors
     ///
-    /// When the store could not answer. Some may have been lengthened.
+    /// When the store could not answer. Some leases may have been extended.
     fn renew(
         &self,
         batch: &[Renew<'_>],
@@ -205,23 +208,23 @@ pub trait LockStore: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the store could not answer, or what is kept under the name is no lock.
+    /// When the store could not answer, or the value under the name is not a lock.
     fn inspect(
         &self,
         name: &LockName,
     ) -> impl Future<Output = Result<Option<LockHolder>, StoreError>> + Send;
 
-    /// Some of the locks that are held by Tollgate's holders, from `cursor` on, 0 at first. What is
-    /// held all the while is listed at least once.
+    /// Lists some of the locks that Tollgate's holders hold, from `cursor` on; 0 at first. A lock
+    /// that is held throughout the listing is listed at least once.
     ///
     /// # Errors
     ///
     /// When the store could not answer.
     fn list(&self, cursor: u64) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// Calls the notifier for every release of a lock, from the moment this returns until the
-    /// subscription is dropped. Releases may be missed while there is no connection; when it is back,
-    /// the notifier is called once for all of them.
+    /// Calls the notifier for every release of a lock, from the return of this call until the
+    /// subscription is dropped. Without a connection, releases may be missed. When it is back, the
+    /// notifier is called once for all of them.
     ///
     /// # Errors
     ///

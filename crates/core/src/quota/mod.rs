@@ -1,10 +1,11 @@
 //! Quotas: a count per period and a burst, such as `100 per 1m burst 20`.
 //!
-//! A [`Quota`] that exists is valid: every bound is checked where it is built, and the reason
-//! for a refusal names the value and the way to say it instead. What a quota *means* (a window,
-//! a bucket, a set of holders) is the algorithm's business, see [`crate::Limit`].
+//! Every [`Quota`] is valid: its bounds are checked when it is built, and an error names the value
+//! and a valid form. The algorithm gives a quota its meaning (a window, a bucket, a set of
+//! holders), see [`crate::Limit`].
 //!
-//! A count of zero is not a quota. To refuse everything, block; to limit nothing, have no rule.
+//! A count of zero is not a quota. To refuse everything, use a block; to limit nothing, use no
+//! rule.
 
 mod parse;
 
@@ -18,7 +19,7 @@ use crate::time::micros;
 
 pub use parse::ParseQuotaError;
 
-/// A count per period, and how much may be spent at once.
+/// A count per period, and the number of permits that may be spent at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,21 +39,21 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The largest count and burst. Sums of a few of them stay exact in the doubles that a
-    /// Redis script computes with.
+    /// The largest count and burst. Sums of a few of them stay exact in the doubles of a Redis
+    /// script.
     pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
 
     /// The longest period.
     pub const MAX_PERIOD: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-    /// The longest time in which a burst may refill. Moments that far ahead still fit, exactly,
-    /// into the doubles of a Redis script.
+    /// The longest time in which a burst may refill. Moments that far ahead still fit exactly into
+    /// the doubles of a Redis script.
     pub const MAX_REFILL: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
     /// The highest rate: 10⁹ permits a second.
     pub const MAX_PER_MICROSECOND: u64 = 1_000;
 
-    /// A quota of `count` per `period`, whose burst is the whole count.
+    /// A quota of `count` per `period`, with the whole count as its burst.
     ///
     /// # Errors
     ///
@@ -77,7 +78,7 @@ impl Quota {
         Ok(Self { count: nonzero, period_us, burst: nonzero })
     }
 
-    /// The same rate with at most `burst` spent at once.
+    /// Returns the rate with a burst of its own: the permits that may be spent at once.
     ///
     /// # Errors
     ///
@@ -105,23 +106,23 @@ impl Quota {
         Duration::from_micros(self.period_us.get())
     }
 
-    /// Permits that may be spent at once.
+    /// The permits that may be spent at once.
     pub const fn burst(&self) -> NonZeroU64 {
         self.burst
     }
 
-    /// True when the burst differs from the count, and so has to be written.
+    /// True if the burst differs from the count, and so must be written.
     pub fn has_own_burst(&self) -> bool {
         self.burst != self.count
     }
 
-    /// The exact time a permit takes.
+    /// The exact time that a permit takes.
     #[cfg_attr(not(feature = "store"), doc(hidden))]
     pub fn rate(&self) -> Rate {
         Rate::new(self.count, self.period_us)
     }
 
-    /// The period alone, as the quota prints it.
+    /// The period alone, in the printed form of the quota.
     pub(crate) fn period_text(&self) -> String {
         Period(self.period()).to_string()
     }
@@ -162,7 +163,7 @@ impl fmt::Display for Period {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaError {
-    /// The count is zero: that is a block, not a quota.
+    /// The count is zero. That is a block, not a quota.
     ZeroCount,
     /// The count is above [`Quota::MAX_COUNT`].
     CountTooLarge {
@@ -188,7 +189,7 @@ pub enum QuotaError {
         /// The period asked for.
         period: Duration,
     },
-    /// The burst is zero: nothing could ever pass.
+    /// The burst is zero, so nothing could ever pass.
     ZeroBurst,
     /// The burst is above [`Quota::MAX_COUNT`].
     BurstTooLarge {

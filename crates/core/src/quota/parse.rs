@@ -12,7 +12,8 @@ use super::{Quota, QuotaError};
 use crate::errors::messages;
 use crate::span::Rate;
 
-/// Units of a period with their microseconds, largest first, so that printing picks the largest.
+/// The units of a period with their microseconds. The largest comes first, so that printing picks
+/// it.
 pub(super) const UNITS: &[(&str, u64)] = &[
     ("w", 604_800_000_000),
     ("d", 86_400_000_000),
@@ -33,7 +34,7 @@ const NAMES: &[(&str, &str)] = &[
     ("microsecond", "us"),
 ];
 
-/// Longer text is refused unread, so that an error never repeats a megabyte of input.
+/// The longest text that is parsed, so that an error never repeats a megabyte of input.
 const MAX_TEXT: usize = 128;
 
 impl FromStr for Quota {
@@ -104,7 +105,7 @@ fn fraction(word: &str) -> Option<(u64, u64)> {
     Some((format!("{whole}{decimals}").parse().ok()?, denominator))
 }
 
-/// `1.5 per 1s` is `3 per 2s`.
+/// The quota of a fractional count in whole numbers: `1.5 per 1s` is `3 per 2s`.
 fn whole_quota((numerator, denominator): (u64, u64), period: Duration) -> Option<Quota> {
     let rate = Rate::new(NonZeroU64::new(numerator)?, NonZeroU64::new(denominator)?);
     let periods = u32::try_from(rate.micros().get()).ok()?;
@@ -127,12 +128,12 @@ pub enum ParseQuotaError {
     NotWhole {
         /// The word as written.
         word: String,
-        /// The same rate in whole numbers, where there is one.
+        /// The same rate in whole numbers, if there is one.
         instead: Option<Quota>,
     },
     /// The word is not a whole number and a unit.
     Period(String),
-    /// The numbers are readable, but make no valid quota.
+    /// The text has the right form, but its numbers do not make a valid quota.
     Quota(QuotaError),
 }
 

@@ -1,6 +1,6 @@
-//! Active rules: checked, with their limits built and their names looked up.
+//! Active rules: checked, with their limits built and their names resolved.
 //!
-//! Made by `compile.rs` only; a [`RuleSet`](super::RuleSet) hands out references.
+//! Only `compile.rs` creates them; a [`RuleSet`](super::RuleSet) hands out references.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::declaration::{Ban, Mode, Network, OnMissing, OnOutage, Rule};
 use super::trie::Templates;
 use crate::{Cost, Limit, Revision};
 
-/// A rule at work.
+/// A compiled rule.
 #[derive(Clone, Debug)]
 pub struct ActiveRule {
     pub(super) declaration: Rule,
@@ -17,11 +17,11 @@ pub struct ActiveRule {
     pub(super) limits: Vec<ActiveLimit>,
     pub(super) ban: Option<ActiveBan>,
     pub(super) conditions: Vec<Condition>,
-    /// As declared, and then what else the domain is partitioned by.
+    /// The declared attributes, followed by the domain's partition.
     pub(super) by: Vec<KeyPart>,
     /// The longest value of `by` that enters a key unhashed.
     pub(super) verbatim: usize,
-    /// Positions in the domain of the rules that it replaces, in order.
+    /// The rules that it replaces, by their index in the domain, sorted.
     pub(super) replaces: Vec<usize>,
     pub(super) cost: Option<AttributeId>,
 }
@@ -32,12 +32,12 @@ impl ActiveRule {
         &self.declaration.name
     }
 
-    /// The domain that it belongs to.
+    /// The domain of the rule.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// A number of its own, from 0 on without gaps within its set. Another set may number
+    /// A number of its own, without gaps from 0 on within its set. Another set may number its rules
     /// differently.
     pub const fn index(&self) -> usize {
         self.index
@@ -53,7 +53,7 @@ impl ActiveRule {
         self.declaration.on_outage
     }
 
-    /// The attributes whose values tell its counters apart, as declared.
+    /// The attributes whose values select a counter, as declared.
     pub fn by(&self) -> &[String] {
         &self.declaration.by
     }
@@ -63,22 +63,22 @@ impl ActiveRule {
         &self.limits
     }
 
-    /// Its ban, if refusals lead to one.
+    /// The ban after refusals, if it has one.
     pub const fn ban(&self) -> Option<&ActiveBan> {
         self.ban.as_ref()
     }
 
-    /// The limiter in this process in front of the store, in thousandths of the limit.
+    /// The multiple of the local guard, in thousandths of the limit.
     pub const fn local_guard(&self) -> Option<u32> {
         self.declaration.local_guard
     }
 
-    /// As it was declared.
+    /// The declaration of the rule.
     pub const fn declaration(&self) -> &Rule {
         &self.declaration
     }
 
-    /// The cost here of an ask with this own cost and this value of the cost's attribute.
+    /// The cost of an ask with this own cost and this value of the cost's attribute.
     pub(super) fn cost(&self, own: Cost, value: Option<&[u8]>) -> Cost {
         let from = &self.declaration.cost;
         let cost = match self.cost {
@@ -96,8 +96,8 @@ impl ActiveRule {
         self.limits.len() + usize::from(self.ban.is_some())
     }
 
-    /// Conditions besides the declared ones: an ask that lacks an attribute of `by` is
-    /// skipped, unless the rule says otherwise.
+    /// Conditions besides the declared ones: an ask that lacks an attribute of `by` is skipped,
+    /// unless the rule declares otherwise.
     pub(super) fn implied(&self) -> Vec<Condition> {
         let own = self.by.iter().take(self.declaration.by.len());
         let own = own.filter(|_| self.on_missing() == OnMissing::Skip);
@@ -113,7 +113,7 @@ impl ActiveRule {
     }
 }
 
-/// The number that these digits are; more than any number is the largest.
+/// The number that these digits make. An overflow yields the largest number.
 fn number(digits: &[u8]) -> Option<Cost> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -122,24 +122,25 @@ fn number(digits: &[u8]) -> Option<Cost> {
     Some(text.parse().unwrap_or(Cost::MAX))
 }
 
-/// The purpose of a limit at work.
+/// The purpose of a compiled limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKind {
-    /// To be spent by what passes.
+    /// Requests that pass spend it.
     Limit,
-    /// One permit for as long as a ban lasts: to be asked (at cost 1), and spent only by the
-    /// request that bans.
+    /// One permit for the duration of a ban. Every request asks for it at cost 1; only the request
+    /// that starts the ban spends it.
     Ban,
-    /// One permit per refusal: to be spent by what is refused. Who spends the last one bans.
+    /// One permit for each refusal. Refused requests spend it; the one that spends the last permit
+    /// starts the ban.
     Refusals,
 }
 
-/// A limit at work.
+/// A compiled limit.
 #[derive(Clone, Debug)]
 pub struct ActiveLimit {
     pub(super) name: String,
     pub(super) limit: Limit,
-    /// The limit as it is displayed, which each answer of a server says.
+    /// The displayed limit, which is part of each answer of a server.
     pub(super) text: Box<str>,
     pub(super) kind: LimitKind,
     pub(super) guard: Option<Limit>,
@@ -148,7 +149,7 @@ pub struct ActiveLimit {
 }
 
 impl ActiveLimit {
-    /// Its name within the rule: as declared, else its period, such as `1m`.
+    /// Its name within the rule: the declared one, else its period, such as `1m`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -158,19 +159,19 @@ impl ActiveLimit {
         &self.limit
     }
 
-    /// The same as text, such as `5 per 1m (token-bucket)`.
+    /// The limit as text, such as `5 per 1m (token-bucket)`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Charges under this revision or a later one count as they were made. Before it,
-    /// an edit may have scaled or reset the counter: see [`RuleSet::following`](super::RuleSet::following).
+    /// The first revision whose charges still count in full. Before it, an edit may have scaled or
+    /// reset the counter: see [`RuleSet::following`](super::RuleSet::following).
     pub const fn since(&self) -> Revision {
         self.since
     }
 
-    /// The limit of this process in front of the store, if the rule declares a `local-guard` and
-    /// this limit does not count holders.
+    /// The local guard in front of the store, if the rule declares a `local-guard` and this limit
+    /// does not count holders.
     pub const fn guard(&self) -> Option<&Limit> {
         self.guard.as_ref()
     }
@@ -181,7 +182,7 @@ impl ActiveLimit {
     }
 }
 
-/// A ban at work: two counters beside those of the limits.
+/// A compiled ban: two counters beside those of the limits.
 #[derive(Clone, Debug)]
 pub struct ActiveBan {
     pub(super) declaration: Ban,
@@ -190,7 +191,8 @@ pub struct ActiveBan {
 }
 
 impl ActiveBan {
-    /// After how many refusals within how long, and for how long.
+    /// The declaration: the number of refusals, the time within which they count, and the length of
+    /// the ban.
     pub const fn declaration(&self) -> Ban {
         self.declaration
     }
@@ -206,18 +208,18 @@ impl ActiveBan {
     }
 }
 
-/// The number of an attribute that a domain uses.
+/// The number of an attribute in a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AttributeId(pub(super) usize);
 
 impl AttributeId {
-    /// `path`, whether a rule looks at it or not.
+    /// The `path`, even if no rule uses it.
     pub(super) const PATH: Self = Self(0);
-    /// `ip`.
+    /// The `ip`, even if no rule uses it.
     pub(super) const IP: Self = Self(1);
 }
 
-/// A condition at work.
+/// A compiled condition.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
     pub(super) slot: AttributeId,
@@ -227,11 +229,11 @@ pub(super) struct Condition {
 /// The test of a condition on a value.
 #[derive(Clone, Debug)]
 pub(super) enum ValueTest {
-    /// One of the texts, which are in order, or one that begins with one of the prefixes.
+    /// One of the texts, which are sorted, or a value with one of the prefixes.
     Text { texts: Vec<Box<[u8]>>, prefixes: Vec<Box<[u8]>> },
-    /// An address of one of these.
+    /// An address in one of these networks.
     Networks(Vec<Network>),
-    /// A path of one of these.
+    /// A path of one of these templates.
     Templates(Templates),
     /// Any value.
     Present,

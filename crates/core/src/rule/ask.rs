@@ -1,12 +1,12 @@
 //! The attributes of a request, as its caller knows them.
 //!
-//! An ask holds attributes by name: `path`, `host`, `method` and `ip` are put into their one
-//! spelling when they are said, so that rules, keys and lists all see the same; `header.<name>`
-//! ignores the case of the name; everything else is taken byte for byte. Nothing is copied that
-//! is in its one spelling already.
+//! An ask holds attributes by name. It normalizes `path`, `host`, `method` and `ip` when they are
+//! added, so that rules, keys and lists see one form. `header.<name>` ignores the case of the
+//! name. All other values are taken byte for byte. A value that is in normal form already is not
+//! copied.
 //!
-//! The caller decides which attributes to trust (a verified user, the address behind which proxies):
-//! see `SECURITY.md`.
+//! The caller decides which attributes to trust (a verified user, an address behind trusted
+//! proxies): see `SECURITY.md`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::host::{self, HostError};
 use super::path::{self, PathError};
 use crate::Cost;
 
-/// Attributes of a request in a domain, and what it costs.
+/// The attributes and the cost of a request in a domain.
 ///
 /// ```
 /// use tollgate_core::rule::{Ask, AskError, Attribute};
@@ -45,22 +45,22 @@ pub struct Ask<'a> {
 pub enum Attribute<'a> {
     /// Bytes; mostly text.
     Text(&'a [u8]),
-    /// The client's address, `ip`. Never an IPv4 address in IPv6 clothes.
+    /// The client's address, `ip`. An IPv4-mapped IPv6 address is stored as IPv4.
     Address(IpAddr),
 }
 
-/// The name of an attribute. Those with a meaning of their own are recognised when an ask is
-/// made, so that they need not be looked up when it is judged.
+/// The name of an attribute. Names with a special meaning are recognised when the ask is built, so
+/// that judging it need not look them up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttributeName<'a> {
     /// A position in [`AttributeName::KNOWN`].
     Known(u8),
-    /// Any other, in its one spelling.
+    /// Any other name, in its normal form.
     Other(Cow<'a, str>),
 }
 
 impl<'a> AttributeName<'a> {
-    /// The attributes with a meaning of their own.
+    /// The attributes with a special meaning.
     pub(super) const KNOWN: [&'static str; 6] = ["path", "ip", "host", "method", "service", "user"];
 
     pub(super) fn new(name: &'a str) -> Self {
@@ -90,13 +90,13 @@ enum AttributeValue<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// The most attributes: twice as many as a request has interesting headers.
+    /// The most attributes: twice the number of interesting headers of a request.
     pub const MAX_ATTRIBUTES: usize = 64;
 
-    /// The longest name of an attribute: a header's name and its prefix.
+    /// The longest name of an attribute: the name of a header with its prefix.
     pub const MAX_NAME: usize = 128;
 
-    /// The longest value of an attribute. Long ones become a hash in a key; megabytes are an
+    /// The longest value of an attribute. Long values become a hash in a key. Megabytes are an
     /// attack that the listener should have refused.
     pub const MAX_VALUE: usize = 1 << 20;
 
@@ -105,12 +105,12 @@ impl<'a> Ask<'a> {
         Self { domain, cost: 1, attributes: SmallVec::new() }
     }
 
-    /// The same ask with one more attribute; `path`, `host`, `method` and `ip` are parsed.
+    /// Adds an attribute; `path`, `host`, `method` and `ip` are parsed.
     ///
     /// # Errors
     ///
-    /// When the attribute is there already, is a `path.…` (these are captured by rules, nobody
-    /// may claim them), is malformed, or there are too many or too long ones.
+    /// When the attribute is present already, is malformed or too long, or there are too many; and
+    /// for `path.…`, because rules capture these and callers must not claim them.
     pub fn with<V: AsRef<[u8]> + ?Sized>(
         mut self,
         name: &'a str,
@@ -120,7 +120,7 @@ impl<'a> Ask<'a> {
         Ok(self)
     }
 
-    /// Adds an attribute, as [`Ask::with`] does. On an error the ask is as it was.
+    /// Adds an attribute as [`Ask::with`] does. An error leaves the ask unchanged.
     ///
     /// # Errors
     ///
@@ -148,13 +148,13 @@ impl<'a> Ask<'a> {
         Ok(())
     }
 
-    /// The same ask from this client address, whatever was said of `ip` before.
+    /// Sets the client's address, and replaces an earlier `ip`.
     pub fn ip(mut self, address: IpAddr) -> Self {
         self.set_ip(address);
         self
     }
 
-    /// Says the client's address, as [`Ask::ip`] does.
+    /// Sets the client's address as [`Ask::ip`] does.
     pub fn set_ip(&mut self, address: IpAddr) {
         let held = AttributeValue::Address(address.to_canonical());
         let ip = AttributeName::new("ip");
@@ -165,34 +165,34 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// The same ask at this cost; 0 asks without spending.
+    /// Sets the cost; 0 asks without spending.
     pub const fn cost(mut self, cost: Cost) -> Self {
         self.set_cost(cost);
         self
     }
 
-    /// Says what it costs, as [`Ask::cost`] does.
+    /// Sets the cost as [`Ask::cost`] does.
     pub const fn set_cost(&mut self, cost: Cost) {
         self.cost = cost;
     }
 
-    /// The domain whose rules are asked.
+    /// The domain whose rules judge the ask.
     pub const fn domain(&self) -> &'a str {
         self.domain
     }
 
-    /// The cost of the request where a rule sets none.
+    /// The cost of the request under rules that set none.
     pub const fn own_cost(&self) -> Cost {
         self.cost
     }
 
-    /// The value of this attribute, in its one spelling. Captured `path.…` are not here: they
-    /// belong to a rule.
+    /// The value of this attribute, in its normal form. Captured `path.…` are not here, because
+    /// they belong to a rule.
     pub fn attribute(&self, name: &str) -> Option<Attribute<'_>> {
         self.held(&AttributeName::new(name)).map(AttributeValue::attribute)
     }
 
-    /// All attributes, in the order in which they were said.
+    /// All attributes, in the order in which they were added.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attribute<'_>)> {
         self.named().map(|(name, value)| (name.text(), value))
     }
@@ -222,7 +222,7 @@ impl AttributeValue<'_> {
     }
 }
 
-/// The one spelling of an attribute's name: header names have no case.
+/// The normal form of an attribute's name: header names ignore case.
 pub(super) fn folded(name: &str) -> Cow<'_, str> {
     match name.strip_prefix("header.") {
         Some(header) if header.bytes().any(|byte| byte.is_ascii_uppercase()) => {
@@ -251,7 +251,7 @@ fn read<'a>(name: &str, value: &'a [u8]) -> Result<AttributeValue<'a>, AskError>
     })
 }
 
-/// The one spelling of a method: capitals, because servers exist that take `post` for `POST`.
+/// The normal form of a method: capitals, because some servers accept `post` for `POST`.
 pub(super) fn method(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     // Nearly every request has one of these.
     if matches!(value, b"GET" | b"POST" | b"PUT" | b"DELETE" | b"HEAD" | b"PATCH" | b"OPTIONS") {
@@ -268,14 +268,14 @@ pub(super) fn method(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     })
 }
 
-/// The longest method: three times the longest that is registered.
+/// The longest method: three times the longest registered one.
 const MAX_METHOD: usize = 64;
 
 /// The reason why an attribute cannot be part of an ask. A server answers 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The attribute is there already: of two values nobody knows which one counts.
+    /// The attribute is present already. Of two values, no one knows which one counts.
     Twice,
     /// There are [`Ask::MAX_ATTRIBUTES`] already.
     TooMany,
@@ -283,15 +283,15 @@ pub enum AskError {
     Name,
     /// The value is longer than [`Ask::MAX_VALUE`].
     ValueTooLong,
-    /// `path.…` is captured by a rule's template and cannot be claimed.
+    /// Rules capture `path.…`, so a caller must not claim it.
     Captured,
-    /// The path has no canonical form.
+    /// The path cannot be normalized.
     Path(PathError),
     /// The host is malformed.
     Host(HostError),
-    /// The method is no token.
+    /// The method is not a token.
     Method,
-    /// The `ip` is no address.
+    /// The `ip` is not an address.
     Address,
 }
 

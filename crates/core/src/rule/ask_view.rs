@@ -13,12 +13,12 @@ use crate::Cost;
 /// The attributes of an ask that a domain uses.
 pub(super) struct AskView<'v> {
     values: SmallVec<[(AttributeId, Attribute<'v>); 8]>,
-    /// Empty where there is no path. Not in an `Option`: it is too large to be moved into one for
-    /// every ask.
+    /// The path; empty if there is none. Not an `Option`, because it is too large to be moved into
+    /// one for every ask.
     path: PathSegments,
     has_path: bool,
     pub(super) cost: Cost,
-    /// Values of `by` that a caller gave for a rule that it named, in its order.
+    /// Values of `by` that the caller gave for a named rule, in the order of that rule.
     pub(super) given: SmallVec<[Attribute<'v>; 2]>,
 }
 
@@ -29,7 +29,7 @@ impl<'v> AskView<'v> {
         view
     }
 
-    /// Nothing but a cost: see [`PathSegments::none`].
+    /// A view with only a cost: see [`PathSegments::none`].
     #[inline(always)]
     pub(super) fn of_cost(cost: Cost) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl<'v> AskView<'v> {
         }
     }
 
-    /// Looks at an ask; nothing was seen yet.
+    /// Reads an ask into this empty view.
     pub(super) fn read(&mut self, domain: &ActiveDomain, ask: &'v Ask<'_>) {
         for (name, value) in ask.named() {
             let Some(slot) = domain.slots.of(name) else { continue };
@@ -53,12 +53,12 @@ impl<'v> AskView<'v> {
         }
     }
 
-    /// The path, as templates see it.
+    /// The path in the form that templates match.
     pub(super) fn route(&self) -> Option<&PathSegments> {
         self.has_path.then_some(&self.path)
     }
 
-    /// Sees this value, whatever the ask says.
+    /// Sets this value, in place of the ask's.
     pub(super) fn set(&mut self, slot: AttributeId, value: Attribute<'v>) {
         match self.values.iter_mut().find(|(known, _)| *known == slot) {
             Some((_, earlier)) => *earlier = value,

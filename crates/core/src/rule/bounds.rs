@@ -1,8 +1,8 @@
 //! Upper bounds of a set of rules.
 //!
-//! A set is written by people or by programs that people wrote; these bounds keep a mistake from
-//! becoming an outage. What clients send is bounded in `ask.rs` and `path.rs`, and what one
-//! request may be charged on by [`Request::MAX_CHARGES`](crate::Request::MAX_CHARGES).
+//! People and programs write sets of rules; these bounds keep a mistake from becoming an outage.
+//! `ask.rs` and `path.rs` bound the values of clients, and
+//! [`Request::MAX_CHARGES`](crate::Request::MAX_CHARGES) bounds the charges of one request.
 
 /// The most domains of a set: one for each service of a large company.
 pub const MAX_DOMAINS: usize = 1_000;
@@ -19,7 +19,7 @@ pub const MAX_LIMIT_NAME: usize = 32;
 /// The most conditions of a rule.
 pub const MAX_CONDITIONS: usize = 16;
 
-/// The most values that one condition accepts. More of them are what lists are for.
+/// The most values of one condition. Use a list for more.
 pub const MAX_VALUES: usize = 1_000;
 
 /// The longest value of a condition or a list, in bytes.
@@ -34,11 +34,11 @@ pub const MAX_LIMITS: usize = 8;
 /// The most rules that one rule replaces.
 pub const MAX_REPLACES: usize = 1_000;
 
-/// The most attributes of a domain's partition. They are in every key as well.
+/// The most attributes of a domain's partition. They are part of every key.
 pub const MAX_PARTITION: usize = 4;
 
 /// The most entries of a domain's `exempt` or `block` list.
 pub const MAX_LIST: usize = 100_000;
 
-/// The widest `local-guard`, in thousandths of the limit: beyond it guards nothing.
+/// The largest `local-guard`, in thousandths of the limit. A larger one guards nothing.
 pub const MAX_LOCAL_GUARD: u32 = 1_000_000;

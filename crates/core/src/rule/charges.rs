@@ -1,6 +1,6 @@
-//! The judgement of rules about an ask: a block, or the counters it is charged on.
+//! The judgement of rules on an ask: a block, or the counters that it charges.
 //!
-//! Plain values, made by `judge.rs` and read by the limiter.
+//! Plain values. `judge.rs` creates them and the limiter reads them.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use super::declaration::Subject;
 use super::key::Buffer;
 use crate::{Cost, Key};
 
-/// The judgement of a set of rules about an ask.
+/// The judgement of a rule set on an ask.
 #[derive(Clone, Debug)]
 #[must_use]
 #[expect(
@@ -21,12 +21,12 @@ pub enum Judgement<'s> {
     UnknownDomain,
     /// Refused before anything is counted.
     Blocked(BlockedBy<'s>),
-    /// Passes, and nothing is counted.
+    /// Passes without being counted.
     Exempt(&'s Subject),
-    /// To be charged, all or none; on nothing, if no rule applies.
+    /// Charges these counters, all or none; none at all if no rule applies.
     Charges(Charges<'s>),
-    /// More enforced charges than one request may have. No rule is left out silently: the ask
-    /// cannot be decided, and the set has to be mended.
+    /// Needs more enforced charges than one request may have. No rule is left out silently: the ask
+    /// cannot be decided, and you must fix the set.
     TooMany {
         /// The number of charges.
         charges: usize,
@@ -40,7 +40,7 @@ pub enum BlockedBy<'s> {
     List(&'s Subject),
     /// A rule that blocks.
     Rule(&'s ActiveRule),
-    /// A rule that refuses what lacks an attribute of its `by`.
+    /// A rule that refuses asks without an attribute of its `by`.
     Missing {
         /// The rule.
         rule: &'s ActiveRule,
@@ -49,11 +49,11 @@ pub enum BlockedBy<'s> {
     },
 }
 
-/// The counters that an ask is charged on, with their keys.
+/// The counters that an ask charges, with their keys.
 #[derive(Clone, Debug)]
 pub struct Charges<'s> {
     pub(super) bytes: Buffer,
-    /// The enforced ones, then those of shadow rules.
+    /// The enforced charges, followed by those of shadow rules.
     pub(super) list: SmallVec<[RuleCharge<'s>; 8]>,
     pub(super) enforced: usize,
     pub(super) partition: Option<ByteRange>,
@@ -62,7 +62,7 @@ pub struct Charges<'s> {
 }
 
 impl<'s> Charges<'s> {
-    /// No charges yet. Inlined, or all of its empty room would be copied to where it is wanted.
+    /// No charges yet. Inlined, because otherwise its empty room is copied to its destination.
     #[inline(always)]
     pub(super) fn none() -> Self {
         Self {
@@ -75,18 +75,18 @@ impl<'s> Charges<'s> {
         }
     }
 
-    /// The enforced charges: for each rule that applies its limits and, if it has one, its ban.
-    /// The most specific rule comes first, whatever the order of their declaration.
+    /// The enforced charges: for each rule that applies its limits and, if it has one, its ban. The
+    /// most specific rule comes first, whatever the order of declaration.
     pub fn enforced(&self) -> &[RuleCharge<'s>] {
         self.list.get(..self.enforced).unwrap_or_default()
     }
 
-    /// The same of rules in shadow mode, which never answer.
+    /// The charges of shadow rules, which never refuse.
     pub fn shadow(&self) -> &[RuleCharge<'s>] {
         self.list.get(self.enforced..).unwrap_or_default()
     }
 
-    /// True when there is nothing to charge.
+    /// True if there is nothing to charge.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -95,22 +95,22 @@ impl<'s> Charges<'s> {
     ///
     /// # Panics
     ///
-    /// When the charge is not one of these.
+    /// When the charge belongs to another value.
     pub fn key(&self, charge: &RuleCharge<'s>) -> Key<'_> {
         self.key_at(charge.key)
     }
 
-    /// The key of the counter of refusals that belongs to a ban.
+    /// The key of the counter of refusals for a ban.
     ///
     /// # Panics
     ///
-    /// When the charge is not one of these.
+    /// When the charge belongs to another value.
     pub fn refusals_key(&self, charge: &RuleCharge<'s>) -> Option<Key<'_>> {
         charge.refusals.map(|range| self.key_at(range))
     }
 
-    /// The bytes that all keys share, for [`Request::within`](crate::Request::within), if the
-    /// domain declares a partition.
+    /// The bytes that all keys share, for [`Request::within`](crate::Request::within); `None` if
+    /// the domain declares no partition.
     pub fn partition(&self) -> Option<&[u8]> {
         self.partition.and_then(|range| self.bytes.get(range.range()))
     }
@@ -132,7 +132,7 @@ impl<'s> Charges<'s> {
     }
 }
 
-/// One counter that an ask is charged on.
+/// One counter that an ask charges.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleCharge<'s> {
     /// The rule.
@@ -153,7 +153,7 @@ pub(super) struct ByteRange {
 }
 
 impl ByteRange {
-    /// The bytes written since the buffer had `start` bytes.
+    /// The bytes written since the buffer had the length `start`.
     pub(super) fn since(start: usize, bytes: &Buffer) -> Self {
         let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         Self { start: place(start), end: place(bytes.len()) }

@@ -1,8 +1,8 @@
 //! Compiles a declaration into active rules.
 //!
-//! Reads what has a grammar of its own (templates, networks, hosts) and builds limits, and
-//! reports what cannot be built. Everything else that may be wrong is found by `check.rs`, which
-//! ran before; what it refuses is compiled to nothing here, without a second complaint.
+//! It parses values with a grammar of their own (templates, networks, hosts), builds limits, and
+//! reports those that cannot be built. `check` ran before and reports all other errors; parts that
+//! it rejects are skipped here without a second report.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use super::trie::Templates;
 use crate::algorithm::{Anchor, FixedWindow, SlidingLog, TokenBucket};
 use crate::{Algorithm, Limit, OnChange, Quota, Revision};
 
-/// The place of a declaration, which tells counters apart.
+/// The place of a declaration, which separates counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// In a set of this version.
     Set { version: u64 },
-    /// At a function.
+    /// In code, at a function.
     Code,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn domain(
     domain
 }
 
-/// Resolves the rules that each rule replaces. Returns positions by name.
+/// Resolves the rules that each rule replaces. Returns their indices by name.
 fn link(rules: &mut [ActiveRule]) -> Table<Box<str>, usize> {
     let names: Table<Box<str>, usize> =
         rules.iter().enumerate().map(|(at, rule)| (rule.name().into(), at)).collect();
@@ -114,7 +114,7 @@ impl Compiler<'_> {
         let by = by.map(|(at, name)| self.part(name, templates, place.field("by").item(at)));
         let mut by: Vec<KeyPart> = by.collect();
         for name in partition {
-            // A counter lives in one partition, so it is told apart by that as well.
+            // A counter lives in one partition, so the partition is part of its key as well.
             if !rule.block && rule.by.iter().all(|by| folded(by) != *name) {
                 by.push(KeyPart::Value(self.slots.take(name)));
             }
@@ -240,8 +240,8 @@ impl Compiler<'_> {
         })
     }
 
-    /// The limit of a process in front of this one. Permits are not guarded: who holds one is known
-    /// only to the store.
+    /// The local guard of a limit. Concurrency limits have none, because only the store knows the
+    /// holders.
     fn guard(&mut self, rule: &Rule, limit: &Limit, place: Place) -> Option<Limit> {
         let allowed = 1_000..=bounds::MAX_LOCAL_GUARD;
         let thousandths = rule.local_guard.filter(|guard| allowed.contains(guard))?;
@@ -262,7 +262,7 @@ pub(super) fn limit_name(limitation: &Limitation) -> String {
     limitation.name.clone().unwrap_or_else(|| limitation.quota.period_text())
 }
 
-/// The scenario of a rule: as declared, else by what it matches and counts.
+/// The scenario of a rule: the declared one, else one inferred from its conditions and its `by`.
 pub(super) fn scenario(rule: &Rule) -> Scenario {
     let matches = |name: &str| rule.matches.iter().any(|(matched, _)| matched == name);
     let by = |name: &str| rule.by.iter().any(|attribute| attribute == name);
@@ -276,7 +276,7 @@ pub(super) fn scenario(rule: &Rule) -> Scenario {
     }
 }
 
-/// The algorithm of a limit that names none.
+/// The default algorithm of a rule's limits.
 fn inferred(rule: &Rule) -> Algorithm {
     match scenario(rule) {
         Scenario::Interface | Scenario::Login | Scenario::Payment => SlidingLog.into(),

@@ -1,7 +1,7 @@
-//! From a declared condition to one at work.
+//! Compiles conditions.
 //!
-//! The values of a condition are put into the spelling that asks have: hosts and methods
-//! as `ask.rs` spells them, paths as templates, `ip` as networks.
+//! The values of a condition are normalized like those of asks: hosts and methods as in `ask.rs`,
+//! paths as templates, `ip` as networks.
 
 use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::{folded, method};
@@ -34,7 +34,7 @@ impl Compiler<'_> {
     }
 }
 
-/// A mistake in a value, and what to write instead.
+/// A mistake in a value, and a hint.
 type Problem = (String, Option<String>);
 
 fn collect<T>(

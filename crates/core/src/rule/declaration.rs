@@ -1,8 +1,8 @@
-//! Rules as people declare them: plain data, before anything is checked.
+//! Rules as people declare them: plain data, before any check.
 //!
 //! A format (YAML, TOML, JSON) reads into a [`Declaration`] and writes one out; `RuleSet::new`
-//! checks it whole and compiles it. What a field means is said here; what is wrong with one is
-//! said by `check.rs`.
+//! checks it as a whole and compiles it. The meaning of each field is documented here; `check`
+//! reports errors.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use crate::{Algorithm, OnChange, OnFull, Quota};
 
-/// A whole set of rules, as one edit of it.
+/// A whole set of rules, at one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
-    /// The number of this edit, from 1 on. Versions only rise; a version never has two contents.
+    /// The version, from 1 on. Versions only rise, and a version never has two contents.
     pub version: u64,
-    /// Each with rules of its own; an ask names one.
+    /// The domains, each with its own rules. An ask names one.
     pub domains: Vec<Domain>,
 }
 
@@ -24,37 +24,38 @@ pub struct Declaration {
 pub struct Domain {
     /// The name that asks use.
     pub name: String,
-    /// Attributes whose values put all keys of a request into one slot of a Redis Cluster. Every
-    /// counter of the domain is told apart by them, besides its rule's `by`; asks that lack one
-    /// share counters of their own.
+    /// Attributes whose values put all keys of a request into one slot of a Redis Cluster. They are
+    /// part of every key of the domain, in addition to its rule's `by`. Asks that lack one share
+    /// counters of their own.
     pub partition: Vec<String>,
-    /// Leading bits of an IPv6 address that are one client: 64, the least a client gets.
+    /// The number of leading bits of an IPv6 address that identify a client: 64 by default, the
+    /// least that a client gets.
     pub ipv6_prefix: u8,
     /// The treatment of case in paths.
     pub path_case: PathCase,
-    /// All that match are charged, all or none.
+    /// The rules. Every rule that matches is charged, all or none.
     pub rules: Vec<Rule>,
     /// Subjects that are never limited.
     pub exempt: Vec<Subject>,
-    /// Subjects that never pass. Stronger than `exempt`.
+    /// Subjects that never pass. This list precedes `exempt`.
     pub block: Vec<Subject>,
 }
 
 /// One rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Unique within its domain; part of its counters' keys.
+    /// The name, unique within its domain. It is part of its counters' keys.
     pub name: String,
-    /// Conditions on attributes, each attribute at most once. All must hold.
+    /// Conditions on attributes, at most one for each attribute. All must hold.
     pub matches: Vec<(String, Pattern)>,
-    /// Attributes whose values tell counters apart; none means one counter for all. `path` is the
-    /// template that matched, if the rule has one, and `path.id` what it captured as `{id}`.
+    /// Attributes whose values select a counter; with none, there is one counter for all. `path` is
+    /// the matching template, if the rule has one, and `path.id` the segment captured as `{id}`.
     pub by: Vec<String>,
     /// The limits. All must pass.
     pub limits: Vec<Limitation>,
-    /// Refuses whatever matches; then there are no limits.
+    /// True to refuse every match. Such a rule has no limits.
     pub block: bool,
-    /// The scenario, which chooses the algorithm of limits that name none.
+    /// The scenario, which chooses the default algorithm of limits.
     pub scenario: Option<Scenario>,
     /// Enforced, shadow or off.
     pub mode: Mode,
@@ -66,36 +67,36 @@ pub struct Rule {
     pub on_full: OnFull,
     /// Treatment of an ask that lacks an attribute of `by`.
     pub on_missing: OnMissing,
-    /// Rules that are not charged where this one matches and applies. The only way in which a
-    /// rule more lets something more through. One in shadow mode replaces nobody.
+    /// Rules that are not charged if this one matches and applies. Only through this field can
+    /// another rule let more requests pass. A rule in shadow mode replaces none.
     pub replaces: Vec<String>,
     /// A ban after repeated refusals.
     pub ban: Option<Ban>,
     /// The cost of a request.
     pub cost: CostFrom,
-    /// A limiter in this process in front of the store, at so many thousandths of the limit.
+    /// The multiple of the local guard in front of the store, in thousandths of the limit.
     pub local_guard: Option<u32>,
 }
 
 /// One limit of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limitation {
-    /// Its name within the rule; unless said, its period.
+    /// The name within the rule; the period by default.
     pub name: Option<String>,
-    /// The count per period. Of concurrency: the holders at once, and the longest lease.
+    /// The count per period. For concurrency: the holders at once, and the longest lease.
     pub quota: Quota,
-    /// The algorithm; by scenario if `None`.
+    /// The algorithm; that of the scenario if `None`.
     pub algorithm: Option<Algorithm>,
 }
 
 /// A condition on the value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// One of these. For `path` they are templates, for `ip` networks.
+    /// One of these values. For `path` they are templates, for `ip` networks.
     Any(Vec<Value>),
-    /// Any value, but there must be one.
+    /// Any value: the attribute must be present.
     Present,
-    /// There must be none.
+    /// No value: the attribute must be absent.
     Absent,
 }
 
@@ -104,26 +105,26 @@ pub enum Pattern {
 pub enum Value {
     /// Exactly this text. For `path`: a template such as `/orders/{id}` or `/static/{*rest}`.
     Text(String),
-    /// Anything that begins with this; written with a `*` at its end. For `path` it must end in a
-    /// slash and means `{*rest}`: all below it, and itself.
+    /// Any text with this prefix; written with a `*` at its end. For `path` it must end in a slash
+    /// and means `{*rest}`: everything below it, and itself.
     Prefix(String),
-    /// An address of this network; for `ip` only, where a text that is a network does as well.
+    /// An address of this network, for `ip` only. A text that is a network works, too.
     Network(Network),
 }
 
 /// An address range: `10.0.0.0/8`, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
-    /// Its first address; the bits behind the prefix are zero.
+    /// The first address; the bits after the prefix are zero.
     pub address: IpAddr,
-    /// The number of leading bits that count.
+    /// The number of leading bits.
     pub prefix: u8,
 }
 
 /// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// Everyone at these addresses.
+    /// Every ask from these addresses.
     Network(Network),
     /// Every ask with this value of this attribute.
     Attribute {
@@ -137,23 +138,23 @@ pub enum Subject {
 /// The treatment of case in paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PathCase {
-    /// `/Login` is `/login`: nobody gets around a rule by capitals. What a path captures is
-    /// counted in small letters as well. Letters beyond ASCII keep their case.
+    /// `/Login` is `/login`, so no client evades a rule by capitals. Captured values are counted in
+    /// lower case as well. Letters beyond ASCII keep their case.
     #[default]
     Insensitive,
-    /// They are two paths, and the application must treat them so as well.
+    /// They are two paths. The application must distinguish them, too.
     Sensitive,
 }
 
-/// The kind of a rule, which chooses its default algorithm: a rule that guards capacity lets bursts
-/// through, a rule that guards something precious counts exactly.
+/// The kind of a rule, which chooses its default algorithm: a rule that guards capacity allows
+/// bursts, and a rule that guards something precious counts exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scenario {
-    /// Everything together: token bucket.
+    /// All requests together: token bucket.
     Global,
     /// One service: token bucket.
     Service,
-    /// One interface, that is, a path: sliding log.
+    /// One interface (a path): sliding log.
     Interface,
     /// Each client address: token bucket.
     Ip,
@@ -189,24 +190,24 @@ impl fmt::Display for Scenario {
 /// The effect of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// It does.
+    /// The rule limits requests.
     #[default]
     Enforce,
-    /// It counts and reports what it would refuse, and refuses nothing.
+    /// The rule counts and reports refusals, but refuses nothing.
     Shadow,
-    /// It is not there.
+    /// The rule is ignored.
     Off,
 }
 
 /// The answer of a rule while the store is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnOutage {
-    /// This process, with its share of the limit.
+    /// This process decides, by its share of the limit.
     #[default]
     Local,
     /// Everything passes.
     Admit,
-    /// Nothing passes; told apart from a refusal by the limit.
+    /// Nothing passes. The outcome differs from a refusal by the limit.
     Refuse,
 }
 
@@ -222,7 +223,7 @@ pub enum OnMissing {
     Refuse,
 }
 
-/// A temporary ban: after so many refusals within a time, nothing passes for a time.
+/// A temporary ban: after a number of refusals within a time, nothing passes for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ban {
     /// The number of refusals.
@@ -236,11 +237,11 @@ pub struct Ban {
 /// The cost of a request under a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostFrom {
-    /// The attribute that says so; unless said, the ask does.
+    /// The attribute with the cost; `None` for the ask's own cost.
     pub attribute: Option<String>,
-    /// The cost when that attribute is missing or no number.
+    /// The cost if that attribute is missing or not a number.
     pub default: u64,
-    /// The most that is believed; `None` for any.
+    /// The largest cost; a larger one counts as this. `None` for no bound.
     pub max: Option<u64>,
 }
 
@@ -251,7 +252,7 @@ impl Default for CostFrom {
 }
 
 impl Rule {
-    /// A rule with this name, and everything else as it is unless said.
+    /// A rule with this name, and defaults for everything else.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }

@@ -24,9 +24,9 @@ pub(super) struct ActiveDomain {
     pub(super) rules: Vec<ActiveRule>,
     /// The index of its first rule in the set.
     pub(super) first: usize,
-    /// Positions of rules, by name.
+    /// The indices of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
-    /// Positions of rules, the most specific rule first.
+    /// The indices of rules, the most specific rule first.
     pub(super) ranked: Vec<usize>,
     /// True if a rule replaces others.
     pub(super) has_replacers: bool,
@@ -40,7 +40,7 @@ pub(super) struct ActiveDomain {
 }
 
 impl ActiveDomain {
-    /// Ranks of rules among which are all that match, each once and in order.
+    /// The ranks of candidates, each once and in order. All rules that match are among them.
     pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[usize; 16]> {
         let mut found: SmallVec<[usize; 16]> = SmallVec::new();
         self.index.candidates(view, |rank| found.push(rank));
@@ -51,7 +51,7 @@ impl ActiveDomain {
         found
     }
 
-    /// Ranks and files the rules, which do not change any more.
+    /// Ranks the rules, which do not change any more, and builds the index over them.
     pub(super) fn build_index(&mut self) {
         let rules = &self.rules;
         self.has_replacers = rules.iter().any(|rule| !rule.replaces.is_empty());
@@ -76,7 +76,7 @@ impl ActiveDomain {
     }
 }
 
-/// The attributes that a domain looks at.
+/// The attributes that a domain uses.
 #[derive(Clone, Debug)]
 pub(super) struct AttributeIds {
     by_name: Table<Box<str>, AttributeId>,
@@ -86,12 +86,12 @@ pub(super) struct AttributeIds {
 }
 
 impl AttributeIds {
-    /// `path` and `ip` have their slots from the start, but are looked at only if a rule does.
+    /// `path` and `ip` always have an id, but are read only if a rule uses them.
     pub(super) fn new() -> Self {
         Self { by_name: Table::default(), known: Default::default(), next: 2 }
     }
 
-    /// The slot of this attribute, from now on looked at.
+    /// The id of this attribute, which is used from now on.
     pub(super) fn take(&mut self, name: &str) -> AttributeId {
         if let Some(slot) = self.by_name.get(name) {
             return *slot;
@@ -114,7 +114,7 @@ impl AttributeIds {
         slot
     }
 
-    /// The slot of this attribute, if it is looked at.
+    /// The id of this attribute; `None` if it is not used.
     #[inline]
     pub(super) fn of(&self, name: &AttributeName<'_>) -> Option<AttributeId> {
         match name {
@@ -145,7 +145,7 @@ impl SubjectList {
         Self { entries, index }
     }
 
-    /// The first entry that the ask falls under. Most lists are empty.
+    /// The first entry that matches the ask. Most lists are empty.
     #[inline(always)]
     pub(super) fn find(&self, view: &AskView<'_>) -> Option<&Subject> {
         if self.entries.is_empty() { None } else { self.look_up(view) }

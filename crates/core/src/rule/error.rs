@@ -1,14 +1,14 @@
 //! Errors in a declaration, with their places.
 //!
-//! A [`Place`] counts as the declaration does, so that a format can turn it into a line and a
-//! column of what it read. The words are those of `check.rs`.
+//! A [`Place`] counts as the declaration does, so a format can turn it into a line and a column of
+//! its text. `check` has the messages.
 
 use std::fmt;
 
 /// The place of an error in a declaration.
 ///
-/// The indices are positions in the [`Declaration`](super::declaration::Declaration); the field
-/// is named as in a rule file.
+/// The indices are positions in the [`Declaration`](super::declaration::Declaration); the field has
+/// its name in a rule file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The domain; `None` for the set itself.
@@ -17,11 +17,11 @@ pub struct Place {
     pub rule: Option<usize>,
     /// The limit of the rule.
     pub limit: Option<usize>,
-    /// The field of the innermost of these, as files spell it: `match`, `by`, `on-missing`.
+    /// The field of the innermost of these, in the spelling of files: `match`, `by`, `on-missing`.
     pub field: Option<&'static str>,
     /// The item of that field: a condition of `match`, an attribute of `by`, a list entry.
     pub item: Option<usize>,
-    /// The value of that item, of a condition that accepts several.
+    /// The value of that item, for a condition that accepts several.
     pub value: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Place {
     }
 }
 
-/// Prints the way from the outside in, counted from one: `domain 1, rule 3, by, item 2`.
+/// Prints the path from the outside in, counted from one: `domain 1, rule 3, by, item 2`.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
@@ -63,7 +63,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong with a declaration.
+/// An error in a declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
     place: Place,
@@ -72,7 +72,7 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    /// The most errors that are reported of one declaration.
+    /// The most errors that are reported for one declaration.
     pub const MAX: usize = 100;
 
     /// The place of the error.
@@ -85,7 +85,7 @@ impl RuleError {
         &self.message
     }
 
-    /// The text to write instead, where there is one.
+    /// The hint about the fix, if there is one.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -109,7 +109,7 @@ impl fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// Errors found so far, up to [`RuleError::MAX`].
+/// The errors found so far, up to [`RuleError::MAX`].
 #[derive(Debug, Default)]
 pub(super) struct ErrorReport {
     errors: Vec<RuleError>,
@@ -124,22 +124,22 @@ impl ErrorReport {
         AddedError(self.errors.last_mut())
     }
 
-    /// True when no more errors are taken.
+    /// True if the report takes no more errors.
     pub(super) const fn is_full(&self) -> bool {
         self.errors.len() >= RuleError::MAX
     }
 
-    /// The checked value if there are no errors.
+    /// Returns the checked value if there are no errors.
     pub(super) fn finish<T>(self, checked: T) -> Result<T, Vec<RuleError>> {
         if self.errors.is_empty() { Ok(checked) } else { Err(self.errors) }
     }
 }
 
-/// The error that was just added, unless there were too many.
+/// The error that was just added; `None` inside if there were too many.
 pub(super) struct AddedError<'r>(Option<&'r mut RuleError>);
 
 impl AddedError<'_> {
-    /// Says what to write instead.
+    /// Adds a hint about the fix.
     pub(super) fn hint(self, hint: impl Into<String>) {
         self.some_hint(Some(hint.into()));
     }

@@ -1,7 +1,7 @@
 //! Explains why each rule of a domain applies to an ask or does not.
 //!
-//! Looks at every rule, without the index, and builds no keys: for people, not for requests.
-//! Says what `matching.rs` and `judge.rs` do; change them together.
+//! It looks at every rule, without the index, and builds no keys: use it for diagnosis, not for
+//! requests. It describes the logic of `matching.rs` and `judge.rs`; change them together.
 
 use super::active::ActiveRule;
 use super::ask::Ask;
@@ -11,7 +11,7 @@ use super::declaration::Mode;
 use super::domain::ActiveDomain;
 use super::matching::{ApplicableRule, Match, replacers};
 
-/// A rule, and what becomes of it for an ask.
+/// A rule with its outcome for an ask.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleExplanation<'s> {
     /// The rule.
@@ -25,7 +25,7 @@ pub struct RuleExplanation<'s> {
 pub enum RuleOutcome<'s> {
     /// It is switched off.
     Off,
-    /// The condition on this attribute does not hold; it is the first that does not.
+    /// The condition on this attribute does not hold. It is the first that fails.
     Unmatched {
         /// The attribute, as declared.
         attribute: &'s str,
@@ -40,7 +40,7 @@ pub enum RuleOutcome<'s> {
         /// The other rule, which matches as well.
         by: &'s ActiveRule,
     },
-    /// It refuses without counting (in shadow mode it would).
+    /// It refuses without counting. In shadow mode it only would.
     Blocks(BlockedBy<'s>),
     /// Its limits are charged.
     Charges,

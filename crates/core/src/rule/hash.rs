@@ -1,13 +1,13 @@
 //! A fast hash for tables whose keys come from rules.
 //!
-//! Asks are only looked up, never inserted, so that a client cannot lengthen anything: what it
-//! sends is hashed once and compared with at most a handful of keys. The tables are the same on
-//! every machine, and so are the instructions that a lookup costs.
+//! Asks are only looked up, never inserted, so a client cannot make a table slower: its value is
+//! hashed once and compared with at most a handful of keys. The tables are the same on every
+//! machine, and so is the cost of a lookup.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table by bytes or text of rules.
+/// A table whose keys are bytes or text from rules.
 pub(super) type Table<K, V> = HashMap<K, V, BuildHasherDefault<MultiplyHasher>>;
 
 /// Folds eight bytes at a time by a multiplication.

@@ -1,17 +1,17 @@
-//! Hosts: one spelling for every way to write one in a request.
+//! Hosts: one normal form for every spelling of a host in a request.
 //!
-//! The port and a final dot go, capitals become small. Which host a request is for when it
-//! names two, is for the listener to refuse; [`super::Ask`] refuses a second `host` as well.
+//! The port and a final dot are removed, and capitals become lower case. The listener refuses a
+//! request that names two hosts; [`super::Ask`] refuses a second `host` as well.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
 use crate::errors::messages;
 
-/// The longest host name that DNS knows.
+/// The longest host name in DNS.
 pub const MAX_LEN: usize = 253;
 
-/// The one spelling of a host: `A.com.:80` is `a.com`.
+/// Normalizes a host: `A.com.:80` becomes `a.com`.
 ///
 /// ```
 /// use tollgate_core::rule::host::{HostError, canonical};
@@ -24,8 +24,8 @@ pub const MAX_LEN: usize = 253;
 ///
 /// # Errors
 ///
-/// When there is no name, it is too long, the port is no number, or it holds what is not part of
-/// a name. Names beyond ASCII must come in their `xn--` form, as they do on the wire.
+/// When the name is empty, too long or has invalid characters, or the port is not a number. Names
+/// beyond ASCII must be in their `xn--` form, as they are on the wire.
 pub fn canonical(raw: &str) -> Result<Cow<'_, str>, HostError> {
     if let Some(rest) = raw.strip_prefix('[') {
         let (address, port) = rest.split_once(']').ok_or(HostError::Malformed)?;
@@ -53,7 +53,7 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, HostError> {
     })
 }
 
-/// Checks what follows the name: nothing, or a colon and perhaps a port.
+/// Checks the text after the name: nothing, or a colon and an optional port.
 fn check_port(text: &str) -> Result<(), HostError> {
     let is_port = match text.strip_prefix(':') {
         Some(port) => port.is_empty() || (!port.starts_with('+') && port.parse::<u16>().is_ok()),

@@ -1,16 +1,16 @@
-//! Finding the rules that may match an ask without looking at every rule.
+//! Finds the rules that may match an ask without looking at every rule.
 //!
-//! Each rule is filed under one of its conditions, the one that it shares with the fewest other
-//! rules, under every value that this condition accepts: texts in tables, prefixes in a table for
-//! each length, networks likewise, templates in a [`Trie`]. Looking up the values of an ask
-//! yields *candidates*: all rules that match are among them, but not every one of them matches.
-//! The caller verifies them fully, so a mistake here could only miss a rule: the tests compare
-//! with looking at every rule.
+//! Each rule is indexed by one of its conditions: the one that it shares with the fewest other
+//! rules. It is indexed under every value of that condition: texts in tables, prefixes in a table
+//! for each length, networks likewise, templates in a [`Trie`]. Looking up the values of an ask
+//! yields *candidates*. All rules that match are among them, but not every candidate matches. The
+//! caller verifies them fully, so an error here could only miss a rule: the tests compare with a
+//! scan of all rules.
 //!
-//! That an attribute of `by` must be there, or the rule is skipped, is a condition as well.
+//! The presence of an attribute of `by`, without which a rule is skipped, is a condition as well.
 //!
-//! The cost of a lookup depends on how many lengths of prefixes there are and on how many rules
-//! share their rarest condition, not on how many rules there are.
+//! The cost of a lookup depends on the number of prefix lengths and on the number of rules that
+//! share their rarest condition, not on the number of rules.
 
 use super::active::{AttributeId, Condition, ValueTest};
 use super::ask::Attribute;
@@ -21,34 +21,34 @@ use super::network::masked;
 use super::template::{Template, TemplateSegment};
 use super::trie::Trie;
 
-/// Sets of conditions by what they accept; each set has a number.
+/// Sets of conditions, indexed by the values that they accept. Each set has a number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
-    /// Sets without a condition that a value could be looked up for.
+    /// Sets without a condition that a lookup could use.
     always: Vec<usize>,
-    /// By slot.
+    /// By id of the attribute.
     texts: Vec<TextIndex>,
     /// By number of leading bits.
     networks: Vec<(u8, Postings<Network>)>,
     paths: Trie,
 }
 
-/// Numbers of sets, by what one of their conditions accepts.
+/// The numbers of sets, by a value that one of their conditions accepts.
 type Postings<K> = Table<K, Vec<usize>>;
 
 /// Conditions on one attribute.
 #[derive(Clone, Debug, Default)]
 struct TextIndex {
     whole: Postings<Box<[u8]>>,
-    /// The longest of `whole`: longer values need not be hashed.
+    /// The longest key of `whole`: longer values need not be hashed.
     longest: usize,
     prefixes: Vec<(usize, Postings<Box<[u8]>>)>,
     present: Vec<usize>,
 }
 
 impl Index {
-    /// Files each of these sets of conditions under its rarest one. Their numbers are their
-    /// positions; those without conditions match always, `None` never.
+    /// Indexes each of these sets of conditions under its rarest one. Its number is its position. A
+    /// set without conditions always matches; `None` never does.
     pub(super) fn new<'c, C>(sets: impl Iterator<Item = Option<C>> + Clone) -> Self
     where
         C: IntoIterator<Item = &'c Condition>,
@@ -106,7 +106,7 @@ impl Index {
         &mut self.texts[slot.0]
     }
 
-    /// Calls `each` with candidates; one of them may come several times.
+    /// Calls `each` with the candidates. A candidate may come several times.
     pub(super) fn candidates(&self, view: &AskView<'_>, mut each: impl FnMut(usize)) {
         self.always.iter().copied().for_each(&mut each);
         for (slot, value) in view.values() {
@@ -140,7 +140,7 @@ impl TextIndex {
     }
 }
 
-/// The table of this length, of which there are few.
+/// The table of this length. There are few lengths.
 fn table_of<L: Copy + Eq, K>(tables: &mut Vec<(L, Postings<K>)>, len: L) -> &mut Postings<K> {
     let at = tables.iter().position(|(known, _)| *known == len).unwrap_or_else(|| {
         tables.push((len, Table::default()));
@@ -172,8 +172,8 @@ impl Selectivity {
         });
     }
 
-    /// The most candidates of an ask that meets the condition; those that many asks
-    /// meet weigh more. `None` for what cannot be looked up.
+    /// The most candidates of an ask that meets the condition; conditions that many asks meet weigh
+    /// more. `None` for conditions that a lookup cannot use.
     fn rarity(&self, condition: &Condition) -> Option<u64> {
         let mut worst = None;
         for_each_accepted(condition, |accepted, weight| {
@@ -213,7 +213,7 @@ fn shape(template: &Template) -> AcceptedValue {
     AcceptedValue::Path(template.pieces().iter().map(segment).collect())
 }
 
-/// A template that begins with a capture is met by as many asks as `present` is.
+/// The weight of a template. One that begins with a capture is met by as many asks as `present`.
 fn weight(template: &Template) -> u64 {
     match (template.pieces().first(), template.pieces().last()) {
         (Some(TemplateSegment::Capture(_) | TemplateSegment::Rest(_)), _) => 1_000,

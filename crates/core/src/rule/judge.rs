@@ -1,7 +1,7 @@
 //! From an ask to a judgement: a block, or the charges with their keys.
 //!
-//! The order is lists (`block`, then `exempt`), then rules. Nothing here allocates unless an ask
-//! is unusual: many attributes, long paths, long keys.
+//! The order is lists (`block`, then `exempt`), then rules. Nothing here allocates, except for
+//! unusual asks with many attributes, long paths or long keys.
 //!
 //! `explain.rs` describes the same for each rule; change them together.
 
@@ -15,8 +15,8 @@ use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
 use super::matching::{ApplicableRule, ApplicableRules, Match, find_applicable, replacers};
 use crate::Request;
 
-/// Judges an ask by the rules of a domain. Writes the judgement in place, as charges are too
-/// large to be moved about for every ask.
+/// Judges an ask by the rules of a domain. Writes the judgement in place, because charges are too
+/// large to be moved for every ask.
 pub(super) fn judge<'s>(
     domain: &'s ActiveDomain,
     ask: &Ask<'_>,
@@ -92,7 +92,7 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
         TokenWriter { verbatim, ipv6_prefix: self.domain.ipv6_prefix, secret: self.secret }
     }
 
-    /// Adds the charges of a rule, of a shadow rule all or none.
+    /// Adds the charges of a rule; for a shadow rule, all or none.
     pub(super) fn charge(&mut self, found: &Match<'s>) {
         let rule = found.rule;
         let shadow = self.charges.list.len().saturating_sub(self.charges.enforced);
@@ -137,7 +137,7 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
 }
 
 impl TokenWriter<'_> {
-    /// The token of an attribute's value, or of its absence.
+    /// Writes the token of an attribute's value, or of its absence.
     pub(super) fn value(&self, buffer: &mut Buffer, value: Option<Attribute<'_>>) {
         match value {
             Some(Attribute::Text(text)) => self.text(buffer, text),

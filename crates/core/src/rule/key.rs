@@ -13,14 +13,14 @@
 //! | `t` length `:` bytes | bytes as they are |
 //! | `p` length `:` bytes | the template of the rule's path |
 //! | `4` 4 bytes, `6` 16 bytes | an address; IPv6 with only the domain's prefix |
-//! | `T`, `P` 16 bytes | what would follow `t` or `p`, hashed because it is long |
+//! | `T`, `P` 16 bytes | a long value or template, hashed |
 //! | `-` | none, under `on-missing: share` |
 //!
-//! Every token says where it ends, so the tokens of a key can be read back one by one, and two
-//! lists of values never make one key: no value can imitate another, nor a separator. A hash is
-//! SipHash-2-4 of 128 bits under a secret of the fleet, or clients would look for collisions.
-//! The threshold of the limit is not part of its key. `docs/keys.md` shows these bytes to
-//! operators: change them together, and never without a new first letter.
+//! Every token contains its length, so the tokens of a key can be read back one by one, and two
+//! lists of values never make the same key: no value can imitate another value or a separator. A
+//! hash is SipHash-2-4 of 128 bits under a secret of the fleet; otherwise clients could search for
+//! collisions. The threshold of the limit is not part of its key. `docs/keys.md` shows these bytes
+//! to operators: change them together, and never without a new first letter.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -33,13 +33,13 @@ use super::bounds::{MAX_LIMIT_NAME, MAX_NAME};
 use super::network::masked;
 use crate::Key;
 
-/// The secret under which long values are hashed: the same on every node of a fleet, and known
-/// to nobody else. Changing it forgets the counters of long values.
+/// The secret under which long values are hashed. It is the same on every node of a fleet, and
+/// private. Changing it loses the counters of long values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeySecret([u8; 16]);
 
 impl KeySecret {
-    /// This secret.
+    /// A secret with these bytes.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -52,15 +52,15 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-/// The longest value that enters any key as it is.
+/// The longest value that enters any key unhashed.
 const MAX_VERBATIM: usize = 256;
 
-/// A letter, two names of [`MAX_NAME`] and one of [`MAX_LIMIT_NAME`], each behind two digits and
-/// a colon.
+/// The longest head: a letter, two names of [`MAX_NAME`] and one of [`MAX_LIMIT_NAME`], each after
+/// two digits and a colon.
 const MAX_HEAD: usize = 1 + 2 * (3 + MAX_NAME) + 3 + MAX_LIMIT_NAME;
 
-/// The longest value that enters a key of so many values as it is, so that no key is longer than
-/// [`Key::MAX_LEN`]: 256 bytes for up to three values, 101 for eight.
+/// The longest value that enters a key with this many values unhashed, so that no key is longer
+/// than [`Key::MAX_LEN`]: 256 bytes for up to three values, 101 for eight.
 pub(super) fn verbatim(values: usize) -> usize {
     // A letter, three digits and a colon stand before a value.
     let room = Key::MAX_LEN.saturating_sub(MAX_HEAD).checked_div(values.max(1)).unwrap_or(0);
@@ -80,8 +80,9 @@ pub(super) fn head(letter: u8, domain: &str, rule: &str, limit: &str) -> Box<[u8
     head.into_boxed_slice()
 }
 
-/// The name of a function's domain: its path, or a hash of one that is too long for a name. No path
-/// has a `#`. Authors of functions look for no collisions, so the hash has no secret.
+/// The name of a function's domain: its path, or a hash of a path that is too long for a name. No
+/// path contains a `#`. The hash has no secret, because authors of functions do not search for
+/// collisions.
 pub(super) fn path_name(path: &str) -> String {
     if path.len() <= MAX_NAME {
         return path.to_owned();
@@ -141,7 +142,7 @@ impl TokenWriter<'_> {
         }
     }
 
-    /// The token of a value that is not there.
+    /// Writes the token of an absent value.
     pub(super) fn absent(buffer: &mut Buffer) {
         buffer.push(b'-');
     }

@@ -1,14 +1,15 @@
-//! Keys of other kinds than rules', written by the same tokens (`key.rs`).
+//! Keys of counters without a rule, made of the same tokens (`key.rs`).
 //!
-//! All code that names counters by values of clients has the same two duties: no two lists of values may
-//! make one key, and no value may make a key too long. So there is one codec for all.
+//! All code that builds keys from values of clients has the same two duties: two different lists of
+//! values must not make the same key, and no value may make a key too long. So all of it uses this
+//! one codec.
 
 use std::ops::Range;
 
 use super::key::{Buffer, KeySecret, TokenWriter, verbatim};
 use crate::{Key, KeyError};
 
-/// Writes keys one behind the other into one buffer.
+/// Writes keys one after the other into one buffer.
 ///
 /// ```
 /// use tollgate_core::rule::{KeySecret, KeyWriter};
@@ -35,44 +36,44 @@ pub struct KeyWriter<'k> {
 }
 
 impl<'k> KeyWriter<'k> {
-    /// The most values of a key: with more, hashes alone would make it too long.
+    /// The most values of a key. With more, hashes alone would make it too long.
     pub const MAX_VALUES: usize = 33;
 
-    /// Without keys yet.
+    /// A writer without keys.
     pub fn new(secret: &'k KeySecret) -> Self {
         Self { bytes: Buffer::new(), start: 0, verbatim: 0, secret }
     }
 
-    /// Begins a key with these bytes, of at most [`KeyWriter::MAX_VALUES`] values. The first byte
-    /// tells its kind from all others; the head says where it ends.
+    /// Begins a key with these bytes, for at most [`KeyWriter::MAX_VALUES`] values. The first byte
+    /// distinguishes its kind from all others; the head must contain its own length.
     pub fn begin(&mut self, head: &[u8], values: usize) {
         self.start = self.bytes.len();
         self.verbatim = verbatim(values);
         self.bytes.extend_from_slice(head);
     }
 
-    /// A value, as it is, or hashed if it is long.
+    /// Adds a value, hashed if it is long.
     pub fn text(&mut self, value: &[u8]) {
         let tokens = self.tokens();
         tokens.text(&mut self.bytes, value);
     }
 
-    /// A pattern that stands for all values that match it: no value can imitate it.
+    /// Adds a pattern in place of all values that match it. No value can imitate it.
     pub fn pattern(&mut self, pattern: &str) {
         let tokens = self.tokens();
         tokens.template(&mut self.bytes, pattern);
     }
 
-    /// Ends the key, and says where it is.
+    /// Ends the key, and returns its range.
     pub fn end(&mut self) -> Range<usize> {
         self.start..self.bytes.len()
     }
 
-    /// The key that was ended there.
+    /// The key in this range.
     ///
     /// # Errors
     ///
-    /// When it has no bytes, or more values than it may.
+    /// When it has no bytes, or too many values.
     pub fn key(&self, place: Range<usize>) -> Result<Key<'_>, KeyError> {
         Key::new(self.bytes.get(place).unwrap_or_default())
     }

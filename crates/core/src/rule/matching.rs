@@ -1,7 +1,7 @@
 //! Finds the rules that match an ask, and those of them that apply.
 //!
-//! Rules are a set: matches are found first, replacements second, so that their order never
-//! matters. `judge.rs` charges the rules that apply, `explain.rs` describes them.
+//! Rules are a set: matches are found first and replacements second, so the order of declaration
+//! never matters. `judge.rs` charges the rules that apply, and `explain.rs` describes them.
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use super::domain::ActiveDomain;
 use super::key::{Buffer, TokenWriter};
 use super::template::Template;
 
-/// A rule that matches, and by which of its templates.
+/// A rule that matches, with the template that matched.
 #[derive(Clone, Copy)]
 pub(super) struct Match<'s> {
     pub(super) rule: &'s ActiveRule,
@@ -22,7 +22,7 @@ pub(super) struct Match<'s> {
 }
 
 impl<'s> Match<'s> {
-    /// The match, or which condition is the first that does not hold.
+    /// The match, or the first condition that does not hold.
     pub(super) fn of(
         rule: &'s ActiveRule,
         position: usize,
@@ -45,13 +45,13 @@ impl<'s> Match<'s> {
         Ok(Self { rule, position, template })
     }
 
-    /// The first attribute of `by` that the ask lacks, as declared. What the domain is partitioned by
-    /// besides is not looked at: who leaves it out shares the counters of all who do.
+    /// The first attribute of `by` that the ask lacks, as declared. Attributes of the domain's
+    /// partition are not checked: asks without one share counters.
     pub(super) fn missing(&self, view: &AskView<'_>) -> Option<&'s str> {
         let lacks = |part: &KeyPart| match part {
             KeyPart::Value(slot) => view.value(*slot).is_none(),
             KeyPart::Path => view.route().is_none(),
-            // A rule that matches by its path has one; who is named need not.
+            // A rule that matches by its path has one; a named rule need not have one.
             KeyPart::Template | KeyPart::Capture(_) => self.template.is_none(),
         };
         // Those of the rule itself come first, and of these the ones that a function gives.
@@ -60,7 +60,7 @@ impl<'s> Match<'s> {
         self.rule.by().get(at).map(String::as_str)
     }
 
-    /// True when the rule applies to an ask that lacks this attribute of `by`.
+    /// True if the rule applies to an ask that lacks this attribute of `by`.
     pub(super) fn applies(&self, missing: Option<&str>) -> bool {
         missing.is_none() || self.rule.on_missing() != OnMissing::Skip
     }
@@ -117,13 +117,13 @@ impl ValueTest {
     }
 }
 
-/// A match that applies, and the attribute of `by` that it does without.
+/// A match that applies, and the attribute of `by` that it lacks.
 pub(super) type ApplicableRule<'s> = (Match<'s>, Option<&'s str>);
 
-/// Several of them: filled where they are, as they are too large to be moved about for every ask.
+/// Matches that apply. Filled in place, because they are too large to be moved for every ask.
 pub(super) type ApplicableRules<'s> = SmallVec<[ApplicableRule<'s>; 8]>;
 
-/// Finds the rules that match and apply, replaced or not, the most specific first.
+/// Finds the rules that match and apply, replaced ones included, the most specific first.
 pub(super) fn find_applicable<'s>(
     domain: &'s ActiveDomain,
     view: &AskView<'_>,
@@ -149,8 +149,8 @@ impl Match<'_> {
     }
 }
 
-/// The rules among these that replace any. A rule that is itself replaced still counts: no
-/// chain of replacements, so no order.
+/// The rules among these that replace others. A rule that is itself replaced still counts: there is
+/// no chain of replacements, and so no order.
 pub(super) fn replacers<'s>(applied: &[ApplicableRule<'s>]) -> SmallVec<[&'s ActiveRule; 4]> {
     let rules = applied.iter().map(|(found, _)| found.rule);
     rules.filter(|rule| rule.mode() == Mode::Enforce && !rule.replaces.is_empty()).collect()

@@ -1,15 +1,15 @@
 //! Rules: they choose the counters that a request is charged on.
 //!
-//! A [`declaration`] is a set of rules as data. A [`RuleSet`] is a declaration that was checked and
-//! compiled. An [`Ask`] holds the attributes of a request. Judging an ask returns a block, or the
-//! counters it is charged on, with their keys. Nothing is counted here.
+//! A [`declaration`] is a set of rules as data. A [`RuleSet`] is a checked and compiled
+//! declaration. An [`Ask`] holds the attributes of a request. Judging an ask returns a block, or
+//! the counters that it charges, with their keys. Nothing is counted here.
 //!
 //! | File | Holds |
 //! |---|---|
 //! | `declaration`, `bounds` | declarations, and their bounds |
 //! | `check`, `compile`, `condition`, `error` | its errors, or the active rules |
 //! | `active`, `domain`, `set` | active rules |
-//! | `ask`, `path`, `host`, `network`, `template` | one spelling for values from clients |
+//! | `ask`, `path`, `host`, `network`, `template` | normal forms of values from clients |
 //! | `ask_view`, `matching`, `judge`, `charges`, `key` | from an ask to keys |
 //! | `key_writer` | the same keys for counters without a rule |
 //! | `index`, `trie`, `hash` | candidates that may match, found without looking at every rule |

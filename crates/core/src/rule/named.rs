@@ -1,6 +1,7 @@
-//! One rule by its name, for callers that know which one it is: a function that says so.
+//! One rule by its name, for callers that choose the rule themselves, such as functions.
 //!
-//! The conditions of the rule are not asked. Lists, mode, `on-missing` and `block` are as in `judge.rs`.
+//! The conditions of the rule are ignored. Lists, mode, `on-missing` and `block` work as in
+//! `judge.rs`.
 
 use super::active::{AttributeId, KeyPart};
 use super::ask::{Ask, Attribute};
@@ -13,7 +14,7 @@ use super::key::KeySecret;
 use super::matching::Match;
 use crate::errors::messages;
 
-/// The judgement of one rule about an ask.
+/// Judges an ask by one rule.
 pub(super) fn judge<'s>(
     domain: &'s ActiveDomain,
     ask: &Ask<'_>,
@@ -71,7 +72,7 @@ fn address(text: &[u8]) -> Option<Attribute<'static>> {
     Some(Attribute::Address(address.to_canonical()))
 }
 
-/// The reason why a rule that was named cannot judge.
+/// The reason why a named rule cannot judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamedRuleError {
@@ -79,7 +80,7 @@ pub enum NamedRuleError {
     Domain,
     /// The domain has no such rule.
     Rule,
-    /// The rule counts by another number of values.
+    /// The rule counts by a different number of values.
     Values {
         /// The number of values of `by`.
         expected: usize,

@@ -1,7 +1,7 @@
 //! Address ranges: `10.0.0.0/8`, `2001:db8::/32`, or one address.
 //!
-//! An IPv4 address in IPv6 clothes (`::ffff:192.0.2.1`) is that IPv4 address everywhere: in
-//! asks, in networks, in keys. Otherwise a client would be two.
+//! An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) is that IPv4 address everywhere: in asks, in
+//! networks, in keys. Otherwise one client would have two counters.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,11 +11,11 @@ use super::declaration::Network;
 use crate::errors::messages;
 
 impl Network {
-    /// The network of this address and so many leading bits; the other bits are cleared.
+    /// The network of this address with this many leading bits; the other bits are cleared.
     ///
     /// # Errors
     ///
-    /// When there are more leading bits than bits: 32, or 128 for IPv6.
+    /// When there are more than 32 leading bits, or 128 for IPv6.
     pub fn new(address: IpAddr, prefix: u8) -> Result<Self, NetworkError> {
         let (address, prefix) = match (address, address.to_canonical()) {
             // A mapped network keeps its bits within the IPv4 part, if it has any there.
@@ -30,7 +30,7 @@ impl Network {
         Ok(Self { address: masked(address, prefix), prefix })
     }
 
-    /// True when the address lies in this network. Mapped IPv4 addresses are IPv4 addresses.
+    /// True if the address is in this network. IPv4-mapped addresses are IPv4 addresses.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.prefix) == self.address
@@ -60,8 +60,8 @@ const fn width(address: IpAddr) -> u8 {
 impl FromStr for Network {
     type Err = NetworkError;
 
-    /// Reads `address` or `address/prefix`. Bits behind the prefix must be zero: `10.0.0.1/8` is
-    /// a mistake about which we can only guess.
+    /// Parses `address` or `address/prefix`. Bits after the prefix must be zero: `10.0.0.1/8` is
+    /// ambiguous.
     fn from_str(text: &str) -> Result<Self, NetworkError> {
         let (address, prefix) = text.split_once('/').unzip();
         let address = address.unwrap_or(text);
@@ -77,7 +77,7 @@ impl FromStr for Network {
     }
 }
 
-/// Prints the form that parses to the same network; one address without its prefix.
+/// Prints the form that parses to the same network. A single address has no prefix.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)?;
@@ -89,11 +89,11 @@ impl fmt::Display for Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// The part before the slash is no address.
+    /// The part before the slash is not an address.
     Address,
-    /// The part behind the slash is not a number of leading bits.
+    /// The part after the slash is not a number of leading bits.
     Prefix,
-    /// Bits behind the prefix are set.
+    /// Bits after the prefix are set.
     HostBits,
 }
 

@@ -1,29 +1,29 @@
 //! Canonical paths: every spelling of a path that reaches the same handler becomes one text.
 //!
-//! [`canonical`] decodes once and refuses whatever two servers could read differently: what it
-//! returns is what rules are matched with and what a gateway must forward. A request whose path
-//! is refused is to be answered with 400, never to be passed on unmatched.
+//! [`canonical`] decodes a path once, and refuses every path that two servers could read
+//! differently. Match its result with rules, and forward it from a gateway. Answer a refused path
+//! with 400; never pass it on unmatched.
 //!
-//! Not here: case and `;parameters`, which the canonical form keeps and matching ignores
-//! (`template.rs`). The escapes kept here are the ones decoded there: change them together.
+//! The canonical form keeps case and `;parameters`; matching ignores them (`template.rs`) and
+//! decodes the escapes that are kept here: change them together.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::errors::messages;
 
-/// The longest canonical path: what servers commonly accept as a whole request line.
+/// The longest canonical path: the usual limit of servers for a whole request line.
 pub const MAX_LEN: usize = 8192;
 
-/// The most segments of a path. Far above any route; a walk along a path ends.
+/// The most segments of a path: far above any route, so a walk along a path stays short.
 pub const MAX_SEGMENTS: usize = 256;
 
-/// The one spelling of a path. A query is dropped.
+/// Normalizes a path. A query is dropped.
 ///
-/// - Escapes of letters, digits and `-._~` are decoded; all others are written in capitals, and
-///   what may not stand in a path as it is gets escaped.
-/// - `//` is `/`; `.` and `..` are resolved. A slash at the end stays.
-/// - Its own canonical form is itself.
+/// - Escapes of letters, digits and `-._~` are decoded. All others are written in capitals.
+/// - Characters that must not appear in a path are escaped.
+/// - `//` becomes `/`; `.` and `..` are resolved. A slash at the end stays.
+/// - A canonical path is its own canonical form.
 ///
 /// ```
 /// use tollgate_core::rule::path::{PathError, canonical};
@@ -35,8 +35,8 @@ pub const MAX_SEGMENTS: usize = 256;
 ///
 /// # Errors
 ///
-/// When the path does not begin with `/`, climbs above the root, is too long, or holds what is
-/// read one way by one server and another way by the next: see [`PathError`].
+/// When the path does not begin with `/`, climbs above the root, is too long, or contains parts
+/// that servers read differently: see [`PathError`].
 pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
     if raw.contains('#') {
         return Err(PathError::Fragment);
@@ -59,8 +59,8 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(rewritten)
 }
 
-/// The same of bytes, for the path of every ask: most are their own canonical form, and of these
-/// each byte is looked at once.
+/// Normalizes bytes, for the path of every ask. Most paths are canonical already; in these each
+/// byte is examined once.
 pub(super) fn canonical_bytes(raw: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
     // A path that short cannot have too many segments.
     if raw.len() <= MAX_SEGMENTS && raw.first() == Some(&b'/') && is_canonical(raw) {
@@ -78,7 +78,7 @@ pub(super) fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-/// True when nothing in the path can need rewriting; false only means that it must be read.
+/// True if the path certainly needs no rewriting. If false, it must be parsed.
 fn is_canonical(path: &[u8]) -> bool {
     let mut after_slash = false;
     path.iter().all(|byte| {
@@ -112,7 +112,7 @@ fn rewrite(path: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(if out == path { Cow::Borrowed(path) } else { Cow::Owned(out) })
 }
 
-/// Decodes one segment once and appends its one spelling.
+/// Decodes one segment once and appends its normal form.
 fn rewrite_segment(raw: &str, out: &mut String) -> Result<(), PathError> {
     let start = out.len();
     // What the escapes and the text say together must be UTF-8; ASCII ends a sequence.
@@ -150,7 +150,7 @@ fn rewrite_segment(raw: &str, out: &mut String) -> Result<(), PathError> {
     Ok(())
 }
 
-/// True when an escaped `%` begins what the next decoder would take for an escape.
+/// True if an escaped `%` begins an escape for the next decoder.
 fn is_encoded_twice(segment: &str) -> bool {
     segment.match_indices("%25").any(|(at, escape)| {
         let mut rest = segment.bytes().skip(at).skip(escape.len());
@@ -158,7 +158,7 @@ fn is_encoded_twice(segment: &str) -> bool {
     })
 }
 
-/// `/..;x` and the like: some servers drop the parameter and climb.
+/// True for `/..;x` and the like: some servers drop the parameter and climb.
 fn is_dots_with_parameters(segment: &str) -> bool {
     let rest = segment.trim_start_matches('/').trim_start_matches('.');
     let dots = segment.len().saturating_sub(rest.len()).saturating_sub(1);
@@ -169,7 +169,7 @@ const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// True when the byte may stand in a path unescaped (RFC 3986, `pchar`).
+/// True if the byte may appear in a path unescaped (RFC 3986, `pchar`).
 const fn stands_as_it_is(byte: u8) -> bool {
     is_unreserved(byte)
         || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',')
@@ -181,7 +181,7 @@ pub(super) fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
-/// The reason why a path has no canonical form. A server answers 400.
+/// The reason why a path cannot be normalized. A server answers 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PathError {
@@ -191,23 +191,23 @@ pub enum PathError {
     TooLong,
     /// It has more than [`MAX_SEGMENTS`].
     TooManySegments,
-    /// `..` leads out of the root.
+    /// `..` leads above the root.
     AboveRoot,
-    /// `..;x`: one server climbs where the next sees a name.
+    /// `..;x`: one server climbs, and the next one reads a name.
     DotParameters,
-    /// `#` does not belong into a request.
+    /// `#` must not appear in a request.
     Fragment,
-    /// `\` is a slash to some.
+    /// `\` is a slash for some servers.
     Backslash,
-    /// `%2F` or `%5C`: a separator to some and text to others.
+    /// `%2F` or `%5C`: a separator for some servers, and text for others.
     EncodedSeparator,
-    /// A control character, NUL included, as it is or escaped.
+    /// A control character, NUL included, plain or escaped.
     Control,
     /// `%` without two hexadecimal digits.
     MalformedEscape,
-    /// `%25` before two hexadecimal digits: a second decoder would read another path.
+    /// `%25` before two hexadecimal digits: a second decoder would read a different path.
     EncodedTwice,
-    /// The escapes are not UTF-8, or spell a character longer than needed.
+    /// The escapes are not UTF-8, or encode a character with more bytes than needed.
     NotUtf8,
 }
 

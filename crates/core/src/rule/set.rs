@@ -1,7 +1,7 @@
 //! A rule set: one version of all rules, ready to judge.
 //!
-//! A set never changes; an edit makes another one. A request that is judged by one set is judged by
-//! exactly one version.
+//! A set never changes; an edit creates another one. Exactly one set, and so one version, judges a
+//! request.
 
 use super::active::{ActiveLimit, ActiveRule};
 use super::ask::Ask;
@@ -45,19 +45,19 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Checks a declaration whole and makes it work.
+    /// Checks a declaration as a whole and compiles it.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, at least one thing and at most [`RuleError::MAX`].
+    /// With all errors in it, from one to [`RuleError::MAX`].
     pub fn new(declaration: Declaration) -> Result<Self, Vec<RuleError>> {
         let origin = compile::Origin::Set { version: declaration.version };
         Self::build(declaration, origin)
     }
 
-    /// Rules that stand in the code, at the function of this path: one domain, by a name that
-    /// [`Declaration::domains`] tells. Their counters never meet those of a set, whatever its names.
-    /// The set has version 0.
+    /// Compiles rules in code, at the function of this path: one domain, whose name is in
+    /// [`Declaration::domains`]. Their counters never collide with those of a declared set,
+    /// whatever its names. The set has version 0.
     ///
     /// ```
     /// use tollgate_core::rule::declaration::{Limitation, Rule};
@@ -75,7 +75,7 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the rules, as [`RuleSet::new`].
+    /// With all errors in the rules, as [`RuleSet::new`].
     pub fn in_code(path: &str, rules: Vec<Rule>) -> Result<Self, Vec<RuleError>> {
         let domain = Domain { rules, ..Domain::new(key::path_name(path)) };
         let declaration = Declaration { version: 1, domains: vec![domain] };
@@ -102,14 +102,14 @@ impl RuleSet {
         report.finish(Self { declaration, domains, by_name })
     }
 
-    /// The set without domains, version 0: what there is before the first one is loaded.
+    /// The set without domains, of version 0, before the first one is loaded.
     pub fn empty() -> Self {
         let declaration = Declaration { version: 0, domains: Vec::new() };
         Self { declaration, domains: Vec::new(), by_name: Table::default() }
     }
 
-    /// The same set, as the edit of another: knows of each limit since which version nothing has
-    /// scaled or reset its counter ([`ActiveLimit::since`]).
+    /// Returns the set as the successor of another. It records for each limit the version since
+    /// which no edit has scaled or reset its counter ([`ActiveLimit::since`]).
     pub fn following(mut self, before: &Self) -> Self {
         let before: Table<&[u8], &ActiveLimit> = before
             .rules()
@@ -127,17 +127,17 @@ impl RuleSet {
         self
     }
 
-    /// The edit that this set is.
+    /// The version of the set.
     pub const fn version(&self) -> u64 {
         self.declaration.version
     }
 
-    /// The declaration it was made from.
+    /// The declaration of the set.
     pub const fn declaration(&self) -> &Declaration {
         &self.declaration
     }
 
-    /// All rules, those that are off included, in the order of their [`ActiveRule::index`].
+    /// All rules, including those that are off, in the order of their [`ActiveRule::index`].
     pub fn rules(&self) -> impl Iterator<Item = &ActiveRule> {
         self.domains.iter().flat_map(|domain| &domain.rules)
     }
@@ -149,7 +149,7 @@ impl RuleSet {
         domain.rules.get(index - domain.first)
     }
 
-    /// The limit whose counter has this key, if a rule has one.
+    /// The limit whose counter has this key; `None` if no rule has one.
     pub fn limit_of_key(&self, key: &[u8]) -> Option<&ActiveLimit> {
         let limits = self.rules().flat_map(ActiveRule::limits);
         // Heads are read from the front, so only one can be the beginning of a key.
@@ -166,8 +166,8 @@ impl RuleSet {
         judgement
     }
 
-    /// Judges in place: a judgement has room for many charges, and is better not moved for every ask.
-    /// Overwrites the earlier judgement.
+    /// Judges an ask in place, and overwrites the earlier judgement. A judgement has room for many
+    /// charges, so moving it for every ask would be expensive.
     pub fn judge_into<'s>(
         &'s self,
         ask: &Ask<'_>,
@@ -180,15 +180,15 @@ impl RuleSet {
         }
     }
 
-    /// Judges an ask by one rule, for callers that know its name: its conditions are not
-    /// asked, and other rules have no say. The domain's lists have.
+    /// Judges an ask by one rule, for callers that know its name. The rule's conditions and all
+    /// other rules are ignored; the domain's lists apply.
     ///
-    /// `values` are those of the rule's `by`, in its order, and go before what the ask has by
-    /// these names; they are taken byte for byte, but for an `ip`, which must be an address.
+    /// `values` are those of the rule's `by`, in its order, and precede the ask's values of the
+    /// same names. They are taken byte for byte, except for an `ip`, which must be an address.
     ///
     /// # Errors
     ///
-    /// When there is no such rule, or the values are not what it counts by.
+    /// When there is no such rule, or the values do not fit its `by`.
     pub fn judge_named<'s>(
         &'s self,
         ask: &Ask<'_>,
@@ -200,7 +200,7 @@ impl RuleSet {
         named::judge(domain, ask, rule, values, secret)
     }
 
-    /// True when there are rules for this domain.
+    /// True if there are rules for this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domain(domain).is_some()
     }
@@ -211,14 +211,14 @@ impl RuleSet {
         domain.names.get(rule).and_then(|at| domain.rules.get(*at))
     }
 
-    /// The attributes that a rule or list of the domain looks at, in alphabetical order: all
-    /// that a caller has to provide. Of captured ones, `path`.
+    /// The attributes that the rules and lists of the domain use, in alphabetical order: all that a
+    /// caller must provide. For captured ones, `path`.
     pub fn wants(&self, domain: &str) -> &[String] {
         self.domain(domain).map_or(&[], |domain| &domain.wants)
     }
 
-    /// The reason why each rule of the ask's domain applies or does not, in the order of declaration; none
-    /// for an unknown domain. Lists are not considered: [`RuleSet::judge`] tells those.
+    /// The reason why each rule of the ask's domain applies or not, in the order of declaration;
+    /// none for an unknown domain. Lists are ignored here; [`RuleSet::judge`] applies them.
     pub fn explain<'s>(&'s self, ask: &Ask<'_>) -> Vec<RuleExplanation<'s>> {
         self.domain(ask.domain()).map_or_else(Vec::new, |domain| explain::explain(domain, ask))
     }
@@ -252,7 +252,7 @@ mod tests {
         rule
     }
 
-    /// One rule for all, and so many that an ask meets one of each kind at most.
+    /// One rule for all asks, and others of which an ask meets at most one of each kind.
     fn set_of(rules: usize) -> RuleSet {
         let mut domain = Domain::new("shop");
         domain.rules.push(rule("all".to_owned(), &[]));
@@ -269,7 +269,7 @@ mod tests {
         RuleSet::new(Declaration { version: 1, domains: vec![domain] }).unwrap()
     }
 
-    /// The positions of the candidates, in order.
+    /// The indices of the candidates, in order.
     fn positions(domain: &ActiveDomain, ask: &Ask<'_>) -> Vec<usize> {
         let ranks = domain.candidates(&AskView::new(domain, ask));
         let mut positions: Vec<usize> = ranks.iter().map(|rank| domain.ranked[*rank]).collect();
@@ -277,7 +277,7 @@ mod tests {
         positions
     }
 
-    /// The cost of a judgement is shown by the candidates it looks at; a clock would show the machine.
+    /// Counts the candidates as the cost of a judgement, because a clock would measure the machine.
     #[test]
     fn an_ask_looks_at_no_more_of_ten_thousand_rules_than_of_a_hundred() {
         let asked = Ask::new("shop")
@@ -299,7 +299,8 @@ mod tests {
         }
     }
 
-    /// Ten thousand rules that count by attributes which the ask lacks were all looked at.
+    /// Regression: ten thousand rules that count by attributes which the ask lacks were all looked
+    /// at.
     #[test]
     fn an_ask_looks_at_no_rule_whose_by_it_lacks() {
         let mut domain = Domain::new("shop");

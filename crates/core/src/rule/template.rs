@@ -1,12 +1,11 @@
 //! Path templates: `/orders/{id}`, `/static/{*rest}`.
 //!
-//! A template is matched with a [`PathSegments`]: the segments of a canonical path as an application
-//! will see them, that is, decoded, without `;parameters`, without empty ones, and folded where
-//! the domain ignores case. Keys are built from the same segments, so that what matches alike
-//! also counts alike.
+//! A template matches a [`PathSegments`]: the segments of a canonical path as the application sees
+//! them, that is, decoded, without `;parameters`, without empty ones, and in lower case if the
+//! domain ignores case. Keys are built from the same segments, so paths that match alike also count
+//! alike.
 //!
-//! Not here: what is refused altogether (`path.rs`), and finding the templates that match among
-//! many (`trie.rs`).
+//! `path.rs` refuses malformed paths, and `trie.rs` finds the matching templates among many.
 
 use std::cmp::Ordering;
 
@@ -15,7 +14,7 @@ use smallvec::SmallVec;
 use super::declaration::PathCase;
 use super::path::{self, hex};
 
-/// A path, as templates see it.
+/// A path in the form that templates match.
 #[derive(Clone, Debug)]
 pub(super) struct PathSegments {
     text: SmallVec<[u8; 192]>,
@@ -24,7 +23,7 @@ pub(super) struct PathSegments {
 }
 
 impl PathSegments {
-    /// No path. Inlined, or all of its empty room would be copied to where it is wanted.
+    /// No path. Inlined, because otherwise its empty room is copied to its destination.
     #[inline(always)]
     pub(super) fn none() -> Self {
         Self { text: SmallVec::new(), segments: SmallVec::new() }
@@ -37,7 +36,7 @@ impl PathSegments {
         route
     }
 
-    /// Takes the segments of a canonical path; the route was empty.
+    /// Reads the segments of a canonical path into this empty value.
     pub(super) fn read(&mut self, canonical: &[u8], case: PathCase) {
         if !self.read_undecoded(canonical) {
             self.segments.clear();
@@ -51,8 +50,8 @@ impl PathSegments {
         }
     }
 
-    /// Most paths are their own text, but for case. False for one that is not; it has left segments
-    /// then, and no text.
+    /// Reads a path that needs no decoding, as most do. Returns false for any other path; then it
+    /// has read segments, but no text.
     fn read_undecoded(&mut self, canonical: &[u8]) -> bool {
         let mut start = 0;
         for (at, byte) in (0_u16..).zip(canonical) {
@@ -107,7 +106,7 @@ impl PathSegments {
         self.text.get(usize::from(start)..usize::from(end))
     }
 
-    /// The segments from this position on.
+    /// The segments from this index on.
     pub(super) fn segments(&self, from: usize) -> impl Iterator<Item = &[u8]> {
         (from..self.len()).filter_map(|at| self.segment(at))
     }
@@ -120,14 +119,14 @@ pub(super) struct Template {
     pieces: Vec<TemplateSegment>,
 }
 
-/// One segment of a template. Ordered from the most specific on.
+/// One segment of a template. Segments are ordered, the most specific first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TemplateSegment {
-    /// This segment.
+    /// Exactly this segment.
     Literal(Box<[u8]>),
     /// Any one segment.
     Capture(Box<str>),
-    /// All further segments, also none. Only at the end.
+    /// All further segments, or none. Only at the end.
     Rest(Box<str>),
 }
 
@@ -135,10 +134,10 @@ impl Template {
     /// The longest template.
     pub(super) const MAX_LEN: usize = 1024;
 
-    /// The most segments of a template: no route is that deep.
+    /// The most segments of a template. No route is that deep.
     pub(super) const MAX_PIECES: usize = 64;
 
-    /// Reads a template, or says what is wrong with it and what to write instead.
+    /// Parses a template, or returns the mistake with a hint.
     pub(super) fn parse(text: &str, case: PathCase) -> Result<Self, TemplateError> {
         let Some(inner) = text.strip_prefix('/') else {
             return Err(TemplateError::new("does not begin with `/`", None));
@@ -166,7 +165,7 @@ impl Template {
         Ok(Self { text, pieces })
     }
 
-    /// As it was declared, without a slash at its end.
+    /// The text as declared, without a slash at its end.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -176,7 +175,7 @@ impl Template {
         &self.pieces
     }
 
-    /// True when the path matches.
+    /// True if the path matches.
     pub(super) fn matches(&self, route: &PathSegments) -> bool {
         let mut at = 0_usize;
         for piece in &self.pieces {
@@ -191,24 +190,24 @@ impl Template {
         at == route.len()
     }
 
-    /// True when it captures something by this name.
+    /// True if the template has a capture of this name.
     pub(super) fn captures(&self, name: &str) -> bool {
         self.pieces.iter().any(|piece| piece.name() == Some(name))
     }
 
-    /// The one segment of a matching path that was captured by this name.
+    /// The one segment of a matching path under this name.
     pub(super) fn captured<'r>(&self, name: &str, route: &'r PathSegments) -> Option<&'r [u8]> {
         let is_meant = |piece: &TemplateSegment| matches!(piece, TemplateSegment::Capture(own) if **own == *name);
         route.segment(self.pieces.iter().position(is_meant)?)
     }
 
-    /// The segments of a matching path that `{*rest}` stands for.
+    /// The segments of a matching path under `{*rest}`.
     pub(super) fn rest<'r>(&self, route: &'r PathSegments) -> impl Iterator<Item = &'r [u8]> {
         route.segments(self.pieces.len().saturating_sub(1))
     }
 
-    /// Orders templates that match one path: the more specific first, compared from left to
-    /// right.
+    /// Orders templates that match the same path. The more specific comes first, compared from left
+    /// to right.
     pub(super) fn precedence(&self, other: &Self) -> Ordering {
         let rank = |piece: Option<&TemplateSegment>| match piece {
             Some(TemplateSegment::Literal(_)) => 0,
@@ -277,7 +276,7 @@ impl TemplateSegment {
     }
 }
 
-/// A mistake in a template, as the end of a sentence, and the way to mend it.
+/// A mistake in a template, as the end of a sentence, and a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TemplateError {
     pub(super) message: &'static str,

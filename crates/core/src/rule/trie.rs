@@ -1,7 +1,7 @@
-//! Many templates, found by walking along a path.
+//! Finds templates by walking along a path.
 //!
-//! Each node is one segment of some templates. A path reaches a node at most once, so a walk
-//! looks at no more nodes than there are templates that begin as the path does.
+//! Each node is one segment of some templates. A path reaches a node at most once, so a walk visits
+//! at most as many nodes as there are templates that begin like the path.
 
 use smallvec::SmallVec;
 
@@ -13,12 +13,12 @@ use super::template::{PathSegments, Template, TemplateSegment};
 pub(super) struct Templates {
     /// In order of precedence.
     list: Vec<Template>,
-    /// Their positions, if they are too many to be tried one by one.
+    /// Their positions, if there are too many to try one by one.
     trie: Option<Trie>,
 }
 
 impl Templates {
-    /// As many templates are tried one by one.
+    /// The most templates that are tried one by one.
     const FEW: usize = 8;
 
     pub(super) fn new(mut list: Vec<Template>) -> Self {
@@ -35,7 +35,7 @@ impl Templates {
         self.list.iter()
     }
 
-    /// The most specific one that matches.
+    /// Finds the most specific one that matches.
     pub(super) fn find(&self, route: &PathSegments) -> Option<&Template> {
         let Some(trie) = &self.trie else {
             return self.list.iter().find(|template| template.matches(route));
@@ -46,7 +46,7 @@ impl Templates {
     }
 }
 
-/// Templates, each with a number of its owner.
+/// Templates, each with the number of its owner.
 #[derive(Clone, Debug)]
 pub(super) struct Trie {
     nodes: Vec<Node>,
@@ -58,7 +58,7 @@ struct Node {
     capture: Option<usize>,
     /// Owners of the templates that end here.
     ends: Vec<usize>,
-    /// Owners of the templates that take all that follows.
+    /// Owners of the templates with a `{*rest}` here.
     rests: Vec<usize>,
 }
 
@@ -92,13 +92,12 @@ impl Trie {
         self.nodes[at].ends.push(owner);
     }
 
-    /// True when there are no templates.
+    /// True if there are no templates.
     pub(super) fn is_empty(&self) -> bool {
         matches!(&*self.nodes, [root] if root.ends.is_empty() && root.rests.is_empty())
     }
 
-    /// Calls `each` with the owners of all templates that match; one owner may come several
-    /// times.
+    /// Calls `each` with the owners of all templates that match. An owner may come several times.
     pub(super) fn walk(&self, route: &PathSegments, mut each: impl FnMut(usize)) {
         let mut open: SmallVec<[(usize, usize); 8]> = SmallVec::new();
         open.push((0, 0));

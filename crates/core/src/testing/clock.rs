@@ -1,4 +1,4 @@
-//! A clock that stands still until told otherwise.
+//! A clock that stands still until a test moves it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,9 @@ use std::time::Duration;
 use crate::time::micros;
 use crate::{Clock, Timestamp};
 
-/// A clock set by hand. Clones tell the same time.
+/// A clock that is set by hand. Clones share the time.
 ///
-/// It may be stepped back, so it does not claim to be monotonic. Steps saturate at both ends of
-/// time.
+/// It can be stepped back, so it is not monotonic. Steps saturate at both ends of time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,17 +29,17 @@ impl ManualClock {
         Self(Arc::new(AtomicU64::new(now.as_micros())))
     }
 
-    /// Moves the clock to `now`, forth or back.
+    /// Sets the clock to `now`, forward or back.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.as_micros(), Ordering::SeqCst);
     }
 
-    /// Moves the clock forth; it stops at the end of time.
+    /// Moves the clock forward. It stops at the end of time.
     pub fn advance(&self, by: Duration) {
         self.step(|now| now.saturating_add(micros(by)));
     }
 
-    /// Moves the clock back, as a correction of a wall clock does; it stops at the epoch.
+    /// Moves the clock back, like a correction of a wall clock. It stops at the epoch.
     pub fn step_back(&self, by: Duration) {
         self.step(|now| now.saturating_sub(micros(by)));
     }

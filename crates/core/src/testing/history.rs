@@ -1,8 +1,8 @@
-//! Made-up traffic on one key: what is asked, under which limit, and when.
+//! Generated traffic on one key: operations, limits and moments.
 //!
-//! A [`History`] is deterministic: the same seed and the same answers make the same turns. It
-//! hears the answers so that it can come back exactly when it was told to, one microsecond
-//! early, or one late, which is where limiters break.
+//! A [`History`] is deterministic: the same seed and the same answers make the same turns. It reads
+//! the answers so that it can come back exactly at the time of the retry, one microsecond early, or
+//! one late. Limiters break at these edges.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{Decision, Holder, Limit, OnChange, Op, Quota, Retry, Revision, Times
 /// An algorithm in one of its shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AlgorithmKind {
-    /// A fixed window, of either anchor.
+    /// A fixed window, with either anchor.
     FixedWindow,
     /// A sliding log.
     SlidingLog,
@@ -51,8 +51,8 @@ impl AlgorithmKind {
         Self::Concurrency,
     ];
 
-    /// The kind of an algorithm. Exhaustive, so that an algorithm without histories does not
-    /// compile.
+    /// The kind of an algorithm. The match is exhaustive, so an algorithm without histories does
+    /// not compile.
     pub const fn of(algorithm: &Algorithm) -> Self {
         match algorithm {
             Algorithm::FixedWindow(_) => Self::FixedWindow,
@@ -145,25 +145,25 @@ impl AlgorithmKind {
 /// The clock of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockMode {
-    /// Never.
+    /// Never steps back.
     Forward,
-    /// Now and then, by little or by much.
+    /// Steps back now and then, by little or by much.
     Unsteady,
 }
 
 /// Edits of a history's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edits {
-    /// Never.
+    /// No edits.
     None,
-    /// Now and then: newer and older revisions, and other quotas at the same one.
+    /// Edits now and then: newer and older revisions, and other quotas at the same one.
     Live,
 }
 
 /// One charge of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// The limit it names.
+    /// The limit of the charge.
     pub limit: Limit,
     /// The operation.
     pub op: Op,
@@ -173,7 +173,7 @@ pub struct Turn {
     pub now: Timestamp,
 }
 
-/// Deterministic made-up traffic on one key.
+/// Deterministic generated traffic on one key.
 #[derive(Clone, Debug)]
 pub struct History {
     rng: Rng,
@@ -186,8 +186,8 @@ pub struct History {
     granted: u64,
 }
 
-/// Histories end here, in the year 2112, so that sums of times stay within an oracle's fractions
-/// and are exact in the doubles of a Redis script.
+/// The end of histories, in the year 2112. Up to there, sums of times stay within an oracle's
+/// fractions and are exact in the doubles of a Redis script.
 const LAST_MOMENT: u64 = 1 << 52;
 
 impl History {
@@ -221,7 +221,7 @@ impl History {
         near.unwrap_or_else(|| kind.limit(rng))
     }
 
-    /// The limit the next charge will name, unless it changes.
+    /// The limit of the next charge, unless it changes.
     pub fn limit(&self) -> &Limit {
         &self.limits[self.current]
     }
@@ -248,12 +248,12 @@ impl History {
         Turn { limit: *self.limit(), op, patience, now: Timestamp::from_micros(self.now) }
     }
 
-    /// Moves the history to a moment that others share.
+    /// Moves the history to a moment that it shares with others.
     pub fn move_to(&mut self, now: Timestamp) {
         self.now = now.as_micros();
     }
 
-    /// Lets the history hear the answer to its last turn.
+    /// Reads the answer to the last turn.
     pub fn hear(&mut self, decision: &Decision) {
         match decision.verdict {
             Verdict::Allow => self.granted = self.now,
@@ -266,7 +266,7 @@ impl History {
         }
     }
 
-    /// The time one permit takes, rounded up.
+    /// The time that one permit takes, rounded up.
     fn interval(&self) -> u64 {
         self.limit().quota().rate().span(1).ceil()
     }
@@ -280,7 +280,7 @@ impl History {
         quota.rate().span(quota.burst().get()).ceil()
     }
 
-    /// One microsecond early, on time, or one late.
+    /// A span of one microsecond less, exactly, or one more.
     fn about(&mut self, span: u64) -> u64 {
         (span + self.rng.below(3)).saturating_sub(1)
     }

@@ -1,8 +1,9 @@
 //! The suite that every store of locks must pass.
 //!
-//! A store crate implements [`LockStoreUnderTest`] over its store and calls [`all`]. The heart is [`replay`]:
-//! random histories of a few owners on a few locks, executed by the store and by a map of
-//! [`LockRecord`]s; every answer must be equal. The other checks are the sentences people rely on.
+//! A store crate implements [`LockStoreUnderTest`] over its store and calls [`all`]. The main check
+//! is [`replay`]: random histories of a few owners on a few locks, executed by the store and by a
+//! map of [`LockRecord`]s; every answer must be equal. The other checks are promises that users
+//! rely on.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub trait LockStoreUnderTest {
     /// Ends a hold.
     fn release(&self, ask: &Release<'_>) -> ReleaseOutcome;
 
-    /// Frees a lock; its owner and how often it was held.
+    /// Frees a lock. Returns its owner and the number of its holds.
     fn force_release(&self, name: &LockName) -> Option<(String, u32)>;
 
     /// The holder of a lock, and the number of its holds.
@@ -39,7 +40,7 @@ pub trait LockStoreUnderTest {
 ///
 /// # Panics
 ///
-/// When the store does something else than it must.
+/// When the store fails a check.
 pub fn all(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     subject.set_time(START);
     for kind in [LockKind::Reentrant, LockKind::Simple] {
@@ -55,10 +56,10 @@ pub fn all(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     replay(subject, seed, steps);
 }
 
-/// When the clock of a check starts.
+/// The time at which the clock of a check starts.
 pub const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
-/// An acquisition with nothing special about it.
+/// A usual acquisition.
 pub fn plain<'a>(name: &'a LockName, kind: LockKind, owner: &'a Owner, hold: u128) -> Acquire<'a> {
     Acquire {
         name,
@@ -72,13 +73,13 @@ pub fn plain<'a>(name: &'a LockName, kind: LockKind, owner: &'a Owner, hold: u12
     }
 }
 
-/// The release of an acquisition, as if something had gone wrong.
+/// The release of an acquisition, as if a message had been lost.
 pub const fn end<'a>(ask: &Acquire<'a>) -> Release<'a> {
     let Acquire { name, kind, owner, hold, lease, .. } = *ask;
     Release { name, kind, owner, hold, lease, attempt: Attempt::Again }
 }
 
-/// The renewal of what was acquired.
+/// The renewal of an acquisition.
 pub const fn longer<'a>(ask: &Acquire<'a>, fence: Fence) -> Renew<'a> {
     let Acquire { name, kind, owner, lease, .. } = *ask;
     Renew { name, kind, owner, fence, lease }
@@ -100,7 +101,7 @@ fn name(of: &str, kind: LockKind) -> LockName {
     LockName::new(&format!("suite {{{of}}} {kind:?}")).expect("a short name")
 }
 
-/// No two holds have one id, whatever the lock.
+/// The id of a hold, unique across all locks.
 const fn id(kind: LockKind, number: u128) -> u128 {
     match kind {
         LockKind::Reentrant => number,
@@ -112,7 +113,7 @@ fn owner(number: u64) -> Owner {
     Owner::new(77, number)
 }
 
-/// E43: sent twice, it is held once.
+/// E43: an acquisition that is sent twice holds once.
 pub fn an_acquisition_sent_again_counts_once(subject: &impl LockStoreUnderTest, kind: LockKind) {
     let (lock, me) = (name("again", kind), owner(1));
     let ask = plain(&lock, kind, &me, id(kind, 1));
@@ -125,7 +126,7 @@ pub fn an_acquisition_sent_again_counts_once(subject: &impl LockStoreUnderTest, 
     assert_eq!(subject.holder(&lock), None);
 }
 
-/// E43: a release that comes again, late, does not free the next holder's lock.
+/// E43: a late repeated release does not free the next holder's lock.
 pub fn a_release_sent_again_releases_nothing_else(
     subject: &impl LockStoreUnderTest,
     kind: LockKind,
@@ -150,7 +151,7 @@ pub fn a_release_sent_again_releases_nothing_else(
     subject.release(&end(&next));
 }
 
-/// E43, C40: strangers, and the owner under an older fence, change nothing.
+/// E43, C40: other owners, and the owner under an older fence, change nothing.
 pub fn only_the_holder_can_renew_or_release(subject: &impl LockStoreUnderTest, kind: LockKind) {
     let (lock, me, you) = (name("foreign", kind), owner(1), owner(2));
     let (old, mine) =
@@ -172,7 +173,7 @@ pub fn only_the_holder_can_renew_or_release(subject: &impl LockStoreUnderTest, k
     assert_eq!(subject.force_release(&lock), None);
 }
 
-/// A caller gave up, and its acquisition arrives after its release.
+/// The acquisition of a caller that gave up arrives after its release.
 pub fn a_hold_that_was_released_is_not_granted_any_more(
     subject: &impl LockStoreUnderTest,
     kind: LockKind,
@@ -187,7 +188,7 @@ pub fn a_hold_that_was_released_is_not_granted_any_more(
     assert_eq!(subject.release(&end(&ask)), ReleaseOutcome::AlreadyLost, "answered alike");
 }
 
-/// The lock-delay: after a loss it is closed for a while, after a release it is not.
+/// The lock delay: after a loss the lock is closed for a while, after a release it is not.
 pub fn a_vanished_holder_keeps_the_lock_closed_for_the_delay(
     subject: &impl LockStoreUnderTest,
     kind: LockKind,
@@ -232,7 +233,7 @@ pub fn re_entry_keeps_the_fence_and_the_longest_lease(subject: &impl LockStoreUn
     assert_eq!(subject.release(&end(&outer)), ReleaseOutcome::Freed);
 }
 
-/// At [`MAX_DEPTH`] there is no further in.
+/// At [`MAX_DEPTH`], another acquisition is refused.
 pub fn re_entry_ends_at_a_depth(subject: &impl LockStoreUnderTest) {
     let (lock, me) = (name("deep", LockKind::Reentrant), owner(1));
     for hold in 0..MAX_DEPTH {
@@ -246,7 +247,7 @@ pub fn re_entry_ends_at_a_depth(subject: &impl LockStoreUnderTest) {
     subject.force_release(&lock);
 }
 
-/// A name that is one kind of lock now is not the other.
+/// A name that holds one kind of lock cannot be acquired as the other.
 pub fn kinds_do_not_mix(subject: &impl LockStoreUnderTest) {
     let (lock, me) = (name("mixed", LockKind::Reentrant), owner(1));
     for (kind, other) in
@@ -264,11 +265,11 @@ pub fn kinds_do_not_mix(subject: &impl LockStoreUnderTest) {
     }
 }
 
-/// A store as simple as can be: a map that only grows.
+/// The simplest store: a map that only grows.
 #[derive(Debug, Default)]
 pub struct LockModel {
     records: HashMap<LockName, LockRecord>,
-    /// The answer to each release, and the millisecond until which it is kept.
+    /// The answer to each release, and the millisecond until which it is stored.
     release_records: HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>,
 }
 
@@ -308,7 +309,7 @@ impl LockModel {
     }
 }
 
-/// One step of a history on owned parts.
+/// One step of a history, with owned parts.
 struct OwnedAcquire {
     name: LockName,
     kind: LockKind,
@@ -327,8 +328,8 @@ impl OwnedAcquire {
 
 /// Replays a random history through the store and through the [`LockModel`]. E45
 ///
-/// Fences need not be equal: a store may count all its locks together. But they must rise with every
-/// grant of a lock, and be the same where the model's are. E42
+/// Fences need not be equal, because a store may count all its locks together. But they must rise
+/// with every grant of a lock, and be equal where the model's are. E42
 pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     let mut rng = Rng::new(seed);
     let mut model = LockModel::default();
@@ -389,13 +390,13 @@ pub fn replay(subject: &impl LockStoreUnderTest, seed: u64, steps: u64) {
     }
 }
 
-/// One of the last so many.
+/// One of the last steps.
 fn recent<'p>(rng: &mut Rng, plays: &'p [OwnedAcquire], last: usize) -> &'p OwnedAcquire {
     let from = plays.len().saturating_sub(last);
     &plays[from + rng.below((plays.len() - from) as u64) as usize]
 }
 
-/// Mostly a little later, now and then much, now and then earlier.
+/// A time that is mostly a little later, sometimes much later, and sometimes earlier.
 fn moved(rng: &mut Rng, now: Timestamp) -> Timestamp {
     let micros = now.as_micros();
     Timestamp::from_micros(match rng.below(20) {

@@ -4,8 +4,8 @@
 //! in exact arithmetic, and without sharing a line with the algorithm. A [`History`] invents traffic. A
 //! [`ManualClock`] shows the time that a test sets. Only the feature `testing` builds them.
 //!
-//! An oracle follows the specification, never the implementation: when the two disagree, one
-//! of them has a bug, and it need not be the implementation.
+//! An oracle follows the specification, never the implementation: when the two disagree, one of
+//! them has a bug, and it need not be the implementation.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,

@@ -1,10 +1,10 @@
-//! Exact fractions, for judges that must not round.
+//! Exact fractions, for oracles that must not round.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Mul, Neg, Sub};
 
-/// A fraction in lowest terms. Panics where 128 bits do not hold it: an oracle that is out of
-/// its range must say so rather than judge wrongly.
+/// A fraction in lowest terms. Panics if 128 bits cannot hold it: an oracle outside of its range
+/// must fail rather than judge wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
     num: i128,
@@ -14,7 +14,7 @@ pub struct Ratio {
 const RANGE: &str = "the oracle's fractions stay within 128 bits";
 
 impl Ratio {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { num: 0, den: 1 };
 
     /// `num / den`.
@@ -34,11 +34,11 @@ impl Ratio {
         Self { num: whole.into(), den: 1 }
     }
 
-    /// Its numerator and denominator.
+    /// The numerator and denominator.
     ///
     /// # Panics
     ///
-    /// When it is negative, or one of them needs more than 64 bits.
+    /// When the fraction is negative, or one of them needs more than 64 bits.
     pub fn terms(self) -> (u64, u64) {
         (u64::try_from(self.num).expect(RANGE), u64::try_from(self.den).expect(RANGE))
     }
@@ -63,8 +63,8 @@ impl Ratio {
         Self::new((self * Self::int(steps)).floor(), steps.into())
     }
 
-    /// `self × by`, rounded down to a multiple of `1 / steps`, though the product itself may
-    /// need more than 128 bits; `None` when even the result does. Neither may be negative.
+    /// The product `self × by`, rounded down to a multiple of `1 / steps`. The product itself may
+    /// need more than 128 bits; `None` if the result does, too. Neither factor may be negative.
     pub fn scaled(self, by: Self, steps: u64) -> Option<Self> {
         let times = by.num.checked_mul(steps.into())?;
         let over = self.den.checked_mul(by.den)?;
@@ -84,7 +84,7 @@ impl Ratio {
         Some(Self::new(quotient, steps.into()))
     }
 
-    /// Both over one denominator, and that denominator.
+    /// Both numerators over one denominator, and that denominator.
     fn common(self, other: Self) -> (i128, i128, i128) {
         if self.den == other.den {
             return (self.num, other.num, self.den);

@@ -1,11 +1,11 @@
-//! Chance that repeats: the same seed makes the same history on every machine.
+//! Reproducible randomness: the same seed makes the same history on every machine.
 
 /// A small generator (SplitMix64). Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that always makes the same numbers from this seed.
+    /// A generator with this seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -19,23 +19,23 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, or 0 when there is none. The bias is far below what a test sees.
+    /// A number below `end`; 0 if `end` is 0. The bias is far below the precision of a test.
     pub fn below(&mut self, end: u64) -> u64 {
         let product = u128::from(self.any()) * u128::from(end);
         u64::try_from(product >> 64).expect("the product of two u64 is below 2^128")
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, both inclusive.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.below((high - low).saturating_add(1))
     }
 
-    /// True with a chance of `times` in `out_of`.
+    /// True with a probability of `times` in `out_of`.
     pub fn chance(&mut self, times: u64, out_of: u64) -> bool {
         self.below(out_of) < times
     }
 
-    /// One of these.
+    /// One of these values.
     ///
     /// # Panics
     ///
@@ -45,7 +45,8 @@ impl Rng {
         from[index]
     }
 
-    /// A number up to `high`, small ones and large ones alike: its magnitude is drawn first.
+    /// A number up to `high`, with small and large ones equally likely: its magnitude is drawn
+    /// first.
     pub fn magnitude(&mut self, high: u64) -> u64 {
         let bits = self.below(u64::from(64 - high.leading_zeros()) + 1);
         let top = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };

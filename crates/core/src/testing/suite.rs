@@ -1,9 +1,9 @@
 //! The suite that every store must pass.
 //!
-//! A store crate implements [`StoreUnderTest`] over its store and calls [`all`]. The heart is
-//! [`replay`]: random histories of every algorithm, in requests of several charges and batches
-//! of several requests, executed by the store and by a plain map of counters; every field of
-//! every answer must be equal. The other checks are the sentences people rely on.
+//! A store crate implements [`StoreUnderTest`] over its store and calls [`all`]. The main check is
+//! [`replay`]: random histories of every algorithm, in requests of several charges and batches of
+//! several requests, executed by the store and by a plain map of counters; every field of every
+//! answer must be equal. The other checks are promises that users rely on.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub trait StoreUnderTest {
     /// Sets the store's clock.
     fn set_time(&self, now: Timestamp);
 
-    /// Looks whether the store holds these counters of keys that were just charged at `now`, and
-    /// panics if not. A store into which a test cannot look need not.
+    /// Panics unless the store holds these counters of keys that were just charged at `now`. A
+    /// store that hides its state from tests does nothing.
     fn holds(&self, _counters: &[(Key<'_>, &Counter)], _now: Timestamp) {}
 }
 
@@ -32,7 +32,7 @@ pub trait StoreUnderTest {
 ///
 /// # Panics
 ///
-/// When the store does something else than it must.
+/// When the store fails a check.
 pub fn all(subject: &impl StoreUnderTest, seed: u64, steps: u64) {
     one_refusal_charges_nobody(subject);
     the_longest_retry_names_who_refuses(subject);
@@ -48,14 +48,14 @@ pub fn all(subject: &impl StoreUnderTest, seed: u64, steps: u64) {
     }
 }
 
-/// A store as simple as can be: a map that only grows.
+/// The simplest store: a map that only grows.
 #[derive(Clone, Debug, Default)]
 pub struct StoreModel {
     counters: HashMap<(Vec<u8>, u8), Counter>,
 }
 
 impl StoreModel {
-    /// The counter of a charge that was executed.
+    /// The counter of an executed charge.
     pub fn counter(&self, charge: &Charge<'_>) -> Option<&Counter> {
         self.counters.get(&name(charge))
     }
@@ -162,7 +162,7 @@ impl OwnedCharge {
     }
 }
 
-/// The charges of one request: the leader's, and now and then others at the same moment.
+/// The charges of one request: that of one history, and sometimes others at the same moment.
 fn play(
     players: &mut [KeyHistory],
     leader: usize,
@@ -230,7 +230,7 @@ pub fn one_refusal_charges_nobody(subject: &impl StoreUnderTest) {
     assert_eq!(remaining(subject, "s1:user", &user), 0);
 }
 
-/// Of several that refuse, the one that does so longest is named. E24
+/// Of several charges that refuse, the answer names the one that does so longest. E24
 pub fn the_longest_retry_names_who_refuses(subject: &impl StoreUnderTest) {
     let (short, long) = (bucket(1, Duration::from_secs(1)), bucket(1, HOUR));
     let both = [take("s2:short", &short, 1), take("s2:long", &long, 1)];
@@ -286,7 +286,7 @@ pub fn one_key_under_two_algorithms_counts_apart(subject: &impl StoreUnderTest) 
     assert_eq!(remaining(subject, "s5", &bucket), 0);
 }
 
-/// A group passes if one of it does; the one that refuses is not charged.
+/// A group passes if one of its charges does. A charge of it that refuses is not made.
 pub fn any_one_of_a_group_suffices(subject: &impl StoreUnderTest) {
     let (small, large) = (bucket(1, HOUR), bucket(10, HOUR));
     let either = [take("s6:small", &small, 2).any_of(), take("s6:large", &large, 2).any_of()];
@@ -297,7 +297,7 @@ pub fn any_one_of_a_group_suffices(subject: &impl StoreUnderTest) {
     assert_eq!(remaining(subject, "s6:large", &large), 8);
 }
 
-/// Each request of a batch sees what those before it charged.
+/// Each request of a batch sees the charges of those before it.
 pub fn a_batch_is_decided_in_order(subject: &impl StoreUnderTest) {
     let limit = bucket(3, HOUR);
     let two = [take("s7", &limit, 2)];

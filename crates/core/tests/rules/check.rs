@@ -90,11 +90,11 @@ fn every_mistake_of_a_rule_has_its_message() {
         ),
         (
             rule("a").on("user", &[]),
-            "match, item 1: the condition accepts no value at all (list values, or say that there must be one, or none)",
+            "match, item 1: the condition accepts no value at all (list values, or require the attribute to be present or absent)",
         ),
         (
             rule("a").on("user", &["*"]),
-            "match, item 1, value 1: `*` accepts any value (say that the attribute must be present instead)",
+            "match, item 1, value 1: `*` accepts any value (require the attribute to be present instead)",
         ),
         (
             rule("a").on("header.X", &["x"]).on("header.x", &["y"]),
@@ -257,7 +257,7 @@ fn rules_that_replace_each_other_in_a_circle_are_refused_once() {
     assert_eq!(
         errors,
         "domain 1, rule 3, replaces, item 1: rules replace each other in a circle: a → b → c → a \
-         (where all of them match, none would be left)\n"
+         (if all of them match, none would apply)\n"
     );
 }
 

@@ -1,7 +1,7 @@
 //! One direction of one connection.
 //!
-//! Arrived bytes pass through the fault of their direction into a line of pieces with the moment
-//! each is due, and from there to the other side.
+//! Bytes that arrive pass through the fault of their direction into a queue of pieces, each with
+//! its due time, and from there to the other side.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,16 +15,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{DirectionState, Fault, TICK};
 use crate::lock;
 
-/// Between the pieces of [`Fault::Slice`], so that a reader has the time to see each alone.
+/// The pause between the pieces of [`Fault::Slice`], so that a reader sees each one alone.
 const SLICE_PAUSE: Duration = Duration::from_micros(200);
-/// Bytes in line; with more the proxy stops reading, and the sender feels it.
+/// The most queued bytes. With more, the proxy stops reading, and the sender has to wait.
 const MAX_LINE: usize = 1 << 20;
-/// Later than any test waits, and still a moment that can be expressed.
+/// A delay that is longer than any test, and still a representable moment.
 const MAX_DELAY: Duration = Duration::from_secs(86_400);
 
 /// The end of a direction.
 pub(super) enum PumpEnd {
-    /// The sender has no more to say; the other direction may go on.
+    /// The sender has finished; the other direction may go on.
     Eof,
     Close,
     Reset,
@@ -37,7 +37,7 @@ pub(super) struct Pump<'a> {
     direction_state: &'a DirectionState,
     line: VecDeque<(Instant, Vec<u8>)>,
     in_line: usize,
-    /// The number of the fault last seen, and the bytes that came under it.
+    /// The number of the last fault, and the bytes that arrived under it.
     counted: (u64, usize),
 }
 
@@ -70,7 +70,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Until there is something to read (`true`), or a piece is due.
+    /// Waits until there is something to read (`true`), or a piece is due.
     fn wait(&self) -> io::Result<bool> {
         let Some((due, _)) = self.line.front() else { return Ok(true) };
         let left = due.saturating_duration_since(now());
@@ -85,7 +85,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Puts arrived bytes in line as the fault wants it.
+    /// Queues bytes that arrived, changed by the fault.
     fn take(&mut self, bytes: &[u8]) -> Option<PumpEnd> {
         let (number, fault) = *lock(&self.direction_state.fault);
         if self.counted.0 != number {
@@ -123,7 +123,8 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// An orderly end lets what is in line arrive first; a reset, here or from elsewhere, does not.
+    /// Ends the direction. After an orderly end the queued bytes still arrive; after a reset, from
+    /// here or elsewhere, they do not.
     fn finish(&mut self, end: PumpEnd) -> io::Result<PumpEnd> {
         while let (Some((due, _)), PumpEnd::Eof | PumpEnd::Close) = (self.line.front(), &end) {
             let left = due.saturating_duration_since(now());

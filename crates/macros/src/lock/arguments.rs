@@ -17,7 +17,7 @@ use crate::arguments::{each, name, once};
 pub(super) struct LockArguments {
     name: Option<LitStr>,
     pub(super) name_parts: Vec<NamePart>,
-    /// Values that are added to the name, each behind its length.
+    /// Values that are added to the name, each after its length.
     pub(super) by: Option<Vec<Expr>>,
     pub(super) wait: Option<Wait>,
     pub(super) lease: Option<Duration>,
@@ -35,13 +35,13 @@ pub(super) enum Wait {
     For(Duration),
 }
 
-/// Unless said: as long as a store that does not answer is asked again. An end, because a holder that
-/// hangs would otherwise gather all callers behind it.
+/// The default wait: the time for which a store that does not answer is asked again. It is finite,
+/// because otherwise all callers would queue behind a holder that hangs.
 pub(super) const WAIT: Wait = Wait::For(Duration::from_secs(10));
 
 const NAMES: [&str; 8] = ["by", "wait", "lease", "fence", "guard", "owner", "locks", "error"];
 
-/// Reads the arguments of the attribute of a function.
+/// Parses the arguments of the attribute of a function.
 pub(super) fn read(tokens: TokenStream, signature: &Signature) -> syn::Result<LockArguments> {
     let mut arguments = syn::parse2::<LockArguments>(tokens)?;
     let Some(name) = &arguments.name else {
@@ -123,7 +123,7 @@ fn binding(name: &str, input: ParseStream<'_>) -> syn::Result<Ident> {
     input.parse().map_err(wrong)
 }
 
-/// A length of time, as quotas have it; or none.
+/// Parses a duration in the form of a quota's period, or zero.
 fn span(text: &LitStr) -> syn::Result<Duration> {
     let written = text.value();
     if ["0s", "0ms"].contains(&written.as_str()) {

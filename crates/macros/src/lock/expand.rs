@@ -1,8 +1,9 @@
-//! The code: the lock is taken, the body runs as a future that its loss stops, the lock is given back.
+//! Generates the code: it acquires the lock, runs the body as a future that stops when the lock is
+//! lost, and gives the lock back.
 //!
-//! The lock is a local of the function, so it is given back as well when the function is cancelled or
-//! panics. The body is a future of its own within the function: what it returns early with is what
-//! the function returns.
+//! The lock is a local variable of the function, so it is also given back when the function is
+//! cancelled or panics. The body is a future inside the function: an early return in the body
+//! becomes the function's result.
 
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ fn duration(span: Duration) -> TokenStream {
     quote!(::core::time::Duration::new(#seconds, #nanos))
 }
 
-/// Puts the name together.
+/// Generates the code that builds the name.
 fn name(arguments: &LockArguments) -> TokenStream {
     let pieces = arguments.name_parts.iter().map(|piece| match piece {
         NamePart::Text(text) => quote_spanned!(Span::mixed_site()=> call.text(#text);),
@@ -109,7 +110,7 @@ fn name(arguments: &LockArguments) -> TokenStream {
     quote!(#(#pieces)* #(#parts)* #(#owner)*)
 }
 
-/// The call that asks for the lock.
+/// Generates the call that acquires the lock.
 fn enter(arguments: &LockArguments, root: &TokenStream) -> TokenStream {
     match &arguments.locks {
         Some(locks) => {
@@ -120,7 +121,7 @@ fn enter(arguments: &LockArguments, root: &TokenStream) -> TokenStream {
     }
 }
 
-/// The return type as a local may have it: what is opaque in it is left to be found out.
+/// The return type in a form that a local variable can have: opaque parts become `_`.
 fn returned(function: &ItemFn) -> Type {
     let mut returned = match &function.sig.output {
         ReturnType::Type(_, returned) => (**returned).clone(),

@@ -2,11 +2,11 @@
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `arguments` | what stands between the parentheses |
+//! | `arguments` | the text between the parentheses |
 //! | `template` | the name of the lock, with values in it |
 //! | `expand` | the code |
 //!
-//! Only `async` functions: what is not cannot be stopped where it is when its lock is lost.
+//! Only `async` functions can have a lock: any other cannot be stopped when its lock is lost.
 
 mod arguments;
 mod expand;
@@ -36,18 +36,18 @@ pub(crate) fn lock(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     }
 }
 
-/// True when this is the attribute of this module, as far as a macro can see.
+/// True if this is the attribute of this module, as far as a macro can see.
 pub(crate) fn is_lock(attribute: &Attribute) -> bool {
     is_ours(attribute, "lock")
 }
 
-/// The function without its other locks, which have been complained about.
+/// The function without its other locks, for which errors were reported.
 fn without_locks(function: &ItemFn) -> (Vec<&Attribute>, ItemFn) {
     let attrs = function.attrs.iter().filter(|attribute| !is_lock(attribute)).collect();
     (attrs, ItemFn { attrs: Vec::new(), ..function.clone() })
 }
 
-/// Refuses what cannot run under a lock whatever is written.
+/// Rejects functions that cannot run under a lock.
 fn check(function: &ItemFn) -> syn::Result<()> {
     let signature = &function.sig;
     if let Some(other) = function.attrs.iter().find(|attribute| is_lock(attribute)) {

@@ -1,4 +1,4 @@
-//! The name of a lock: a text, with values of the function in braces.
+//! The name of a lock: text, with values of the function in braces.
 
 use syn::{Error, Expr, LitStr, Signature};
 use tollgate_core::lock::LockName;
@@ -12,7 +12,7 @@ pub(super) enum NamePart {
     Value(Box<Expr>),
 }
 
-/// Reads a name.
+/// Parses a name.
 pub(super) fn read(text: &LitStr, signature: &Signature) -> syn::Result<Vec<NamePart>> {
     let wrong = |message: String| Error::new(text.span(), message);
     let written = text.value();
@@ -70,7 +70,7 @@ fn check(pieces: &[NamePart]) -> Result<(), String> {
     Ok(())
 }
 
-/// An argument, a field of it, or what a method of it returns.
+/// Parses a value: an argument, a field of it, or a call of its methods.
 fn value(inside: &str, text: &LitStr, signature: &Signature) -> syn::Result<Expr> {
     let wrong = |message: String| Error::new(text.span(), message);
     if inside.trim().is_empty() {
@@ -98,7 +98,7 @@ fn value(inside: &str, text: &LitStr, signature: &Signature) -> syn::Result<Expr
     Err(wrong(format!("the function has no argument `{root}`: {hint}")))
 }
 
-/// The name that a chain of fields and methods begins with.
+/// The variable at the beginning of a chain of fields and methods.
 fn root(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Path(_) => word(expr),

@@ -6,11 +6,12 @@
 //! the start and the end of the outage. If all nodes had seen the counter just before, at most L and a
 //! rounding pass.
 //!
-//! What passes is a debt (`debts.rs`), which the store is told before it answers for the counter again.
+//! A request that passes here is a debt (`debts.rs`). The store gets it before it answers for the
+//! counter again.
 //!
-//! If the store last said that a counter has less left than its share, the difference is charged here at
-//! the start: the *seed*. It is given back at the moment at which the store counts it no longer, so that
-//! an outage prolongs neither a window that was nearly over nor a ban.
+//! If the store's last answer left a counter with less than its share, the difference is charged
+//! here at the start: the *seed*. It is given back at the moment at which the store no longer counts
+//! it, so an outage prolongs neither a window that was nearly over nor a ban.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};

@@ -21,7 +21,7 @@ pub enum Code {
 
 /// The answer to a call.
 #[derive(Clone, Debug)]
-#[must_use = "an answer that is not looked at limits nobody"]
+#[must_use = "an unchecked answer limits no request"]
 pub struct Answer {
     pub(super) code: Code,
     pub(super) statuses: SmallVec<[Status; 4]>,
@@ -36,10 +36,10 @@ pub struct Answer {
 pub struct Status {
     /// `OverLimit` if the descriptor is over its own limit; never under `shadow_mode`.
     pub code: Code,
-    /// The limit that applies; `None` without a rule, and under an unlimited one.
+    /// The limit that applies; `None` without a rule, and under an unlimited rule.
     pub limit: Option<RateLimit>,
-    /// The hits that are left in this window. [`u32::MAX`] if unlimited; 0 if over, without a rule, or where
-    /// the store was not asked.
+    /// The hits that are left in this window. It is [`u32::MAX`] if unlimited, and 0 if the
+    /// descriptor is over its limit, has no rule, or the store was not asked.
     pub remaining: u32,
     /// The time until the window ends, in whole seconds, rounded up.
     pub reset_after: Option<Duration>,
@@ -70,12 +70,12 @@ impl Answer {
         &self.statuses
     }
 
-    /// The rule that a status rests on; `None` without one, or under a limit of the call's own.
+    /// The rule of a status; `None` without a rule, and under a limit that came with the call.
     pub fn rule(&self, status: &Status) -> Option<&Rule> {
         self.rules.rules().get(status.rule?)
     }
 
-    /// The place of that rule in [`EnvoyRules::rules`].
+    /// The index of that rule in [`EnvoyRules::rules`].
     pub const fn rule_index(&self, status: &Status) -> Option<usize> {
         status.rule
     }
@@ -85,7 +85,7 @@ impl Answer {
         &self.rules
     }
 
-    /// The moment of the decision, by the store's clock; the epoch if the store was not asked.
+    /// The time of the decision by the store's clock; the epoch if the store was not asked.
     pub const fn at(&self) -> Timestamp {
         self.at
     }
@@ -100,13 +100,13 @@ impl Answer {
         self.rules.version()
     }
 
-    /// The reason why the store did not decide, if it did not.
+    /// The reason why the store did not decide; `None` if it did.
     pub const fn outage(&self) -> Option<Outage> {
         self.outage
     }
 
-    /// The status closest to its limit: one that refuses, else the one with the fewest hits left. Statuses
-    /// without a limit do not count.
+    /// The status that is closest to its limit: one that refuses, else the one with the fewest hits
+    /// left. Statuses without a limit are ignored.
     pub fn tightest(&self) -> Option<&Status> {
         let refuses =
             |status: &Status| status.code == Code::OverLimit && status.mode == Mode::Enforce;
@@ -114,7 +114,7 @@ impl Answer {
         limited.min_by_key(|status| (!refuses(status), status.remaining))
     }
 
-    /// The metadata of all rules that pass, as one map; `None` if none has any.
+    /// The metadata of all rules that pass, merged into one map; `None` if no rule has any.
     pub fn metadata(&self) -> Option<Metadata> {
         let mut merged: Option<Metadata> = None;
         for status in self.statuses.iter().filter(|status| status.code == Code::Ok) {
@@ -128,7 +128,8 @@ impl Answer {
     }
 }
 
-/// The verdict on a call. It is over if a rule refuses, or if all rules in `quota_mode` do.
+/// The verdict on a call. It is over the limit if one rule refuses, or if all rules in `quota_mode`
+/// do.
 pub(super) fn overall(statuses: &[Status]) -> Code {
     let mut quotas = statuses.iter().filter(|s| s.limit.is_some() && s.mode == Mode::Quota);
     let mut others = statuses.iter().filter(|s| s.mode == Mode::Enforce);

@@ -7,7 +7,7 @@ use tollgate_core::{Cost, Request, StoreErrorKind};
 use super::rule::TooFast;
 use super::unit::Unit;
 
-/// A call: may a request pass that these descriptors describe?
+/// A question of Envoy's: may a request with these descriptors pass?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
     /// The domain, which names the file that applies.
@@ -19,8 +19,8 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The most descriptors of a call: as many as one all-or-none request may charge. Descriptors
-    /// come from Envoy's routes, not from clients, so nobody evades a limit by sending more.
+    /// The most descriptors of a call: as many as one all-or-none request can charge. Descriptors
+    /// come from Envoy's routes and not from clients, so nobody can evade a limit by sending more.
     pub const MAX_DESCRIPTORS: usize = Request::MAX_CHARGES;
 
     /// A call of cost 1.
@@ -28,7 +28,7 @@ impl<'a> Call<'a> {
         Self { domain, descriptors, hits: 1 }
     }
 
-    /// The same, where descriptors cost this unless they say otherwise.
+    /// Returns the call with this cost for descriptors that have none of their own.
     pub const fn with_hits(mut self, hits: u32) -> Self {
         self.hits = hits;
         self
@@ -53,54 +53,54 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The most entries of a descriptor: a few more than any rule can have. The domain, a key and a
-/// value for each still make one counter's key.
+/// The most entries of a descriptor: a few more than any rule can have. A counter's key still has
+/// room for the domain and for the key and value of each entry.
 pub const MAX_ENTRIES: usize = (KeyWriter::MAX_VALUES - 1) / 2;
 
-/// A list of keys and values that a limit applies to.
+/// A list of entries to which a limit applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Its entries, in order. Without any it leads to no rule.
+    /// Its entries, in order. Without entries it matches no rule.
     pub entries: &'a [Entry<'a>],
-    /// A limit in place of the file's.
+    /// The limit, in place of the one in the file.
     pub limit: Option<Override>,
-    /// Its cost in place of the call's; 0 asks without charging.
+    /// The cost, in place of the call's; 0 asks without charging.
     pub hits: Option<Cost>,
-    /// True if its cost is given back instead of charged: `is_negative_hits`.
+    /// True if the cost is given back instead of charged: `is_negative_hits`.
     pub gives_back: bool,
 }
 
 impl<'a> Descriptor<'a> {
-    /// A descriptor that costs what the call says, under the file's limit.
+    /// A descriptor with the cost of the call, under the limit of the file.
     pub const fn new(entries: &'a [Entry<'a>]) -> Self {
         Self { entries, limit: None, hits: None, gives_back: false }
     }
 
-    /// The same at this cost.
+    /// Returns the descriptor with this cost.
     pub const fn with_hits(mut self, hits: Cost) -> Self {
         self.hits = Some(hits);
         self
     }
 
-    /// The same under this limit.
+    /// Returns the descriptor with this limit.
     pub const fn with_limit(mut self, limit: Override) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The same, given back.
+    /// Returns the descriptor with its cost given back instead of charged.
     pub const fn giving_back(mut self) -> Self {
         self.gives_back = true;
         self
     }
 }
 
-/// A key and its value. Values may be empty and of any length: long ones are hashed.
+/// A key and its value. Values may be empty, and of any length: long ones are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Such as `remote_address`.
+    /// The key, for example `remote_address`.
     pub key: &'a str,
-    /// Such as `203.0.113.9`.
+    /// The value, for example `203.0.113.9`.
     pub value: &'a str,
 }
 
@@ -109,7 +109,7 @@ pub struct Entry<'a> {
 pub struct Override {
     /// Hits in each window; 0 refuses all.
     pub requests_per_unit: u32,
-    /// The length of a window; `None` if the number on the wire means no unit.
+    /// The length of a window; `None` if the request names an unknown unit.
     pub unit: Option<Unit>,
 }
 
@@ -117,38 +117,38 @@ pub struct Override {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conduct {
-    /// The charge of a call with a descriptor that is over its limit.
+    /// The charges of a call with a descriptor that is over its limit.
     pub charge: Charge,
     /// The answer while the store does not answer.
     pub on_outage: OnOutage,
 }
 
 impl Conduct {
-    /// All or none; in an outage by this process's share.
+    /// Charges all or none, and answers by this process's share in an outage.
     pub const DEFAULT: Self = Self { charge: Charge::AllOrNone, on_outage: OnOutage::Local };
 
-    /// The same, charging this way.
+    /// Returns the policy with these charges.
     pub const fn charging(mut self, charge: Charge) -> Self {
         self.charge = charge;
         self
     }
 
-    /// The same, with this answer while the store gives none.
+    /// Returns the policy with this answer while the store does not answer.
     pub const fn in_outages(mut self, on_outage: OnOutage) -> Self {
         self.on_outage = on_outage;
         self
     }
 }
 
-/// The charge of a call with a descriptor that is over its limit.
+/// The charges of a call with a descriptor that is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// Nothing: a call is one decision.
+    /// No charges: a call is one decision.
     #[default]
     AllOrNone,
-    /// Everything, as the reference charges: every descriptor by itself, also those over their limits, so
-    /// that counts rise above the limits. A charge after the response (`apply_on_stream_done`) needs this:
-    /// it cannot be refused any more.
+    /// All charges, as in the reference service. Each descriptor is charged by itself, even if it
+    /// is over its limit, so counts rise above the limits. A charge after the response
+    /// (`apply_on_stream_done`) needs this, since it can no longer be refused.
     All,
 }
 
@@ -172,15 +172,15 @@ pub enum CallError {
         /// The number of them.
         count: usize,
     },
-    /// The limit that a descriptor brings has no unit.
+    /// A descriptor comes with a limit that has no unit.
     UnknownUnit {
         /// Its index, from 0 on.
         descriptor: usize,
     },
-    /// The limit that a descriptor brings is above what can be counted.
+    /// A descriptor comes with a limit above the largest that can be counted.
     TooFast(TooFast),
     /// The store did not answer, and the policy is to refuse then. After a
-    /// [`StoreErrorKind::Timeout`] it may have charged.
+    /// [`StoreErrorKind::Timeout`] the store may have charged the call.
     Unavailable(StoreErrorKind),
 }
 

@@ -1,9 +1,9 @@
-//! `Charge::All`: every descriptor by itself, as the reference charges.
+//! `Charge::All`: charges each descriptor by itself, as the reference service does.
 //!
-//! Each descriptor is a request of its own, all at once. What is refused is then charged all the
-//! same, by a debit: counts rise above their limits, a refused cost of N burns N, and a question of
-//! cost 0 finds a limit over that was used up by more than it held. Who passed was decided before,
-//! so the debit admits nobody.
+//! Each descriptor is a request of its own; all are sent at once. A refused descriptor is then
+//! charged by a debit. So counts rise above their limits, a refused cost of N uses up N, and a cost
+//! of 0 is over the limit once the count is above it. The decision comes before the debit, so the
+//! debit admits no request.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -60,7 +60,7 @@ impl<S: Store + 'static> Limiter<S> {
         (statuses, all)
     }
 
-    /// Adds the ruling on one descriptor to its status and to the ruling on the call.
+    /// Adds the ruling on one descriptor to its status, and to the ruling on the call.
     fn add(&self, status: &mut Status, plan: &Plan<'_>, ruling: &Ruling, all: &mut Ruling) {
         let Some(decision) = ruling.answer.decisions.first() else { return };
         let asks = plan.charges.first().map(Charge::op) == Some(Op::Peek(0));
@@ -94,7 +94,8 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// Charges what the store refused. What the deny cache refused has been charged before.
+    /// Charges the descriptors that the store refused. Those that the deny cache refused were
+    /// charged before.
     async fn charge_refused(&self, plans: &[Plan<'_>], decided: &[Ruling]) {
         let mut debits: SmallVec<[Plan<'_>; 2]> = SmallVec::new();
         for (plan, ruling) in plans.iter().zip(decided) {
@@ -112,7 +113,7 @@ impl<S: Store + 'static> Limiter<S> {
         self.charge_each(&debits).await;
     }
 
-    /// Decides each plan as a request of its own, all at once: a remote store takes them in one round
+    /// Decides each plan as a request of its own. A remote store gets all of them in one round
     /// trip.
     async fn charge_each(&self, plans: &[Plan<'_>]) -> SmallVec<[Ruling; 2]> {
         let runner = &self.shared.runner;
@@ -125,7 +126,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-/// The outputs of all futures, in their order.
+/// Runs all futures at once, and returns their outputs in order.
 async fn all<F: Future>(futures: impl Iterator<Item = F>) -> SmallVec<[F::Output; 2]> {
     let mut waiting: SmallVec<[_; 4]> = futures.map(|future| (Box::pin(future), None)).collect();
     poll_fn(|context| {

@@ -1,9 +1,9 @@
-//! Answering a call: one decision over all its descriptors.
+//! Answers a call: one decision over all its descriptors.
 //!
-//! Descriptors that are charged make one request, all or none; those of `quota_mode` are a group of
-//! which any one suffices. Rules in `shadow_mode` are a second request, made if the first passed,
-//! whose refusal is told to observers alone. What is unlimited, blocked or without a rule never
-//! reaches the store.
+//! The descriptors that are charged make one all-or-none request. Those in `quota_mode` form a
+//! group that passes if any one of them passes. Rules in `shadow_mode` make a second request, after
+//! the first has passed; its refusal is reported to observers only. Descriptors that are unlimited,
+//! blocked or without a rule never reach the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +22,17 @@ use crate::limiter::{Limiter, StaleRules, replace_older};
 use crate::observer::Event;
 
 impl<S: Store + 'static> Limiter<S> {
-    /// Answers a call of Envoy's by the rules of [`Limiter::set_envoy_rules`], and charges what it
-    /// costs.
+    /// Answers a call of Envoy's by the rules of [`Limiter::set_envoy_rules`], and charges its
+    /// cost.
     ///
-    /// By default a call is one decision: if one descriptor is over its limit, none is charged. Each
-    /// still has a status of its own. Counted in [`Limiter::stats`] and told to observers as other
-    /// requests are; `Ruling::version` is then that of these rules.
+    /// By default a call is one decision: if one descriptor is over its limit, none is charged.
+    /// Each descriptor still gets a status of its own. [`Limiter::stats`] and observers see the
+    /// call like any other request; its `Ruling::version` is the version of these rules.
     ///
     /// # Errors
     ///
-    /// When the call is malformed, and when the store does not answer and the policy is to refuse then.
+    /// When the call is malformed, or when the store does not answer and the policy is to refuse
+    /// then.
     pub async fn should_rate_limit(
         &self,
         call: &Call<'_>,
@@ -53,13 +54,14 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// The answer that a call would get. Nothing is charged or counted, and observers do not hear of it.
+    /// Returns the answer that a call would get, and charges nothing. Calls of this function are
+    /// not counted and not reported to observers.
     ///
-    /// A counter that the call names twice is looked at twice, each time as it is now.
+    /// A counter that the call names twice is read twice, each time in its current state.
     ///
     /// # Errors
     ///
-    /// As [`Limiter::should_rate_limit`], but that in an outage this process's share answers.
+    /// As [`Limiter::should_rate_limit`], except that this process's share answers in an outage.
     pub async fn explain_rate_limit(&self, call: &Call<'_>) -> Result<Answer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
@@ -75,17 +77,17 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(Answer { code, statuses, knows_domain: matched.knows_domain, rules, outage, at })
     }
 
-    /// Envoy's rules that apply now: none, of version 0, before the first.
+    /// The current rules for Envoy's calls. Before the first it is an empty set of version 0.
     pub fn envoy_rules(&self) -> Arc<EnvoyRules> {
         self.shared.envoy.load_full()
     }
 
-    /// Applies other rules to Envoy's calls from now on. A call in progress keeps the rules it began with,
-    /// and nobody waits. Counts stay, under the new limits.
+    /// Replaces the rules for Envoy's calls. A call in progress keeps the rules that it began with,
+    /// and no caller waits. Counts stay, under the new limits.
     ///
     /// # Errors
     ///
-    /// When their version is not above the present one.
+    /// When the version of the rules is not above the current one.
     pub fn set_envoy_rules(&self, rules: EnvoyRules) -> Result<(), StaleRules> {
         let to = rules.version();
         let rules = Arc::new(rules);
@@ -116,7 +118,7 @@ impl<S: Store + 'static> Limiter<S> {
         (statuses, ruling)
     }
 
-    /// Charges rules in shadow mode, and says in their statuses how they stand.
+    /// Charges the rules in shadow mode, and writes the results to their statuses.
     async fn charge_shadow(
         &self,
         matched: &MatchedCall<'_>,
@@ -125,7 +127,7 @@ impl<S: Store + 'static> Limiter<S> {
     ) {
         self.tell_shadow_blocks(matched, rules);
         let shadow = |_, limited: &LimitedDescriptor| limited.mode == Mode::Shadow;
-        // In an outage a shadow rule refuses nobody; this process's share is as good as any.
+        // In an outage a shadow rule refuses no request, so this process's share is good enough.
         let (indices, plan) = matched.plan(rules, Intent::Shadow, OnOutage::Local, shadow);
         if !indices.is_empty() {
             let mut ruling = Ruling::of(&plan);
@@ -134,7 +136,7 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// Tells observers of rules in shadow mode that would block.
+    /// Reports rules in shadow mode that would block to observers.
     pub(super) fn tell_shadow_blocks(&self, matched: &MatchedCall<'_>, rules: &RuleSource) {
         for (_, limited) in matched.limited() {
             if limited.mode == Mode::Shadow && limited.blocks() {
@@ -148,7 +150,7 @@ impl<S: Store + 'static> Limiter<S> {
 /// The statuses of a call, in the order of its descriptors.
 pub(super) type Statuses = SmallVec<[Status; 4]>;
 
-/// Says in the statuses of these descriptors what was decided about them.
+/// Writes the decisions of a ruling to the statuses of these descriptors.
 fn tell_all(statuses: &mut Statuses, indices: &[usize], ruling: &Ruling) {
     for (index, decision) in indices.iter().zip(&ruling.answer.decisions) {
         if let Some(status) = statuses.get_mut(*index) {
@@ -157,7 +159,7 @@ fn tell_all(statuses: &mut Statuses, indices: &[usize], ruling: &Ruling) {
     }
 }
 
-/// Says in a status what a decision says.
+/// Writes a decision to a status.
 pub(super) fn tell(status: &mut Status, decision: &Decision, at: Timestamp) {
     let passes = decision.passes();
     status.code = if passes || status.mode == Mode::Shadow { Code::Ok } else { Code::OverLimit };
@@ -166,7 +168,7 @@ pub(super) fn tell(status: &mut Status, decision: &Decision, at: Timestamp) {
     status.reset_after = status.limit.and_then(|rate| reset(rate.unit().period(), decision, at));
 }
 
-/// The time until the window ends; `None` if neither the decision nor the moment tells.
+/// The time until the window ends; `None` if neither the decision nor the clock gives it.
 fn reset(period: Duration, decision: &Decision, at: Timestamp) -> Option<Duration> {
     let whole = |left: Duration| {
         Duration::from_secs(left.as_secs().saturating_add(u64::from(left.subsec_nanos() > 0)))
@@ -174,7 +176,7 @@ fn reset(period: Duration, decision: &Decision, at: Timestamp) -> Option<Duratio
     if !decision.reset_after.is_zero() {
         return Some(whole(decision.reset_after));
     }
-    // Nothing is counted yet, so only the clock knows; and whoever did not ask the store has none.
+    // Nothing is counted yet, so only the clock knows; without the store there is none.
     let into = u128::from(at.as_micros()).checked_rem(period.as_micros())?;
     let into = Duration::from_micros(u64::try_from(into).ok()?);
     (at != Timestamp::EPOCH).then(|| whole(period.saturating_sub(into)))

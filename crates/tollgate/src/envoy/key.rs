@@ -7,11 +7,12 @@
 //! └──── a descriptor
 //! ```
 //!
-//! The values are those of the request; where a rule shares a threshold, a `p` token with its
-//! pattern stands in place of the value. Neither the rule nor its threshold is part of the key, so
-//! a count outlives an edit of the file, and a limit that comes with a call is counted with the
-//! file's. No two descriptors share a key, unlike those of the reference, which joins its parts with
-//! underscores. `docs/keys.md` shows these bytes to operators: change them together.
+//! A key contains the values of the request. Where a rule shares its threshold, a `p` token with
+//! the pattern replaces the value. Neither the rule nor its threshold is part of the key, so a
+//! count survives an edit of the file, and a limit that comes with a call uses the same count as
+//! the file's. Two different descriptors never share a key. In the reference service they can,
+//! since it joins the parts with underscores. `docs/keys.md` shows these bytes to operators: change
+//! them together.
 
 use std::ops::Range;
 

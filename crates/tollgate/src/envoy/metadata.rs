@@ -3,7 +3,7 @@
 /// A free-form value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Metadata {
-    /// Nothing.
+    /// No value.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -13,12 +13,13 @@ pub enum Metadata {
     Text(String),
     /// A list.
     List(Vec<Self>),
-    /// Fields in the order of the file, none twice.
+    /// Fields with unique names, in the order of the file.
     Map(Vec<(String, Self)>),
 }
 
 impl Metadata {
-    /// Adds the fields of another value. Where both have a value, the first stays; maps are merged.
+    /// Adds the fields of another value. If both have a field, the first value stays; maps are
+    /// merged.
     ///
     /// ```
     /// use tollgate::envoy::Metadata::{self, Map, Text};

@@ -1,9 +1,9 @@
 //! Envoy's rate limits: its files, its calls and their answers.
 //!
-//! [`EnvoyRules`] are the files of envoyproxy/ratelimit, read as they are. A [`Call`] is what Envoy
-//! asks; [`Limiter::should_rate_limit`] answers it by the rules that
-//! [`Limiter::set_envoy_rules`] set, with one status for each descriptor. `docs/envoy.md` says what
-//! is the same as in the reference service, and what differs.
+//! [`EnvoyRules`] are the files of envoyproxy/ratelimit, read unchanged. A [`Call`] is a question
+//! of Envoy's. [`Limiter::should_rate_limit`] answers it by the rules of
+//! [`Limiter::set_envoy_rules`], with one status for each descriptor. `docs/envoy.md` compares the
+//! answers with those of the reference service.
 //!
 //! ```
 //! use tollgate::envoy::{Call, Code, Conduct, Descriptor, EnvoyRules, Entry};
@@ -32,11 +32,11 @@
 //! |---|---|
 //! | `read`, `rule`, `unit`, `metadata` | files into rules |
 //! | `tree`, `pattern` | from entries to a rule |
-//! | `call`, `answer` | what is asked and answered |
+//! | `call`, `answer` | questions and answers |
 //! | `plan`, `key` | which counters a call is charged on |
 //! | `decide`, `charge_all` | charging them: all or none, or each by itself |
 //!
-//! Not here: bytes. The listener belongs to the server.
+//! The server has the listener that reads and writes bytes.
 //!
 //! [`Limiter::should_rate_limit`]: crate::Limiter::should_rate_limit
 //! [`Limiter::set_envoy_rules`]: crate::Limiter::set_envoy_rules

@@ -1,15 +1,15 @@
-//! Values with `*`, and which of many matches first.
+//! Values with `*`, and the first pattern that matches a value.
 //!
-//! A `*` stands for any bytes, also none. A pattern is what stands before its first star, what
-//! stands behind its last, and pieces in between that are found from left to right. Patterns are
-//! looked up by the first two, so that a thousand of them cost little more than one; of those that
-//! match, the first of the file counts.
+//! A `*` stands for any bytes, or for none. A pattern consists of a prefix before its first star, a
+//! suffix after its last, and pieces in between, which are searched from left to right. Patterns
+//! are indexed by prefix and suffix, so a thousand of them cost little more than one. If several
+//! match, the first in the file applies.
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-/// A value with at least one star.
+/// A value with at least one `*`.
 #[derive(Clone, Debug)]
 struct StarPattern {
     prefix: Box<[u8]>,
@@ -25,7 +25,7 @@ impl StarPattern {
         Self { prefix, between: pieces.collect(), suffix }
     }
 
-    /// True if a value matches whose prefix and suffix are known to match.
+    /// True if the pieces between prefix and suffix match. The caller has compared those two.
     fn matches_between(&self, value: &[u8]) -> bool {
         let end = value.len().saturating_sub(self.suffix.len());
         let mut rest = value.get(self.prefix.len()..end).unwrap_or_default();
@@ -56,12 +56,12 @@ pub(super) struct StarPatterns {
 struct PatternShape {
     prefix: usize,
     suffix: usize,
-    /// By prefix and suffix, one behind the other; in the order of the file.
+    /// By prefix followed by suffix; each list in the order of the file.
     table: HashMap<Box<[u8]>, Vec<(usize, StarPattern)>>,
 }
 
 impl StarPatterns {
-    /// Adds one behind all others, and says its number.
+    /// Adds a pattern after all others, and returns its number.
     pub(super) fn add(&mut self, text: &str) -> usize {
         let order = self.count;
         self.count = self.count.saturating_add(1);
@@ -79,7 +79,7 @@ impl StarPatterns {
         order
     }
 
-    /// The number of the first that matches.
+    /// The number of the first pattern that matches.
     pub(super) fn first(&self, value: &[u8]) -> Option<usize> {
         self.shapes.iter().filter_map(|shape| shape.first(value)).min()
     }

@@ -1,7 +1,7 @@
 //! The planner of Envoy's calls: from descriptors to charges. Pure.
 //!
-//! Every descriptor is matched: it has no rule, is unlimited, or is limited. Rules that another rule
-//! of the call replaces are dropped here, and limits that come with the call take their place.
+//! A descriptor either has no rule, is unlimited, or is limited. The planner drops rules that
+//! another rule of the call replaces, and applies limits that come with the call.
 
 use std::ops::Range;
 
@@ -44,12 +44,12 @@ pub(super) struct LimitedDescriptor {
 }
 
 impl LimitedDescriptor {
-    /// True if it refuses without counting. Giving back is never refused.
+    /// True if it refuses without counting. A credit is never refused.
     pub(super) const fn blocks(&self) -> bool {
         self.limit.is_none() && !matches!(self.op, Op::Credit { .. })
     }
 
-    /// The status before anything is counted.
+    /// Its status before anything is counted.
     fn status(&self) -> Status {
         let over = self.blocks() && self.mode != Mode::Shadow;
         Status {
@@ -129,7 +129,7 @@ impl<'k> MatchedCall<'k> {
         Matched::Limited(LimitedDescriptor { rule: Some(found.rule), rate, limit, mode, op, key })
     }
 
-    /// Drops what another rule of the call replaces, wherever it stands.
+    /// Drops rules that another rule of the call replaces, in any order of descriptors.
     fn replace(&mut self, rules: &EnvoyRules) {
         let matched = |item: &Matched| match item {
             Matched::Unlimited { rule }
@@ -158,7 +158,7 @@ impl<'k> MatchedCall<'k> {
         }
     }
 
-    /// A counter that a call names twice under different limits is judged by the stricter one: no
+    /// Judges a counter that a call names twice, under different limits, by the stricter one: no
     /// request can charge it under both.
     fn agree(&mut self) {
         let counted = |item: &Matched| match item {
@@ -179,7 +179,7 @@ impl<'k> MatchedCall<'k> {
         }
     }
 
-    /// The same call, asking whether it would pass, and charging nothing.
+    /// Turns the call into a question that charges nothing.
     pub(super) fn peeking(mut self) -> Self {
         for matched in &mut self.descriptors {
             if let Matched::Limited(limited) = matched {
@@ -193,7 +193,7 @@ impl<'k> MatchedCall<'k> {
         self
     }
 
-    /// The limited descriptors, by their index in the call.
+    /// The limited descriptors, with their indices in the call.
     pub(super) fn limited(&self) -> impl Iterator<Item = (usize, &LimitedDescriptor)> {
         self.descriptors.iter().enumerate().filter_map(|(i, matched)| match matched {
             Matched::Limited(limited) => Some((i, limited)),
@@ -201,7 +201,7 @@ impl<'k> MatchedCall<'k> {
         })
     }
 
-    /// The plan of some descriptors, and their indices in the call.
+    /// The plan of the chosen descriptors, and their indices in the call.
     pub(super) fn plan<'p>(
         &'p self,
         rules: &'p RuleSource,
@@ -223,8 +223,8 @@ impl<'k> MatchedCall<'k> {
         (indices, plan)
     }
 
-    /// The plan of a call that is refused without counting: by a rule, or by all of those of which any
-    /// one suffices.
+    /// The plan of a call that is refused without counting: because one rule blocks it, or because
+    /// all rules of its `quota_mode` group do.
     pub(super) fn block<'p>(&'p self, rules: &'p RuleSource) -> Option<Plan<'p>> {
         let of = |mode: Mode| {
             self.limited().map(|(_, limited)| limited).filter(move |limited| limited.mode == mode)
@@ -235,7 +235,7 @@ impl<'k> MatchedCall<'k> {
         Some(by.blocked(rules, Intent::CHARGE))
     }
 
-    /// The statuses before anything is counted.
+    /// The statuses of all descriptors before anything is counted.
     pub(super) fn statuses(&self) -> SmallVec<[Status; 4]> {
         let status = |matched: &Matched| match matched {
             Matched::NoRule => Status::NO_RULE,
@@ -249,7 +249,7 @@ impl<'k> MatchedCall<'k> {
 }
 
 impl LimitedDescriptor {
-    /// A plan that this descriptor's rule refuses without counting.
+    /// A plan in which this descriptor's rule refuses without counting.
     pub(super) fn blocked<'p>(&self, rules: &'p RuleSource, intent: Intent) -> Plan<'p> {
         let mut plan = Plan::empty(rules, intent, Reason::Blocked);
         let rule = match (rules, self.rule) {
@@ -262,7 +262,7 @@ impl LimitedDescriptor {
     }
 }
 
-/// The operation that a descriptor asks for.
+/// The operation of a descriptor on its counter.
 fn op(call: &Call<'_>, descriptor: &Descriptor<'_>) -> Op {
     let cost: Cost = descriptor.hits.unwrap_or(u64::from(call.hits.max(1)));
     match cost {

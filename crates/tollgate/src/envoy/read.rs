@@ -1,12 +1,12 @@
 //! Files of envoyproxy/ratelimit into rules.
 //!
-//! Every file that the reference loads is loaded here, with four exceptions, each reported with its place: a known key
-//! where it means nothing (the reference ignores it, so the file does not do what it says), more
-//! than the bounds below, anchors and aliases, and rates above 10⁹ a second. Reading goes on behind
-//! a problem, so that one run tells of many.
+//! Every file that the reference service loads is loaded here, with four exceptions. Each is
+//! reported with its place: a known key in a place where it has no meaning (the reference ignores
+//! it, so the file does less than it seems to), sizes beyond the bounds below, anchors and aliases,
+//! and rates above 10⁹ a second. The reader continues after a problem, so one run reports many.
 //!
-//! Leaves follow the reference's parser: a number or `true` where a text is wanted is that text as
-//! it is written, and an empty value is one that is not there.
+//! Scalars follow the reference's parser. Where a text is expected, a number or `true` is read as
+//! the text in the file; an empty value counts as absent.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use tollgate_core::Limit;
 use super::rule::{Mode, RateLimit, Rule};
 use super::tree::{DescriptorTree, NewDescriptor};
 use super::{EnvoyRules, Metadata, Unit};
-use crate::rules::node::{Entry, Fields, Node, Value};
+use crate::rules::node::{Fields, MapEntry, Node, Value};
 use crate::rules::problem::{Position, Problems, did_you_mean, quoted};
 
-/// The deepest that descriptors may lie within each other. Envoy's actions make three or four
-/// entries; a request of more than this many finds no rule.
+/// The deepest nesting of descriptors. Envoy's actions produce three or four entries. A request
+/// with more entries than this finds no rule.
 pub const MAX_DEPTH: usize = 12;
 
-/// The most descriptors over all files: as many as rules of our own.
+/// The most descriptors in all files together: as many as Tollgate's own rules.
 pub const MAX_DESCRIPTORS: usize = tollgate_core::rule::bounds::MAX_RULES;
 
 /// The most files: one domain for each service of a large company.
@@ -63,12 +63,12 @@ pub(super) fn file(
     reader.problems.none_or(())
 }
 
-/// The meaning of a second file of a domain.
+/// The treatment of a second file for one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DomainAgain {
-    /// A mistake.
+    /// An error.
     Refuse,
-    /// More descriptors of it, as with `MERGE_DOMAIN_CONFIG`.
+    /// More descriptors for the domain, as with `MERGE_DOMAIN_CONFIG`.
     Merge,
 }
 
@@ -77,7 +77,7 @@ struct DescriptorReader<'t> {
     problems: Problems,
 }
 
-/// The place in the tree at which the reader is.
+/// The reader's place in the tree.
 struct TreePosition<'p> {
     domain: &'p Arc<str>,
     level: usize,
@@ -276,7 +276,7 @@ impl DescriptorReader<'_> {
                 Metadata::List(items.iter().filter_map(|item| self.metadata(item)).collect())
             }
             Value::Map(entries) => {
-                let field = |entry: &Entry<'_>, value| (entry.key.as_ref().to_owned(), value);
+                let field = |entry: &MapEntry<'_>, value| (entry.key.as_ref().to_owned(), value);
                 let fields = entries.iter();
                 let read = fields.filter_map(|e| self.metadata(&e.node).map(|v| field(e, v)));
                 Metadata::Map(read.collect())
@@ -285,7 +285,7 @@ impl DescriptorReader<'_> {
     }
 }
 
-/// Leaves.
+/// Scalars.
 impl DescriptorReader<'_> {
     fn fields<'n, 't>(
         &mut self,
@@ -322,13 +322,13 @@ impl DescriptorReader<'_> {
         &[]
     }
 
-    /// The text of a field; empty without it.
+    /// The text of a field; empty if the field is absent.
     fn text_of(&mut self, fields: &Fields<'_, '_>, field: &str) -> String {
         let node = fields.get_filled(field);
         node.and_then(|node| self.text(node, field)).unwrap_or_default()
     }
 
-    /// A text; numbers and truths as they are written.
+    /// The text of a node. Numbers and truth values keep the spelling of the file.
     fn text(&mut self, node: &Node<'_>, field: &str) -> Option<String> {
         let text = match &node.value {
             Value::Text(text) | Value::Number(text) => text.as_ref(),
@@ -346,13 +346,13 @@ impl DescriptorReader<'_> {
         }
         if matches!(node.value, Value::Bool(_)) && text.is_empty() {
             let hint = Some("write it in quotes".to_owned());
-            self.problems.add(node.at, format!("`{field}` is no text"), hint);
+            self.problems.add(node.at, format!("`{field}` is not a text"), hint);
             return None;
         }
         Some(text.to_owned())
     }
 
-    /// The word that stands there: `True` and `true` are one truth but two texts.
+    /// The word at this place: `True` and `true` are one truth value but two texts.
     fn written(&self, at: Position) -> Option<&str> {
         let line = self.lines.get(usize::try_from(at.line).ok()?.checked_sub(1)?)?;
         let column = usize::try_from(at.column).ok()?.checked_sub(1)?;
@@ -364,7 +364,7 @@ impl DescriptorReader<'_> {
         truth.then_some(word)
     }
 
-    /// A truth, as YAML 1.1 writes them, too: false if it is not there.
+    /// The truth value of a field, also in the spellings of YAML 1.1; false if the field is absent.
     fn flag(&mut self, fields: &Fields<'_, '_>, field: &str) -> bool {
         let Some(node) = fields.get_filled(field) else { return false };
         match &node.value {
@@ -397,7 +397,7 @@ impl DescriptorReader<'_> {
     }
 }
 
-/// Where a key that is known belongs.
+/// The place in which a known key has a meaning.
 fn belongs(key: &str) -> Option<&'static str> {
     Some(match key {
         "domain" => "it stands at the top of the file",

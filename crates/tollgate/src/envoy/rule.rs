@@ -16,15 +16,15 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// This many hits in each window of this unit; none at all, if zero.
+    /// A rate of this many hits in each window; zero refuses every request.
     pub(super) const fn new(requests_per_unit: u32, unit: Unit) -> Self {
         Self { requests_per_unit, unit }
     }
 
-    /// The limit that is charged; `None` for a rate of zero, which is a block and no quota.
+    /// The limit that is charged; `None` for a rate of zero, which is a block and not a quota.
     ///
-    /// The revision stays 0: a count knows nothing of the threshold it was counted under, as in the
-    /// reference, so nodes with different files never convert each other's counts.
+    /// Its revision stays 0. As in the reference service, a count does not depend on the threshold
+    /// it was counted under, so nodes with different files never convert each other's counts.
     pub(super) fn limit(self) -> Result<Option<Limit>, TooFast> {
         let Self { requests_per_unit, unit } = self;
         if requests_per_unit == 0 {
@@ -36,7 +36,7 @@ impl RateLimit {
         Limit::new(window, quota.map_err(|_| too_fast)?).map(Some).map_err(|_| too_fast)
     }
 
-    /// Hits in each window. Zero refuses all.
+    /// The hits in each window. Zero refuses every request.
     pub const fn requests_per_unit(&self) -> u32 {
         self.requests_per_unit
     }
@@ -54,12 +54,12 @@ impl fmt::Display for RateLimit {
     }
 }
 
-/// A rate above what can be counted.
+/// A rate above the largest that can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFast {
-    /// The hits of each window.
+    /// The hits in each window.
     pub requests_per_unit: u32,
-    /// Its length.
+    /// The length of a window.
     pub unit: Unit,
 }
 
@@ -73,11 +73,11 @@ error_messages! {
 /// The treatment of a request that is over the limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is refused.
+    /// Refuses it.
     Enforce,
-    /// `quota_mode`: it is refused unless another such rule of the same request lets it pass.
+    /// `quota_mode`: refuses it, unless another such rule of the same request lets it pass.
     Quota,
-    /// `shadow_mode`: it passes, and is counted as one that would have been refused.
+    /// `shadow_mode`: lets it pass, and counts it as one that would have been refused.
     Shadow,
 }
 
@@ -87,9 +87,9 @@ pub struct Rule {
     pub(super) domain: Arc<str>,
     pub(super) path: Box<str>,
     pub(super) name: Box<str>,
-    /// `None` if unlimited.
+    /// The rate; `None` if unlimited.
     pub(super) rate: Option<RateLimit>,
-    /// The limit that is charged; `None` if unlimited, or if nothing passes.
+    /// The limit that is charged; `None` if unlimited, and if nothing passes.
     pub(super) limit: Option<Limit>,
     pub(super) mode: Mode,
     pub(super) replaces: Box<[Box<str>]>,
@@ -97,23 +97,24 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The domain that it belongs to.
+    /// The domain of the rule.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The keys and values that lead to it, as the reference names them in its statistics, such as
-    /// `path_/login.remote_address`. For people: unlike a counter's key it is ambiguous.
+    /// The keys and values that lead to the rule, in the form of the reference's statistics, for
+    /// example `path_/login.remote_address`. It is meant for people: unlike a counter's key, it is
+    /// ambiguous.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its `name`, which may be empty and need not be unique.
+    /// The `name` of the rule. It may be empty, and need not be unique.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its rate; `None` if it is `unlimited`.
+    /// The rate; `None` if the rule is `unlimited`.
     pub const fn rate_limit(&self) -> Option<RateLimit> {
         self.rate
     }
@@ -123,12 +124,12 @@ impl Rule {
         self.mode
     }
 
-    /// True if it replaces rules of this name within a request.
+    /// True if the rule replaces rules of this name within a request.
     pub fn replaces(&self, name: &str) -> bool {
         self.replaces.iter().any(|replaced| **replaced == *name)
     }
 
-    /// The metadata that is returned when it passes.
+    /// The metadata that is returned if the rule lets a request pass.
     pub const fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_ref()
     }

@@ -32,12 +32,12 @@ impl EnvoyRules {
         Self::default()
     }
 
-    /// Reads files, each with its name for messages, as the rules of this version. A domain may
-    /// be in one of them.
+    /// Reads files, each with a name for messages, as rules of this version. Each domain must be in
+    /// one file only.
     ///
     /// # Errors
     ///
-    /// With everything that is wrong with the first file that has something wrong.
+    /// With all problems of the first file that has any.
     pub fn load<'t>(
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
@@ -45,8 +45,8 @@ impl EnvoyRules {
         Self::read(version, files, DomainAgain::Refuse)
     }
 
-    /// The same, where a domain may be spread over several files, as with the reference's
-    /// `MERGE_DOMAIN_CONFIG`.
+    /// Reads files as [`EnvoyRules::load`] does, but allows several files for one domain, as with
+    /// the reference's `MERGE_DOMAIN_CONFIG`.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl EnvoyRules {
         Ok(set)
     }
 
-    /// Its version, which rises with every change.
+    /// The version of the rules, which rises with every change.
     pub const fn version(&self) -> u64 {
         self.version
     }
@@ -97,7 +97,7 @@ impl EnvoyRules {
         &self.rules
     }
 
-    /// The rule that these entries lead to.
+    /// Finds the rule that these entries lead to.
     ///
     /// ```
     /// use tollgate::envoy::{EnvoyRules, Entry};

@@ -1,11 +1,11 @@
-//! The descriptors of a domain as a tree, and how a request finds its rule there.
+//! The descriptors of a domain as a tree, in which a request finds its rule.
 //!
-//! Entry by entry, in order: the branch of this key and value; else the first pattern of this key,
-//! in the order of the file, that the value matches; else the branch of the key alone. No way back:
-//! who takes a branch stays on it. A rule applies only where the last entry ends.
+//! The search takes one branch for each entry, in order: the branch with this key and value; else
+//! the first pattern of this key that matches the value, in the order of the file; else the branch
+//! with the key alone. It never turns back. A rule applies only at the branch of the last entry.
 //!
-//! Every step is a lookup, whatever the size of the file. Requests are only looked up, so a client
-//! cannot lengthen anything.
+//! Each step is one lookup, however large the file is. Requests are only looked up and never
+//! stored, so a client cannot make the search longer.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,8 @@ pub(super) struct DescriptorTree {
 /// The branches of one key on one level.
 #[derive(Clone, Debug, Default)]
 struct Siblings {
-    /// By value; those with stars as well, as a value may have stars, too.
+    /// Branches by value. Values with stars are here as well, because a client's value may contain
+    /// stars, too.
     exact: HashMap<Box<str>, Branch>,
     patterns: StarPatterns,
     /// The branches of the patterns, by their numbers.
@@ -31,12 +32,13 @@ struct Siblings {
     bare: Option<Branch>,
 }
 
-/// Where a descriptor of the file leads.
+/// A branch of the tree: a deeper level, a rule, or both.
 #[derive(Clone, Debug)]
 struct Branch {
     level: usize,
     rule: Option<usize>,
-    /// The pattern that its values are counted under, if they share one counter.
+    /// The pattern in place of the value in the counter's key, if all matching values share one
+    /// counter.
     shared: Option<Box<str>>,
 }
 
@@ -44,7 +46,7 @@ struct Branch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewDescriptor<'p> {
     pub(super) key: &'p str,
-    /// Empty for all values.
+    /// The value; empty for all values.
     pub(super) value: &'p str,
     pub(super) rule: Option<usize>,
     pub(super) shares: bool,
@@ -54,7 +56,7 @@ pub(super) struct NewDescriptor<'p> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FoundRule<'t> {
     pub(super) rule: usize,
-    /// Which entries are counted by a pattern in place of their value, and by which.
+    /// The entries that are counted by a pattern in place of their value, and that pattern.
     pub(super) shared: SmallVec<[(usize, &'t str); 1]>,
 }
 
@@ -63,7 +65,7 @@ impl DescriptorTree {
         Self { levels: vec![HashMap::new()] }
     }
 
-    /// Adds a descriptor to a level, and says the level below it; `None` if it is there already.
+    /// Adds a descriptor to a level, and returns the level below it; `None` for a duplicate.
     pub(super) fn add(&mut self, level: usize, place: NewDescriptor<'_>) -> Option<usize> {
         let below = self.levels.len();
         let siblings = self.levels.get_mut(level)?.entry(place.key.into()).or_default();
@@ -89,7 +91,7 @@ impl DescriptorTree {
         Some(below)
     }
 
-    /// The rule that the entries of a request lead to.
+    /// Finds the rule for the entries of a request.
     pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<FoundRule<'_>> {
         let mut level = self.levels.first()?;
         let mut shared = SmallVec::new();

@@ -41,7 +41,7 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its letter in keys: never to be changed.
+    /// Its letter in keys. It must never change.
     pub(super) const fn letter(self) -> u8 {
         self.row().2
     }

@@ -19,17 +19,17 @@ pub struct LimitCall {
     pub(super) scope: Option<Scope>,
 }
 
-/// A value as text. Most are short.
+/// A value as text. Most values are short.
 pub(super) type Text = SmallVec<[u8; 40]>;
 
 impl LimitCall {
-    /// A call of this function, in whatever scope it is.
+    /// A call of this function, in the current scope.
     pub fn new(site: &'static Site) -> Self {
         let (values, costs) = (SmallVec::new(), SmallVec::new());
         Self { site, values, costs, scope: Scope::current() }
     }
 
-    /// Brings the next value.
+    /// Adds the next value of the key.
     pub fn value<V: Display + ?Sized>(&mut self, value: &V) {
         let mut text = Written(Text::new());
         // Writing there does not fail; what a `Display` that fails has written by then counts.
@@ -37,7 +37,7 @@ impl LimitCall {
         self.values.push(text.0);
     }
 
-    /// Says what the call costs at the attribute of this position.
+    /// Sets the cost of the call for the attribute with this index.
     pub fn cost(&mut self, attribute: usize, cost: Cost) {
         self.costs.push((attribute, cost));
     }
@@ -57,8 +57,8 @@ impl LimitCall {
 
     fn would_wait(&self) -> Refused {
         self.site.misconfigured(
-            "the limiter's store takes a trip, which a function that is not `async` cannot wait \
-             for: make it `async`",
+            "the limiter's store takes a round trip, and a function that is not `async` cannot \
+             wait for it: make it `async`",
         )
     }
 }
@@ -72,7 +72,7 @@ impl fmt::Write for Written {
     }
 }
 
-/// Asks the limiter of the scope.
+/// Asks the limiter in scope.
 ///
 /// # Errors
 ///
@@ -82,18 +82,18 @@ pub async fn enter(call: LimitCall) -> Result<Permits, Refused> {
     decided(scope.limiter(), &call).await
 }
 
-/// The same for a function that is not `async`.
+/// Asks the limiter in scope, for a function that is not `async`.
 ///
 /// # Errors
 ///
-/// When the function may not run, or the store takes a trip.
+/// When the function may not run, or the store is remote.
 pub fn enter_now(call: &LimitCall) -> Result<Permits, Refused> {
     let Some(scope) = &call.scope else { return Err(call.no_limiter()) };
     scope.limiter().decide_now(call).unwrap_or_else(|| Err(call.would_wait()))
 }
 
-/// A store in this process answers within the call. Only another one takes a future, and that is
-/// boxed: a function should not grow by all that a decision needs.
+/// Decides a call. A local store answers at once. A remote store needs a future, which is boxed so
+/// that the caller's future stays small.
 async fn decided(limiter: &dyn AnyLimiter, call: &LimitCall) -> Result<Permits, Refused> {
     match limiter.decide_now(call) {
         Some(decided) => decided,

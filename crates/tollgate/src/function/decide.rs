@@ -1,4 +1,4 @@
-//! From a call to permits or a refusal: one request, all or none.
+//! From a call to permits or a refusal: one all-or-none request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::plan::{CallPlan, Planner, rule_source};
 use crate::decision::{Ruling, poll_once};
 use crate::{Limiter, Permits, Refused};
 
-/// A store that answers within a call, which is what a function that is not `async` needs.
+/// A store that answers at once, as a function that is not `async` requires.
 #[diagnostic::on_unimplemented(
     message = "a function under `#[limit]` that is not `async` cannot wait for `{Self}`",
-    label = "takes a trip",
+    label = "takes a round trip",
     note = "make the function `async`, or use a limiter on an `EmbeddedStore`"
 )]
 pub trait AnswersAtOnce: Store {}
@@ -22,12 +22,12 @@ pub trait AnswersAtOnce: Store {}
 impl<C: Clock> AnswersAtOnce for EmbeddedStore<C> {}
 impl<S: AnswersAtOnce> AnswersAtOnce for Arc<S> {}
 
-/// A decision that is under way.
+/// A decision in progress.
 type Deciding<'a> = Pin<Box<dyn Future<Output = Result<Permits, Refused>> + Send + 'a>>;
 
-/// A limiter on whatever store.
+/// A limiter on any store.
 pub(crate) trait AnyLimiter: Send + Sync {
-    /// Decides a call within the call; `None` if the store takes a trip.
+    /// Decides a call at once; `None` if the store is remote.
     fn decide_now(&self, call: &LimitCall) -> Option<Result<Permits, Refused>>;
 
     /// Decides a call.

@@ -1,12 +1,12 @@
-//! The code that `#[limit]` expands to: a site for each function, a call for each time it runs.
+//! The code that `#[limit]` expands to: a site for each function, and a call each time it runs.
 //!
-//! `crates/macros` writes code against `tollgate::__private`, which is this module and no part of
-//! the API: change them together.
+//! `crates/macros` generates code against `tollgate::__private`, which is this module and not part
+//! of the API: change them together.
 //!
 //! | File | Holds |
 //! |---|---|
-//! | `site` | what stands at a function, made ready once |
-//! | `call` | one call: its values and costs, and who decides it |
+//! | `site` | the attributes of a function, compiled once |
+//! | `call` | one call: its values, costs and limiter |
 //! | `plan` | from a call to a plan; pure |
 //! | `decide` | from a plan to permits or a refusal |
 
@@ -22,14 +22,14 @@ pub use site::{KeyPart, LimitAttribute, QuotaText, Site, path};
 
 use crate::Refused;
 
-/// A return type that can say that a call was refused.
+/// A return type that can express a refusal.
 #[diagnostic::on_unimplemented(
     message = "a function under `#[limit]` cannot return `{Self}`: a call may be refused",
     label = "is no `Result`",
     note = "return a `Result<_, E>` where `E: From<tollgate::Refused>`, such as `Refused` itself"
 )]
 pub trait Refuse {
-    /// The value that says so.
+    /// Converts the refusal.
     fn refuse(refused: Refused) -> Self;
 }
 
@@ -39,7 +39,7 @@ impl<T, E: From<Refused>> Refuse for Result<T, E> {
     }
 }
 
-/// Returns a refusal as whatever the function returns.
+/// Converts a refusal into the return type of the function.
 pub fn refuse<R: Refuse>(refused: Refused) -> R {
     R::refuse(refused)
 }

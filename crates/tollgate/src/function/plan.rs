@@ -17,12 +17,12 @@ use crate::decision::{Blocked, Intent, Plan, Reason, RuleSource, Set, uncharged}
 use crate::scope::{AttributeError, Scope};
 use crate::{Refused, Ruling};
 
-/// The rules that a call is judged by.
+/// The rules that judge a call.
 pub(super) struct Planner<'s> {
     pub(super) rules: &'s RuleSet,
     pub(super) function_rules: Option<&'s FunctionRules>,
     pub(super) secret: &'s KeySecret,
-    /// The limiter's own number.
+    /// The unique number of the limiter.
     pub(super) limiter: u128,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Planner<'s> {
 pub(super) struct JudgedPart<'s> {
     judgement: Judgement<'s>,
     set: Set,
-    /// The attribute, where all of the judgement comes from one.
+    /// The attribute, if all of the judgement comes from one.
     attribute: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl<'s> JudgedPart<'s> {
         }
     }
 
-    /// The attribute of a rule of this part.
+    /// The attribute that a rule of this part comes from.
     fn attribute(&self, rule: usize, function_rules: Option<&FunctionRules>) -> Option<usize> {
         self.attribute.or_else(|| function_rules?.attributes.get(rule).copied())
     }
@@ -53,7 +53,8 @@ impl<'s> JudgedPart<'s> {
 type Attributes<'a> = SmallVec<[(&'a str, AttributeValue<'a>); 4]>;
 
 impl<'s> Planner<'s> {
-    /// Judges a call by each attribute. Rules that a layer has charged for this request are left out.
+    /// Judges a call, attribute by attribute. Skips rules that a layer has charged for this
+    /// request.
     pub(super) fn judge(&self, call: &LimitCall) -> Result<SmallVec<[JudgedPart<'s>; 1]>, Refused> {
         let mut parts = SmallVec::new();
         if let Some(function_rules) = self.function_rules {
@@ -72,7 +73,7 @@ impl<'s> Planner<'s> {
         Ok(parts)
     }
 
-    /// The limits that stand at the function.
+    /// Judges a call by the limits at the function.
     fn function_rules(
         &self,
         function_rules: &'s FunctionRules,
@@ -107,7 +108,8 @@ impl<'s> Planner<'s> {
         Ok(JudgedPart { judgement, set: Set::Function, attribute: None })
     }
 
-    /// A rule of the limiter; `None` if the request was charged by it already.
+    /// Judges a call by a rule of the limiter; `None` if a layer has charged that rule for this
+    /// request.
     fn named(
         &self,
         call: &LimitCall,
@@ -120,7 +122,7 @@ impl<'s> Planner<'s> {
         let domain = domain.or_else(|| scope.and_then(Scope::own_domain)).ok_or_else(|| {
             call.site.misconfigured(format!(
                 "the domain of the rule `{rule}` is not known: write `domain = \"…\"` into the \
-                 attribute, or say it with `tollgate::scope::Scope::domain`"
+                 attribute, or set it with `tollgate::scope::Scope::domain`"
             ))
         })?;
         let wrong = |error: NamedRuleError| call.site.misconfigured(complaint(domain, rule, error));
@@ -158,7 +160,7 @@ impl<'s> Planner<'s> {
         let judgement = judged.map_err(wrong)?;
         let charged = |ruling: &Ruling| charged(ruling, &ask, domain, rule, self.secret);
         if scope.is_some_and(|scope| scope.judged(self.limiter, domain, charged)) {
-            // The layer has charged what it knows of; the function may know of somebody else.
+            // The layer has charged the values that it knows; the function may know others.
             let by_layer = slices.map(|_| self.rules.judge_named(&ask, rule, None, self.secret));
             let by_layer = by_layer.transpose().map_err(wrong)?;
             if by_layer.is_none_or(|by_layer| count_alike(&by_layer, &judgement)) {
@@ -169,7 +171,7 @@ impl<'s> Planner<'s> {
     }
 }
 
-/// The plan of a call, and the attribute that each of its charges comes from.
+/// The plan of a call, and the attribute behind each of its charges.
 pub(super) struct CallPlan<'p> {
     pub(super) plan: Plan<'p>,
     pub(super) attributes: SmallVec<[Option<usize>; 4]>,
@@ -180,7 +182,7 @@ impl<'p> CallPlan<'p> {
     ///
     /// # Errors
     ///
-    /// When the parts lie in different partitions: a counter is always charged within one.
+    /// When the parts are in different partitions: one request cannot span two.
     pub(super) fn new<'s: 'p>(
         call: &LimitCall,
         function_rules: Option<&FunctionRules>,
@@ -221,7 +223,7 @@ impl<'p> CallPlan<'p> {
     }
 }
 
-/// The part that refuses without counting, and its attribute.
+/// The part that refuses without counting, with its attribute.
 fn blocking(
     parts: &[JudgedPart<'_>],
     function_rules: Option<&FunctionRules>,
@@ -234,8 +236,8 @@ fn blocking(
     })
 }
 
-/// The rules that a ruling on these parts refers to: the limiter's and, beside them, the function's;
-/// or the function's alone.
+/// The rules behind a ruling on these parts: the limiter's and the function's, or the function's
+/// alone.
 pub(super) fn rule_source(
     rules: &Arc<RuleSet>,
     function_rules: Option<&FunctionRules>,
@@ -269,16 +271,16 @@ impl LimitCall {
     }
 }
 
-/// The values that an attribute gives for a rule's `by`.
+/// The values that an attribute provides for the `by` of a rule.
 #[derive(Clone, Copy)]
 struct GivenValues {
     by: &'static [KeyPart],
-    /// The first of the call's values that is its own.
+    /// The index of its first value among the values of the call.
     first_value: usize,
 }
 
 impl GivenValues {
-    /// True if these are the request's own attributes of these names.
+    /// True if the values are the request's own attributes of these names.
     fn are(self, names: &[String]) -> bool {
         let is =
             |(by, name): (&KeyPart, &String)| matches!(by, KeyPart::Attribute(own) if own == name);
@@ -307,7 +309,7 @@ impl GivenValues {
     }
 }
 
-/// A value of the request in its one spelling, by which nobody has two counters.
+/// Normalizes a value of the request, so that one client cannot have two counters.
 fn spelt(call: &LimitCall, name: &str, text: &[u8]) -> Result<super::call::Text, Refused> {
     if !matches!(name, "path" | "host" | "method") {
         return Ok(text.into());
@@ -320,7 +322,7 @@ fn spelt(call: &LimitCall, name: &str, text: &[u8]) -> Result<super::call::Text,
     })
 }
 
-/// True if a layer's ruling has charged this rule for the request, in shadow or not.
+/// True if a layer's ruling has charged this rule for the request, as a shadow rule or not.
 fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &KeySecret) -> bool {
     let named = |name: &str, of: &str| name == rule && of == domain;
     let mut findings = ruling.findings().filter_map(|finding| finding.rule);
@@ -338,7 +340,7 @@ fn charged(ruling: &Ruling, ask: &Ask<'_>, domain: &str, rule: &str, secret: &Ke
     }
 }
 
-/// True if both are charges on the same counters.
+/// True if both judgements charge the same counters.
 fn count_alike(one: &Judgement<'_>, other: &Judgement<'_>) -> bool {
     let (Judgement::Charges(one), Judgement::Charges(other)) = (one, other) else { return false };
     let ours = one.enforced().iter().chain(one.shadow()).map(|due| one.key(due));
@@ -364,8 +366,8 @@ fn ask<'a>(
     Ok(ask)
 }
 
-/// An attribute of the request that counters are keyed by. It must be known: without it, nobody would be
-/// counted.
+/// Returns an attribute of the request that is part of a counter's key. A limiter that does not
+/// know the attribute is an error, because the call would then not be counted.
 fn needed<'c>(call: &'c LimitCall, name: &str) -> Result<Option<AttributeValue<'c>>, Refused> {
     let found = match &call.scope {
         Some(scope) => scope.find(name),
@@ -378,16 +380,16 @@ fn complain(call: &LimitCall, name: &str, unseen: AttributeError) -> Refused {
     match unseen {
         AttributeError::Malformed(problem) => call.site.malformed(problem),
         AttributeError::NoPeer => call.site.misconfigured(
-            "the server does not tell who its peer is: serve with \
+            "the server does not provide the address of its peer: serve with \
              `into_make_service_with_connect_info::<SocketAddr>()`, or add `LimitLayer::peer`",
         ),
         AttributeError::Unknown if name == "ip" => call.site.misconfigured(
-            "no request is in scope that has an `ip`: add `LimitLayer::with_scope` to the router, \
-             or say it with `tollgate::scope::Scope::ip`",
+            "no request with an `ip` is in scope: add `LimitLayer::with_scope` to the router, \
+             or set it with `tollgate::scope::Scope::ip`",
         ),
         AttributeError::Unknown => call.site.misconfigured(format!(
-            "nobody tells the request's `{name}`: add `LimitLayer::attribute(\"{name}\", …)` and \
-             `LimitLayer::with_scope`, or say it with `tollgate::scope::Scope::attribute`"
+            "nothing provides the request's `{name}`: add `LimitLayer::attribute(\"{name}\", …)` and \
+             `LimitLayer::with_scope`, or set it with `tollgate::scope::Scope::attribute`"
         )),
     }
 }

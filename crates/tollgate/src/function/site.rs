@@ -31,29 +31,29 @@ pub enum LimitAttribute {
     },
     /// A rule of the limiter.
     Rule {
-        /// The domain, unless it is the scope's.
+        /// The domain; that of the scope by default.
         domain: Option<&'static str>,
-        /// The name.
+        /// The name of the rule.
         rule: &'static str,
-        /// The values of its `by`, unless they are the request's.
+        /// The values of its `by`; those of the request by default.
         by: Option<&'static [KeyPart]>,
         /// The message for a refused caller.
         message: Option<&'static str>,
     },
 }
 
-/// A limit as it was written, checked when it was compiled.
+/// A limit as text, checked by the macro.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaText {
-    /// Its name, unless its period is.
+    /// The name; that of the period by default.
     pub name: Option<&'static str>,
     /// The quota.
     pub quota: &'static str,
-    /// The name of its algorithm; that of an interface unless said.
+    /// The name of the algorithm; that of the `interface` scenario by default.
     pub algorithm: Option<&'static str>,
 }
 
-/// Where a value that counters are told apart by comes from.
+/// The source of a value in a counter's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// The request's attribute of this name.
@@ -81,7 +81,7 @@ impl LimitAttribute {
 #[derive(Debug)]
 pub(super) struct FunctionRules {
     pub(super) rules: Arc<RuleSet>,
-    /// The gate that each of the rules is.
+    /// The index of the attribute behind each rule.
     pub(super) attributes: Vec<usize>,
 }
 
@@ -91,14 +91,14 @@ impl FunctionRules {
         self.rules.declaration().domains.first().map_or("", |domain| &domain.name)
     }
 
-    /// The attributes that a rule counts by, in the order of the attribute's `by`.
+    /// The attributes that a rule counts by, in the order of its `by`.
     pub(super) fn by(&self, rule: usize) -> &[String] {
         self.rules.rule(rule).map_or(&[], |rule| rule.by())
     }
 }
 
 impl Site {
-    /// A site of the function with this name, whose path `path` tells.
+    /// A site for the function of this name. `path` returns its path.
     pub const fn new(
         path: fn() -> &'static str,
         name: &'static str,
@@ -112,7 +112,7 @@ impl Site {
         (self.path)()
     }
 
-    /// The limits that stand there; `None` if it has only rules.
+    /// The limits at the function; `None` if it only names rules.
     pub(super) fn function_rules(&self) -> Result<Option<&FunctionRules>, Refused> {
         let has_limits =
             |attribute: &LimitAttribute| matches!(attribute, LimitAttribute::Limits { .. });
@@ -148,22 +148,22 @@ impl Site {
         Ok(FunctionRules { rules: Arc::new(rules), attributes })
     }
 
-    /// The program is wrong in this way.
+    /// A refusal because the program has this error.
     pub(super) fn misconfigured(&self, problem: impl Into<String>) -> Refused {
         Refused::unjudged(self.path(), RefusedKind::Misconfigured, problem.into())
     }
 
-    /// The request is wrong in this way.
+    /// A refusal because the request has this error.
     pub(super) fn malformed(&self, problem: impl Into<String>) -> Refused {
         Refused::unjudged(self.path(), RefusedKind::Malformed, problem.into())
     }
 }
 
-/// The longest part of a function's name in the name of its rule, which a number may follow.
+/// The longest part of a function's name in the name of its rule. A number may follow it.
 const MAX_FUNCTION: usize = 48;
 
-/// The rule of the `nth` attribute with limits. Calls without a value to count by share one counter, so
-/// that no call passes uncounted.
+/// The rule of the `nth` attribute with limits. Calls that lack a value of the key share one
+/// counter, so every call is counted.
 fn rule(
     function: &str,
     nth: usize,
@@ -189,10 +189,10 @@ fn rule(
 
 fn algorithm(name: &str) -> Result<Algorithm, String> {
     let found = Algorithm::usual().into_iter().find(|algorithm| algorithm.name() == name);
-    found.ok_or_else(|| format!("`{name}` is no algorithm"))
+    found.ok_or_else(|| format!("`{name}` is not an algorithm"))
 }
 
-/// The path of a function, told by the type of one that is declared in its body.
+/// The path of a function, taken from the type of an item that the macro declares in its body.
 pub fn path<F>(_: &F) -> &'static str {
     let path = std::any::type_name::<F>();
     let path = path.rsplit_once("::").map_or(path, |(path, _)| path);

@@ -11,47 +11,48 @@ use http::request::Parts;
 /// The value of an attribute, borrowed from the request or built for it.
 ///
 /// ```
-/// use tollgate::http::Value;
+/// use tollgate::http::AttributeText;
 ///
-/// let borrowed: Value = "alice".into();
-/// let built: Value = format!("tenant-{}", 7).into();
+/// let borrowed: AttributeText = "alice".into();
+/// let built: AttributeText = format!("tenant-{}", 7).into();
 /// # drop((borrowed, built));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value<'r>(pub(super) Cow<'r, [u8]>);
+pub struct AttributeText<'r>(pub(super) Cow<'r, [u8]>);
 
-impl<'r> From<&'r str> for Value<'r> {
+impl<'r> From<&'r str> for AttributeText<'r> {
     fn from(text: &'r str) -> Self {
         Self(Cow::Borrowed(text.as_bytes()))
     }
 }
 
-impl<'r> From<&'r String> for Value<'r> {
+impl<'r> From<&'r String> for AttributeText<'r> {
     fn from(text: &'r String) -> Self {
         Self(Cow::Borrowed(text.as_bytes()))
     }
 }
 
-impl<'r> From<&'r [u8]> for Value<'r> {
+impl<'r> From<&'r [u8]> for AttributeText<'r> {
     fn from(bytes: &'r [u8]) -> Self {
         Self(Cow::Borrowed(bytes))
     }
 }
 
-impl From<String> for Value<'_> {
+impl From<String> for AttributeText<'_> {
     fn from(text: String) -> Self {
         Self(Cow::Owned(text.into_bytes()))
     }
 }
 
-impl From<Vec<u8>> for Value<'_> {
+impl From<Vec<u8>> for AttributeText<'_> {
     fn from(bytes: Vec<u8>) -> Self {
         Self(Cow::Owned(bytes))
     }
 }
 
 /// Finds the value of an attribute in a request.
-pub(super) type AttributeFn = Arc<dyn for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync>;
+pub(super) type AttributeFn =
+    Arc<dyn for<'r> Fn(&'r Parts) -> Option<AttributeText<'r>> + Send + Sync>;
 
 /// Finds the peer of a request's connection.
 pub(super) type PeerFn = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;

@@ -1,11 +1,11 @@
 //! The response fields about limits: `RateLimit`, `RateLimit-Policy`, `Retry-After`, and the older
 //! `X-RateLimit-` fields.
 //!
-//! They follow draft-ietf-httpapi-ratelimit-headers-10: lists of strings with parameters (RFC 9651).
-//! Each limit of a ruling is a policy, named after its rule, or `rule/limit` if the rule has several;
-//! `policies.rs` writes the parts that are the same for every request. The window `w` of a policy is left
-//! out if it is not whole seconds. Seconds are rounded up, and never 0 on a refusal. A `t` is never later than
-//! `Retry-After`, which clients go by.
+//! They follow draft-ietf-httpapi-ratelimit-headers-10: lists of strings with parameters (RFC
+//! 9651). Each limit of a ruling is a policy, named after its rule, or `rule/limit` if the rule has
+//! several; `policies.rs` writes the parts that are the same for every request. The window `w` of a
+//! policy is left out if it is not whole seconds. Seconds are rounded up, and never 0 on a refusal.
+//! A `t` is never later than `Retry-After`, which clients go by.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -81,14 +81,15 @@ pub(super) fn put_parameter<const N: usize>(text: &mut Vec<u8>, name: &[u8; N], 
 
 /// The fields of one ruling, ready to be added to a response.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct ResponseFields {
     limit: Option<HeaderValue>,
     policy: Option<HeaderValue>,
     legacy: Option<Box<[Option<HeaderValue>; 3]>>,
 }
 
-impl Fields {
-    /// The fields of a ruling, whose policies these are. `later`, the jitter, is added to every time.
+impl ResponseFields {
+    /// The fields of a ruling, whose policies these are. `later`, the jitter, is added to every
+    /// time.
     pub(super) fn new(
         ruling: &Ruling,
         policies: &Policies,

@@ -70,7 +70,7 @@ fn v6(text: &str) -> Option<IpAddr> {
     address.parse::<Ipv6Addr>().ok().map(|v6| IpAddr::V6(v6).to_canonical())
 }
 
-/// Whether what follows an address is nothing, or a colon and a port.
+/// Checks the text after an address: nothing, or a colon and a port.
 fn check_port(text: &str) -> Option<()> {
     let Some(port) = text.strip_prefix(':') else { return text.is_empty().then_some(()) };
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());

@@ -16,9 +16,9 @@ use tollgate_embedded::EmbeddedStore;
 use tower_layer::Layer;
 
 use super::ask::{Head, RequestReader};
-use super::attributes::{AttributeFn, CostFn, PeerFrom, Value};
+use super::attributes::{AttributeFn, AttributeText, CostFn, PeerFrom};
 use super::client::Trust;
-use super::fields::{Fields, LegacyReset, RateLimitFields, add_retry_after};
+use super::fields::{LegacyReset, RateLimitFields, ResponseFields, add_retry_after};
 use super::inner_call::record_ruling;
 use super::jitter::Jitter;
 use super::refusal::{Refusal, RefusalKind, RespondFn};
@@ -141,7 +141,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     pub fn attribute(
         self,
         name: impl Into<String>,
-        find: impl for<'r> Fn(&'r Parts) -> Option<Value<'r>> + Send + Sync + 'static,
+        find: impl for<'r> Fn(&'r Parts) -> Option<AttributeText<'r>> + Send + Sync + 'static,
     ) -> Self {
         let name = name.into();
         self.edit(|config| {
@@ -276,7 +276,7 @@ pub(super) enum LocalOutcome {
 
 /// The response fields and permits of a request that passes.
 pub(super) struct PassedRequest {
-    pub(super) fields: Fields,
+    pub(super) fields: ResponseFields,
     pub(super) permits: Permits,
 }
 
@@ -382,20 +382,20 @@ impl<S: Store + 'static> Config<S> {
 
     /// The response to a request that the limiter could not be asked about.
     pub(super) fn unjudged(&self, kind: RefusalKind, parts: &Parts) -> Response<Bytes> {
-        self.respond(&Refusal::unjudged(kind, parts), Fields::default())
+        self.respond(&Refusal::unjudged(kind, parts), ResponseFields::default())
     }
 
     /// The fields of a ruling, with `later` added to every time.
-    fn fields(&self, ruling: &Ruling, reader: &RequestReader, later: Duration) -> Fields {
+    fn fields(&self, ruling: &Ruling, reader: &RequestReader, later: Duration) -> ResponseFields {
         if self.ratelimit_fields.apply_to(ruling.verdict())
             && let Some(policies) = reader.policies(ruling)
         {
-            return Fields::new(ruling, &policies, self.legacy, later);
+            return ResponseFields::new(ruling, &policies, self.legacy, later);
         }
-        Fields::default()
+        ResponseFields::default()
     }
 
-    fn respond(&self, refusal: &Refusal<'_>, fields: Fields) -> Response<Bytes> {
+    fn respond(&self, refusal: &Refusal<'_>, fields: ResponseFields) -> Response<Bytes> {
         let mut response = match &self.respond {
             Some(respond) => respond(refusal),
             None => refusal.respond(),

@@ -83,7 +83,7 @@ mod segments;
 mod service;
 mod wait_limit;
 
-pub use attributes::{Peer, Value};
+pub use attributes::{AttributeText, Peer};
 pub use body::LimitedBody;
 pub use client::{MAX_BYTES, MAX_HOPS, TooManyHops, Trust};
 pub use fields::{LegacyReset, RateLimitFields};

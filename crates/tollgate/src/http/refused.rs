@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 use tollgate_core::rule::AskError;
 
-use super::fields::{Fields, add_retry_after};
+use super::fields::{ResponseFields, add_retry_after};
 use super::policies::Policies;
 use super::refusal::{Malformed, RefusalKind};
 use super::refusal_report::RefusalReport;
@@ -48,7 +48,7 @@ impl Refused {
         add_retry_after(report.retry_after(), response.headers_mut());
         if let Some(ruling) = self.ruling() {
             let policies = Policies::of(ruling);
-            let fields = Fields::new(ruling, &policies, None, Duration::ZERO);
+            let fields = ResponseFields::new(ruling, &policies, None, Duration::ZERO);
             fields.add_to(response.headers_mut());
         }
         response

@@ -1,13 +1,13 @@
 //! Acquires locks: tries, waits for a release, tries again.
 //!
-//! A task that waits joins the queue of its lock. The head of the queue subscribes to releases, *then*
-//! asks once more, as a release may have come before the subscription was live. Then it sleeps until a
-//! release is announced, until the lease it saw could be over, or until a jittered poll is due. The
-//! poll bounds what a lost message costs.
+//! A task that waits joins the queue of its lock. The head of the queue subscribes to releases,
+//! *then* asks once more, as a release may have come before the subscription was live. Then it
+//! sleeps until a release is announced, until the lease it saw could be over, or until a jittered
+//! poll is due. The poll bounds the cost of a lost message.
 //!
-//! An acquisition has one id however often it is sent. If it is given up while an attempt is not
-//! answered, the store may still grant it. So its release is sent in the background, after which the
-//! store does not grant it any more.
+//! An acquisition keeps its id however often it is sent. If the caller gives up before an attempt
+//! is answered, the store may still grant it. So a release is sent in the background; after it, the
+//! store no longer grants the acquisition.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ use super::{LockEvent, LocksShared};
 use crate::chance;
 use crate::clock::{BootTime, Instant};
 
-/// The time between two polls of a queue's head, drawn evenly: a lost message costs no more than the
-/// longest, and the processes of a fleet do not ask together.
+/// The time between two polls of a queue's head, drawn uniformly. A lost message costs at most the
+/// longest time, and the processes of a fleet do not poll together.
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_millis(190);
 
-/// The time between two attempts while the store does not answer, drawn evenly.
+/// The time between two attempts while the store does not answer, drawn uniformly.
 const RETRY: RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(80);
 
 /// The number of attempts of a caller that does not wait, while the store does not answer.
 const TRIES: u32 = 3;
 
-/// A lease that ends in this millisecond has not ended yet.
+/// The resolution of a lease in the store: a lease that ends in this millisecond has not ended yet.
 const TICK: Duration = Duration::from_millis(2);
 
-/// The longest that a caller waits.
+/// The longest time that a caller waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LockPatience {
     None,
@@ -208,8 +208,8 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
         Ok(None)
     }
 
-    /// Subscribes to releases for the queue. True if the store is to be asked now. A subscription that
-    /// is slow is not waited for longer than a poll.
+    /// Subscribes to releases for the queue, and returns true if the store must be asked now. Waits
+    /// for a slow subscription no longer than for a poll.
     async fn subscribe(&self, position: &LockQueuePosition, patience: Duration) -> bool {
         let notifier = Arc::new(HeadNotifier(Arc::downgrade(&self.shared.queues)));
         let store = &self.shared.thread.renewer.store;

@@ -1,7 +1,7 @@
 //! The code that `#[lock]` expands to: a call, the lock it holds, and the result of its work.
 //!
-//! `crates/macros/src/lock` writes code against `tollgate::__private`, of which this is a part and no
-//! part of the API: change them together.
+//! `crates/macros/src/lock` generates code against `tollgate::__private`, which contains this
+//! module and is not part of the API: change them together.
 
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct LockCall {
 }
 
 impl LockCall {
-    /// A call of the function of this path.
+    /// A call of the function with this path.
     pub const fn new(
         function: fn() -> &'static str,
         wait: LockWait,
@@ -42,19 +42,19 @@ impl LockCall {
         Self { function, wait, lease, owner: None, name: BoundedText::new() }
     }
 
-    /// The next part of the name, as it is written.
+    /// Adds literal text to the name.
     pub fn text(&mut self, text: &str) {
         self.value(text);
     }
 
-    /// The next part of the name, a value as it is displayed.
+    /// Adds a displayed value to the name.
     pub fn value<V: Display + ?Sized>(&mut self, value: &V) {
         if write!(self.name, "{value}").is_err() {
             self.name.broken = true;
         }
     }
 
-    /// The next part of the name, a value behind its length: no other values make the same name.
+    /// Adds a displayed value, preceded by its length: no other values make the same name.
     pub fn part<V: Display + ?Sized>(&mut self, value: &V) {
         let mut text = BoundedText::new();
         if write!(text, "{value}").is_err() {
@@ -66,7 +66,7 @@ impl LockCall {
         self.name.len = self.name.len.saturating_add(text.len.saturating_sub(text.kept.len()));
     }
 
-    /// The owner that holds the lock, in place of a new one.
+    /// Sets the owner that holds the lock, in place of a new one.
     pub fn owner(&mut self, owner: &Owner) {
         self.owner = Some(owner.clone());
     }
@@ -89,11 +89,11 @@ impl LockCall {
     }
 }
 
-/// Takes the lock of a call from the locks in scope.
+/// Acquires the lock of a call, from the locks in scope.
 ///
 /// # Errors
 ///
-/// When there are none, and as [`Locks::__enter`].
+/// When no locks are in scope, and as [`Locks::__enter`].
 pub async fn enter_lock(call: LockCall) -> Result<HeldLock, NotLocked> {
     match LockScope::current() {
         Some(scope) => scope.enter(call).await,
@@ -102,11 +102,12 @@ pub async fn enter_lock(call: LockCall) -> Result<HeldLock, NotLocked> {
 }
 
 impl<S: LockStore> Locks<S> {
-    /// Takes the lock of a call. No part of the API.
+    /// Acquires the lock of a call. Not part of the API.
     ///
     /// # Errors
     ///
-    /// When the name is empty or too long, another owner holds the lock, or the store does not answer.
+    /// When the name is empty or too long, another owner holds the lock, or the store does not
+    /// answer.
     #[doc(hidden)]
     pub async fn __enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
         let name = call.named()?;
@@ -159,8 +160,8 @@ impl HeldLock {
 
     /// Gives the lock back, and fails unless the work was done under it.
     ///
-    /// An error of the function itself is returned as it is. If the store does not answer now, that is no
-    /// loss: the lock was held until the work was done, and ends with its lease.
+    /// The function's own error is returned unchanged. A store that does not answer now is no loss:
+    /// the lock was held until the work was done, and ends with its lease.
     ///
     /// # Errors
     ///
@@ -200,14 +201,14 @@ impl<T, E> Outcome for Result<T, E> {
     }
 }
 
-/// A return type that can say that there was no lock.
+/// A return type that can express a lock that was not acquired or was lost.
 #[diagnostic::on_unimplemented(
     message = "a function under `#[lock]` cannot return `{Self}`: there may be no lock",
     label = "is no `Result`",
     note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
 )]
 pub trait Unlocked: Outcome {
-    /// The value that says so.
+    /// Converts the failure.
     fn not_locked(not: NotLocked) -> Self;
 }
 
@@ -217,12 +218,12 @@ impl<T, E: From<NotLocked>> Unlocked for Result<T, E> {
     }
 }
 
-/// Returns that there was no lock as whatever the function returns.
+/// Converts the failure into the return type of the function.
 pub fn not_locked<R: Unlocked>(not: NotLocked) -> R {
     R::not_locked(not)
 }
 
-/// A text that keeps no more than the longest name, and counts its full length.
+/// A text that keeps at most as many bytes as the longest name, and counts its full length.
 #[derive(Debug)]
 struct BoundedText {
     kept: String,

@@ -26,7 +26,8 @@ pub enum Release {
 pub enum Protected<T> {
     /// The work ended, and the store confirmed the lock when it was last asked.
     Sure(T),
-    /// The work ended before the lease could end, but the store did not answer when it was last asked.
+    /// The work ended before the lease could end, but the store did not answer the last time it was
+    /// asked.
     Unsure(T),
     /// The lock was lost. The work was stopped, or ended too late.
     Lost(Option<T>),
@@ -51,11 +52,11 @@ pub(crate) trait HoldReleaser: Send + Sync {
     fn give_back(&self, hold: Arc<Hold>);
 }
 
-/// A lock that is held. Dropping it gives the lock back in the background; [`LockGuard::release`] does
-/// so and returns the result.
+/// A lock that is held. Dropping it gives the lock back in the background. [`LockGuard::release`]
+/// gives it back and returns the result.
 ///
-/// Show [`LockGuard::fence`] to the resource that the lock protects. Everything else here reports a loss
-/// soon; only the fence makes a loss harmless.
+/// Show [`LockGuard::fence`] to the resource that the lock protects. Everything else here reports a
+/// loss soon; only the fence makes a loss harmless.
 #[must_use = "the lock is given back as soon as this is dropped"]
 pub struct LockGuard {
     releaser: Arc<dyn HoldReleaser>,
@@ -94,7 +95,8 @@ impl LockGuard {
         self.copies
     }
 
-    /// The certainty about the lock now. Correct also right after the process was stopped for a while.
+    /// The certainty about the lock now. It is correct even right after the process was stopped for
+    /// a while.
     pub fn state(&self) -> LockState {
         self.hold.state(BootTime::now())
     }
@@ -104,21 +106,22 @@ impl LockGuard {
         self.hold.deadline().since(BootTime::now())
     }
 
-    /// Waits until the lock is lost. This returns before the store may grant the lock to another owner.
-    /// You may call it any number of times; dropping the future changes nothing.
+    /// Waits until the lock is lost. This returns before the store may grant the lock to another
+    /// owner. You may call it any number of times; dropping the future changes nothing.
     pub async fn lost(&self) {
         self.loss().lost().await;
     }
 
-    /// A token that reports the loss, for tasks that outlive a borrow of the guard. Once the lock is
-    /// released, its report means nothing.
+    /// A token that reports the loss, for tasks that outlive a borrow of the guard. Once the lock
+    /// is released, its report means nothing.
     pub fn loss(&self) -> Loss {
         Loss { hold: Arc::clone(&self.hold), told: self.hold.subscribe() }
     }
 
-    /// Does work under the lock, and stops it when the lock is lost.
+    /// Runs work under the lock, and stops it when the lock is lost.
     ///
-    /// A future is stopped at an `await`: what it has sent cannot be called back. Send the fence with it.
+    /// A future stops at an `await`, so requests that it has sent cannot be called back. Send the
+    /// fence with them.
     pub async fn protect<F: Future>(&self, work: F) -> Protected<F::Output> {
         let output = tokio::select! {
             biased;
@@ -134,8 +137,8 @@ impl LockGuard {
 
     /// Gives the lock back, and returns whether it was held until now.
     ///
-    /// Nothing renews the lock once this is called. If the future is dropped, the lock is given back in the
-    /// background.
+    /// Nothing renews the lock after this call. If you drop the future, the lock is given back in
+    /// the background.
     ///
     /// # Errors
     ///
@@ -168,7 +171,7 @@ impl Loss {
         self.hold.state(BootTime::now()) == LockState::Lost
     }
 
-    /// Waits until the lock is lost. May never end if it is released before.
+    /// Waits until the lock is lost. The future may never end if the lock is released first.
     pub async fn lost(&self) {
         if self.is_lost() {
             return;

@@ -1,9 +1,9 @@
 //! One hold of a lock, which the guard, the watchdog and a release share.
 //!
-//! At its deadline this process takes the lock for lost, unless the store confirms it before: a lease
-//! after the last grant or renewal was *sent*, less a margin. So the deadline comes before the store
-//! ends the lease, however long the answer took. It is a moment of the boot-time clock, which goes on
-//! while the machine sleeps.
+//! At its deadline this process takes the lock for lost, unless the store confirms it before: a
+//! lease after the last grant or renewal was *sent*, less a margin. So the deadline comes before
+//! the store ends the lease, however long the answer took. It is a moment of the boot-time clock,
+//! which goes on while the machine sleeps.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub enum LockState {
 pub(crate) enum Upkeep {
     /// The watchdog renews it.
     Renewed,
-    /// Nobody renews it: the caller asked for this time and no more.
+    /// Nothing renews it: the caller asked for a fixed time.
     Fixed,
 }
 
@@ -61,8 +61,8 @@ pub(crate) struct Hold {
     state: watch::Sender<LockState>,
 }
 
-/// The part of a lease that a holder does not count on: a tenth, a second at most. Clocks differ, and a
-/// busy machine reports the end late.
+/// The part of a lease that a holder does not rely on: a tenth, a second at most. Clocks differ,
+/// and a busy machine reports the end late.
 pub(crate) fn margin(lease: Lease) -> Duration {
     lease.duration().checked_div(10).unwrap_or_default().min(Duration::from_secs(1))
 }
@@ -98,12 +98,12 @@ impl Hold {
         if now >= self.deadline() { LockState::Lost } else { *self.state.borrow() }
     }
 
-    /// Sets the state and wakes tasks that wait for it. A lost lock stays lost.
+    /// Sets the state, and wakes tasks that wait for it. A lost lock stays lost.
     pub(crate) fn set(&self, state: LockState) {
         self.set_after(state, || {});
     }
 
-    /// The same, and calls `first` before if the state changes.
+    /// Sets the state, and calls `first` before if the state changes.
     pub(crate) fn set_after(&self, state: LockState, first: impl FnOnce()) {
         self.state.send_if_modified(|now| {
             let changes = *now != state && *now != LockState::Lost;
@@ -123,7 +123,7 @@ impl Hold {
         self.unanswered.store(true, Ordering::Release);
     }
 
-    /// Marks that its release is called.
+    /// Marks that its release was called.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
     }

@@ -1,8 +1,8 @@
 //! The thread of the watchdog.
 //!
-//! It has a runtime of its own. So leases are renewed, losses reported and dropped guards given back
-//! even if the runtime that uses the locks is blocked, busy or gone. The thread ends when the last
-//! [`Locks`](super::Locks) and the last guard are gone, after it has given back what was dropped.
+//! The thread has a runtime of its own. So it renews leases, reports losses and gives dropped
+//! guards back even if the runtime that uses the locks is blocked, busy or gone. It ends after the
+//! last [`Locks`](super::Locks) and the last guard, once all dropped guards are given back.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,10 +21,10 @@ use super::watchdog::Watchdog;
 use crate::clock::BootTime;
 use crate::observer::{Event, Observers};
 
-/// The most locks that one call renews.
+/// The most locks renewed in one call.
 const MAX_BATCH: usize = 128;
 
-/// The longest time for which a release is tried, if its lease does not end before.
+/// The longest time for which a release is tried, unless its lease ends before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time between two attempts of a release.
@@ -46,7 +46,8 @@ opaque_debug!(LeaseRenewer<S>: |it| watched = it.watchdog().len());
 #[derive(Debug)]
 pub(crate) struct RenewerThread<S> {
     pub(crate) renewer: Arc<LeaseRenewer<S>>,
-    /// Dropped guards that wait for background release. There are no more than there were guards.
+    /// Dropped guards that wait for background release. There are at most as many as there were
+    /// guards.
     dropped: OnceLock<Result<mpsc::UnboundedSender<Arc<Hold>>, Arc<io::Error>>>,
 }
 
@@ -98,7 +99,7 @@ impl<S> LeaseRenewer<S> {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells observers what happened to a hold.
+    /// Reports an event of a hold to observers.
     pub(crate) fn tell(
         &self,
         hold: &Hold,
@@ -117,7 +118,7 @@ impl<S: LockStore> LeaseRenewer<S> {
         }
     }
 
-    /// Its release is called: from here on nothing renews it.
+    /// Stops renewing a hold whose release was called.
     fn forget(&self, hold: &Hold) {
         hold.end();
         self.watchdog().forget(hold.id);
@@ -180,18 +181,18 @@ impl<S: LockStore> LeaseRenewer<S> {
     }
 
     async fn end(self: Arc<Self>, hold: Arc<Hold>) {
-        // Its guard is gone, so nobody reads the result.
+        // Its guard is gone, so nothing reads the result.
         let _ = self.release(&hold).await;
         self.releasing.send_modify(|count| *count = count.saturating_sub(1));
     }
 
-    /// Waits until nothing is being given back.
+    /// Waits until no hold is being given back.
     pub(crate) async fn settled(&self) {
         // The sender is here, so it cannot end before.
         let _ = self.releasing.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Gives a hold back, and tries again until the store answers or its lease is over.
+    /// Gives a hold back. Tries again until the store answers, or the lease is over.
     pub(crate) async fn release(&self, hold: &Hold) -> Result<Release, LockError> {
         self.forget(hold);
         let patience = BootTime::now().after(PATIENCE);

@@ -1,10 +1,10 @@
 //! Waiting for a lock, in this process: one queue for each name, first come, first served.
 //!
-//! Only the head of a queue asks the store; the others wait for it to leave. So a release wakes one
-//! waiter of a process, and a hundred thousand waiters cost memory and nothing else. A queue exists
-//! while a task waits in it. It holds the subscription by which the store announces releases.
+//! Only the head of a queue asks the store; the others wait until it leaves. So a release wakes one
+//! waiter of a process, and a hundred thousand waiters cost only memory. A queue exists while a
+//! task waits in it. It holds the subscription by which the store announces releases.
 //!
-//! Not here: what the head does (`acquisition.rs`).
+//! `acquisition.rs` contains the work of the head.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -36,11 +36,11 @@ struct LockQueue {
     waiting: BTreeMap<u64, QueuedTask>,
     /// Wakes the head after a release.
     released: Arc<Notify>,
-    /// While it is here, the store announces releases.
+    /// The subscription to releases. While it exists, the store announces them.
     subscription: Option<Subscription>,
 }
 
-/// The subscription of any store, kept to be dropped.
+/// A subscription of any store, kept until it is dropped.
 type Subscription = Box<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
@@ -56,9 +56,9 @@ struct QueuedTask {
 pub struct Waiter {
     /// The lock.
     pub name: LockName,
-    /// The owner that the task will hold it as.
+    /// The owner under which the task will hold it.
     pub owner: Owner,
-    /// The time for which it has waited.
+    /// The time that it has waited.
     pub age: Duration,
 }
 
@@ -77,7 +77,7 @@ impl LockQueues {
         self.lock().by_name.contains_key(name)
     }
 
-    /// Joins the end of a queue; `None` if the most tasks wait already.
+    /// Joins the end of a queue; `None` if too many tasks wait already.
     pub(crate) fn join(
         self: &Arc<Self>,
         name: &LockName,
@@ -98,7 +98,7 @@ impl LockQueues {
         Some(LockQueuePosition { queues, name, number, turn, released, has_lock: false })
     }
 
-    /// Tasks that wait here, longest first within a lock.
+    /// The waiting tasks of this process, longest first for each lock.
     pub(crate) fn waiters(&self, most: usize) -> Vec<Waiter> {
         let now = BootTime::now();
         let table = self.lock();
@@ -132,7 +132,7 @@ impl ReleaseNotifier for HeadNotifier {
     }
 }
 
-/// A place in a queue, given up when dropped.
+/// A place in a queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct LockQueuePosition {
     queues: Arc<LockQueues>,
@@ -154,7 +154,7 @@ impl LockQueuePosition {
         }
     }
 
-    /// Waits for a release. A release that came while nobody waited counts.
+    /// Waits for a release. A release that came before this call counts, too.
     pub(crate) async fn released(&self) {
         self.released.notified().await;
     }
@@ -164,7 +164,7 @@ impl LockQueuePosition {
         self.queues.lock().by_name.get(&self.name).is_some_and(|it| it.subscription.is_some())
     }
 
-    /// Keeps a subscription for as long as a task waits in this queue.
+    /// Keeps a subscription while a task waits in this queue.
     pub(crate) fn set_subscription(&self, subscription: Subscription) {
         let mut table = self.queues.lock();
         let queue = table.by_name.get_mut(&self.name);
@@ -173,7 +173,7 @@ impl LockQueuePosition {
         drop(replaced);
     }
 
-    /// Leaves with the lock: the next task need not try now.
+    /// Leaves with the lock, so the next task need not try now.
     pub(crate) fn leave_with_lock(mut self) {
         self.has_lock = true;
     }

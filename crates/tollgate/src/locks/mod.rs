@@ -51,11 +51,12 @@ use hold::{LockRequest, Upkeep};
 use lease_renewer::RenewerThread;
 use lock_queue::LockQueues;
 
-/// The most tasks that may wait for locks in a process, unless set: some hundred megabytes.
+/// The most tasks that may wait for locks in a process, by default: some hundred megabytes.
 const MAX_WAITING: usize = 1 << 19;
 
-/// Locks on a store: [`EmbeddedStore`](crate::EmbeddedStore) within a process, `RedisStore` among many.
-/// Clones share everything. Waiting needs tokio's timers; holding does not.
+/// Locks on a store. With an [`EmbeddedStore`](crate::EmbeddedStore) they are shared within a
+/// process, with a `RedisStore` among many. Clones share all state. Waiting needs tokio's timers;
+/// holding does not.
 ///
 /// ```
 /// use tollgate::{EmbeddedStore, Locks, Release};
@@ -131,7 +132,7 @@ pub enum LockEvent {
         /// The fence under which it was held.
         fence: Fence,
     },
-    /// A lock was lost, and its holder was told so.
+    /// A lock was lost, and its holder was notified.
     Lost {
         /// The lock.
         name: LockName,
@@ -171,7 +172,7 @@ impl<S: LockStore> Locks<S> {
         }
     }
 
-    /// Creates a new owner. Its clones may acquire again what it holds.
+    /// Creates a new owner. Its clones may re-enter the locks that it holds.
     pub fn owner(&self) -> Owner {
         self.shared.new_owner()
     }
@@ -220,8 +221,8 @@ impl<S: LockStore> Locks<S> {
         self.named(name)?.lock_timeout(wait, lease).await
     }
 
-    /// A page of the locks that any process holds, from `cursor` on: 0 at first, then the cursor of the
-    /// page before. Only [`Locks::inspect`] finds locks that Redisson holds.
+    /// Returns a page of the locks that any process holds. Pass 0 as the first `cursor`, then the
+    /// cursor of the last page. Locks of Redisson are missing here; [`Locks::inspect`] finds them.
     ///
     /// # Errors
     ///
@@ -234,7 +235,8 @@ impl<S: LockStore> Locks<S> {
     ///
     /// # Errors
     ///
-    /// When the name is empty or too long, the stored value is not a lock, or the store does not answer.
+    /// When the name is empty or too long, the stored value is not a lock, or the store does not
+    /// answer.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockHolder>, LockError> {
         let name = LockName::new(name)?;
         self.shared.thread.renewer.store.inspect(&name).await.map_err(LockError::Store)
@@ -245,18 +247,18 @@ impl<S: LockStore> Locks<S> {
         self.shared.queues.waiters(1_000)
     }
 
-    /// Waits until dropped guards and unanswered attempts are given back. Call it before a process ends:
-    /// locks that it leaves behind end only with their leases. Takes ten seconds at most, if the store
-    /// does not answer.
+    /// Waits until dropped guards and unanswered attempts are given back. Call it before the
+    /// process ends: locks that it leaves behind end only with their leases. It takes ten seconds
+    /// at most if the store does not answer.
     pub async fn settled(&self) {
         self.shared.thread.renewer.settled().await;
     }
 
-    /// Takes a lock from its holder by force, and returns the holder. Observers hear of it, with the
-    /// reason.
+    /// Takes a lock from its holder by force, and returns the holder. Observers get the event with
+    /// the reason.
     ///
-    /// The holder learns of it from its watchdog, within a third of its lease. Until then only the fence
-    /// protects the resource.
+    /// The holder's watchdog notices the loss within a third of its lease. Until then, only the
+    /// fence protects the resource.
     ///
     /// # Errors
     ///
@@ -298,21 +300,21 @@ impl<S: LockStore> Clone for Lock<S> {
 }
 
 impl<S: LockStore> Lock<S> {
-    /// Holds the lock as this owner, which may hold it already.
+    /// Sets the owner that holds the lock. It may hold it already.
     #[must_use]
     pub fn by(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
         self
     }
 
-    /// The simple kind of lock: a string in Redis, held once or not at all.
+    /// Chooses the simple kind of lock: a string in Redis, which cannot be acquired twice.
     #[must_use]
     pub const fn simple(mut self) -> Self {
         self.kind = LockKind::Simple;
         self
     }
 
-    /// Holds the lock under this lease, which is renewed, in place of the lease of these
+    /// Sets the lease, which is renewed, in place of the default lease of these
     /// [locks](LocksBuilder::lease).
     #[must_use]
     pub const fn lease(mut self, lease: Lease) -> Self {
@@ -324,8 +326,8 @@ impl<S: LockStore> Lock<S> {
     ///
     /// # Errors
     ///
-    /// When the store does not answer for the [patience](LocksBuilder::patience) of these locks, the
-    /// stored value is not a lock, too many tasks wait, or the owner holds the lock too often.
+    /// When the store does not answer for the [patience](LocksBuilder::patience) of these locks,
+    /// the stored value is not a lock, too many tasks wait, or the owner holds the lock too often.
     pub async fn lock(&self) -> Result<LockGuard, LockError> {
         let request = self.renewed();
         loop {
@@ -336,7 +338,7 @@ impl<S: LockStore> Lock<S> {
         }
     }
 
-    /// Acquires the lock if it is free, before tasks that wait for it.
+    /// Acquires the lock if it is free, even if tasks wait for it.
     ///
     /// # Errors
     ///
@@ -346,18 +348,19 @@ impl<S: LockStore> Lock<S> {
         self.shared.acquire(&request, LockPatience::None).await
     }
 
-    /// Waits for the lock, but not longer than `wait`; it is renewed while it is held.
+    /// Waits for the lock, but not longer than `wait`. The lock is renewed while it is held.
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`], and when the store did not answer as the wait ended: the holder is not known.
+    /// As [`Lock::lock`], and when the store did not answer at the end of the wait: the holder is
+    /// not known then.
     pub async fn lock_within(&self, wait: Duration) -> Result<Option<LockGuard>, LockError> {
         let request = self.renewed();
         self.shared.acquire(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
-    /// Waits for the lock, but not longer than `wait`, and holds it for `lease` and no longer: nothing
-    /// renews it.
+    /// Waits for the lock, but not longer than `wait`, and holds it for `lease` and no longer:
+    /// nothing renews it.
     ///
     /// # Errors
     ///
@@ -394,40 +397,41 @@ pub struct LocksBuilder<S> {
 opaque_debug!(LocksBuilder<S>: |it| settings = it.settings);
 
 impl<S: LockStore> LocksBuilder<S> {
-    /// The lease of locks that are renewed while they are held; 30 s unless set. A lock stays closed for
-    /// this time after its holder died. It is renewed three times in it.
+    /// Sets the lease of locks that are renewed while they are held; 30 s by default. A lock stays
+    /// closed for this time after its holder died. It is renewed every third of this time.
     pub const fn lease(mut self, lease: Lease) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// The time for which a lock stays closed after its holder vanished, so that what the holder sent may
-    /// arrive; none unless set, at most a year. For resources that cannot check a fence.
+    /// Sets the time for which a lock stays closed after its holder vanished, so that requests of
+    /// the holder can still arrive; none by default, a year at most. Use it for resources that
+    /// cannot check a fence.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.settings.delay = delay.min(Lease::MAX);
         self
     }
 
-    /// The replicas that a grant must have reached; [`Durability::Primary`] unless set.
+    /// Sets the replicas that a grant must have reached; [`Durability::Primary`] by default.
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.settings.durability = durability;
         self
     }
 
-    /// The time for which a store that does not answer is asked again; 10 s unless set.
+    /// Sets the time for which a store that does not answer is asked again; 10 s by default.
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.settings.patience = patience;
         self
     }
 
-    /// The most tasks that may wait in this process; 524 288 unless set, 1 at least.
+    /// Sets the most tasks that may wait in this process; 524 288 by default, 1 at least.
     pub fn max_waiting(mut self, tasks: usize) -> Self {
         self.max_waiting = tasks.max(1);
         self
     }
 
-    /// The label that lists of locks show for holders of this process; `pid` and its number unless set.
-    /// Cut at 128 bytes.
+    /// Sets the label that lists of locks show for holders of this process; `pid` and its number by
+    /// default. It is cut at 128 bytes.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         let mut label = label.into();
         label.truncate(label.floor_char_boundary(MAX_LABEL));
@@ -435,8 +439,8 @@ impl<S: LockStore> LocksBuilder<S> {
         self
     }
 
-    /// Adds an observer of [`Event::Lock`](crate::Event::Lock): grants, releases, losses, and locks that
-    /// were taken by force, for an audit.
+    /// Adds an observer of [`Event::Lock`](crate::Event::Lock): grants, releases, losses, and locks
+    /// taken by force, for an audit.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Box::new(observer));
         self

@@ -8,7 +8,7 @@ use tollgate_core::lock::LockName;
 
 use super::LockError;
 
-/// A call that did not run under its lock from beginning to end, with the reason.
+/// The error for a call that did not run under its lock from beginning to end, with the reason.
 ///
 /// A function under `#[lock]` returns it as its error, by `From`.
 ///
@@ -56,14 +56,16 @@ pub(super) enum NotLockedReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotLockedKind {
-    /// Another owner held the lock for longer than the call waits. It did not run.
+    /// Another owner held the lock for longer than the call waits. The function did not run.
     Busy,
-    /// The lock was lost while the function ran; [`NotLocked::finished`] tells whether it ran to its end.
+    /// The lock was lost while the function ran. [`NotLocked::finished`] says if the function ran
+    /// to its end.
     Lost,
-    /// The lock could not be acquired: the store does not answer, or the name is empty or too long. It did
-    /// not run; the source has the reason.
+    /// The lock could not be acquired: the store does not answer, or the name is empty or too long.
+    /// The function did not run; the source has the reason.
     Failed,
-    /// The program is wrong: no locks are in scope, or a value cannot be displayed. It did not run.
+    /// The program is wrong: no locks are in scope, or a value cannot be displayed. The function
+    /// did not run.
     Misconfigured,
 }
 
@@ -96,9 +98,9 @@ impl NotLocked {
         self.inner.name.as_ref()
     }
 
-    /// True if the function ran to its end all the same: the loss was found out then, or it could not be
-    /// stopped before. Its output is dropped, since another owner may have had the lock meanwhile. The
-    /// resource judges its effects by the fence.
+    /// True if the function ran to its end although the lock was lost: the loss was found out at
+    /// the end, or the function could not be stopped before. Its output is dropped, since another
+    /// owner may have had the lock meanwhile. The fence lets the resource judge its effects.
     pub const fn finished(&self) -> bool {
         matches!(self.inner.why, NotLockedReason::FoundOut)
     }
@@ -118,10 +120,10 @@ impl fmt::Display for NotLocked {
         let name = self.name().map_or("", LockName::as_str);
         match &self.inner.why {
             NotLockedReason::Busy { waited } if waited.is_zero() => {
-                write!(f, "did not run: somebody else holds the lock {name:?}")
+                write!(f, "did not run: another owner holds the lock {name:?}")
             }
             NotLockedReason::Busy { waited } => {
-                write!(f, "did not run: somebody else held the lock {name:?} for {waited:?}")
+                write!(f, "did not run: another owner held the lock {name:?} for {waited:?}")
             }
             NotLockedReason::Stopped => write!(f, "was stopped: its lock {name:?} was lost"),
             NotLockedReason::FoundOut => write!(

@@ -1,7 +1,7 @@
 //! Scopes of locks for functions under `#[lock]`.
 //!
-//! A scope of locks lasts as long as a future runs and is not inherited by what is spawned from it, as
-//! that of a limiter. The two are apart: either may be within the other.
+//! A scope of locks lasts while a future runs. Like that of a limiter, it is not inherited by tasks
+//! that the future spawns. The two scopes are independent: either may be inside the other.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn with_locks<S: LockStore, F: Future>(
     LockScope::new(locks).run(future)
 }
 
-/// Locks for the functions that run in it. Clones are cheap.
+/// Locks for the functions that run in the scope. Clones are cheap.
 #[derive(Clone)]
 pub struct LockScope {
     locks: Arc<dyn AnyLocks>,
@@ -50,7 +50,7 @@ impl LockScope {
         Self { locks: Arc::new(locks.clone()) }
     }
 
-    /// The scope that this runs in, to be given to what is spawned from it.
+    /// The current scope, to pass to a task that you spawn.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }

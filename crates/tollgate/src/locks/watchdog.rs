@@ -1,11 +1,12 @@
 //! The watchdog's schedule: which holds are renewed when, and which are lost.
 //!
-//! Pure: its caller passes the time. `lease_renewer.rs` is the thread that uses it, `hold.rs` is what it
-//! watches.
+//! Pure: its caller passes the time. `lease_renewer.rs` is the thread that uses it, and `hold.rs`
+//! holds the state that it watches.
 //!
-//! A hold is renewed every third of its lease, together with holds that are due soon after. When the
-//! store does not answer, the renewal is tried again after a short pause, until the deadline of the hold.
-//! Then the hold is lost. A release first takes the hold out of the schedule, so nothing renews it then.
+//! A hold is renewed every third of its lease, together with holds that are due soon after. When
+//! the store does not answer, the renewal is tried again after a short pause, until the deadline of
+//! the hold. Then the hold is lost. A release first takes the hold out of the schedule, so nothing
+//! renews it then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use tollgate_core::lock::{HoldId, Lease, RenewOutcome};
 use super::hold::{Hold, LockState, Upkeep};
 use crate::clock::BootTime;
 
-/// While anything is held the thread wakes at least this often, as its timer stands still while the
-/// machine sleeps.
+/// While a lock is held the thread wakes at least this often, because its timer stands still while
+/// the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -50,7 +51,7 @@ fn third(lease: Lease) -> Duration {
     lease.duration().checked_div(3).unwrap_or_default()
 }
 
-/// Holds that are due within this time are renewed together with holds that are due now.
+/// The time within which a coming renewal joins those that are due now.
 fn soon(lease: Lease) -> Duration {
     lease.duration().checked_div(30).unwrap_or_default()
 }
@@ -61,7 +62,8 @@ fn pause(lease: Lease) -> Duration {
 }
 
 impl Watchdog {
-    /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be woken.
+    /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be
+    /// woken.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
         let renewal =
             (hold.request.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.request.lease)));
@@ -83,7 +85,8 @@ impl Watchdog {
         }
     }
 
-    /// The work that is due at `now`. A hold to renew is not named again before its answer.
+    /// Returns the work that is due at `now`. A hold to renew is not returned again before its
+    /// answer.
     pub(crate) fn due_work(&mut self, now: BootTime) -> DueWork {
         let mut due_work = DueWork::default();
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
@@ -116,7 +119,8 @@ impl Watchdog {
         due_work
     }
 
-    /// The store answered a renewal that was sent at `sent`. Returns the hold if it is lost.
+    /// Handles the store's answer to a renewal that was sent at `sent`. Returns the hold if it is
+    /// lost.
     pub(crate) fn answered(
         &mut self,
         id: HoldId,
@@ -141,7 +145,7 @@ impl Watchdog {
         None
     }
 
-    /// The store did not answer a renewal.
+    /// Handles a renewal that the store did not answer.
     pub(crate) fn failed(&mut self, id: HoldId, now: BootTime) {
         if let Some(watched) = self.holds.get_mut(&id) {
             watched.hold.set(LockState::Unsure);

@@ -1,13 +1,13 @@
-//! Reservations: charge an estimate now, settle for what it really cost later.
+//! Reservations: charge an estimate now, and settle the actual cost later.
 //!
-//! [`Limiter::reserve`] charges as [`Limiter::admit`] does. Later, [`Limiter::commit`] debits what
-//! was used beyond the estimate or credits what was not, and [`Limiter::refund`] gives back all
-//! that is still worth something. A reservation is used once, by whoever has it: the store keeps
-//! that in the same atomic step as the settling, so a settling that timed out can be sent again.
-//! One that expires stays charged.
+//! [`Limiter::reserve`] charges as [`Limiter::admit`] does. Later, [`Limiter::commit`] debits use
+//! beyond the estimate or credits the unused rest, and [`Limiter::refund`] gives back all that is
+//! still worth something. Each reservation is settled once, whichever node does it: the store
+//! records that in the same atomic step, so you can repeat a settling that timed out. A reservation
+//! that expires stays charged.
 //!
-//! A [`Reservation`] can leave the process as a token (`token.rs`) and be settled by any node that
-//! has the fleet's secret.
+//! A [`Reservation`] can leave the process as a token (`token.rs`). Any node that has the fleet's
+//! secret can settle it.
 
 mod token;
 
@@ -25,7 +25,7 @@ use crate::limiter::Limiter;
 use crate::permits::Permits;
 pub use token::TokenError;
 
-/// An estimate that was charged and waits to be settled. Dropped, it stays charged.
+/// An estimate that was charged and waits to be settled. If you drop it, it stays charged.
 #[must_use = "a reservation that is not settled stays charged in full"]
 pub struct Reservation {
     id: u128,
@@ -40,7 +40,7 @@ pub struct Reservation {
 struct SpentCharge {
     counter: OwnedCounter,
     cost: Cost,
-    /// By which version of the rules.
+    /// The version of the rules that charged it.
     charged: Revision,
     /// True if the cost came from an attribute of the request.
     measured: bool,
@@ -49,8 +49,8 @@ struct SpentCharge {
 }
 
 impl SpentCharge {
-    /// True if the counter still holds the charge as it was made. After an edit scaled or reset the counter,
-    /// a credit would give away what others used.
+    /// True if the counter still holds the charge unchanged. After an edit has scaled or reset the
+    /// counter, a credit would give away permits that others used.
     fn still_counts(&self, rules: &RuleSet) -> bool {
         if self.charged.0 >= rules.version() {
             return true;
@@ -63,15 +63,15 @@ impl SpentCharge {
     }
 }
 
-/// The longest that a reservation may wait to be settled.
+/// The longest time that a reservation may wait to be settled.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// The extra time for which a used reservation is remembered: clocks that disagree must not let it be
-/// used again.
+/// The extra time for which a used reservation is remembered, so that it cannot be used again if
+/// clocks disagree.
 const SLACK: Duration = Duration::from_secs(60);
 
 impl Reservation {
-    /// Until when it can be settled, by the store's clock.
+    /// The time until which it can be settled, by the store's clock.
     pub const fn expires(&self) -> Timestamp {
         self.expires
     }
@@ -135,8 +135,8 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// The admission that refuses it, or that was made without the store: what was let through in
-    /// an outage is charged as it is.
+    /// The admission, if it refuses, or if it was made without the store. A request that was let
+    /// through in an outage keeps its charge.
     pub async fn reserve(
         &self,
         ask: &Ask<'_>,
@@ -145,7 +145,7 @@ impl<S: Store + 'static> Limiter<S> {
         self.reserve_telling(ask, lifetime, |_| {}).await
     }
 
-    /// The same; `tell` hears what was decided, also of a request that passes.
+    /// Reserves as [`Limiter::reserve`] does. `tell` gets the admission, also if it passes.
     ///
     /// # Errors
     ///
@@ -167,13 +167,14 @@ impl<S: Store + 'static> Limiter<S> {
         Ok(Reservation { id, at, expires, spent, permits: admission.into_permits() })
     }
 
-    /// Settles a reservation for what it really cost: on the counters whose rules take their cost
-    /// from an attribute of the request; where there are none, on all. So a rule that counts requests
-    /// is left alone by what a rule that counts tokens turns out to cost.
+    /// Settles a reservation for its actual cost, on the counters whose rules take their cost from
+    /// an attribute of the request; if there are none, on all. So a rule that counts requests is
+    /// unaffected by the cost of a rule that counts tokens.
     ///
-    /// Use beyond the estimate is debited, even where nothing is left. The unused rest is credited, unless
-    /// time has given it back already. Where an edit of the rules has scaled or reset the counter since
-    /// (`on-change`), it stays charged: there the charge cannot be told from what others used.
+    /// Use beyond the estimate is debited, even if nothing is left. The unused rest is credited,
+    /// unless time has given it back already. If an edit of the rules has scaled or reset the
+    /// counter since (`on-change`), it stays charged, because the charge cannot be told apart from
+    /// the use of others.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -197,8 +198,9 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When it was settled before, has expired, or the store did not answer; then it can be tried
-    /// again, and [`ReservationError::AlreadyUsed`] means that the first try arrived.
+    /// When it was settled before, has expired, or the store did not answer. After a missing answer
+    /// you can try again: then [`ReservationError::AlreadyUsed`] means that the first attempt
+    /// succeeded.
     pub async fn commit(
         &self,
         reservation: &Reservation,
@@ -283,9 +285,9 @@ impl<S: Store + 'static> Limiter<S> {
         }
     }
 
-    /// The reservation as text that any node of the fleet can settle. Permits stay with this
-    /// process. It shows the keys of its counters, and so what clients are told apart by, to whoever
-    /// has it.
+    /// Writes the reservation as text that any node of the fleet can settle. Permits stay with this
+    /// process. The text is not encrypted: it shows the keys of its counters, with the attributes
+    /// of clients in them.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -309,8 +311,8 @@ impl<S: Store + 'static> Limiter<S> {
         token::write(reservation, &self.shared.mac)
     }
 
-    /// A reservation from its token. Counters whose rule or algorithm this node's rules do not
-    /// have are left as they are when it is settled.
+    /// Reads a reservation from its token. Settling it skips counters whose rule or algorithm is
+    /// not in this node's rules.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -334,7 +336,7 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// # Errors
     ///
-    /// When the token was not made by this fleet, or not whole.
+    /// When the token is incomplete, or was not made by this fleet.
     pub fn redeem(&self, token: &str) -> Result<Reservation, TokenError> {
         token::read(token, &self.shared.mac, &self.rules())
     }
@@ -364,13 +366,13 @@ impl<S: Store + 'static> Limiter<S> {
 pub enum ReservationError {
     /// It was settled before, perhaps by a call whose answer was lost.
     AlreadyUsed,
-    /// Its time is over. It stays charged.
+    /// It has expired, and stays charged.
     Expired,
-    /// The store is full, and has no room to remember that it was used. It can be tried again.
+    /// The store is full, and cannot record the use. You can try again.
     NoRoom,
-    /// More counters than one request may have, the mark of its use included.
+    /// The settling needs more charges than one request may have, its once-marker included.
     TooLarge(RequestError),
-    /// The store did not answer. It can be tried again, and counts once.
+    /// The store did not answer. You can try again; it counts once.
     Store(StoreError),
 }
 
@@ -380,7 +382,7 @@ error_messages! {
         Self::Expired => "the reservation has expired, and stays charged";
         Self::NoRoom => "the store has no room to remember that the reservation was used";
         Self::TooLarge(_) => "the reservation is charged on too many counters to be settled";
-        Self::Store(_) => "the reservation could not be settled, and can be tried again";
+        Self::Store(_) => "the reservation could not be settled; try again";
     }
     source {
         Self::Store(error) => error;

@@ -1,13 +1,13 @@
-//! A reservation as text: what it is about, and a code that only the fleet can make.
+//! A reservation as text: its contents, and a code that only the fleet can make.
 //!
 //! ```text
 //! base64url( 2 │ id 16 │ at 8 │ expires 8 │ charges ) . base64url( code 16 )
 //! charge = cost 8 │ version of the rules 8 │ algorithm 1 │ measured 1 │ key │ partition, the last two behind their lengths (2)
 //! ```
 //!
-//! All numbers little-endian. The code is SipHash-2-4 of 128 bits under a key made of the fleet's secret, over
-//! all that is before it. A key names its rule and limit, which are looked up in the rules of
-//! whoever settles; a counter whose rule is gone is left as it is.
+//! All numbers are little-endian. The code is SipHash-2-4 of 128 bits over everything before it,
+//! under a key derived from the fleet's secret. A key names its rule and limit, which the settling
+//! node looks up in its own rules. A counter without a rule there is left unchanged.
 
 use std::hash::Hasher;
 
@@ -23,7 +23,7 @@ use crate::permits::Permits;
 
 const VERSION: u8 = 2;
 
-/// More than any reservation takes: 64 charges with the longest names and keys.
+/// An upper bound of a token's size: 64 charges with the longest names and keys.
 const MAX_LEN: usize = 256 * 1024;
 
 pub(super) fn write(reservation: &Reservation, secret: &[u8; 16]) -> String {
@@ -66,7 +66,7 @@ pub(super) fn read(
     contents(rest, rules).ok_or(TokenError::Malformed)
 }
 
-/// The reservation behind the version; `None` if the bytes are not whole.
+/// The reservation after the version byte; `None` if bytes are missing.
 fn contents(mut rest: TokenReader<'_>, rules: &RuleSet) -> Option<Reservation> {
     let id = rest.array().map(u128::from_le_bytes)?;
     let (at, expires) = (rest.moment()?, rest.moment()?);
@@ -97,7 +97,7 @@ fn code(bytes: &[u8], secret: &[u8; 16]) -> [u8; 16] {
     hasher.finish128().as_bytes()
 }
 
-/// Compares without telling by its time where the difference is.
+/// Compares in a time that does not reveal the place of a difference.
 fn same(ours: &[u8], given: &[u8]) -> bool {
     let differ = ours.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b));
     ours.len() == given.len() && differ == 0
@@ -128,15 +128,15 @@ impl<'b> TokenReader<'b> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// It is not whole, or no token at all.
+    /// It is incomplete, or not a token.
     Malformed,
-    /// It was not made under this fleet's secret.
+    /// It was not made with this fleet's secret.
     NotOurs,
 }
 
 error_messages! {
     TokenError {
-        Self::Malformed => "not a reservation's token, or not all of it";
-        Self::NotOurs => "a token that was not made under this fleet's secret";
+        Self::Malformed => "the token is not a whole reservation";
+        Self::NotOurs => "the token was not made with this fleet's secret";
     }
 }

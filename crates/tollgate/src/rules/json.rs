@@ -1,11 +1,11 @@
-//! JSON into a tree: RFC 8259 to the letter, with places, and no key twice.
+//! JSON into a tree: exactly RFC 8259, with places, and with unique keys.
 //!
-//! Written by hand because the parsers at hand lose one of three things that a rule file needs: the
+//! Written by hand, because available parsers lose one of three things that a rule file needs: the
 //! place of a value, the second of two equal keys, or the digits of a number.
 
 use std::borrow::Cow;
 
-use super::node::{Budget, Entry, Node, Value, check_keys};
+use super::node::{Budget, MapEntry, Node, Value, check_keys};
 use super::problem::{Position, Problems, quoted};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
@@ -76,7 +76,7 @@ impl<'t> JsonParser<'t> {
         Ok(items)
     }
 
-    fn entry(&mut self) -> Result<Entry<'t>, Problems> {
+    fn entry(&mut self) -> Result<MapEntry<'t>, Problems> {
         let at = self.at;
         if self.peek() != Some('"') {
             return Err(self.unexpected("a key in double quotes"));
@@ -87,7 +87,7 @@ impl<'t> JsonParser<'t> {
             return Err(self.unexpected("`:`"));
         }
         self.skip_space();
-        Ok(Entry { key, at, node: self.value()? })
+        Ok(MapEntry { key, at, node: self.value()? })
     }
 
     fn string(&mut self) -> Result<Cow<'t, str>, Problems> {
@@ -134,7 +134,7 @@ impl<'t> JsonParser<'t> {
         };
         letter.ok_or_else(|| {
             let raw = &begin[..begin.len() - self.rest.len()];
-            let message = format!("{} is no escape of JSON", quoted(&format!("\\{raw}")));
+            let message = format!("{} is not a JSON escape", quoted(&format!("\\{raw}")));
             Problems::one(at, message, None)
         })
     }
@@ -176,7 +176,7 @@ impl<'t> JsonParser<'t> {
         }
         let end = begin.find(|c: char| c.is_whitespace() || ",]}".contains(c));
         let written = &begin[..end.unwrap_or(begin.len())];
-        Err(Problems::one(at, format!("{} is no number of JSON", quoted(written)), None))
+        Err(Problems::one(at, format!("{} is not a JSON number", quoted(written)), None))
     }
 
     fn digits(&mut self) -> bool {

@@ -5,7 +5,7 @@ use tollgate_core::rule::Place;
 use super::node::{Node, Value};
 use super::problem::Position;
 
-/// Where in the text this is; if it is not there, then where it would be.
+/// The place in the text; for an absent field, the place where it would be.
 pub(super) fn locate(root: &Node<'_>, place: Place) -> Position {
     let mut node = root;
     if let Some(index) = place.domain
@@ -34,7 +34,7 @@ pub(super) fn locate(root: &Node<'_>, place: Place) -> Position {
     }
 }
 
-/// An item of a list or a map; one of the values of that item.
+/// The place of an item of a list or a map, or of one of the values of that item.
 fn item_at(node: &Node<'_>, item: usize, value: Option<usize>) -> Position {
     match &node.value {
         Value::List(items) => items.get(item).map_or(node.at, |item| item.at),

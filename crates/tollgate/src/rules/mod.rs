@@ -1,9 +1,9 @@
-//! Rule sets as files: YAML, TOML and JSON, one meaning.
+//! Rule sets as files: YAML, TOML and JSON with one meaning.
 //!
-//! Every format is read into one small tree that knows the place of each value; one reader makes
-//! a [`Declaration`] of it, so that the formats cannot come to differ. What is wrong is told with
-//! line, column and a way out, many things at once. The fields are described in `docs/rules.md`,
-//! for editors in [`SCHEMA`].
+//! Every format is parsed into one small tree that knows the place of each value. One reader turns
+//! it into a [`Declaration`], so the formats cannot drift apart. Problems are reported with line,
+//! column and a hint, many at once. `docs/rules.md` describes the fields, and [`SCHEMA`] describes
+//! them for editors.
 //!
 //! ```
 //! use tollgate::rules::{self, Format};
@@ -55,15 +55,15 @@ pub(crate) use write::push_json_string;
 
 /// A JSON Schema (draft 2020-12) of rule files, for editors and other tools.
 ///
-/// It accepts everything that [`load`] accepts. It refuses unknown fields and wrong kinds of
-/// values; what takes more than a schema, such as a name that is twice, only [`read`] and
-/// [`load`] can tell.
+/// It accepts everything that [`load`] accepts. It rejects unknown fields and wrong kinds of
+/// values. Problems that a schema cannot express, such as a duplicate name, are found by [`read`]
+/// and [`load`] only.
 pub const SCHEMA: &str = include_str!("../../schema/rules.schema.json");
 
 /// The longest text that is read: 100 000 rules of three hundred bytes each.
 ///
-/// One more than a set should have; a text beyond it is somebody's mistake or attack, and is
-/// refused before it costs memory.
+/// A set should have fewer. A longer text is a mistake or an attack, and is rejected before it
+/// costs memory.
 pub const MAX_TEXT: usize = 32 * 1024 * 1024;
 
 /// The format of a rule file.
@@ -74,12 +74,12 @@ pub enum Format {
     Yaml,
     /// TOML 1.0.
     Toml,
-    /// JSON as in RFC 8259; no key may be twice.
+    /// JSON as in RFC 8259, with unique keys.
     Json,
 }
 
 impl Format {
-    /// The format that the name of a file tells: by `.yaml`, `.yml`, `.toml` or `.json`.
+    /// Detects the format by the extension of a file: `.yaml`, `.yml`, `.toml` or `.json`.
     ///
     /// ```
     /// use tollgate::rules::Format;
@@ -98,17 +98,17 @@ impl Format {
     }
 }
 
-/// Reads what a text declares. Whether that makes a rule set is for [`load`] to say.
+/// Reads a declaration from a text. [`load`] also checks that it makes a rule set.
 ///
 /// # Errors
 ///
-/// With everything that is wrong with the text as a rule file. A text that is not even of its
-/// format, is longer than [`MAX_TEXT`] or has a key twice is told by its first problem alone.
+/// All problems of the text as a rule file. A text with a syntax error or a duplicate key, or one
+/// that is longer than [`MAX_TEXT`], is reported by its first problem only.
 pub fn read(text: &str, format: Format) -> Result<Declaration, Problems> {
     read::declaration(&parse(text, format)?)
 }
 
-/// Reads a rule set: what the text declares, checked whole and ready to judge.
+/// Reads a rule set: parses the declaration, checks it as a whole, and prepares it for judging.
 ///
 /// ```
 /// use tollgate::rules::{self, Format};
@@ -122,7 +122,7 @@ pub fn read(text: &str, format: Format) -> Result<Declaration, Problems> {
 ///
 /// # Errors
 ///
-/// As [`read`]; and with what is wrong with the rules as a whole, at the place in the text.
+/// As [`read`]; and all problems of the rules as a whole, at their places in the text.
 pub fn load(text: &str, format: Format) -> Result<RuleSet, Problems> {
     let root = parse(text, format)?;
     let declaration = read::declaration(&root)?;
@@ -136,15 +136,15 @@ pub fn load(text: &str, format: Format) -> Result<RuleSet, Problems> {
     })
 }
 
-/// Writes a declaration, leaving out what equals its default.
+/// Writes a declaration, and leaves out values that equal their defaults.
 ///
-/// A declaration that [`RuleSet::new`] accepts reads back equal. Comments and spelling of a file are not
-/// kept.
+/// A declaration that [`RuleSet::new`] accepts reads back equal. Comments and the original spelling
+/// are not kept.
 pub fn write(declaration: &Declaration, format: Format) -> String {
     write::declaration(declaration, format)
 }
 
-/// The text of a file's bytes.
+/// Decodes the bytes of a file.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The spelling of choices and fields, for the reader and the writer alike.
+//! The names of choices and fields, for the reader and the writer.
 
 use tollgate_core::algorithm::{
     Anchor, Concurrency, Estimate, FixedWindow, LeakyMeter, LeakyQueue, Payment, SlidingLog,
@@ -7,7 +7,7 @@ use tollgate_core::algorithm::{
 use tollgate_core::rule::declaration::{Mode, OnMissing, OnOutage, PathCase, Scenario};
 use tollgate_core::{Algorithm, OnChange, OnFull};
 
-/// Values of a choice with their names, the default first where there is one.
+/// Values of a choice with their names. The default comes first, if there is one.
 pub(super) type Choices<T> = &'static [(&'static str, T)];
 
 /// The name of a choice.
@@ -62,7 +62,7 @@ pub(super) const ALGORITHM: Choices<Algorithm> = &[
     ("concurrency", Algorithm::Concurrency(Concurrency)),
 ];
 
-/// Fields of a file and of each domain of one.
+/// The fields of a file and of each of its domains.
 pub(super) const FILE: &[&str] = &["$schema", "version", "domains"];
 pub(super) const DOMAIN: &[&str] =
     &["domain", "partition", "ipv6-prefix", "path-case", "rules", "lists"];
@@ -104,7 +104,7 @@ pub(super) const BAN: &[&str] = &["after", "within", "for"];
 pub(super) const COST: &[&str] = &["from", "default", "max"];
 pub(super) const PATTERN: &[&str] = &["text", "prefix", "present", "absent"];
 
-/// The algorithm that a field of a limit belongs to; `None` for fields that all have.
+/// The algorithm that a field of a limit belongs to; `None` for fields that all algorithms have.
 pub(super) fn owner_of(field: &str) -> Option<&'static str> {
     match field {
         "anchor" => Some("fixed-window"),

@@ -1,13 +1,13 @@
-//! The tree that every format is read into: values with their places.
+//! The tree that every format is parsed into: values with their places.
 //!
-//! Numbers stay as they are written, so that none is rounded before it is judged. What a field
-//! means is not known here; that is [`super::read`]'s.
+//! Numbers stay text, so that none is rounded before it is checked. [`super::read`] gives fields
+//! their meaning.
 
 use std::borrow::Cow;
 
 use super::problem::{Position, Problems, quoted};
 
-/// A value of a rule file and where it stands.
+/// A value of a rule file, with its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node<'t> {
     pub(crate) at: Position,
@@ -18,35 +18,35 @@ pub(crate) struct Node<'t> {
 pub(crate) enum Value<'t> {
     Null,
     Bool(bool),
-    /// As written: `5`, `1.2`, `1e400`, `.nan`.
+    /// The number as written: `5`, `1.2`, `1e400`, `.nan`.
     Number(Cow<'t, str>),
     Text(Cow<'t, str>),
     List(Vec<Node<'t>>),
-    Map(Vec<Entry<'t>>),
+    Map(Vec<MapEntry<'t>>),
 }
 
-/// A key of a map and its value. Entries are in the order of the file, and no key is twice.
+/// A key of a map and its value. Entries are in the order of the file, with unique keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry<'t> {
+pub(crate) struct MapEntry<'t> {
     pub(crate) key: Cow<'t, str>,
     pub(crate) at: Position,
     pub(crate) node: Node<'t>,
 }
 
 impl<'t> Node<'t> {
-    /// The value of this key, if this is a map that has it.
+    /// The value of this key; `None` if this is not a map, or the key is absent.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|entry| &entry.node)
     }
 
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry<'t>> {
+    pub(crate) fn entry(&self, key: &str) -> Option<&MapEntry<'t>> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
         }
     }
 
-    /// The item of this number, if this is a list that is long enough.
+    /// The item at this index; `None` if this is not a list, or the list is shorter.
     pub(crate) fn item(&self, index: usize) -> Option<&Self> {
         match &self.value {
             Value::List(items) => items.get(index),
@@ -71,7 +71,7 @@ impl<'t> Node<'t> {
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'n, 't> {
     pub(crate) at: Position,
-    pub(crate) entries: &'n [Entry<'t>],
+    pub(crate) entries: &'n [MapEntry<'t>],
 }
 
 impl<'n, 't> Fields<'n, 't> {
@@ -79,31 +79,31 @@ impl<'n, 't> Fields<'n, 't> {
         self.entry(name).map(|entry| &entry.node)
     }
 
-    pub(crate) fn entry(&self, name: &str) -> Option<&'n Entry<'t>> {
+    pub(crate) fn entry(&self, name: &str) -> Option<&'n MapEntry<'t>> {
         self.entries.iter().find(|entry| entry.key == name)
     }
 
-    /// A field, unless it is empty.
+    /// A field; `None` if it is absent or null.
     pub(crate) fn get_filled(&self, name: &str) -> Option<&'n Node<'t>> {
         self.get(name).filter(|node| !matches!(node.value, Value::Null))
     }
 }
 
-/// The bounds of a tree: its depth and its number of values.
+/// The limits of a tree: its depth and its number of values.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     nodes: usize,
 }
 
 impl Budget {
-    /// The deepest that lists and maps may lie within each other. A rule set needs eight.
+    /// The deepest nesting of lists and maps. A rule set needs eight levels.
     pub(crate) const DEPTH: usize = 32;
 
-    /// The most values in a file: 100 000 rules of forty values each. A value takes some fifty
-    /// bytes of memory, however few of text.
+    /// The most values in a file: 100 000 rules of forty values each. A value takes about fifty
+    /// bytes of memory, even if its text is short.
     pub(crate) const NODES: usize = 4_000_000;
 
-    /// Counts one more value, or says that it is one too many.
+    /// Counts one more value, or reports that it is one too many.
     pub(crate) fn spend(&mut self, at: Position) -> Result<(), Problems> {
         self.nodes += 1;
         if self.nodes > Self::NODES {
@@ -128,19 +128,19 @@ impl Budget {
     }
 }
 
-/// The longest key, in bytes: the longest name of an attribute. YAML reads none of more than 1024
-/// characters, escapes included, unless it is marked as one.
+/// The longest key, in bytes: the longest name of an attribute. A YAML parser limits keys to 1024
+/// characters, escapes included, unless they are marked with `?`.
 const MAX_KEY: usize = 128;
 
-/// Refuses a key that is twice in a map, which most readers answer by forgetting the first; and
-/// one that is longer than any.
-pub(crate) fn check_keys(entries: &[Entry<'_>]) -> Result<(), Problems> {
+/// Rejects a duplicate key in a map, where most parsers drop the first value, and a key that is too
+/// long.
+pub(crate) fn check_keys(entries: &[MapEntry<'_>]) -> Result<(), Problems> {
     let mut problems = Problems::default();
     for entry in entries.iter().filter(|entry| entry.key.len() > MAX_KEY) {
         let message = format!("the key {} is longer than {MAX_KEY} bytes", quoted(&entry.key));
         problems.add(entry.at, message, None);
     }
-    let mut sorted: Vec<&Entry<'_>> = entries.iter().collect();
+    let mut sorted: Vec<&MapEntry<'_>> = entries.iter().collect();
     sorted.sort_by(|a, b| a.key.cmp(&b.key).then(a.at.cmp(&b.at)));
     let mut twice: Vec<_> = sorted
         .iter()

@@ -1,10 +1,10 @@
-//! Problems of a rule file: the place, the message, and what to write instead.
+//! Problems of a rule file: the place, the message, and a hint.
 
 use std::fmt;
 
 use tollgate_core::rule::edit_distance;
 
-/// Where something stands in a text. Lines and columns count from 1; a column is a character.
+/// A place in a text. Lines and columns count from 1; a column is a character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub(crate) line: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Position {
 impl Position {
     pub(crate) const START: Self = Self { line: 1, column: 1 };
 
-    /// The place behind a character at this place.
+    /// The place after this character.
     pub(crate) const fn after(self, letter: char) -> Self {
         match letter {
             '\n' => Self { line: self.line + 1, column: 1 },
@@ -23,9 +23,9 @@ impl Position {
     }
 }
 
-/// One thing that is wrong with a rule file.
+/// A problem of a rule file.
 ///
-/// Prints as `12:7: unknown field `limit`; did you mean `limits`?`.
+/// It prints as `12:7: unknown field `limit`; did you mean `limits`?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     at: Position,
@@ -34,8 +34,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Messages may come from others and repeat what a client wrote: each becomes one line of
-    /// bounded length.
+    /// Creates a problem. Messages may come from parsers and repeat text of a client, so each is
+    /// reduced to one line of bounded length.
     fn new(at: Position, message: String, hint: Option<String>) -> Self {
         Self { at, message: one_line(message), hint: hint.map(one_line) }
     }
@@ -50,12 +50,12 @@ impl Problem {
         self.at.column
     }
 
-    /// The message, with the value. Values are cut short: a message never repeats a megabyte.
+    /// The message, with the value. Long values are shortened.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The hint what to write instead, if there is one.
+    /// A hint about the fix, if there is one.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -71,9 +71,9 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything found wrong with a rule file, in the order of the file; never nothing.
+/// All problems of a rule file, in the order of the file; at least one.
 ///
-/// At most [`Problems::MAX`] are kept: one slip can make a thousand.
+/// At most [`Problems::MAX`] are kept, since one mistake can cause a thousand.
 ///
 /// ```
 /// use tollgate::rules::{self, Format};
@@ -96,19 +96,19 @@ impl Problems {
     /// The most problems that are kept.
     pub const MAX: usize = 20;
 
-    /// The same, printed with the name of the file in front of each place.
+    /// Returns the problems with the name of the file, which is printed in front of each place.
     #[must_use]
     pub fn in_file(mut self, name: impl Into<String>) -> Self {
         self.file = Some(name.into());
         self
     }
 
-    /// Each of them, by place.
+    /// The problems, by place.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.found.iter()
     }
 
-    /// True if there were more than are kept.
+    /// True if there were more problems than are kept.
     pub const fn has_more(&self) -> bool {
         self.dropped
     }
@@ -126,7 +126,7 @@ impl Problems {
         }
     }
 
-    /// Ok if there are none, else all of them by place.
+    /// Returns the value if there are no problems, else all of them by place.
     pub(crate) fn none_or<T>(self, value: T) -> Result<T, Self> {
         if self.found.is_empty() { Ok(value) } else { Err(self.sorted()) }
     }
@@ -166,7 +166,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The text without line breaks and other control characters, cut where it is too long.
+/// The text without line breaks and other control characters, shortened if it is long.
 fn one_line(text: String) -> String {
     const LONGEST: usize = 500;
     if text.len() <= LONGEST && !text.contains(char::is_control) {
@@ -175,7 +175,7 @@ fn one_line(text: String) -> String {
     shortened(&text, LONGEST, char::is_control)
 }
 
-/// The beginning of a text, in backquotes, fit for one line of a message.
+/// The beginning of a text, in backquotes, for one line of a message.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     format!("`{}`", shortened(text, SHOWN, |letter| !['\'', '"', '\\'].contains(&letter)))
@@ -196,7 +196,7 @@ fn shortened(text: &str, longest: usize, is_escaped: fn(char) -> bool) -> String
     shown
 }
 
-/// `did you mean …?`, when one of the names is close to what was written.
+/// The hint `did you mean …?`, if one of the names is similar to the text.
 pub(crate) fn did_you_mean<'n>(
     written: &str,
     names: impl IntoIterator<Item = &'n str>,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::node::{Budget, Entry, LineIndex, Node, Value, check_keys};
+use super::node::{Budget, LineIndex, MapEntry, Node, Value, check_keys};
 use super::problem::{Position, Problems};
 
 pub(super) fn parse(text: &str) -> Result<Node<'_>, Problems> {
@@ -60,7 +60,7 @@ impl<'t> TomlConverter<'t> {
         let mut entries = Vec::with_capacity(table.len());
         for (key, value) in table {
             let at = self.lines.at(key.span().start);
-            entries.push(Entry { key: key.into_inner(), at, node: self.node(value, inner)? });
+            entries.push(MapEntry { key: key.into_inner(), at, node: self.node(value, inner)? });
         }
         // The parser sorts by name; conditions are kept in the order of the file.
         entries.sort_by_key(|entry| entry.at);

@@ -1,14 +1,14 @@
-//! YAML into a tree. One document of maps, lists and scalars: no anchors, aliases or tags, so
-//! that a file is as large as it looks.
+//! YAML into a tree. It accepts one document of maps, lists and scalars. It rejects anchors,
+//! aliases and tags, so a file cannot expand beyond its size.
 //!
-//! Scalars are YAML 1.2's: `no` and `off` are texts, `007` is a number, and what a number means
-//! is judged elsewhere.
+//! Scalars follow YAML 1.2: `no` and `off` are texts, and `007` is a number. The meaning of a
+//! number is checked elsewhere.
 
 use std::borrow::Cow;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::node::{Budget, Entry, Node, Value, check_keys};
+use super::node::{Budget, MapEntry, Node, Value, check_keys};
 use super::problem::{Position, Problems};
 
 pub(crate) fn parse(text: &str) -> Result<Node<'_>, Problems> {
@@ -34,7 +34,7 @@ struct TreeBuilder<'t> {
     budget: Budget,
 }
 
-/// A list or map whose end is yet to come.
+/// A list or map whose end has not come yet.
 struct OpenCollection<'t> {
     at: Position,
     inside: Collection<'t>,
@@ -42,7 +42,7 @@ struct OpenCollection<'t> {
 
 enum Collection<'t> {
     List(Vec<Node<'t>>),
-    Map { entries: Vec<Entry<'t>>, key: Option<(Cow<'t, str>, Position)> },
+    Map { entries: Vec<MapEntry<'t>>, key: Option<(Cow<'t, str>, Position)> },
 }
 
 impl<'t> TreeBuilder<'t> {
@@ -120,7 +120,7 @@ impl<'t> TreeBuilder<'t> {
         self.place(Node { at, value })
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a finished value to its list or map.
     fn place(&mut self, node: Node<'t>) -> Result<(), Problems> {
         self.budget.spend(node.at)?;
         match self.open.last_mut() {
@@ -128,7 +128,7 @@ impl<'t> TreeBuilder<'t> {
             Some(OpenCollection { inside: Collection::List(items), .. }) => items.push(node),
             Some(OpenCollection { inside: Collection::Map { entries, key }, .. }) => {
                 if let Some((key, at)) = key.take() {
-                    entries.push(Entry { key, at, node });
+                    entries.push(MapEntry { key, at, node });
                 }
             }
         }

@@ -1,13 +1,13 @@
 //! The gate batcher: one task asks the store for all callers of a gate, one call at a time.
 //!
-//! A call first gives free places back, then asks. Callers that come while a call is under way are
-//! the next call. So grants arrive in the order in which the store made them, and the batcher knows
-//! whether a place is the store's last when it gives it back. If both were sent at once, a grant could
-//! overtake a place that is given back. That place would stay a hole, and callers that come and go
-//! would leave nothing but holes. Between two processes this can still happen; the store keeps
-//! departures apart then.
+//! A call first gives free places back, then asks. Callers that come during a call wait for the
+//! next one. So grants arrive in the order in which the store made them, and the batcher knows if a
+//! place is the store's last when it gives it back. If both were sent at once, a grant could
+//! overtake a returned place. That place would stay a hole, and callers that come and go would
+//! leave nothing but holes. Between two processes this can still happen; the store then keeps
+//! departures apart.
 //!
-//! A local store answers within the call, so a lock takes the place of the task.
+//! A local store answers at once, so a lock takes the place of the task.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::wait_queue::{GrantedPlace, QueuePosition};
 use crate::clock::{self, Instant, after};
 use crate::decision::{Source, poll_once};
 
-/// The most callers in one call. A Redis store sends no more at once either.
+/// The most callers in one call. A Redis store does not send more at once either.
 const MAX_ASKS: usize = 128;
 
 /// The most places that one call gives back.
@@ -39,7 +39,7 @@ pub(super) enum GateAnswer {
     Never,
 }
 
-/// Callers that wait to be asked for.
+/// Callers whose questions wait for a call.
 #[derive(Default)]
 pub(super) struct AskQueue {
     waiting: VecDeque<QueuedAsk>,
@@ -56,7 +56,7 @@ struct QueuedAsk {
 }
 
 impl<S: Store + 'static> GateShared<S> {
-    /// Asks for permits. A caller that drops this future gives back what the answer grants.
+    /// Asks for permits. If a caller drops this future, the batcher gives its grant back.
     pub(super) async fn ask(self: &Arc<Self>, cost: Cost, patience: Duration) -> GateAnswer {
         if !self.runner.store.is_remote() {
             let answer = self.call_local(&[(cost, patience)]).pop();
@@ -141,7 +141,8 @@ impl<S: Store + 'static> GateShared<S> {
         }
     }
 
-    /// True for smooth limiters. They price permits by what is stored, so their places stay taken.
+    /// True for smooth limiters. They price permits by the stored state, so their places stay
+    /// taken.
     fn is_smooth(&self) -> bool {
         matches!(self.counter.limit.algorithm(), Algorithm::Smooth(_))
     }
@@ -152,7 +153,7 @@ impl<S: Store + 'static> GateShared<S> {
     }
 }
 
-/// A gate on any store, to which unused grants go back.
+/// A gate on any store. Unused grants go back to it.
 trait AnyGate: Send + Sync {
     /// Gives back free places, and this charge.
     fn give_back(self: Arc<Self>, unused: Option<(Cost, Timestamp)>);
@@ -172,14 +173,14 @@ impl<S: Store + 'static> AnyGate for GateShared<S> {
     }
 }
 
-/// Asks for all callers, until none is left. There is at most one for each gate.
+/// Asks for all callers, until none is left. There is at most one batcher for each gate.
 struct GateBatcher<S: Store + 'static> {
     shared: Arc<GateShared<S>>,
     is_done: bool,
 }
 
 impl<S: Store + 'static> GateBatcher<S> {
-    /// The batcher of a gate; `None` if it runs already.
+    /// The batcher of a gate; `None` if one is running.
     fn start(shared: &Arc<GateShared<S>>) -> Option<Self> {
         let was_running = std::mem::replace(&mut shared.asks().is_running, true);
         (!was_running).then(|| Self { shared: Arc::clone(shared), is_done: false })

@@ -1,12 +1,13 @@
 //! A gate: one counter at which callers wait for their turn.
 //!
-//! Where the algorithm keeps a time line (token and leaky buckets, smooth limiters), the store
-//! grants each caller a place in the future. Each caller sleeps until its place is due: nobody polls,
-//! and each wakes once. Where there is no time line (windows, logs), or the queue is full, callers
-//! take turns in order: only the first asks the store, and it sleeps for as long as the store says.
+//! If the algorithm keeps a time line (token and leaky buckets, smooth limiters), the store grants
+//! each caller a place in the future. Each caller sleeps until its place is due: no caller polls,
+//! and each wakes once. If there is no time line (windows, logs), or the queue is full, callers
+//! take turns in order: only the first asks the store, and it sleeps for the time that the store
+//! returns.
 //!
 //! A caller that stops waiting gives its place back (`wait_queue.rs`). One task asks the store for
-//! all callers (`batcher.rs`). It gives back grants whose caller has left.
+//! all callers (`batcher.rs`), and gives back grants of callers that have left.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -50,13 +51,14 @@ pub(super) struct GateShared<S> {
     _background: Background,
     pub(super) counter: OwnedCounter,
     pub(super) wait_queue: Arc<WaitQueue>,
-    /// Callers with places that this process granted in an outage. The store is owed nothing for them.
+    /// Callers with places that this process granted in an outage. They leave no debt to the store.
     pub(super) outage_queue: Arc<WaitQueue>,
     pub(super) asks: std::sync::Mutex<AskQueue>,
     /// Serializes calls of a local store.
     pub(super) local_call: std::sync::Mutex<()>,
     turn: Mutex<()>,
-    /// The time at which the caller whose turn it is asks again. Nobody behind it passes earlier.
+    /// The time at which the caller whose turn it is asks again. Callers behind it cannot pass
+    /// earlier.
     next_ask: std::sync::Mutex<Option<Instant>>,
     waiting_for_turn: AtomicUsize,
 }
@@ -85,18 +87,17 @@ impl<S: Store + 'static> Gate<S> {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Waits for `cost` permits, however long it takes, up to a year. Dropping the future gives the
-    /// place back.
+    /// Waits for `cost` permits, up to a year. Dropping the future gives the place back.
     ///
     /// # Errors
     ///
-    /// When that many can never pass.
+    /// When the cost can never pass, or not within a year.
     pub async fn acquire(&self, cost: Cost) -> Result<(), NotAdmitted> {
         self.acquire_timeout(cost, Charge::MAX_PATIENCE).await
     }
 
-    /// Waits for `cost` permits, but not longer than `patience`. A caller that cannot pass in time is
-    /// refused at once, and charges nothing.
+    /// Waits for `cost` permits, but not longer than `patience`. A caller that cannot pass in time
+    /// is refused at once, and nothing is charged.
     ///
     /// ```
     /// use std::time::Duration;
@@ -165,7 +166,7 @@ impl<S: Store + 'static> Gate<S> {
     ///
     /// # Errors
     ///
-    /// When they are not.
+    /// When they are not available now.
     pub async fn try_acquire(&self, cost: Cost) -> Result<(), NotAdmitted> {
         // Callers that wait for their turn came first.
         if self.shared.waiting_for_turn.load(Ordering::Acquire) > 0 {
@@ -178,8 +179,8 @@ impl<S: Store + 'static> Gate<S> {
         self.acquire_place(cost, Duration::ZERO).await
     }
 
-    /// Takes a place that is due within `patience`, if there is one. Does not wait for room in a full
-    /// queue.
+    /// Takes a place that is due within `patience`, if there is one. Does not wait for room in a
+    /// full queue.
     pub(crate) async fn acquire_place(
         &self,
         cost: Cost,
@@ -200,8 +201,8 @@ impl<S: Store + 'static> Gate<S> {
         self.shared.runner.remaining(&self.shared.counter).await
     }
 
-    /// The number of callers of this process that wait for a granted place. Callers whose algorithm
-    /// grants no places are not counted.
+    /// The number of callers of this process that wait at a granted place. Callers at algorithms
+    /// without places are not counted.
     pub fn waiting(&self) -> usize {
         self.shared.wait_queue.len().saturating_add(self.shared.outage_queue.len())
     }
@@ -276,7 +277,7 @@ fn within(in_all: Duration, patience: Duration, retry_after: Duration) -> Result
     if in_all > patience { Err(NotAdmitted::Late { retry_after }) } else { Ok(()) }
 }
 
-/// The reason for a refusal by a gate. Nothing was charged.
+/// The reason why a gate refused. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAdmitted {
@@ -295,7 +296,7 @@ pub enum NotAdmitted {
 error_messages! {
     NotAdmitted {
         Self::Late { retry_after } => "not admitted in time; ask again after {retry_after:?}";
-        Self::Never { cost } => "a cost of {cost} is above what can ever pass";
+        Self::Never { cost } => "a cost of {cost} is above the largest that can ever pass";
     }
 }
 

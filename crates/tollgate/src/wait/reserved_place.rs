@@ -1,8 +1,9 @@
-//! A reserved place: the charges for a place in the future, given back by a caller that stops waiting.
+//! A reserved place: the charges for a place in the future, given back by a caller that stops
+//! waiting.
 //!
-//! A [`Gate`](super::Gate) keeps a queue for its one counter, in which later callers move up. Rules
-//! choose other counters for each ask, so here a caller keeps the place that it was granted. A place that
-//! is given back is free again while it is the store's last, and a hole otherwise.
+//! A [`Gate`](super::Gate) has one counter and a queue for it, in which later callers move up. With
+//! rules, each ask may have other counters, so a caller keeps the place that it was granted. A
+//! place that is given back is free again while it is the store's last, and a hole otherwise.
 
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ struct PlaceCharges {
 }
 
 impl ReservedPlace {
-    /// Waits until the place is due. Returns at once without a place. Dropping the future gives the place
-    /// back.
+    /// Waits until the place is due. Returns at once without a place. Dropping the future gives the
+    /// place back.
     pub(crate) async fn wait(mut self) {
         let Some(place) = &self.0 else { return };
         tokio::time::sleep(place.wait).await;

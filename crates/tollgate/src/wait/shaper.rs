@@ -9,8 +9,8 @@ use tollgate_embedded::EmbeddedStore;
 use super::gate::{Gate, GateError, NotAdmitted};
 use crate::Limiter;
 
-/// Starts tasks evenly spaced, in order; at most the quota's burst wait. Clones share the queue,
-/// and so do processes that use one store and name.
+/// Starts tasks in order and evenly spaced. At most as many tasks wait as the quota's burst. Clones
+/// share the queue, and so do processes with the same store and name.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,7 +35,8 @@ pub struct Shaper<S = EmbeddedStore> {
 }
 
 impl<S: Store + 'static> Shaper<S> {
-    /// Creates a queue of this name, at the quota's rate. The quota's burst is the number of places.
+    /// Creates a queue of this name, with the quota's rate. The quota's burst is the number of
+    /// places.
     ///
     /// # Errors
     ///
@@ -46,8 +47,8 @@ impl<S: Store + 'static> Shaper<S> {
         Ok(Self { gate, patience: Charge::MAX_PATIENCE })
     }
 
-    /// The same shaper, for tasks that wait no longer than this. Tasks that would wait longer are refused
-    /// at once.
+    /// Returns the shaper with a limit on the wait. Tasks that would wait longer are refused at
+    /// once.
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -72,7 +73,7 @@ impl<S: Store + 'static> Shaper<S> {
         self.gate.acquire_place(1, self.patience).await
     }
 
-    /// The number of tasks of this process that wait.
+    /// The number of waiting tasks of this process.
     pub fn waiting(&self) -> usize {
         self.gate.waiting()
     }

@@ -1,13 +1,15 @@
 //! The wait queue of a gate: the callers of this process, and their places in the future.
 //!
-//! A store grants places; the queue assigns them to callers. Places of one cost are alike, so the callers
-//! of that cost have them in order: the first caller the first place, and so on. No caller has a place of
-//! another cost. When a caller leaves, later callers of the same cost move up, and the *last* of their
-//! places becomes vacant. The next caller of that cost takes it. If it is the last place of all, it can be
-//! given back to the store. So no two departures come closer than the rate allows.
+//! A store grants places; the queue assigns them to callers. Places of one cost are alike, so the
+//! callers of that cost have them in order: the first caller the first place, and so on. No caller
+//! has a place of another cost. When a caller leaves, later callers of the same cost move up, and
+//! the *last* of their places becomes vacant. The next caller of that cost takes it. If it is the
+//! last place of all, it can be given back to the store. So no two departures come closer than the
+//! rate allows.
 //!
-//! Only the first caller of a cost needs to know its exact moment; the others learn theirs when they come
-//! to the front. So a caller that leaves affects at most one other, however long the queue is.
+//! Only the first caller of a cost needs to know its exact moment; the others learn theirs when
+//! they come to the front. So a caller that leaves affects at most one other, however long the
+//! queue is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,7 +59,7 @@ struct CostQueue {
 #[derive(Debug)]
 struct PlaceWaiter {
     due: watch::Sender<Instant>,
-    /// True if its moment came before its turn. Then it waits to be woken.
+    /// True if its moment came before its turn. Then it waits until it is woken.
     early: bool,
 }
 
@@ -129,18 +131,18 @@ impl QueueState {
         self.next
     }
 
-    /// Adds a caller to those of the place's cost.
+    /// Adds a caller to the queue of the place's cost.
     fn wait(&mut self, number: u64, place: GrantedPlace) -> watch::Receiver<Instant> {
         let (due, receiver) = watch::channel(place.due);
         let queue = self.by_cost.entry(place.cost).or_default();
         queue.waiting.insert(number, PlaceWaiter { due, early: false });
-        // Whoever comes into a line with a vacant place gets another place than its own.
+        // A caller that joins a line with a vacant place gets another place than its own.
         queue.tell_first();
         self.waiting = self.waiting.saturating_add(1);
         receiver
     }
 
-    /// Departs because the time has come; false if other callers of its cost depart before.
+    /// Departs because the time has come; false if callers of its cost before it have not departed.
     fn depart(&mut self, number: u64, cost: Cost) -> bool {
         let Some(queue) = self.by_cost.get_mut(&cost) else { return true };
         if queue.waiting.first_key_value().is_some_and(|(first, _)| *first != number) {
@@ -174,7 +176,7 @@ impl QueueState {
         self.by_cost.get(cost)?.vacant().map(|_| (*order, *cost))
     }
 
-    /// Drops vacant places whose time has come: later, they would be too close to others.
+    /// Drops vacant places whose time has come: used later, they would be too close to others.
     fn forget_past(&mut self, cost: Cost, now: Instant) {
         let Some(queue) = self.by_cost.get_mut(&cost) else { return };
         while let Some((order, _)) = queue.first_vacant().filter(|(_, place)| place.due <= now) {
@@ -215,7 +217,8 @@ impl CostQueue {
     }
 }
 
-/// A caller's position in the queue, which moves up when a caller before it leaves. Dropping it leaves.
+/// A caller's position in the queue, which moves up when a caller before it leaves. Dropping it
+/// leaves.
 #[derive(Debug)]
 pub(crate) struct QueuePosition {
     wait_queue: Arc<WaitQueue>,
@@ -260,7 +263,7 @@ mod tests {
         GrantedPlace { due, granted: Timestamp::from_micros(n), cost }
     }
 
-    /// At which second each of these departs.
+    /// The second at which each caller departs.
     async fn seconds(tickets: Vec<QueuePosition>) -> Vec<u64> {
         let start = clock::now();
         let mut tasks = Vec::new();

@@ -122,7 +122,7 @@ async fn whoever_holds_it_keeps_the_function_out(stage: impl Stage) {
     assert_eq!(busy.function(), "locks::attribute::job");
     assert_eq!(
         busy.to_string(),
-        "`locks::attribute::job` did not run: somebody else held the lock \"job:7\" for 20ms"
+        "`locks::attribute::job` did not run: another owner held the lock \"job:7\" for 20ms"
     );
     assert_eq!(scope::with_locks(&here, job(8)).await.unwrap(), 8, "another lock");
     guard.release().await.unwrap();

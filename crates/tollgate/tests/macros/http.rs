@@ -146,7 +146,7 @@ async fn who_is_blocked_gets_403_and_what_is_misconfigured_500() {
     assert!(wrong.body.contains("the limiter's rules have no domain `bank`"), "{}", wrong.body);
     let untold = shop.ask("GET", "/orders/7", &[]).await;
     assert_eq!(untold.status, 500);
-    assert!(untold.body.contains("nobody tells the request's `tenant`"), "{}", untold.body);
+    assert!(untold.body.contains("nothing provides the request's `tenant`"), "{}", untold.body);
 }
 
 #[limit("1 per 1h", by = body)]

@@ -67,7 +67,7 @@ async fn without_values_they_are_the_requests() {
 
     let refused = Scope::new(&limiter).domain("shop").run(login_of_request()).await.unwrap_err();
     assert_eq!(refused.kind(), RefusedKind::Misconfigured);
-    assert!(refused.to_string().contains("nobody tells the request's `user`"), "{refused}");
+    assert!(refused.to_string().contains("nothing provides the request's `user`"), "{refused}");
 }
 
 #[limit(rule = "place", by = attribute("path"))]

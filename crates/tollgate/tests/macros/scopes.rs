@@ -81,7 +81,10 @@ async fn what_nobody_tells_is_refused_and_says_what_to_write() {
     assert_eq!(refused.kind(), RefusedKind::Misconfigured);
     assert!(refused.to_string().contains("`LimitLayer::with_scope`"), "{refused}");
     let refused = scope::with(&limiter, by_attributes()).await.unwrap_err();
-    assert!(refused.to_string().contains("nobody tells the request's `header.x-key`"), "{refused}");
+    assert!(
+        refused.to_string().contains("nothing provides the request's `header.x-key`"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]

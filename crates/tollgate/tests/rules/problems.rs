@@ -184,7 +184,7 @@ fn what_is_not_of_its_format_is_told_where_it_ends_to_be() {
         ("{\"version\": 1 // one\n}", "1:15: `/` where `,` or `}` is wanted; JSON has no comments"),
         ("{'version': 1}", "1:2: `'` where a key in double quotes is wanted"),
         ("{\"a\": \"\n\"}", "1:8: the control character 0x0a within a text; write `\\u000a`"),
-        ("{\"a\": \"\\ud800\"}", "1:8: `\\ud800` is no escape of JSON"),
+        ("{\"a\": \"\\ud800\"}", "1:8: `\\ud800` is not a JSON escape"),
         ("{\"a\": \"b", "1:7: a text without its closing quote"),
         ("{} {}", "1:4: `{` where the end of the file is wanted"),
         ("{\"a\": nul}", "1:7: `nul` where a value is wanted"),

@@ -1,8 +1,8 @@
-//! Errors in a declaration that can be seen without reading templates and
-//! networks: bounds, names, references, and fields that contradict each other.
+//! Errors in a declaration that are visible without parsing templates and networks: bounds, names,
+//! references, and fields that contradict each other.
 //!
-//! Every message says what is wrong and with which value; a hint says what to write instead.
-//! Values with a grammar of their own are read and reported by `compile.rs`.
+//! Every message has the problem and its value; a hint has the fix. `compile.rs` parses values with
+//! a grammar of their own, and reports their errors.
 
 mod names;
 mod replaces;
@@ -16,7 +16,7 @@ use crate::Request;
 
 pub use names::edit_distance;
 
-/// Reports everything that is wrong.
+/// Reports all errors.
 pub(super) fn check(declaration: &Declaration, report: &mut ErrorReport) {
     let place = Place::default();
     if declaration.version == 0 {
@@ -78,8 +78,8 @@ fn check_domain(domain: &Domain, place: Place, report: &mut ErrorReport) {
     check_sum(&domain.rules, place, report);
 }
 
-/// Reports rules that together would refuse every request: more limits apply to all of them than
-/// one request may be charged on. Where that depends on the request, only judging can tell.
+/// Reports rules that together refuse every request: more limits apply to all requests than one
+/// request may charge. If that depends on the request, only judging can find it.
 fn check_sum(rules: &[Rule], place: Place, report: &mut ErrorReport) {
     let enforced = || rules.iter().filter(|rule| rule.mode == Mode::Enforce);
     let mut replaced = Table::default();
@@ -120,7 +120,7 @@ fn check_value(value: &Value, place: Place, report: &mut ErrorReport) {
     let len = match value {
         Value::Network(_) => return,
         Value::Prefix(prefix) if prefix.is_empty() => {
-            let hint = "say that the attribute must be present instead";
+            let hint = "require the attribute to be present instead";
             return report.add(place, "`*` accepts any value").hint(hint);
         }
         Value::Text(text) | Value::Prefix(text) => text.len(),

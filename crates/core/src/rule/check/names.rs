@@ -1,14 +1,14 @@
-//! Names: of domains, rules and limits; of attributes; and which one was meant.
+//! Names of domains, rules, limits and attributes, and suggestions for misspelled ones.
 
 use super::super::ask::{Ask, AttributeName, folded};
 use super::super::error::{ErrorReport, Place};
 use super::super::hash::Table;
 
-/// The most names that are compared to find the one that was meant: an error is worth a
-/// millisecond, not a second.
+/// The most names that are compared for a suggestion: an error is worth a millisecond, not a
+/// second.
 const MAX_COMPARED: usize = 2_000;
 
-/// Reports what is wrong with the name of a domain, rule or limit.
+/// Reports errors in the name of a domain, rule or limit.
 pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut ErrorReport) {
     let message = if name.is_empty() {
         "the name is empty".to_owned()
@@ -26,7 +26,7 @@ pub(super) fn check(name: &str, longest: usize, place: Place, report: &mut Error
     report.add(place, message);
 }
 
-/// Reports what is wrong with a list of attributes, one by one and together.
+/// Reports errors in a list of attributes, one by one and together.
 pub(super) fn check_attributes(names: &[String], place: Place, report: &mut ErrorReport) {
     let mut seen = Table::default();
     for (at, name) in names.iter().enumerate() {
@@ -37,7 +37,7 @@ pub(super) fn check_attributes(names: &[String], place: Place, report: &mut Erro
     }
 }
 
-/// Reports what is wrong with the name of an attribute.
+/// Reports errors in the name of an attribute.
 pub(super) fn check_attribute(name: &str, place: Place, report: &mut ErrorReport) {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     // A header's name is a token of RFC 9110, which has more characters than these.
@@ -64,7 +64,7 @@ pub(super) fn check_attribute(name: &str, place: Place, report: &mut ErrorReport
     report.add(place, message).some_hint(hint);
 }
 
-/// Reports a captured attribute where only the ask's own can be.
+/// Reports a captured attribute in a place where only the ask's own are allowed.
 pub(super) fn refuse_captured(name: &str, place: Place, report: &mut ErrorReport) {
     if name.strip_prefix("path.").is_some() {
         report
@@ -73,8 +73,8 @@ pub(super) fn refuse_captured(name: &str, place: Place, report: &mut ErrorReport
     }
 }
 
-/// The known attribute that a name is another spelling of. Other attributes are free to have
-/// any name, so only what is surely meant is said.
+/// The known attribute that a name is another spelling of. Other attributes may have any name, so
+/// only certain mistakes are reported.
 fn meant_attribute(name: &str) -> Option<String> {
     let wrong = ["headers.", "Header.", "Headers.", "http.header.", "header:", "header-"];
     if let Some(header) = wrong.iter().find_map(|wrong| name.strip_prefix(wrong)) {
@@ -92,7 +92,7 @@ fn meant_attribute(name: &str) -> Option<String> {
     if known { Some(lower) } else { alias.map(str::to_owned) }
 }
 
-/// The name among these that was most probably meant, if one is near enough.
+/// The most similar of these names, if one is similar enough.
 pub(super) fn nearest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let near = name.chars().count().div_ceil(4).min(3);
     among
@@ -121,12 +121,13 @@ pub fn edit_distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-/// True when it makes the following text be shown in another order: a name could pass for another one.
+/// True for a character that reverses the display order of the text after it, which could disguise
+/// a name.
 const fn turns_text(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name as a message may repeat it: its beginning, without control characters.
+/// A name for a message: its beginning, without control characters.
 pub(super) fn shown(name: &str) -> String {
     let clean = |c: char| if c.is_control() || turns_text(c) { '\u{fffd}' } else { c };
     let mut shown: String = name.chars().take(64).map(clean).collect();

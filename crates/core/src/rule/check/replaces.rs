@@ -1,4 +1,4 @@
-//! Checks `replaces`: names must exist, and circles are errors.
+//! Checks `replaces`: names must exist, and cycles are errors.
 
 use super::super::bounds::MAX_REPLACES;
 use super::super::declaration::Rule;
@@ -6,7 +6,7 @@ use super::super::error::{ErrorReport, Place};
 use super::super::hash::Table;
 use super::{at_most, names};
 
-/// Reports unknown names, rules that replace themselves, and circles.
+/// Reports unknown names, rules that replace themselves, and cycles.
 pub(super) fn check(
     rules: &[Rule],
     by_name: &Table<&str, usize>,
@@ -38,17 +38,17 @@ pub(super) fn check(
     circles(rules, by_name, place, report);
 }
 
-/// The state of a rule in the search for circles.
+/// The state of a rule in the search for cycles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VisitState {
     Not,
-    /// It is on the way that is being followed.
+    /// It is on the path of the search.
     Open,
     Done,
 }
 
-/// Reports each circle once, at the rule that closes it. Follows the names without recursion:
-/// a chain may be as long as the set.
+/// Reports each cycle once, at the rule that closes it. Follows the names without recursion,
+/// because a chain may be as long as the set.
 fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &mut ErrorReport) {
     let mut followed = vec![VisitState::Not; rules.len()];
     for start in 0..rules.len() {
@@ -70,7 +70,7 @@ fn circles(rules: &[Rule], by_name: &Table<&str, usize>, place: Place, report: &
                 VisitState::Not => way.push((target, 0)),
                 VisitState::Open => {
                     let place = Place { rule: Some(at), ..place }.field("replaces").item(next);
-                    let hint = "where all of them match, none would be left";
+                    let hint = "if all of them match, none would apply";
                     report.add(place, circle(rules, &way, target)).hint(hint);
                 }
                 VisitState::Done => {}

@@ -1,4 +1,4 @@
-//! One rule: its parts one by one, and what contradicts each other.
+//! One rule: its fields one by one, and contradictions between them.
 
 use super::super::ask::folded;
 use super::super::bounds;
@@ -9,7 +9,7 @@ use super::super::hash::Table;
 use super::{at_most, check_value, names};
 use crate::Algorithm;
 
-/// Reports what is wrong with a rule, but for whom it replaces.
+/// Reports errors in a rule, except in its `replaces`.
 pub(super) fn check(rule: &Rule, place: Place, report: &mut ErrorReport) {
     names::check(&rule.name, bounds::MAX_NAME, place.field("name"), report);
     check_matches(rule, place.field("match"), report);
@@ -53,7 +53,7 @@ fn check_matches(rule: &Rule, place: Place, report: &mut ErrorReport) {
         if values.is_empty() {
             report
                 .add(place, "the condition accepts no value at all")
-                .hint("list values, or say that there must be one, or none");
+                .hint("list values, or require the attribute to be present or absent");
         }
         for (at, value) in values.iter().enumerate() {
             check_value(value, place.value(at), report);
@@ -85,7 +85,7 @@ fn check_limits(rule: &Rule, place: Place, report: &mut ErrorReport) {
     }
 }
 
-/// A rule that blocks counts nothing, so whatever is about counting says something else.
+/// Reports fields about counting in a rule that blocks, because it counts nothing.
 fn check_block(rule: &Rule, place: Place, report: &mut ErrorReport) {
     let has_cost = rule.cost.attribute.is_some() || rule.cost.max.is_some();
     let has_on_missing = rule.on_missing != OnMissing::default();

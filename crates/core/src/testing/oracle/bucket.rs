@@ -1,12 +1,12 @@
 //! The token bucket, by definition: a level that rises at the rate up to the burst.
 //!
-//! The leaky meter is the same bucket seen from below.
+//! The leaky meter is the same bucket, with the level counted from the other end.
 
 use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, Oracle, count_and_period, retry};
 use crate::testing::Ratio;
 use crate::{Limit, OnChange, Retry, Verdict};
 
-/// A level in exact permits, and when it was last looked at.
+/// A level in exact permits, and the time of its last update.
 #[derive(Debug)]
 pub(super) struct BucketOracle {
     burst: u64,
@@ -17,11 +17,11 @@ pub(super) struct BucketOracle {
 
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// Permits that could be spent; negative while somebody waits or debt is left.
+    /// Permits that could be spent; negative while a caller waits or debt is left.
     permits: Ratio,
-    /// When that was true.
+    /// The time of that level.
     seen: u64,
-    /// The reason why it is negative, and as of which write.
+    /// The reason for a negative level, with the time of the write.
     owed: Option<Debt>,
 }
 
@@ -29,7 +29,7 @@ struct Level {
 struct Debt {
     since: u64,
     permits: Ratio,
-    /// True when a granted moment lies in the future, false for mere debt.
+    /// True for a granted moment in the future, false for mere debt.
     waiting: bool,
 }
 
@@ -48,7 +48,7 @@ impl BucketOracle {
         self.rate * Ratio::int(micros)
     }
 
-    /// Microseconds in which so many permits are earned.
+    /// The microseconds in which this many permits are earned.
     fn takes(&self, permits: Ratio) -> Ratio {
         permits * self.rate.inverse()
     }
@@ -66,7 +66,7 @@ impl BucketOracle {
         self.level = Some(Level { permits, seen: now, owed });
     }
 
-    /// Time until `cost` is there, checked at both sides of the edge.
+    /// The time until `cost` is available, checked on both sides of the edge.
     fn wait(&self, cost: u64) -> u64 {
         let missing = (Ratio::int(cost) - self.level()).max(Ratio::ZERO);
         let wait = u64::try_from(self.takes(missing).ceil()).expect("a burst refills in years");

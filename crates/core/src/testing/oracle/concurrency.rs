@@ -1,4 +1,4 @@
-//! Concurrency, by definition: so many holders whose leases have not ended.
+//! Concurrency, by definition: the holders whose leases have not ended.
 
 use super::{ExpectedDecision, LimitChange, Oracle, count_and_period, retry, us};
 use crate::{Holder, Limit, Op, Retry, Verdict};
@@ -9,7 +9,7 @@ pub(super) struct ConcurrencyOracle {
     count: u64,
     /// The longest lease.
     longest: u64,
-    /// When anything was last acquired, renewed or released.
+    /// The time of the last acquisition, renewal or release.
     written: u64,
     held: Vec<(Holder, u64)>,
 }
@@ -36,7 +36,7 @@ impl Oracle for ConcurrencyOracle {
         self.held.is_empty()
     }
 
-    /// When the clock is behind the last write, every lease has as long to run as it had then.
+    /// If the clock is behind the last write, every lease has the remaining time that it had then.
     fn observe(&mut self, now: u64) {
         if self.held_at(now) == 0 {
             self.held.clear();
@@ -91,7 +91,7 @@ impl Oracle for ConcurrencyOracle {
         ExpectedDecision::exact(verdict, left, i128::from(last) - i128::from(now))
     }
 
-    /// Permits that are held are facts: no change takes them away.
+    /// Held permits are facts: no change takes them away.
     fn change(&mut self, to: &Limit, _how: LimitChange, _now: u64) {
         (self.count, self.longest) = count_and_period(to);
     }

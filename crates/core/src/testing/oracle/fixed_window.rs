@@ -1,4 +1,4 @@
-//! The fixed window, by definition: what was charged in the window that `now` lies in.
+//! The fixed window, by definition: the charges in the window that contains `now`.
 
 use super::{ExpectedDecision, LimitChange, Oracle, count_and_period, retry, share};
 use crate::algorithm::{Algorithm, Anchor, FixedWindow};

@@ -4,7 +4,7 @@ use super::{ExpectedDecision, LimitChange, MAX_DEBT_US, Oracle, count_and_period
 use crate::testing::Ratio;
 use crate::{Limit, OnChange, Retry, Verdict};
 
-/// When the next departure is free, in exact microseconds.
+/// The moment at which the next departure is free, in exact microseconds.
 #[derive(Debug)]
 pub(super) struct LeakyQueueOracle {
     places: u64,
@@ -87,7 +87,7 @@ impl Oracle for LeakyQueueOracle {
                 wait => Verdict::Wait(super::micros(wait)),
             };
         }
-        // With nobody else in line it only gets shorter: search for the first that passes.
+        // Without other callers the wait only gets shorter: search for the first that passes.
         let last = u64::try_from(self.next(now).ceil()).expect("a departure in this era");
         let (mut refused, mut passing) = (now, last);
         assert!(passes(passing), "an empty line takes any cost within the places");
@@ -125,7 +125,7 @@ impl Oracle for LeakyQueueOracle {
         ExpectedDecision::exact(verdict, free.floor(), ahead.ceil())
     }
 
-    /// Granted departures cannot be recalled, so every change but a reset keeps the time line,
+    /// Granted departures cannot be recalled. So every change except a reset keeps the time line,
     /// moved on to the next step of the new rate.
     fn change(&mut self, to: &Limit, how: LimitChange, now: u64) {
         let from = std::mem::replace(self, Self::new(to));

@@ -1,4 +1,4 @@
-//! An oracle whose limit may change under way.
+//! An oracle whose limit may change.
 
 use std::time::Duration;
 
@@ -6,11 +6,10 @@ use super::{ExpectedDecision, LimitChange, Oracle, oracle, us};
 use crate::algorithm::State;
 use crate::{Limit, OnChange, Op, Timestamp};
 
-/// The oracle of one key, charged under whatever limit each charge names.
+/// The oracle of one key, charged under the limit that each charge names.
 ///
-/// A higher revision converts what is remembered, once; a lower one is judged by the newer
-/// limit; another quota at the same revision is adopted; a key that remembers nothing has no
-/// limit of its own.
+/// A higher revision converts the usage, once. A lower one is judged by the newer limit. Another
+/// quota at the same revision is adopted. A key without usage has no limit of its own.
 #[derive(Debug)]
 pub struct Ledger {
     under: Limit,
@@ -18,7 +17,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A key that nothing was charged to yet.
+    /// A key without charges.
     pub fn new(limit: &Limit) -> Self {
         Self { under: *limit, oracle: oracle(limit) }
     }

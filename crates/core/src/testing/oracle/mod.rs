@@ -1,15 +1,16 @@
 //! The promise of each algorithm, computed slowly and exactly.
 //!
-//! One oracle per algorithm, written from its specification and not from its code: a bucket is
-//! a level here and not an arrival time, a window is a list of charges and not a row of counts.
-//! Delays are *searched* for, or checked by asking the admission rule at both sides of the edge.
+//! Each algorithm has one oracle, written from its specification and not from its code: here a
+//! bucket is a level and not an arrival time, and a window is a list of charges and not a row of
+//! counts. Delays are *searched* for, or checked by asking the admission rule at both sides of the
+//! edge.
 //!
-//! An oracle counts one key under one limit; a [`Ledger`] adds what happens when limits change
-//! under way. Smooth limiters truncate as Guava does, so their oracle judges each step from the
-//! state it is shown ([`Ledger::shown`]), and within three microseconds.
+//! An oracle counts one key under one limit; a [`Ledger`] adds changes of the limit. Smooth
+//! limiters truncate as Guava does, so their oracle judges each step from the implementation's
+//! state ([`Ledger::shown`]), within three microseconds.
 //!
-//! Not here: the ends of time. Where a charge cannot be recorded any more it is refused, which
-//! `tests/edges.rs` covers; an oracle panics when it leaves its range.
+//! Oracles do not cover the ends of time, and panic outside of their range. A charge that can no
+//! longer be recorded is refused; `tests/edges.rs` covers that.
 
 mod bucket;
 mod concurrency;
@@ -34,7 +35,7 @@ use sliding_log::SlidingLogOracle;
 use sliding_window::SlidingWindowOracle;
 use smooth::SmoothOracle;
 
-/// Debt ends here: the longest period there is.
+/// The bound of debt: the longest period.
 const MAX_DEBT_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
 
 /// A change of a limit under live usage.
@@ -59,14 +60,14 @@ pub struct ExpectedDecision {
     pub slack: Slack,
 }
 
-/// The distance by which an answer may be off.
+/// The tolerance of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slack {
-    /// Not at all.
+    /// No tolerance.
     None,
-    /// Durations by 3 µs and what is left by one permit.
+    /// 3 µs for durations, and one permit for the remaining count.
     Rounding,
-    /// As above, and the verdict lies so close to an edge that its neighbour is right as well.
+    /// As above, and also the other verdict, because an edge is that close.
     Edge,
 }
 
@@ -81,7 +82,7 @@ impl ExpectedDecision {
         }
     }
 
-    /// True when `decision` is the one demanded.
+    /// True if `decision` is the expected one.
     pub fn agrees(&self, decision: &Decision) -> bool {
         if self.slack == Slack::None {
             return self.verdict == decision.verdict
@@ -116,10 +117,10 @@ trait Oracle: std::fmt::Debug {
     /// The verdict on a take.
     fn judge(&self, cost: u64, patience: u64, now: u64) -> Verdict;
 
-    /// The decision with this verdict, as things stand.
+    /// The decision with this verdict, in the current state.
     fn expected(&self, verdict: Verdict, now: u64) -> ExpectedDecision;
 
-    /// Carries what is remembered over to another limit of the same algorithm.
+    /// Carries the usage over to another limit of the same algorithm.
     fn change(&mut self, to: &Limit, how: LimitChange, now: u64);
 
     /// The tolerance for the answer to this operation.
@@ -135,12 +136,12 @@ trait Oracle: std::fmt::Debug {
         unreachable!("{self:?} cannot be charged {cost}");
     }
 
-    /// Spends what was used at `at`, whether it is there or not.
+    /// Spends a cost that was used at `at`, even if it is not available.
     fn debit(&mut self, cost: u64, _at: u64, _now: u64) {
         unreachable!("{self:?} cannot be charged {cost}");
     }
 
-    /// Gives back what a charge of `at` is still worth.
+    /// Gives back the current value of a charge that was made at `at`.
     fn credit(&mut self, cost: u64, _at: u64, _now: u64) {
         unreachable!("{self:?} cannot be credited {cost}");
     }
@@ -172,7 +173,7 @@ trait Oracle: std::fmt::Debug {
     }
 }
 
-/// The oracle of a key that nothing was charged to yet.
+/// The oracle of a key without charges.
 fn oracle(limit: &Limit) -> Box<dyn Oracle> {
     // Exhaustive on purpose: an algorithm without an oracle shall not compile.
     match limit.algorithm() {
@@ -221,7 +222,7 @@ fn retry(us: i128) -> Verdict {
     Verdict::Deny(Retry::After(micros(us)))
 }
 
-/// `used × to / from`, rounded down; absurd debt stays absurd.
+/// The share `used × to / from`, rounded down; absurd debt stays absurd.
 fn share(used: u64, from: u64, to: u64) -> u64 {
     let scaled = u128::from(used) * u128::from(to) / u128::from(from);
     u64::try_from(scaled.min(2 * u128::from(crate::Quota::MAX_COUNT))).expect("capped")

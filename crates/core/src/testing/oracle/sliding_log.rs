@@ -59,8 +59,8 @@ impl SlidingLogOracle {
         }
     }
 
-    /// Too many charges become 256, of as nearly equal numbers as can be, each at the latest moment
-    /// of those it stands for.
+    /// Reduces too many charges to 256, of as nearly equal numbers as possible, each at the latest
+    /// moment of those that it replaces.
     fn coarsen(&mut self) {
         let n = self.charges.len() as u64;
         if n <= MAX_SCALED {
@@ -90,9 +90,9 @@ impl Oracle for SlidingLogOracle {
         self.charges.is_empty()
     }
 
-    /// A charge ahead of the clock counts as made just now; a log whose every charge has left
-    /// is forgotten. Single charges that left are only forgotten at the next write, so that a
-    /// clock stepping back brings them back.
+    /// A charge ahead of the clock counts as made just now. A log is forgotten when all its charges
+    /// have left. Single charges that left are only forgotten at the next write, so a clock that
+    /// steps back brings them back.
     fn observe(&mut self, now: u64) {
         if !self.charges.iter().any(|entry| self.is_live(entry, now)) {
             self.charges.clear();

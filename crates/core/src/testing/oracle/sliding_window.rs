@@ -8,7 +8,7 @@ use super::{
 use crate::algorithm::{Algorithm, Estimate, SlidingWindow};
 use crate::{Limit, OnChange, Quota, Retry, Verdict};
 
-/// A plain list of charges; panes are computed from their times whenever asked.
+/// A plain list of charges. Panes are computed from their times each time.
 #[derive(Debug)]
 pub(super) struct SlidingWindowOracle {
     count: u64,
@@ -26,7 +26,7 @@ impl SlidingWindowOracle {
         Self { count, panes, width, estimate, charges: Vec::new() }
     }
 
-    /// The age in panes of a charge at `at`; `None` when its pane has left, or is yet to come.
+    /// The age in panes of a charge at `at`; `None` if its pane has left or has not begun.
     fn age(&self, at: u64, now: u64) -> Option<u64> {
         let age = (now / self.width).checked_sub(at / self.width)?;
         (age <= self.panes).then_some(age)
@@ -63,7 +63,7 @@ impl SlidingWindowOracle {
         self.forget(now);
     }
 
-    /// One pane holds at most twice the largest count.
+    /// Caps a pane at twice the largest count.
     fn cap(&mut self, pane: u64) {
         let mut room = 2 * Quota::MAX_COUNT;
         for entry in self.charges.iter_mut().filter(|e| e.at / self.width == pane) {
@@ -82,7 +82,7 @@ impl Oracle for SlidingWindowOracle {
         self.charges.is_empty()
     }
 
-    /// Charges in panes to come count in the present one; when every pane has left, nothing is
+    /// Charges in future panes count in the current one. When every pane has left, nothing is
     /// remembered. Single panes that left are only forgotten at the next write.
     fn observe(&mut self, now: u64) {
         let present = now / self.width;
@@ -108,7 +108,7 @@ impl Oracle for SlidingWindowOracle {
         if fits(now) {
             return Verdict::Allow;
         }
-        // With nobody charging the usage only falls: search for the first moment that fits.
+        // Without other charges the usage only falls: search for the first moment that fits.
         let (mut refused, mut fitting) = (now, now + (self.panes + 1) * self.width);
         assert!(fits(fitting), "every pane leaves");
         while fitting - refused > 1 {

@@ -1,8 +1,8 @@
 //! Smooth limiters, by their formulas in real numbers: nothing is truncated here.
 //!
-//! The implementation truncates each price to whole microseconds, as Guava does, so the two
-//! drift apart in the long run by design. This oracle therefore judges single steps, from the
-//! state it is shown. Prices are differences of one antiderivative, not sums of trapezoids.
+//! The implementation truncates each price to whole microseconds, as Guava does, so the two drift
+//! apart in the long run by design. This oracle therefore judges single steps, from the
+//! implementation's state. Prices are differences of one antiderivative, not sums of trapezoids.
 //!
 //! The five numbers of a limiter come from its plan; `tests/smooth_guava.rs` checks those.
 
@@ -130,7 +130,7 @@ impl Oracle for SmoothOracle {
         };
     }
 
-    /// Stores idle time; a clock behind the last write finds everything as it was then.
+    /// Stores idle time. A clock behind the last write finds everything as it was then.
     fn observe(&mut self, now: u64) {
         let Some(permits) = self.permits else { return };
         let passed = now.saturating_sub(permits.written) as f64;
@@ -171,7 +171,8 @@ impl Oracle for SmoothOracle {
         }
     }
 
-    /// Time has given back what has drained since; the rest shortens the debt, then is stored.
+    /// Permits that have drained since are worth nothing any more. The rest shortens the debt, and
+    /// then is stored.
     fn credit(&mut self, cost: u64, at: u64, now: u64) {
         let Some(permits) = &mut self.permits else { return };
         let drained = now.saturating_sub(at) as f64 / self.numbers.stable;

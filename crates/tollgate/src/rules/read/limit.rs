@@ -56,7 +56,7 @@ impl RuleReader {
         Some(Limitation { name, quota: quota?, algorithm })
     }
 
-    /// A parameter of another algorithm would mean nothing; that is said, not ignored.
+    /// Reports parameters of other algorithms. They would have no effect.
     fn refuse_foreign(&mut self, fields: &Fields<'_, '_>, named: Option<Algorithm>) {
         let used = named.map(|named| named.name());
         for entry in fields.entries {
@@ -64,7 +64,7 @@ impl RuleReader {
             if used != Some(owner) {
                 let message = format!("`{}` belongs to {owner}", entry.key);
                 let hint = match used {
-                    Some(used) => format!("{used} has no such thing: drop it"),
+                    Some(used) => format!("{used} has no such parameter: remove it"),
                     None => format!("add `algorithm: {owner}`"),
                 };
                 self.problems.add(entry.at, message, Some(hint));
@@ -132,7 +132,7 @@ impl RuleReader {
         quota.map_err(refused).ok()
     }
 
-    /// The named algorithm with the parameters that the fields give.
+    /// The named algorithm, with parameters from the fields.
     fn with_parameters(&mut self, fields: &Fields<'_, '_>, named: Algorithm) -> Algorithm {
         match named {
             Algorithm::FixedWindow(_) => {
@@ -172,7 +172,7 @@ impl RuleReader {
     }
 }
 
-/// The reason why numbers make no quota, with the way out.
+/// The message for numbers that do not make a quota, with a hint.
 fn refusal(written: &str, error: &QuotaError) -> (String, Option<String>) {
     match error {
         QuotaError::ZeroCount => {

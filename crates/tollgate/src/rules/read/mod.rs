@@ -1,9 +1,9 @@
 //! From a tree to a declaration: one reader for all formats.
 //!
-//! Reading goes on behind a problem, so that one run tells of many. Whatever could not be read
-//! is left at its default; that never gets out, because a declaration with problems is not
-//! returned. What a single field cannot know (names that are twice, templates, what an algorithm
-//! can represent) is checked by `RuleSet::new`.
+//! The reader continues after a problem, so one run reports many. A value that cannot be read is
+//! left at its default; the default is never returned, because a declaration with problems is not.
+//! `RuleSet::new` checks everything beyond a single field: duplicate names, templates, the range of
+//! an algorithm.
 
 mod limit;
 mod rule;
@@ -16,7 +16,7 @@ use super::names;
 use super::node::{Fields, Node, Value};
 use super::problem::{Problems, did_you_mean, quoted};
 
-/// Reads what a tree declares.
+/// Reads the declaration in a tree.
 pub(super) fn declaration(root: &Node<'_>) -> Result<Declaration, Problems> {
     let mut reader = RuleReader::default();
     let declaration = reader.file(root);
@@ -72,7 +72,7 @@ impl RuleReader {
         domain
     }
 
-    /// The fields of a map; a problem for what is no map, and for every key that is not known.
+    /// The fields of a map. Reports a value that is not a map, and every unknown key.
     fn fields<'n, 't>(
         &mut self,
         node: &'n Node<'t>,
@@ -105,7 +105,7 @@ impl RuleReader {
         }
     }
 
-    /// A value of the wrong kind.
+    /// Reports a value of the wrong kind.
     fn wrong(&mut self, node: &Node<'_>, what: &str, wanted: &str, hint: Option<String>) {
         let message = format!("{what} is {}, where {wanted} is wanted", node.described());
         let hint = match node.value {

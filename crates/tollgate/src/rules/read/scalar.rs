@@ -1,4 +1,4 @@
-//! Texts, numbers, times, choices and lists of them.
+//! Texts, numbers, times, choices, and lists of texts.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::RuleReader;
 pub(super) const MAX_NUMBER: u64 = (1 << 53) - 1;
 
 impl RuleReader {
-    /// The text of a field; `None` without the field, and where it is no text.
+    /// The text of a field; `None` if it is absent or not a text.
     pub(super) fn text(&mut self, fields: &Fields<'_, '_>, field: &str) -> Option<String> {
         self.text_of(fields.get(field)?, field)
     }
@@ -35,7 +35,7 @@ impl RuleReader {
         }
     }
 
-    /// A list of texts, or one text for a list of one.
+    /// A list of texts. A single text counts as a list of one.
     pub(super) fn texts(&mut self, fields: &Fields<'_, '_>, field: &str) -> Vec<String> {
         let Some(node) = fields.get(field) else { return Vec::new() };
         match &node.value {
@@ -50,7 +50,7 @@ impl RuleReader {
         }
     }
 
-    /// The items of a field; none without the field, and where it is no list.
+    /// The items of a field; none if it is absent or not a list.
     pub(super) fn list<'n, 't>(&mut self, fields: &Fields<'n, 't>, field: &str) -> &'n [Node<'t>] {
         let Some(node) = fields.get(field) else { return &[] };
         if let Value::List(items) = &node.value {
@@ -69,7 +69,7 @@ impl RuleReader {
         None
     }
 
-    /// A whole number from `least` on, written in plain decimal digits.
+    /// A whole number of at least `least`, in plain decimal digits.
     pub(super) fn number(
         &mut self,
         fields: &Fields<'_, '_>,
@@ -79,7 +79,7 @@ impl RuleReader {
         self.number_within(fields.get(field)?, field, least, MAX_NUMBER)
     }
 
-    /// A whole number from 1 to `most`, which fits a byte.
+    /// A whole number from 1 to `most`, which fits into a byte.
     pub(super) fn small(&mut self, fields: &Fields<'_, '_>, field: &str, most: u8) -> Option<u8> {
         let number = self.number_within(fields.get(field)?, field, 1, u64::from(most))?;
         u8::try_from(number).ok()
@@ -116,7 +116,7 @@ impl RuleReader {
         None
     }
 
-    /// A decimal number with at most three decimals, in thousandths, from one on.
+    /// A decimal number of at least one, with at most three decimals, in thousandths.
     pub(super) fn thousandths(&mut self, fields: &Fields<'_, '_>, field: &str) -> Option<u32> {
         let node = fields.get(field)?;
         let wanted = "a number above 0 with at most three decimals";
@@ -184,7 +184,7 @@ impl RuleReader {
     }
 }
 
-/// The plain decimal digits that were meant by `1_000`, `007`, `+5`, `0x10` or `5.0`.
+/// The plain decimal digits for `1_000`, `007`, `+5`, `0x10` or `5.0`, for a hint.
 fn digits_of(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text).replace('_', "");
     if let Some(digits) = text.strip_prefix("0x") {

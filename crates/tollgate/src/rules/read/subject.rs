@@ -4,7 +4,7 @@ use tollgate_core::rule::NetworkError;
 use tollgate_core::rule::declaration::{Network, Pattern, Subject, Value as Accepted};
 
 use super::super::names;
-use super::super::node::{Entry, Fields, Node, Value};
+use super::super::node::{Fields, MapEntry, Node, Value};
 use super::super::problem::quoted;
 use super::RuleReader;
 
@@ -16,11 +16,11 @@ impl RuleReader {
             self.wrong(node, "`match`", "a map of attributes", Some(hint));
             return Vec::new();
         };
-        let named = |entry: &Entry<'_>, pattern| (entry.key.as_ref().to_owned(), pattern);
+        let named = |entry: &MapEntry<'_>, pattern| (entry.key.as_ref().to_owned(), pattern);
         entries.iter().filter_map(|it| self.pattern(it).map(|found| named(it, found))).collect()
     }
 
-    fn pattern(&mut self, entry: &Entry<'_>) -> Option<Pattern> {
+    fn pattern(&mut self, entry: &MapEntry<'_>) -> Option<Pattern> {
         let attribute = entry.key.as_ref();
         match &entry.node.value {
             Value::Text(text) if text == "*" => Some(Pattern::Present),
@@ -47,7 +47,7 @@ impl RuleReader {
         }
     }
 
-    /// One value that a condition accepts: `text`, `begin*`, `{ text: … }`, `{ prefix: … }`.
+    /// A value that a condition accepts: `text`, `begin*`, `{ text: … }`, `{ prefix: … }`.
     fn accepted(&mut self, attribute: &str, node: &Node<'_>) -> Option<Accepted> {
         // Names of attributes have no case.
         if attribute.eq_ignore_ascii_case("ip") {
@@ -72,7 +72,7 @@ impl RuleReader {
         &mut self,
         attribute: &str,
         node: &Node<'_>,
-        entries: &[Entry<'_>],
+        entries: &[MapEntry<'_>],
     ) -> Option<Accepted> {
         match entries {
             [only] if only.key == "text" => self.text_of(&only.node, "text").map(Accepted::Text),
@@ -146,7 +146,7 @@ impl RuleReader {
     }
 }
 
-/// The reason why a text is no network, and what to write instead.
+/// The message for a text that is not a network, with a hint.
 fn explained(text: &str, error: NetworkError, hint: String) -> (String, String) {
     let meant = text.split_once('/').and_then(|(address, prefix)| {
         Network::new(address.parse().ok()?, prefix.parse().ok()?).ok()

@@ -1,4 +1,4 @@
-//! A tree as JSON, spread over lines where it is long.
+//! A tree as JSON. Long lists and maps take several lines.
 
 use super::quote::{Astral, quoted};
 use super::{InLine, ONE_LINE, OutputTree, is_spread};
@@ -12,7 +12,7 @@ pub(super) fn print(root: &OutputTree) -> String {
     out
 }
 
-/// The rule by which a list or map is spread over lines.
+/// The lists and maps that take several lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spread {
     Always,

@@ -1,6 +1,6 @@
 //! From a declaration to a tree, and from there to text.
 //!
-//! Values that equal their defaults are left out, so that a file has only what its author meant. A
+//! Values that equal their defaults are left out, so a file shows only deliberate settings. A
 //! declaration that `RuleSet::new` accepts reads back equal from every format.
 
 mod json;
@@ -29,19 +29,19 @@ pub(crate) fn push_json_string(out: &mut String, text: &str) {
     quote::push_quoted(out, text, quote::Astral::Pair);
 }
 
-/// A tree to be printed: as one that was read, without places.
+/// A tree to print: like a parsed tree, without places.
 #[derive(Clone, Debug)]
 enum OutputTree {
     Bool(bool),
-    /// A number as it is to be written.
+    /// A number in its printed form.
     Number(String),
     Text(String),
     List(Vec<Self>),
     Map(Vec<(String, Self)>),
 }
 
-/// The style of a format within one line: items in brackets, entries in braces, and the format's own
-/// scalars.
+/// A format's style within one line: items in brackets, entries in braces, and the scalars of the
+/// format.
 struct InLine {
     key: fn(&str) -> String,
     text: fn(&str) -> String,
@@ -80,10 +80,10 @@ impl OutputTree {
     }
 }
 
-/// The longest list or map within one line.
+/// The longest list or map that is printed on one line.
 const ONE_LINE: usize = 80;
 
-/// True if the value of this key is always spread over lines, since people read down it.
+/// True if the value of this key always takes several lines, because people read down it.
 fn is_spread(key: &str) -> bool {
     matches!(key, "domains" | "rules" | "limits" | "lists")
 }

@@ -9,7 +9,7 @@ pub(super) enum Astral {
     Pair,
 }
 
-/// The text in double quotes, with escapes for all that is not visible.
+/// The text in double quotes, with escapes for all invisible characters.
 pub(super) fn quoted(text: &str, astral: Astral) -> String {
     let mut out = String::with_capacity(text.len().saturating_add(2));
     push_quoted(&mut out, text, astral);

@@ -1,4 +1,4 @@
-//! A tree as TOML: domains, rules and lists as tables, everything else within a line.
+//! A tree as TOML: domains, rules and lists as tables, all other values on one line.
 
 use super::quote::{Astral, quoted};
 use super::{InLine, ONE_LINE, OutputTree};
@@ -11,8 +11,8 @@ pub(super) fn print(root: &OutputTree) -> String {
     out
 }
 
-/// The fields of a table, then the tables within it: once a header is written there is no way
-/// back to the fields of its parent.
+/// Writes the fields of a table, then the tables within it. After the header of an inner table,
+/// TOML has no way back to the fields of its parent.
 fn table(out: &mut String, tree: &OutputTree, path: &str) {
     let OutputTree::Map(entries) = tree else { return };
     let (tables, fields): (Vec<_>, Vec<_>) =
@@ -41,7 +41,7 @@ fn is_table(key: &str, value: &OutputTree) -> bool {
     !value.is_empty() && matches!(key, "domains" | "rules" | "lists")
 }
 
-/// A value within one line; a long list with an item a line, which TOML allows for lists alone.
+/// A value on one line. A long list takes one line for each item, which TOML allows for lists only.
 fn field(tree: &OutputTree) -> String {
     let line = IN_LINE.print(tree);
     match tree {

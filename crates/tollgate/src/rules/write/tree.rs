@@ -126,7 +126,7 @@ fn ban_tree(ban: &Ban) -> OutputTree {
     map.done()
 }
 
-/// Empty, when the ask alone says what it costs.
+/// The cost of a rule; empty if the ask alone has the cost.
 fn cost(cost: &CostFrom) -> OutputTree {
     let mut map = MapBuilder::default();
     if let Some(attribute) = &cost.attribute {
@@ -153,7 +153,7 @@ fn pattern_tree(pattern: &Pattern) -> OutputTree {
     }
 }
 
-/// A value in its short form, or spelled out where that would read as another.
+/// A value in its short form, or spelled out if the short form would read as another value.
 fn value(value: &Value) -> OutputTree {
     let spelled_out = |key: &str, inner: &str| OutputTree::Map(vec![(key.to_owned(), text(inner))]);
     match value {
@@ -174,7 +174,8 @@ fn subject(subject: &Subject) -> OutputTree {
     }
 }
 
-/// A length of time as core prints periods. What no period can be is printed for people only.
+/// A duration as core prints periods. A duration that cannot be a period is printed for people
+/// only.
 fn time(time: Duration) -> String {
     let quota = Quota::new(1, time).map(|quota| quota.to_string());
     let period = quota.as_deref().ok().and_then(|text| text.strip_prefix("1 per "));

@@ -41,7 +41,7 @@ fn map(out: &mut String, entries: &[(String, OutputTree)], indent: usize) {
     }
 }
 
-/// True if it cannot be spread over lines.
+/// True if it is never spread over several lines.
 const fn is_flat(tree: &OutputTree) -> bool {
     tree.is_empty()
         || matches!(tree, OutputTree::Bool(_) | OutputTree::Number(_) | OutputTree::Text(_))
@@ -60,7 +60,7 @@ fn list(out: &mut String, items: &[OutputTree], indent: usize, spread: bool) {
     }
 }
 
-/// A text without quotes where every reader of YAML, of any version, takes it for that text.
+/// A text, without quotes if every YAML parser of any version reads it as that text.
 fn scalar(text: &str) -> String {
     if is_plain(text) { text.to_owned() } else { quoted(text, Astral::Long) }
 }
