@@ -96,7 +96,7 @@ impl Link {
             script: Script::new(script),
             values: Script::new(VALUES),
             locks: Step::ALL.map(|step| Script::new(step.text())),
-            dialer: Dialer::new(config)?,
+            dialer: Dialer::new(config, resp::MAX_BYTES)?,
             slots: (0..config.connections).map(|_| Arc::default()).collect(),
             turn: AtomicUsize::new(0),
             arrivals: watch::Sender::new(()),

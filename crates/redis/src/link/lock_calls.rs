@@ -117,7 +117,7 @@ impl Link {
         on_message: OnMessage,
     ) -> Result<SubscriberConnection, ConnectError> {
         let NewConnection { connection, task, .. } =
-            self.shared.dialer.dial_subscriber(on_message).await?;
+            self.shared.dialer.dial(Some(on_message)).await?;
         Ok(SubscriberConnection { connection, task })
     }
 }

@@ -42,7 +42,7 @@ pub(super) async fn keep_connected(
     let mut backoff = Backoff::default();
     let (mut told, mut met) = (None, false);
     loop {
-        match shared.dialer.dial().await {
+        match shared.dialer.dial(None).await {
             Ok(dialed) => match welcome(&shared, &dialed).await {
                 Ok(()) => {
                     told = None;
