@@ -13,7 +13,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tollgate_core::{Request, StoreError};
 
-use crate::batch::{Batch, BatchBuffer, BatchCounts, HashedName, PendingAnswer};
+use crate::batch::{Batch, BatchBuffer, HashedName, PendingAnswer};
 use crate::batch_queue::{BatchQueue, QueueRejection, QueuedBatch};
 use crate::clock::{self, Instant};
 use crate::config::Config;
@@ -104,7 +104,7 @@ pub(crate) fn max_batches_in_flight(config: &Config) -> usize {
 pub(crate) struct Driver {
     queue: Arc<BatchQueue<PendingBatch>>,
     hasher: RandomState,
-    counts: Arc<StoreCounters>,
+    link: Arc<Link>,
     runtime: runtime::Handle,
 }
 
@@ -123,17 +123,6 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Counters since the start.
-#[derive(Debug, Default)]
-pub(crate) struct StoreCounters {
-    pub(crate) runs: AtomicU64,
-    pub(crate) requests: AtomicU64,
-    pub(crate) turned_away: AtomicU64,
-    pub(crate) poisoned: AtomicU64,
-    pub(crate) mismatches: AtomicU64,
-    pub(crate) converted: AtomicU64,
-}
-
 impl Driver {
     /// Starts the thread, connects there, and returns once the link has made its first attempt.
     ///
@@ -142,14 +131,12 @@ impl Driver {
     /// As [`Link::connect`], and when the thread cannot be started.
     pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
         let queue = Arc::new(BatchQueue::new(MAX_CHARGES, config.max_waiting, config.deadline));
-        let counts = Arc::new(StoreCounters::default());
         let (started, starting) = oneshot::channel();
         let cannot = |error: io::Error| {
             ConnectError::settings("the thread of the store cannot be started").with_source(error)
         };
         let shared = DriverShared {
             queue: Arc::clone(&queue),
-            counts: Arc::clone(&counts),
             max_in_flight: max_batches_in_flight(config),
         };
         let config = config.clone();
@@ -165,11 +152,9 @@ impl Driver {
         let (link, runtime) = starting.await.unwrap_or_else(|_| {
             Err(ConnectError::settings("the thread of the store ended before it connected"))
         })?;
-        Ok((Self { queue, hasher: RandomState::default(), counts, runtime }, link))
-    }
-
-    pub(crate) fn counters(&self) -> &StoreCounters {
-        &self.counts
+        let driver =
+            Self { queue, hasher: RandomState::default(), link: Arc::clone(&link), runtime };
+        Ok((driver, link))
     }
 
     /// Runs a future on the store's thread. Returns `None` if the thread has ended.
@@ -206,7 +191,7 @@ impl Driver {
         };
         self.queue.join(join).map_err(|why| match why {
             QueueRejection::Full => {
-                self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+                self.link.counters().rejected.fetch_add(1, Ordering::Relaxed);
                 Cause::TooManyInFlight.unavailable()
             }
             QueueRejection::Closed => Cause::Stopped.unavailable(),
@@ -217,7 +202,6 @@ impl Driver {
 /// State shared by the tasks of the thread.
 struct DriverShared {
     queue: Arc<BatchQueue<PendingBatch>>,
-    counts: Arc<StoreCounters>,
     max_in_flight: usize,
 }
 
@@ -282,20 +266,20 @@ async fn run_batch(
     _permit: OwnedSemaphorePermit,
     shared: Arc<DriverShared>,
 ) {
-    let DriverShared { queue, counts, .. } = &*shared;
+    let (queue, counters) = (&shared.queue, link.counters());
     let requests = pending.buffer.len();
     let Some((deadline, places)) = pending.drop_late_waiters(clock::now(), queue.min_time_left())
     else {
         return queue.recycle(pending);
     };
     let sent = u64::try_from(pending.buffer.len()).unwrap_or(0);
-    counts.requests.fetch_add(sent, Ordering::Relaxed);
+    counters.requests.fetch_add(sent, Ordering::Relaxed);
     let mut answers: Vec<PendingAnswer> = Vec::new();
     answers.resize_with(requests, PendingAnswer::default);
     let mut batch = Batch::new(std::mem::take(&mut pending.buffer), places);
     let waiters = &pending.waiters;
     while !batch.is_done() {
-        counts.runs.fetch_add(1, Ordering::Relaxed);
+        counters.runs.fetch_add(1, Ordering::Relaxed);
         let reply = match link.run(batch.call(), deadline).await {
             Ok(reply) => reply,
             Err(error) => {
@@ -303,30 +287,23 @@ async fn run_batch(
                 break;
             }
         };
-        let found = batch.answer(&reply, &mut answers);
-        // Counted before delivery, so that a caller that is answered finds it counted.
-        counts.add(found.unwrap_or_default());
-        if found.is_err() {
+        let Ok(counts) = batch.answer(&reply, &mut answers) else {
             // The batch was executed, whatever the reply says.
             waiters.fail(Cause::MalformedReply.timeout(), &answers);
             break;
+        };
+        // Counted before delivery, so that a caller that is answered finds it counted.
+        for (counter, more) in [
+            (&counters.poisoned, counts.poisoned),
+            (&counters.twin_mismatches, counts.mismatches),
+            (&counters.converted, counts.converted),
+        ] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
         }
         waiters.deliver(&mut answers);
     }
     pending.buffer = batch.into_buffer();
     queue.recycle(pending);
-}
-
-impl StoreCounters {
-    fn add(&self, counts: BatchCounts) {
-        for (count, more) in [
-            (&self.poisoned, counts.poisoned),
-            (&self.mismatches, counts.mismatches),
-            (&self.converted, counts.converted),
-        ] {
-            if more > 0 {
-                count.fetch_add(more, Ordering::Relaxed);
-            }
-        }
-    }
 }

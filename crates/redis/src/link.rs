@@ -59,7 +59,7 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
-use crate::store::Stats;
+use crate::store::{Counters, Stats};
 use tollgate_core::lock_mutex;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
@@ -105,7 +105,7 @@ impl Link {
             time: ServerTime::default(),
             ids: CallIds::default(),
             warnings: OnceLock::new(),
-            counters: LinkCounters::default(),
+            counters: Counters::default(),
             config: config.clone(),
         });
         let mut reconnectors = JoinSet::new();
@@ -168,6 +168,11 @@ impl Link {
         self.shared.warnings.get().map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the counters of the store and of this link.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
     /// Returns the counters and the health of the connections.
     pub(crate) fn health(&self) -> Stats {
         let LinkState { slots, breaker, counters, .. } = &*self.shared;
@@ -197,7 +202,7 @@ struct LinkState {
     time: ServerTime,
     ids: CallIds,
     warnings: OnceLock<Vec<Warning>>,
-    counters: LinkCounters,
+    counters: Counters,
 }
 
 /// The progress of a call, for when its time is up.
@@ -446,21 +451,3 @@ impl CallIds {
         format!("{}-{:x}", self.process, self.next.fetch_add(1, Relaxed))
     }
 }
-
-/// Declares counters that are fields of [`Stats`], and how to read them.
-macro_rules! link_counters {
-    ($($counter:ident),+) => {
-        #[derive(Debug, Default)]
-        struct LinkCounters {
-            $($counter: AtomicU64,)+
-        }
-
-        impl LinkCounters {
-            fn read(&self) -> Stats {
-                Stats { $($counter: self.$counter.load(Relaxed),)+ ..Stats::default() }
-            }
-        }
-    };
-}
-
-link_counters!(reconnects, timeouts, lost, noscript, retried, dropped_late, rejected);
