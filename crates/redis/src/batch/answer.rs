@@ -74,7 +74,7 @@ impl Batch {
             Ok(part)
         };
         let (outcomes, views, lengths) = (next(outcomes)?, next(views)?, next(lengths)?);
-        let keys = self.buffer.strings.len().saturating_add(self.buffer.logs.len());
+        let keys = self.buffer.strings.len() + self.buffer.logs.len();
         let prior = PriorValues::read(lengths, rest, keys)?;
         let poisoned = u64::from(u32::from_le_bytes(*poisoned));
         let mut counts = BatchCounts { poisoned, ..BatchCounts::default() };
@@ -94,10 +94,9 @@ impl Batch {
                 b'p' | b'd' => {
                     let answer = replay.judge(&self.buffer, request).ok_or(MalformedReply)?;
                     let passed = *outcome == b'p';
-                    let mismatch = u64::from(answer.passes() != passed);
-                    counts.mismatches = counts.mismatches.saturating_add(mismatch);
-                    let answers = answers.get_mut(self.place(request)).ok_or(MalformedReply)?;
-                    *answers = PendingAnswer::Complete(Box::new(as_charged(answer, passed)));
+                    counts.mismatches += u64::from(answer.passes() != passed);
+                    answers[self.place(request)] =
+                        PendingAnswer::Complete(Box::new(as_charged(answer, passed)));
                 }
                 b'u' => left.push(request),
                 _ => return Err(MalformedReply),
@@ -118,7 +117,8 @@ impl Batch {
         answers: &mut [PendingAnswer],
     ) -> Option<u64> {
         let buffer = &self.buffer;
-        if !buffer.bucket_takes || !buffer.one_charge_each || !self.conversions.is_empty() {
+        let shape = buffer.shape;
+        if !shape.bucket_takes || !shape.one_charge_each || !self.conversions.is_empty() {
             return None;
         }
         let mut mismatches = 0_u64;
@@ -129,20 +129,20 @@ impl Batch {
             let (kind, plan, cost, tag) = match known {
                 Some((term, known)) if term == item.term => known,
                 _ => {
-                    let (charge_ref, terms) = (buffer.charge_ref(item)?, buffer.terms_of(item)?);
-                    let Op::Take(cost) = terms.op else { return None };
-                    let tag = self.tags.get(usize::from(terms.kind).wrapping_sub(1))?;
-                    let new = (terms.kind, charge_ref.judge.bucket_plan()?, cost, tag);
+                    let charge_ref = buffer.charge_ref(item);
+                    let Op::Take(cost) = charge_ref.op else { return None };
+                    let (kind, tag) = (buffer.terms.get(item.term).kind, self.tag(item));
+                    let new = (kind, charge_ref.judge.bucket_plan()?, cost, tag);
                     known = Some((item.term, new));
                     new
                 }
             };
             let key = buffer.key(item);
-            let (under, arrival) = arrivals.get_mut(usize::from(key).wrapping_sub(1))?;
+            let (under, arrival) = &mut arrivals[usize::from(key) - 1];
             if *under == 0 {
                 // An absent bucket has been full since the epoch.
                 if let Some(value) = prior.of(key) {
-                    *arrival = layout::read_arrival(plan, value.strip_prefix(&**tag)?)?;
+                    *arrival = layout::read_arrival(plan, value.strip_prefix(tag)?)?;
                 }
                 *under = kind;
             } else if *under != kind {
@@ -154,14 +154,13 @@ impl Batch {
                 b'd' => false,
                 _ => return None,
             };
-            *answers.get_mut(self.place(request))? =
-                if matches!(taken, ImmediateTake::Pass(_)) == passed {
-                    PendingAnswer::BucketTake(taken, now)
-                } else {
-                    mismatches = mismatches.saturating_add(1);
-                    let answer = bucket_answer(plan, taken, cost, now);
-                    PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
-                };
+            answers[self.place(request)] = if matches!(taken, ImmediateTake::Pass(_)) == passed {
+                PendingAnswer::BucketTake(taken, now)
+            } else {
+                mismatches += 1;
+                let answer = bucket_answer(plan, taken, cost, now);
+                PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
+            };
         }
         Some(mismatches)
     }
@@ -190,8 +189,7 @@ impl Batch {
         counts: &mut BatchCounts,
     ) {
         for item in buffer.items(request) {
-            let Some(charge_ref) = buffer.charge_ref(item) else { continue };
-            let key = buffer.key(item);
+            let (key, charge_ref) = (buffer.key(item), buffer.charge_ref(item));
             if let Entry::Vacant(unknown) = under.entry(key) {
                 let found = replay.prior.of(key);
                 let Some(found) = found.filter(|found| !found.is_empty()) else {
@@ -232,11 +230,11 @@ impl Batch {
                 if !idle && stays(&under, &limit) {
                     return under;
                 }
-                counts.converted = counts.converted.saturating_add(1);
+                counts.converted += 1;
                 converted(counter, &limit, now)
             }
             None => {
-                counts.poisoned = counts.poisoned.saturating_add(1);
+                counts.poisoned += 1;
                 Vec::new()
             }
         };
@@ -268,7 +266,7 @@ impl Batch {
                 if !idle && stays(&under, &limit) {
                     return under;
                 }
-                counts.converted = counts.converted.saturating_add(1);
+                counts.converted += 1;
                 let carry = match limit.change_from(&under) {
                     _ if under.revision() > limit.revision() => Carry::DropIfIdle,
                     _ if under.revision() == limit.revision() => Carry::Keep,
@@ -279,7 +277,7 @@ impl Batch {
                 (carry, from)
             }
             None => {
-                counts.poisoned = counts.poisoned.saturating_add(1);
+                counts.poisoned += 1;
                 (Carry::Drop, *plan)
             }
         };

@@ -8,6 +8,7 @@
 //! A request on a counter that was counted under another limit stays undecided in one run and is
 //! decided in the next: [`Batch::answer`] leaves it in the batch, in order, with the conversion that
 //! makes it decidable.
+#![allow(clippy::arithmetic_side_effects, reason = "numbers and counts of one batch")]
 
 mod answer;
 mod buffer;
@@ -19,6 +20,7 @@ pub(crate) use self::answer::PendingAnswer;
 pub(crate) use self::buffer::BatchBuffer;
 pub(crate) use self::name_table::HashedName;
 
+use self::buffer::PackedCharge;
 use crate::keys::Name;
 use crate::link::Call;
 
@@ -73,6 +75,11 @@ impl Batch {
 
     fn place(&self, request: usize) -> usize {
         self.places.get(request).copied().unwrap_or(request)
+    }
+
+    /// Returns the tag of the limit that judges a charge.
+    fn tag(&self, item: &PackedCharge) -> &[u8] {
+        &self.tags[usize::from(self.buffer.terms.get(item.term).kind) - 1]
     }
 
     /// Writes the arguments of the next run.
