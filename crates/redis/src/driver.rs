@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use tollgate_core::{Request, StoreError};
 
 use crate::batch::{Batch, BatchBuffer, HashedName, PendingAnswer};
-use crate::batch_queue::{BatchQueue, QueueRejection, QueuedBatch};
+use crate::batch_queue::{BatchQueue, QueueRejection};
 use crate::clock::{self, Instant};
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
@@ -40,28 +40,6 @@ use crate::waiters::{WaiterHandle, Waiters};
 struct PendingBatch {
     buffer: BatchBuffer,
     waiters: Waiters,
-    /// Deadlines in the order of the callers.
-    deadlines: Vec<Instant>,
-}
-
-impl QueuedBatch for PendingBatch {
-    fn charges(&self) -> usize {
-        self.buffer.charges()
-    }
-
-    fn callers(&self) -> usize {
-        self.deadlines.len()
-    }
-
-    fn deadlines(&self) -> Option<(Instant, Instant)> {
-        self.deadlines.first().copied().zip(self.deadlines.last().copied())
-    }
-
-    fn clear(&mut self) {
-        self.buffer.clear();
-        self.waiters = Waiters::default();
-        self.deadlines.clear();
-    }
 }
 
 impl PendingBatch {
@@ -73,18 +51,20 @@ impl PendingBatch {
         now: Instant,
         least: Duration,
     ) -> Option<(Instant, Vec<usize>)> {
-        let earliest = now.checked_add(least).unwrap_or(now);
-        let places = match self.waiters.retain_live(&self.deadlines, earliest) {
-            None => Vec::new(),
-            Some(goes) => {
-                self.buffer.retain(|request| goes.get(request).is_some_and(|goes| *goes));
-                let places = goes.iter().enumerate().filter(|(_, goes)| **goes);
-                places.map(|(place, _)| place).collect()
-            }
-        };
-        let going = self.deadlines.iter().filter(|deadline| **deadline >= earliest);
-        let deadline = going.min().filter(|_| self.buffer.len() > 0)?;
-        Some((*deadline, places))
+        let (deadline, live) = self.waiters.retain_live(now.checked_add(least).unwrap_or(now));
+        let live = live.unwrap_or_default();
+        let places: Vec<usize> = (0..live.len()).filter(|request| live[*request]).collect();
+        if !live.is_empty() {
+            self.buffer.retain(|request| live[request]);
+        }
+        Some((deadline?, places))
+    }
+
+    /// Empties the batch, and gives its memory to the queue.
+    fn recycle(mut self, queue: &BatchQueue<Self>) {
+        self.buffer.clear();
+        self.waiters = Waiters::default();
+        queue.recycle(self);
     }
 }
 
@@ -102,22 +82,17 @@ pub(crate) fn max_batches_in_flight(config: &Config) -> usize {
 /// The queue, and the thread behind it, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    queue: Arc<BatchQueue<PendingBatch>>,
+    queue: OpenQueue,
     hasher: RandomState,
     link: Arc<Link>,
     runtime: runtime::Handle,
 }
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.queue.close();
-    }
-}
+/// The queue, closed when either end is dropped, so that nobody waits for the other.
+#[derive(Debug)]
+struct OpenQueue(Arc<BatchQueue<PendingBatch>>);
 
-/// Closes the queue when the thread ends, so that nobody waits for it.
-struct CloseOnDrop(Arc<BatchQueue<PendingBatch>>);
-
-impl Drop for CloseOnDrop {
+impl Drop for OpenQueue {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -135,15 +110,11 @@ impl Driver {
         let cannot = |error: io::Error| {
             ConnectError::settings("the thread of the store cannot be started").with_source(error)
         };
-        let shared = DriverShared {
-            queue: Arc::clone(&queue),
-            max_in_flight: max_batches_in_flight(config),
-        };
-        let config = config.clone();
+        let (config, opened) = (config.clone(), OpenQueue(Arc::clone(&queue)));
         let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let handle = runtime.handle().clone();
-                runtime.block_on(run_thread(config, shared, handle, started));
+                runtime.block_on(run_thread(config, opened, handle, started));
             }
             Err(error) => drop(started.send(Err(cannot(error)))),
         };
@@ -152,9 +123,8 @@ impl Driver {
         let (link, runtime) = starting.await.unwrap_or_else(|_| {
             Err(ConnectError::settings("the thread of the store ended before it connected"))
         })?;
-        let driver =
-            Self { queue, hasher: RandomState::default(), link: Arc::clone(&link), runtime };
-        Ok((driver, link))
+        let (queue, hasher) = (OpenQueue(queue), RandomState::default());
+        Ok((Self { queue, hasher, link: Arc::clone(&link), runtime }, link))
     }
 
     /// Runs a future on the store's thread. Returns `None` if the thread has ended.
@@ -186,10 +156,9 @@ impl Driver {
         let join = |pending: &mut PendingBatch| {
             let mut names = names.iter();
             requests.iter().for_each(|request| pending.buffer.push(request, &mut names));
-            pending.deadlines.push(deadline);
-            pending.waiters.add(requests.len(), waker)
+            pending.waiters.add(requests.len(), deadline, waker)
         };
-        self.queue.join(join).map_err(|why| match why {
+        self.queue.0.join(names.len(), deadline, join).map_err(|why| match why {
             QueueRejection::Full => {
                 self.link.counters().rejected.fetch_add(1, Ordering::Relaxed);
                 Cause::TooManyInFlight.unavailable()
@@ -199,20 +168,13 @@ impl Driver {
     }
 }
 
-/// State shared by the tasks of the thread.
-struct DriverShared {
-    queue: Arc<BatchQueue<PendingBatch>>,
-    max_in_flight: usize,
-}
-
 /// Runs the thread until the queue is closed.
 async fn run_thread(
     config: Config,
-    shared: DriverShared,
+    queue: OpenQueue,
     runtime: runtime::Handle,
     mut started: oneshot::Sender<Result<(Arc<Link>, runtime::Handle), ConnectError>>,
 ) {
-    let _close = CloseOnDrop(Arc::clone(&shared.queue));
     let connected = tokio::select! {
         connected = Link::connect(&config, SCRIPT) => connected,
         () = started.closed() => return,
@@ -221,7 +183,7 @@ async fn run_thread(
         Ok(link) => {
             let link = Arc::new(link);
             if started.send(Ok((Arc::clone(&link), runtime))).is_ok() {
-                dispatch_batches(link, shared).await;
+                dispatch_batches(link, &queue.0, max_batches_in_flight(&config)).await;
             }
         }
         // A caller that stopped waiting need not know.
@@ -229,24 +191,27 @@ async fn run_thread(
     }
 }
 
-async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
-    let permits = Arc::new(Semaphore::new(shared.max_in_flight));
-    let shared = Arc::new(shared);
-    let mut pause = shared.queue.min_time_left();
+async fn dispatch_batches(
+    link: Arc<Link>,
+    queue: &Arc<BatchQueue<PendingBatch>>,
+    max_in_flight: usize,
+) {
+    let permits = Arc::new(Semaphore::new(max_in_flight));
+    let mut pause = queue.min_time_left();
     loop {
         // Callers whose time runs out while every slot is taken are rejected in time all the
         // same.
         match timeout(pause, Arc::clone(&permits).acquire_owned()).await {
             Ok(Ok(permit)) => {
-                let Some(pending) = shared.queue.next_batch(clock::now).await else { return };
-                tokio::spawn(run_batch(Arc::clone(&link), pending, permit, Arc::clone(&shared)));
+                let Some(pending) = queue.next_batch(clock::now).await else { return };
+                tokio::spawn(run_batch(Arc::clone(&link), pending, permit, Arc::clone(queue)));
             }
             Ok(Err(_)) => return,
             // Replies are handled between two batches of them.
             Err(_) => yield_now().await,
         }
-        let more = reject_expired(&shared.queue);
-        pause = if more { Duration::ZERO } else { shared.queue.min_time_left() };
+        let more = reject_expired(queue);
+        pause = if more { Duration::ZERO } else { queue.min_time_left() };
     }
 }
 
@@ -254,7 +219,7 @@ async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
 fn reject_expired(queue: &BatchQueue<PendingBatch>) -> bool {
     let Some(pending) = queue.expired(clock::now()) else { return false };
     pending.waiters.reject_all();
-    queue.recycle(pending);
+    pending.recycle(queue);
     true
 }
 
@@ -264,13 +229,12 @@ async fn run_batch(
     link: Arc<Link>,
     mut pending: PendingBatch,
     _permit: OwnedSemaphorePermit,
-    shared: Arc<DriverShared>,
+    queue: Arc<BatchQueue<PendingBatch>>,
 ) {
-    let (queue, counters) = (&shared.queue, link.counters());
-    let requests = pending.buffer.len();
+    let (counters, requests) = (link.counters(), pending.buffer.len());
     let Some((deadline, places)) = pending.drop_late_waiters(clock::now(), queue.min_time_left())
     else {
-        return queue.recycle(pending);
+        return pending.recycle(&queue);
     };
     let sent = u64::try_from(pending.buffer.len()).unwrap_or(0);
     counters.requests.fetch_add(sent, Ordering::Relaxed);
@@ -305,5 +269,5 @@ async fn run_batch(
         waiters.deliver(&mut answers);
     }
     pending.buffer = batch.into_buffer();
-    queue.recycle(pending);
+    pending.recycle(&queue);
 }
