@@ -109,20 +109,14 @@ impl Link {
             config: config.clone(),
         });
         let mut reconnectors = JoinSet::new();
-        let (attempt, mut first) = (oneshot::channel(), None);
-        let mut sender = Some(attempt.0);
-        let mut receiver = Some(attempt.1);
+        let mut first_attempt = Some(oneshot::channel());
         for slot in &shared.slots {
-            reconnectors.spawn(reconnector::keep_connected(
-                Arc::clone(&shared),
-                Arc::clone(slot),
-                sender.take(),
-            ));
+            let (sender, receiver) = first_attempt.take().unzip();
+            let (shared, slot) = (Arc::clone(&shared), Arc::clone(slot));
+            reconnectors.spawn(reconnector::keep_connected(shared, slot, sender));
             // The others follow when the first is done, so that checks and complaints come once.
-            if let Some(receiver) = receiver.take() {
-                first = receiver.await.ok();
-            }
-            if let Some(Err(error)) = first.take()
+            if let Some(receiver) = receiver
+                && let Ok(Err(error)) = receiver.await
                 && error.is_permanent()
             {
                 return Err(error);
@@ -155,7 +149,7 @@ impl Link {
         // A decision waits no longer than the configured deadline, but a lock step may.
         let worth = left.max(shared.config.deadline).saturating_mul(2);
         match timeout_at(deadline, shared.attempt(call, worth, &mut progress)).await {
-            Ok(result) => result,
+            Ok(result) => result.map(|(reply, _)| reply),
             // A call that waited for most of its time elsewhere says nothing about Redis.
             Err(_) => {
                 Err(shared.timed_out(&progress, left.saturating_mul(2) >= shared.config.deadline))
@@ -217,13 +211,13 @@ struct CallProgress {
 impl LinkState {
     /// Sends the call, and again where that is safe: by text when Redis does not know the script,
     /// with a corrected time when ours was wrong, and after a lost connection if the call has an
-    /// id.
+    /// id. Returns the reply and the connection it came on.
     async fn attempt(
         &self,
         call: Call<'_>,
         worth: Duration,
         progress: &mut CallProgress,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<(Reply, Connection), StoreError> {
         let id = match (self.config.retry, call.script) {
             // A lock step has ids of its own, and its caller sends it again.
             (RetryPolicy::Never, _) | (_, ScriptId::Lock(_)) => String::new(),
@@ -239,15 +233,14 @@ impl LinkState {
             progress.uncertain = true;
             let command = call.pack(self.script(call.script), form, &preamble);
             let answer = connection.request(command).await;
-            let answer = answer
-                .map_or(ScriptOutcome::Unexpected, |value| ScriptOutcome::to(call.script, value));
+            let outcome = ScriptOutcome::to(call.script, answer.ok());
             // The first attempt may have been executed, whatever happens to the second.
             progress.uncertain = resent;
-            match answer {
+            match outcome {
                 ScriptOutcome::Reply(reply) => {
                     self.time.learn(reply.now, clock::now());
                     self.breaker.succeed();
-                    return Ok(reply);
+                    return Ok((reply, connection));
                 }
                 ScriptOutcome::NoScript => {
                     self.counters.noscript.fetch_add(1, Relaxed);
