@@ -23,8 +23,8 @@ pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
     out.extend_from_slice(&since.as_micros().to_le_bytes());
 }
 
-/// The arrival time, if there is nothing else.
-pub(super) fn read_arrival(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
+/// Reads the arrival time of a bucket whose state is nothing else.
+pub(crate) fn read_arrival(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
     let (whole, part) = bytes.split_first_chunk::<8>()?;
     let (whole, part) = (exact(*whole)?, exact(part.try_into().ok()?)?);
     (part < plan.rate.denominator().get()).then_some(Span { whole, part })

@@ -17,9 +17,11 @@ mod sliding_window;
 mod smooth;
 mod tag;
 
-use tollgate_core::state::BucketPlan as Bucket;
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
+use crate::clock::micros;
+
+pub(crate) use bucket::read_arrival;
 pub(crate) use sliding_log::{Carry, read_dump, read_excerpt, read_view};
 pub(crate) use tag::{read_tag, write_tag};
 
@@ -85,11 +87,6 @@ pub(crate) fn takes_from_bucket_or_window(limit: &Limit, cost: u64) -> bool {
     }
 }
 
-/// Reads the arrival time of a bucket whose state is nothing else.
-pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
-    bucket::read_arrival(plan, bytes)
-}
-
 /// Returns whether the permits of a bucket take whole microseconds.
 pub(crate) fn is_whole(limit: &Limit) -> bool {
     match limit.plan() {
@@ -140,10 +137,6 @@ pub(crate) fn pack_terms(limit: &Limit, op: Op, patience_us: u64, flag: u8, out:
         double(number, out);
     }
     out.extend_from_slice(&concurrency::holder(holder));
-}
-
-fn micros(span: std::time::Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Writes a whole number as a double.
