@@ -71,43 +71,38 @@ impl fmt::Display for Warning {
             Self::VulnerableLua { server } => write!(
                 f,
                 "{server} has known holes in its Lua interpreter (CVE-2024-46981, CVE-2025-46817, \
-                 -46818, -46819, -49844) through which whoever may run scripts can run code; they \
-                 are fixed in redis 6.2.20, 7.2.11, 7.4.6, 8.0.4 and 8.2.2 and valkey 7.2.11, \
+                 -46818, -46819, -49844) through which a user who may run scripts can run code; they are \
+                 fixed in redis 6.2.20, 7.2.11, 7.4.6, 8.0.4 and 8.2.2 and valkey 7.2.11, \
                  8.0.6 and 8.1.4. A distribution may have fixed them without changing the number: \
                  then its changelog names them, and this can be ignored"
             ),
-            Self::MissingPermissions { commands, keys, acl } => {
-                f.write_str("the user may not ")?;
-                if !commands.is_empty() {
-                    write!(f, "use {}", commands.join(", "))?;
-                }
-                if *keys {
-                    let and = if commands.is_empty() { "" } else { " nor " };
-                    write!(f, "{and}touch keys tg:*")?;
-                }
-                write!(f, ", without which no limit can be decided; this ACL line is enough: {acl}")
-            }
-            Self::MissingLockPermissions { commands, keys, channels, acl } => {
-                let used = format!("use {}", commands.join(", "));
-                let lacks = [
-                    (!commands.is_empty(), used.as_str()),
-                    (*keys, "touch the keys of locks"),
-                    (*channels, "use the channels of locks"),
-                ];
-                let lacks: Vec<&str> =
-                    lacks.into_iter().filter_map(|(lacks, text)| lacks.then_some(text)).collect();
-                let lacks = lacks.join(" nor ");
-                write!(
-                    f,
-                    "the user may not {lacks}, which locks need; this ACL line is enough: {acl}"
+            Self::MissingPermissions { commands, keys, acl } => write!(
+                f,
+                "the user may not {}, without which no limit can be decided; this ACL line is \
+                 enough: {acl}",
+                list(commands, &[(*keys, "touch keys tg:*")])
+            ),
+            Self::MissingLockPermissions { commands, keys, channels, acl } => write!(
+                f,
+                "the user may not {}, which locks need; this ACL line is enough: {acl}",
+                list(
+                    commands,
+                    &[(*keys, "touch the keys of locks"), (*channels, "use the channels of locks")]
                 )
-            }
+            ),
             Self::Unchecked { what, answer } => write!(
                 f,
                 "{what} could not be checked: the server says {answer:?}; check it yourself"
             ),
         }
     }
+}
+
+/// Lists missing permissions: the commands, and those of the others that are missing.
+fn list(commands: &[String], others: &[(bool, &str)]) -> String {
+    let commands = (!commands.is_empty()).then(|| format!("use {}", commands.join(", ")));
+    let others = others.iter().filter(|(missing, _)| *missing).map(|(_, text)| text.to_string());
+    commands.into_iter().chain(others).collect::<Vec<_>>().join(" nor ")
 }
 
 /// Runs all checks.

@@ -9,6 +9,7 @@
 use super::Warning;
 use crate::config::Config;
 use crate::link::{Connection, ConnectionClosed, Value, command};
+use crate::lock::names::{CHANNEL, RELEASE_RECORD};
 use crate::random;
 
 /// Each command that a script uses, once. A script that begins to use another one adds it here, and
@@ -96,9 +97,6 @@ async fn look_for_locks(
     Ok(found.lock_warning(config))
 }
 
-const CHANNEL: &str = "redisson_lock__channel";
-const RELEASE_RECORD: &str = "redisson_unlock_latch";
-
 /// Returns two keys that nobody else has.
 fn own_keys(tag: u64) -> [String; 2] {
     [1, 2].map(|number| format!("tg:{{check}}:{tag:x}:{number}"))
@@ -111,7 +109,7 @@ fn eval(keys: &[&str], lines: &[&str]) -> Vec<u8> {
     command(&words.collect::<Vec<_>>())
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct PermissionProbe {
     commands: Vec<String>,
     keys: bool,
@@ -155,9 +153,8 @@ impl PermissionProbe {
             self.channels = true;
         } else if says("can't run this command") || says("NOPERM") || says("no permissions to run")
         {
-            let command = command.to_owned();
-            if !self.commands.contains(&command) {
-                self.commands.push(command);
+            if !self.commands.iter().any(|known| known == command) {
+                self.commands.push(command.to_owned());
             }
         } else {
             // A replica or a full memory refuses some commands to everybody.
@@ -189,8 +186,7 @@ impl PermissionProbe {
 
 /// Returns the ACL line of a user who may do this and nothing else.
 fn acl(config: &Config) -> String {
-    let (keys, channels) = ("~tg:*", "");
-    acl_line(config, keys, channels, LINK.iter().chain(USED).copied())
+    acl_line(config, "~tg:*", "", LINK.iter().chain(USED))
 }
 
 /// Returns the ACL line of a user who may use locks and nothing else. Scripts name the channel among
@@ -200,21 +196,21 @@ fn lock_acl(config: &Config) -> String {
     let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{RELEASE_RECORD}:* ~{CHANNEL}:*");
     let only = USED_BY_LOCKS.iter().filter(|line| !line.starts_with("pexpire"));
     let commands = LINK.iter().chain(SHARED).chain(only).chain(LOCK_LINK);
-    acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands.copied())
+    acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands)
 }
 
 fn acl_line<'a>(
     config: &Config,
     keys: &str,
     channels: &str,
-    commands: impl Iterator<Item = &'a str>,
+    commands: impl Iterator<Item = &'a &'static str>,
 ) -> String {
     let user = config.user.as_deref().unwrap_or("tollgate");
     let mut line =
         format!("ACL SETUSER {user} on ><password> resetkeys {keys} resetchannels{channels} -@all");
-    let select = (config.db != 0).then_some("select");
+    let select = (config.db != 0).then_some(&"select");
     for command in commands.chain(select) {
-        let name = command.split_once(' ').map_or(command, |(name, _)| name);
+        let name = command.split_once(' ').map_or(*command, |(name, _)| name);
         line.push_str(" +");
         line.push_str(if name == "pubsub" { "pubsub|numsub" } else { name });
     }
@@ -308,24 +304,27 @@ mod tests {
             "ERR The user executing the script can't access at least one of the keys mentioned",
             "ERR ACL failure in script: No permissions to access a key",
         ];
-        for error in commands {
-            let mut found = PermissionProbe::default();
-            found.note_error("eval", error);
-            assert_eq!((found.commands, found.keys), (vec!["eval".to_owned()], false), "{error}");
-        }
-        for error in keys {
-            let mut found = PermissionProbe::default();
-            found.note_error("eval", error);
-            assert_eq!((found.commands, found.keys), (vec![], true), "{error}");
-        }
-        for error in [
+        let channels = [
             "NOPERM this user has no permissions to access one of the channels used as arguments",
             "ERR The user executing the script can't publish to the channel mentioned in the command",
             "ERR ACL failure in script: No permissions to access a channel",
+        ];
+        let lacks = |commands: &[&str], keys, channels| PermissionProbe {
+            commands: commands.iter().map(ToString::to_string).collect(),
+            keys,
+            channels,
+            other: None,
+        };
+        for (errors, expected) in [
+            (&commands[..], lacks(&["eval"], false, false)),
+            (&keys, lacks(&[], true, false)),
+            (&channels, lacks(&[], false, true)),
         ] {
-            let mut found = PermissionProbe::default();
-            found.note_error("publish", error);
-            assert_eq!((found.commands, found.channels), (vec![], true), "{error}");
+            for error in errors {
+                let mut found = PermissionProbe::default();
+                found.note_error("eval", error);
+                assert_eq!(found, expected, "{error}");
+            }
         }
     }
 }

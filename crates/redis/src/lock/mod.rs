@@ -17,7 +17,7 @@
 //! Waiting, renewing and the deadlines of leases are in `tollgate::Locks`.
 
 mod fenced_write;
-mod names;
+pub(crate) mod names;
 mod release_notifier;
 mod release_records;
 mod replicated;
