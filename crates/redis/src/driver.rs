@@ -24,7 +24,7 @@ use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate_core::{Request, StoreError};
+use tollgate_core::{Request, StoreError, StoreErrorKind};
 
 use crate::batch::{Batch, BatchBuffer, HashedName, PendingAnswer};
 use crate::batch_queue::{BatchQueue, QueueRejection};
@@ -46,12 +46,8 @@ impl PendingBatch {
     /// Drops callers that gave up and rejects those that can no longer be answered in time: they
     /// would most likely be charged and time out. Returns the earliest deadline of the others, if
     /// any, and the place of each request unless all are left.
-    fn drop_late_waiters(
-        &mut self,
-        now: Instant,
-        least: Duration,
-    ) -> Option<(Instant, Vec<usize>)> {
-        let (deadline, live) = self.waiters.retain_live(now.checked_add(least).unwrap_or(now));
+    fn drop_late_waiters(&mut self, least: Duration) -> Option<(Instant, Vec<usize>)> {
+        let (deadline, live) = self.waiters.retain_live(clock::ahead(least));
         let live = live.unwrap_or_default();
         let places: Vec<usize> = (0..live.len()).filter(|request| live[*request]).collect();
         if !live.is_empty() {
@@ -127,12 +123,13 @@ impl Driver {
         Ok((Self { queue, hasher, link: Arc::clone(&link), runtime }, link))
     }
 
-    /// Runs a future on the store's thread. Returns `None` if the thread has ended.
+    /// Runs a future on the store's thread. Fails with `Timeout` if the thread has ended.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.runtime.spawn(work).await.ok()
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let ran = self.runtime.spawn(work).await;
+        ran.unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Timeout)))
     }
 
     /// Starts a future on the store's thread; it ends with the thread.
@@ -232,8 +229,7 @@ async fn run_batch(
     queue: Arc<BatchQueue<PendingBatch>>,
 ) {
     let (counters, requests) = (link.counters(), pending.buffer.len());
-    let Some((deadline, places)) = pending.drop_late_waiters(clock::now(), queue.min_time_left())
-    else {
+    let Some((deadline, places)) = pending.drop_late_waiters(queue.min_time_left()) else {
         return pending.recycle(&queue);
     };
     let sent = u64::try_from(pending.buffer.len()).unwrap_or(0);

@@ -322,7 +322,7 @@ impl LinkState {
         self.time.ahead(clock::now(), worth)
     }
 
-    /// Asks for the server's time. Returns whether it was told.
+    /// Asks for the server's time. Returns whether Redis answered.
     async fn relearn(&self, connection: &Connection) -> bool {
         let Ok(Ok(micros)) = connection.time().await else { return false };
         self.time.learn(micros, clock::now());

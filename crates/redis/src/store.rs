@@ -165,8 +165,7 @@ impl RedisStore {
     }
 
     fn deadline(&self) -> Instant {
-        let now = clock::now();
-        now.checked_add(self.config.deadline).unwrap_or(now)
+        clock::ahead(self.config.deadline)
     }
 }
 
@@ -223,8 +222,7 @@ impl RedisStore {
         let call = Call { script: ScriptId::Values, keys, args };
         let deadline = self.deadline();
         let link = Arc::clone(&self.link);
-        let ran = self.driver.run(async move { link.run(call, deadline).await }).await;
-        let reply = ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
+        let reply = self.driver.run(async move { link.run(call, deadline).await }).await?;
         Ok(reply.values.into_iter().next().flatten())
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Dialer {
     tls: Option<tls::Connector>,
 }
 
-/// A connection that has answered a `PING`, its task, and the server's time if it was told.
+/// A connection that has answered a `PING`, its task, and the server's time if it is known.
 pub(super) struct NewConnection {
     pub(super) connection: Connection,
     pub(super) task: JoinSet<()>,
@@ -171,12 +171,10 @@ impl Dialer {
                 "redis at {address} closed the connection, or something else is listening there"
             ))
         };
-        if let Some(auth) = self.auth() {
-            self.expect_ok(connection.request(auth).await.map_err(gone)?)?;
-        }
-        if self.config.db != 0 {
-            let select = resp::command(&[b"SELECT", self.config.db.to_string().as_bytes()]);
-            self.expect_ok(connection.request(select).await.map_err(gone)?)?;
+        let db = self.config.db;
+        let select = (db != 0).then(|| resp::command(&[b"SELECT", db.to_string().as_bytes()]));
+        for command in self.auth().into_iter().chain(select) {
+            self.expect_ok(connection.request(command).await.map_err(gone)?)?;
         }
         if let PingReply::Refused(refusal) = connection.ping().await.map_err(gone)? {
             return Err(self.refused(&refusal));

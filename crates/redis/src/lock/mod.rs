@@ -102,13 +102,8 @@ fn kind_code(kind: LockKind) -> String {
 }
 
 /// Cuts a label to the length that is kept.
-fn label(text: &str) -> String {
-    text.chars()
-        .scan(0_usize, |len, c| {
-            *len = len.saturating_add(c.len_utf8());
-            (*len <= MAX_LABEL).then_some(c)
-        })
-        .collect()
+fn label(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_LABEL)]
 }
 
 /// Makes the call that acquires. `lua/lock/acquire_uncontended.lua` documents the arguments.
@@ -154,8 +149,7 @@ const MAX_DELAY_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
 impl RedisStore {
     /// Runs a step and returns by its deadline.
     pub(crate) async fn step(&self, call: Call<'static>) -> Result<Reply, StoreError> {
-        let now = clock::now();
-        let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
+        let deadline = clock::ahead(self.locks.patience);
         // The caller writes the step itself, if there is room and nothing unusual: waking the
         // thread of the store takes longer than that.
         if let Ok(_room) = self.locks.room.try_acquire()
@@ -170,9 +164,7 @@ impl RedisStore {
             };
             link.run(call, deadline).await
         };
-        let ran = self.driver.run(work).await;
-        // The thread of the store has ended with what was under way.
-        ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))
+        self.driver.run(work).await
     }
 
     async fn holder_of(

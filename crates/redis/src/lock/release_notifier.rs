@@ -1,7 +1,8 @@
 //! The release notifier: one subscriber connection that announces releases, for all locks of a store.
 //!
-//! It is opened for the first listener, and kept. A task on the thread of the store owns it: told that
-//! a channel changed, it subscribes or unsubscribes, many channels at a time. Releases may be missed
+//! It is opened for the first listener, and kept. A task on the thread of the store owns it. When a
+//! channel gains its first listener or loses its last, the task subscribes or unsubscribes, many
+//! channels at a time. Releases may be missed
 //! while the connection is down, so every listener is notified once it is back.
 //!
 //! The listeners themselves, and what they do then, are in `tollgate::Locks`.
@@ -18,7 +19,7 @@ use tollgate_core::lock::{LockName, ReleaseNotifier};
 
 use super::names;
 use crate::error::Cause;
-use crate::link::{Link, SubscriberConnection};
+use crate::link::{ConnectionClosed, Link, SubscriberConnection};
 use crate::{RedisStore, clock, random};
 use tollgate_core::lock_mutex;
 
@@ -155,17 +156,14 @@ impl RedisStore {
         if subscriptions.changed.send(channel).is_err() {
             return Err(Cause::Stopped.unavailable());
         }
-        let now = clock::now();
-        let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
+        let deadline = clock::ahead(self.locks.patience);
         // The timer runs on the store's runtime, because the caller may have none.
         let subscribed = self.driver.run(async move {
-            timeout_at(deadline, live.wait_for(|live| *live)).await.is_ok_and(|live| live.is_ok())
+            let live = timeout_at(deadline, live.wait_for(|live| *live)).await;
+            live.is_ok_and(|live| live.is_ok()).then_some(()).ok_or(Cause::NoReply.unavailable())
         });
-        if subscribed.await == Some(true) {
-            Ok(subscription)
-        } else {
-            Err(Cause::NoReply.unavailable())
-        }
+        subscribed.await.map_err(|_| Cause::NoReply.unavailable())?;
+        Ok(subscription)
     }
 }
 
@@ -212,6 +210,13 @@ async fn keep(
 /// The connection failed, or nobody needs it any more.
 struct SessionOver;
 
+/// Waits for the replies to a request, as long as a connection that works may need.
+async fn in_time<T>(
+    replies: impl Future<Output = Result<T, ConnectionClosed>>,
+) -> Result<T, SessionOver> {
+    timeout(STALLED, replies).await.ok().and_then(Result::ok).ok_or(SessionOver)
+}
+
 /// One connection and its channels.
 struct Session {
     subscriber: SubscriberConnection,
@@ -239,17 +244,12 @@ impl Session {
                 count = changes.recv_many(&mut changed, AT_ONCE) => {
                     if count == 0 { Err(SessionOver) } else { self.look_at(std::mem::take(&mut changed)).await }
                 }
-                () = sleep(HEARTBEAT) => self.beat().await,
+                () = sleep(HEARTBEAT) => in_time(self.subscriber.beat()).await,
             };
             if done.is_err() {
                 return true;
             }
         }
-    }
-
-    async fn beat(&mut self) -> Result<(), SessionOver> {
-        let pulse = timeout(STALLED, self.subscriber.beat()).await;
-        pulse.is_ok_and(|pulse| pulse.is_ok()).then_some(()).ok_or(SessionOver)
     }
 
     /// Subscribes to those of these channels that have listeners, and unsubscribes from the others.
@@ -267,15 +267,13 @@ impl Session {
             .map(Vec::as_slice)
             .collect();
         for part in gone.chunks(AT_ONCE) {
-            let done = timeout(STALLED, self.subscriber.unsubscribe(part)).await;
-            done.map_err(|_| SessionOver)?.map_err(|_| SessionOver)?;
+            in_time(self.subscriber.unsubscribe(part)).await?;
         }
         for part in wanted.chunks(AT_ONCE) {
             let new = part.iter().filter(|channel| !self.subscribed.contains(*channel));
             let new: Vec<&[u8]> = new.map(Vec::as_slice).collect();
             if !new.is_empty() {
-                let done = timeout(STALLED, self.subscriber.subscribe(&new)).await;
-                let done = done.map_err(|_| SessionOver)?.map_err(|_| SessionOver)?;
+                let done = in_time(self.subscriber.subscribe(&new)).await?;
                 let done = new.iter().zip(done).filter(|(_, subscribed)| *subscribed);
                 self.subscribed.extend(done.map(|(channel, _)| channel.to_vec()));
             }
