@@ -80,12 +80,12 @@ impl fmt::Display for Warning {
                 f,
                 "the user may not {}, without which no limit can be decided; this ACL line is \
                  enough: {acl}",
-                list(commands, &[(*keys, "touch keys tg:*")])
+                missing(commands, &[(*keys, "touch keys tg:*")])
             ),
             Self::MissingLockPermissions { commands, keys, channels, acl } => write!(
                 f,
                 "the user may not {}, which locks need; this ACL line is enough: {acl}",
-                list(
+                missing(
                     commands,
                     &[(*keys, "touch the keys of locks"), (*channels, "use the channels of locks")]
                 )
@@ -99,9 +99,10 @@ impl fmt::Display for Warning {
 }
 
 /// Lists missing permissions: the commands, and those of the others that are missing.
-fn list(commands: &[String], others: &[(bool, &str)]) -> String {
+fn missing(commands: &[String], others: &[(bool, &str)]) -> String {
     let commands = (!commands.is_empty()).then(|| format!("use {}", commands.join(", ")));
-    let others = others.iter().filter(|(missing, _)| *missing).map(|(_, text)| text.to_string());
+    let others =
+        others.iter().filter(|(is_missing, _)| *is_missing).map(|(_, text)| text.to_string());
     commands.into_iter().chain(others).collect::<Vec<_>>().join(" nor ")
 }
 

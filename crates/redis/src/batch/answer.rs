@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::state::{BucketPlan, ImmediateTake, SlidingLogPlan};
@@ -106,7 +107,7 @@ impl Batch {
         Ok(counts)
     }
 
-    /// The same for a batch of takes from buckets, one charge a request. It needs only the
+    /// Answers a batch of takes from buckets, one charge a request. This needs only the
     /// arithmetic of core, no counters. Returns the number of disagreements between Lua and Rust,
     /// or `None` if something else is in play: fall back, partial answers will be overwritten.
     fn answer_bucket_takes(
@@ -193,8 +194,8 @@ impl Batch {
             if let Entry::Vacant(unknown) = under.entry(key) {
                 let found = replay.prior.of(key);
                 let Some(found) = found.filter(|found| !found.is_empty()) else {
-                    // Nothing is said of a log under the limit that judges this
-                    // charge: keep that limit.
+                    // Lua sends nothing of a log under the limit that judges this charge: keep
+                    // that limit.
                     let stays = charge_ref.is_log() && found.is_none();
                     self.buffer.add(if stays { charge_ref } else { charge_ref.judged_by(None) });
                     continue;
@@ -221,29 +222,29 @@ impl Batch {
             return self.adapt_log(charge_ref, plan, found, now, counts);
         }
         let limit = *charge_ref.limit;
-        let new = match read(&limit, found) {
-            Some(counter) => {
-                let under = *counter.under();
-                // An idle counter counts as absent, and an absent one comes under any
-                // limit.
-                let idle = under.idle_at(counter.state()).is_some_and(|idle| idle <= now);
-                if !idle && stays(&under, &limit) {
-                    return under;
-                }
-                counts.converted += 1;
-                converted(counter, &limit, now)
+        let mut new = Vec::new();
+        if let Some(counter) = read(&limit, found) {
+            let under = *counter.under();
+            // An idle counter counts as absent, and an absent one comes under any limit.
+            let idle = under.idle_at(counter.state()).is_some_and(|idle| idle <= now);
+            if !idle && stays(&under, &limit) {
+                return under;
             }
-            None => {
-                counts.poisoned += 1;
-                Vec::new()
-            }
-        };
-        let (name, expected) = (charge_ref.label.name(), found.to_vec());
-        self.conversions.push(Conversion { name, hash: charge_ref.label.hash, expected, new });
+            counts.converted += 1;
+            new = converted(counter, &limit, now);
+        } else {
+            counts.poisoned += 1;
+        }
+        self.convert(charge_ref, found, new);
         limit
     }
 
-    /// The same for a log, of which only the tag and the newest moment are known. Lua converts it,
+    fn convert(&mut self, charge_ref: &ChargeRef<'_>, expected: &[u8], new: Vec<u8>) {
+        let (name, hash) = (charge_ref.label.name(), charge_ref.label.hash);
+        self.conversions.push(Conversion { name, hash, expected: expected.to_vec(), new });
+    }
+
+    /// Converts a log, of which only the tag and the newest moment are known. Lua does the work,
     /// as it may be too long to send.
     fn adapt_log(
         &mut self,
@@ -260,32 +261,28 @@ impl Batch {
             Plan::SlidingLog(from) => Some((under, *from, newest)),
             _ => None,
         });
-        let (carry, from) = match known {
-            Some((under, from, newest)) => {
-                let idle = now.micros_since(newest) >= from.window_us;
-                if !idle && stays(&under, &limit) {
-                    return under;
-                }
-                counts.converted += 1;
-                let carry = match limit.change_from(&under) {
-                    _ if under.revision() > limit.revision() => Carry::DropIfIdle,
-                    _ if under.revision() == limit.revision() => Carry::Keep,
-                    OnChange::Keep => Carry::Keep,
-                    OnChange::Scale => Carry::Scale,
-                    OnChange::Reset => Carry::Drop,
-                };
-                (carry, from)
+        let (mut carry, mut from) = (Carry::Drop, *plan);
+        if let Some((under, old, newest)) = known {
+            let idle = now.micros_since(newest) >= old.window_us;
+            if !idle && stays(&under, &limit) {
+                return under;
             }
-            None => {
-                counts.poisoned += 1;
-                (Carry::Drop, *plan)
-            }
-        };
+            counts.converted += 1;
+            from = old;
+            carry = match limit.change_from(&under) {
+                _ if under.revision() > limit.revision() => Carry::DropIfIdle,
+                _ if under.revision() == limit.revision() => Carry::Keep,
+                OnChange::Keep => Carry::Keep,
+                OnChange::Scale => Carry::Scale,
+                OnChange::Reset => Carry::Drop,
+            };
+        } else {
+            counts.poisoned += 1;
+        }
         let mut new = Vec::new();
         carry.write(&from, plan, &mut new);
         layout::write_tag(&limit, &mut new);
-        let (name, expected) = (charge_ref.label.name(), tag.to_vec());
-        self.conversions.push(Conversion { name, hash: charge_ref.label.hash, expected, new });
+        self.convert(charge_ref, tag, new);
         limit
     }
 }
@@ -300,11 +297,8 @@ fn as_charged(answer: Answer, passed: bool) -> Answer {
     if answer.passes() == passed {
         return answer;
     }
-    let verdict = if passed {
-        Verdict::Allow
-    } else {
-        Verdict::Deny(Retry::After(std::time::Duration::from_millis(1)))
-    };
+    let deny = Verdict::Deny(Retry::After(Duration::from_millis(1)));
+    let verdict = if passed { Verdict::Allow } else { deny };
     Answer { verdict, refused_by: (!passed).then_some(0), ..answer }
 }
 
@@ -315,7 +309,7 @@ fn read(limit: &Limit, found: &[u8]) -> Option<Counter> {
     (under.code() == limit.code()).then(|| Counter::new(state, &under))
 }
 
-/// Splits what is known of a log under another limit into its tag and its newest moment.
+/// Splits the excerpt of a log under another limit into its tag and its newest moment.
 fn split_log(found: &[u8]) -> (&[u8], Option<Timestamp>) {
     let (length, rest) =
         found.split_first().map_or((0, found), |(n, rest)| (usize::from(*n), rest));

@@ -1,4 +1,4 @@
-//! The server's product and version, and what is known of that version.
+//! The server's product and version, and the known vulnerabilities of that version.
 
 use std::fmt;
 

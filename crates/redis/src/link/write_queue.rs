@@ -120,13 +120,13 @@ impl WriteQueue {
                 Err(_) => return None,
             };
         }
-        if written < command.len() {
+        if written == command.len() {
+            wake = false;
+        } else {
             if wake {
                 contents.written = written;
             }
             contents.outgoing.push_back(command);
-        } else {
-            wake = false;
         }
         contents.pending.push_back(PendingReply { sender: Some(sender), deadline });
         if deadline.is_some() {
@@ -199,17 +199,17 @@ impl WriteQueue {
         let mut contents = lock_mutex(&self.contents);
         let (mut overdue, mut first) = (Vec::new(), None::<Instant>);
         for PendingReply { sender, deadline } in &mut contents.pending {
-            match deadline {
-                Some(at) if sender.is_some() && *at <= now => overdue.extend(sender.take()),
-                Some(at) if sender.is_some() => {
-                    first = Some(first.map_or(*at, |first| first.min(*at)));
+            if let Some(at) = deadline.filter(|_| sender.is_some()) {
+                if at <= now {
+                    overdue.extend(sender.take());
+                } else {
+                    first = Some(first.map_or(at, |first| first.min(at)));
                 }
-                _ => {}
             }
         }
         let added = std::mem::take(&mut contents.deadline_added);
-        contents.watched = added || first.is_some();
-        let watched = contents.watched;
+        let watched = added || first.is_some();
+        contents.watched = watched;
         drop(contents);
         // A caller that gave up does not miss it.
         overdue.into_iter().for_each(|sender| drop(sender.send(None)));
@@ -226,7 +226,7 @@ impl WriteQueue {
 }
 
 impl QueueContents {
-    /// So many bytes more of what is outgoing were written.
+    /// Counts bytes that were written, and drops commands that are written whole.
     fn wrote(&mut self, bytes: usize) {
         self.written = self.written.saturating_add(bytes);
         while let Some(first) = self.outgoing.front()
