@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_full_with_its_last_job_which_is_not_torn_apart() {
+    fn a_batch_is_full_with_its_last_caller_which_is_not_split() {
         let (queue, now) = (queue(), clock::now());
         let caller = |charges| Caller(charges, now + 20 * MS);
         for charges in [255, 256, 1] {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_departs_first_while_the_first_has_waited_for_too_long() {
+    fn the_newest_batch_is_sent_first_while_the_oldest_has_waited_for_too_long() {
         let (queue, start) = (&queue(), clock::now());
         // A full batch each millisecond.
         let caller = |ms: u32| Caller(256, start + (20 + ms) * MS);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_drops_who_waits_and_lets_nobody_in() {
+    fn a_closed_queue_drops_its_callers_and_takes_no_more() {
         let (queue, now) = (queue(), clock::now());
         join(&queue, Caller(1, now)).unwrap();
 

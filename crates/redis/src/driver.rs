@@ -1,8 +1,8 @@
 //! The driver: turns the requests of many callers into few runs of the script.
 //!
 //! A caller puts its requests into a queue and waits. As soon as fewer batches than
-//! [`BATCHES_PER_CONNECTION`] are in flight, whatever has queued becomes the next batch. Nobody waits
-//! for company: under load it comes by itself while others are in flight. The requests of one caller
+//! [`BATCHES_PER_CONNECTION`] are in flight, whatever has queued becomes the next batch. There is no
+//! timer: under load, batches fill while others are in flight. The requests of one caller
 //! are never split, so they are decided in order.
 //!
 //! The driver and the link run on a thread of their own. So a caller is answered by its deadline

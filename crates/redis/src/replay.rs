@@ -271,7 +271,7 @@ fn replay(clockwork: ClockMode, edits: Edits) {
 }
 
 #[test]
-fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
+fn the_rest_of_a_conversion_counts_until_the_next_look() {
     let scripted = Scripted::start();
     let mut model = StoreModel::default();
     let slow = limit(TokenBucket, "1_000 per 1s");

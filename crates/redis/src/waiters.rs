@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// The time of each decision, 0 if undecided; the kind of error; or `None` while waiting.
-    fn hear(handle: &mut WaiterHandle) -> Option<Result<Vec<u64>, StoreErrorKind>> {
+    fn answers_of(handle: &mut WaiterHandle) -> Option<Result<Vec<u64>, StoreErrorKind>> {
         let when = |answers: &mut PendingAnswer| match mem::take(answers) {
             PendingAnswer::BucketTake(_, at) => at.as_micros(),
             _ => 0,
@@ -256,12 +256,12 @@ mod tests {
         let take = |answers: &mut [PendingAnswer]| answers.iter_mut().map(when).collect();
         match handle.poll(&Context::from_waker(Waker::noop()), take) {
             Poll::Pending => None,
-            Poll::Ready(heard) => Some(heard.map_err(|error| error.kind())),
+            Poll::Ready(answers) => Some(answers.map_err(|error| error.kind())),
         }
     }
 
     #[test]
-    fn each_is_told_its_own_and_woken_once() {
+    fn each_caller_gets_its_own_answers_and_is_woken_once() {
         let (waiters, wakes) = (Waiters::default(), Arc::new(WakeCount::default()));
         let add = |requests| waiters.add(requests, clock::now(), Arc::clone(&wakes).into());
         let (mut one, mut three, mut two) = (add(1), add(3), add(2));
@@ -269,29 +269,29 @@ mod tests {
         waiters.deliver(&mut decided(&[1, 2, 3, 4, 5, 6]));
 
         assert_eq!(wakes.take(), 3);
-        assert_eq!(hear(&mut two), Some(Ok(vec![5, 6])));
-        assert_eq!(hear(&mut one), Some(Ok(vec![1])));
-        assert_eq!(hear(&mut three), Some(Ok(vec![2, 3, 4])));
+        assert_eq!(answers_of(&mut two), Some(Ok(vec![5, 6])));
+        assert_eq!(answers_of(&mut one), Some(Ok(vec![1])));
+        assert_eq!(answers_of(&mut three), Some(Ok(vec![2, 3, 4])));
     }
 
     #[test]
-    fn who_is_told_in_part_waits_for_the_rest_or_learns_that_something_was_charged() {
+    fn a_partly_answered_caller_waits_for_the_rest_or_learns_that_something_was_charged() {
         let waiters = Waiters::default();
         let [mut first, mut second, mut third] =
             [1, 2, 2].map(|requests| waiters.add(requests, clock::now(), Waker::noop().clone()));
         let mut all = decided(&[1, 2, 0, 0, 0]);
 
         waiters.deliver(&mut all);
-        assert_eq!(hear(&mut first), Some(Ok(vec![1])));
-        assert_eq!((hear(&mut second), hear(&mut third)), (None, None));
+        assert_eq!(answers_of(&mut first), Some(Ok(vec![1])));
+        assert_eq!((answers_of(&mut second), answers_of(&mut third)), (None, None));
         waiters.fail(StoreError::new(StoreErrorKind::Unavailable), &all);
 
-        assert_eq!(hear(&mut second), Some(Err(StoreErrorKind::Timeout)), "one was charged");
-        assert_eq!(hear(&mut third), Some(Err(StoreErrorKind::Unavailable)));
+        assert_eq!(answers_of(&mut second), Some(Err(StoreErrorKind::Timeout)), "one was charged");
+        assert_eq!(answers_of(&mut third), Some(Err(StoreErrorKind::Unavailable)));
     }
 
     #[test]
-    fn who_gave_up_or_is_late_stays_behind() {
+    fn callers_that_gave_up_or_are_late_are_dropped() {
         let (waiters, now) = (Waiters::default(), clock::now());
         let deadlines = [1, 2, 3].map(|ms| now + Duration::from_millis(ms));
         let add = |i, requests| waiters.add(requests, deadlines[i], Waker::noop().clone());
@@ -302,19 +302,19 @@ mod tests {
         let live = waiters.retain_live(deadlines[1]);
 
         assert_eq!(live, (Some(deadlines[2]), Some(vec![false, false, false, true])));
-        assert_eq!(hear(&mut late), Some(Err(StoreErrorKind::Unavailable)));
+        assert_eq!(answers_of(&mut late), Some(Err(StoreErrorKind::Unavailable)));
         waiters.deliver(&mut decided(&[0, 0, 0, 4]));
-        assert_eq!(hear(&mut going), Some(Ok(vec![4])));
+        assert_eq!(answers_of(&mut going), Some(Ok(vec![4])));
     }
 
     #[test]
     fn nobody_waits_for_a_dropped_batch() {
         let waiters = Waiters::default();
         let mut handle = waiters.add(1, clock::now(), Waker::noop().clone());
-        assert_eq!(hear(&mut handle), None);
+        assert_eq!(answers_of(&mut handle), None);
 
         drop(waiters);
 
-        assert_eq!(hear(&mut handle), Some(Err(StoreErrorKind::Timeout)));
+        assert_eq!(answers_of(&mut handle), Some(Err(StoreErrorKind::Timeout)));
     }
 }

@@ -6,7 +6,6 @@ use super::Conversion;
 use super::buffer::{BatchBuffer, LimitByTag, PackedCharge, Terms};
 use super::name_table::NameParts;
 use crate::layout;
-use crate::link::{Call, Keys, ScriptId};
 
 /// Marks a charge of the group of which any suffices, in the number of its terms.
 const ANY_OF: u16 = 1 << 15;
@@ -62,12 +61,6 @@ impl Run {
             program.extend_from_slice(&number.to_le_bytes());
         }
     }
-}
-
-/// Returns the call with these arguments, over all keys of the requests.
-pub(super) fn call(buffer: &BatchBuffer, args: Vec<Vec<u8>>) -> Call<'_> {
-    let keys = Keys::Of(buffer.strings.strings(), buffer.logs.strings());
-    Call { script: ScriptId::Batch, keys, args }
 }
 
 /// Writes the arguments. Returns them and the tag of each kind of limit.

@@ -22,7 +22,7 @@ pub(crate) use self::name_table::HashedName;
 
 use self::buffer::PackedCharge;
 use crate::keys::Name;
-use crate::link::Call;
+use crate::link::{Call, Keys, ScriptId};
 
 /// Requests that are sent together, in order.
 #[derive(Debug, Default)]
@@ -86,7 +86,8 @@ impl Batch {
     pub(crate) fn call(&mut self) -> Call<'_> {
         let (args, tags) = call::write(&self.buffer, &self.conversions);
         self.tags = tags;
-        call::call(&self.buffer, args)
+        let keys = Keys::Of(self.buffer.strings.strings(), self.buffer.logs.strings());
+        Call { script: ScriptId::Batch, keys, args }
     }
 
     /// Returns the buffer, for its memory.

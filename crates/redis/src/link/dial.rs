@@ -7,7 +7,6 @@ mod tls;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -39,8 +38,6 @@ pub(super) struct NewConnection {
     pub(super) now: Option<u64>,
 }
 
-type ConnectionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 impl Dialer {
     /// Makes a dialer for connections whose replies and messages have at most `most` bytes each.
     ///
@@ -67,9 +64,7 @@ impl Dialer {
         let address = &self.config.address;
         let attempt = async {
             let (connection, task) = self.open(on_message).await?;
-            let mut driving = JoinSet::new();
-            driving.spawn(task);
-            self.greet(connection, driving).await
+            self.greet(connection, task).await
         };
         timeout(self.config.connect_timeout, attempt).await.unwrap_or_else(|_| {
             Err(ConnectError::unreachable(format!("redis at {address} does not answer")))
@@ -79,7 +74,7 @@ impl Dialer {
     async fn open(
         &self,
         on_message: Option<OnMessage>,
-    ) -> Result<(Connection, ConnectionFuture), ConnectError> {
+    ) -> Result<(Connection, JoinSet<()>), ConnectError> {
         let cannot = |error: io::Error| {
             let address = &self.config.address;
             ConnectError::unreachable(format!("cannot connect to redis at {address}"))
@@ -143,20 +138,22 @@ impl Dialer {
         Err(last)
     }
 
+    /// Spawns the task of a connection.
     fn connection<S>(
         &self,
         stream: S,
         socket: Option<Socket>,
         on_message: Option<OnMessage>,
-    ) -> (Connection, ConnectionFuture)
+    ) -> (Connection, JoinSet<()>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // All calls that may be in flight, and a few PINGs.
         let max_pending = self.config.max_in_flight.saturating_add(8);
         let queue = Arc::new(WriteQueue::new(socket, max_pending));
-        let task = ConnectionTask::new(stream, Arc::clone(&queue), on_message, self.most);
-        (Connection::new(queue), Box::pin(task))
+        let mut task = JoinSet::new();
+        task.spawn(ConnectionTask::new(stream, Arc::clone(&queue), on_message, self.most));
+        (Connection::new(queue), task)
     }
 
     /// Logs in and waits for a `PING` to be answered: a stopped server accepts connections too.

@@ -89,7 +89,7 @@ impl Link {
             let wait = resp::command(&[b"WAIT", majority.as_bytes(), patience.as_bytes()]);
             match connection.request(wait).await {
                 Ok(Value::Number(copies)) => Ok((reply, u32::try_from(copies).unwrap_or(0))),
-                // It is held; that nobody copied it is the worst that can be said.
+                // The lock is held. Without an answer, no copy is certain.
                 _ => Ok((reply, 0)),
             }
         };

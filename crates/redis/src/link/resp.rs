@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_or_too_much_of_one_is_garbage() {
+    fn malformed_and_excessive_values_are_refused() {
         let deep = "*1\r\n".repeat(MAX_DEPTH + 1);
         let line = format!("+{}", "x".repeat(MAX_LINE));
         for bytes in [

@@ -100,9 +100,9 @@ impl ErrorReply {
 
     /// Returns the error for a caller. Nothing was charged, whatever the code:
     ///
-    /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like are said in place of running the script.
-    /// - OOM, READONLY, MISCONF and NOREPLICAS may be said to the script's first write, but to no
-    ///   later one: Redis lets a script that has written go on.
+    /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like answer in place of running the script.
+    /// - OOM, READONLY, MISCONF and NOREPLICAS may refuse the script's first write, but no later
+    ///   one: Redis lets a script that has written go on.
     ///
     /// But ERR may come from within the script. A script writes last, with commands that cannot
     /// fail, so this should not happen after a write; should it happen all the same, or should an

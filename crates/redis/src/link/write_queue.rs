@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_answered_is_told_at_its_deadline_and_its_answer_is_nobodys() {
+    fn a_caller_is_told_at_its_deadline_and_its_late_reply_is_dropped() {
         let (queue, _theirs, wakes) = queue(100);
         let now = clock::now();
         let mut early = queue.send(b"1".into(), Some(now + WATCH_INTERVAL)).unwrap();

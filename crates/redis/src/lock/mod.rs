@@ -72,8 +72,8 @@ pub(crate) struct LockContext {
 }
 
 impl LockContext {
-    pub(crate) fn new(config: &Config, flights: usize) -> Self {
-        let room = config.max_in_flight.saturating_sub(flights).max(1);
+    pub(crate) fn new(config: &Config, max_batches: usize) -> Self {
+        let room = config.max_in_flight.saturating_sub(max_batches).max(1);
         Self {
             room: Arc::new(Semaphore::new(room)),
             notifier: release_notifier::ReleaseSubscriptions::default(),
@@ -245,8 +245,8 @@ impl LockStore for RedisStore {
     async fn subscribe(
         &self,
         name: &LockName,
-        bell: Arc<dyn ReleaseNotifier>,
+        notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        self.subscribe_to_releases(name, bell).await
+        self.subscribe_to_releases(name, notifier).await
     }
 }

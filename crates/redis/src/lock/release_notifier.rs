@@ -62,7 +62,7 @@ struct Channel {
 struct Listener {
     number: u64,
     name: LockName,
-    bell: Arc<dyn ReleaseNotifier>,
+    notifier: Arc<dyn ReleaseNotifier>,
 }
 
 impl fmt::Debug for Listener {
@@ -97,8 +97,8 @@ impl Subscriptions {
     fn notify(&self, channel: &[u8]) {
         let listeners =
             lock_mutex(&self.channels).get(channel).map(|channel| channel.listeners.clone());
-        for Listener { name, bell, .. } in listeners.into_iter().flatten() {
-            bell.notify(&name);
+        for Listener { name, notifier, .. } in listeners.into_iter().flatten() {
+            notifier.notify(&name);
         }
     }
 
@@ -134,7 +134,7 @@ impl RedisStore {
     pub(super) async fn subscribe_to_releases(
         &self,
         name: &LockName,
-        bell: Arc<dyn ReleaseNotifier>,
+        notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
         let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
         let (subscription, mut live) = {
@@ -146,7 +146,7 @@ impl RedisStore {
             });
             let number = place.next;
             place.next = number.wrapping_add(1);
-            place.listeners.push(Listener { number, name: name.clone(), bell });
+            place.listeners.push(Listener { number, name: name.clone(), notifier });
             let subscriptions = Arc::downgrade(&subscriptions);
             (
                 ReleaseSubscription { subscriptions, channel: channel.clone(), number },
@@ -233,7 +233,7 @@ impl Session {
         if self.look_at(all).await.is_err() {
             return false;
         }
-        // Nobody heard what was published while there was no connection.
+        // Messages published while there was no connection are lost.
         if let Some(subscriptions) = self.subscriptions.upgrade() {
             self.subscribed.iter().for_each(|channel| subscriptions.notify(channel));
         }

@@ -88,7 +88,7 @@ async fn the_time_of_the_server_is_that_when_its_answer_came() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_answered_is_told_by_the_deadline_and_the_link_goes_on() {
+async fn a_caller_is_told_by_the_deadline_and_the_link_goes_on() {
     let (_server, proxy, link) = proxied(stubborn).await;
     recovered(&link).await;
 
