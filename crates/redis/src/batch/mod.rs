@@ -16,6 +16,8 @@ mod call;
 mod decision_replay;
 mod name_table;
 
+use std::borrow::Cow;
+
 pub(crate) use self::answer::PendingAnswer;
 pub(crate) use self::buffer::BatchBuffer;
 pub(crate) use self::name_table::HashedName;
@@ -86,7 +88,8 @@ impl Batch {
     pub(crate) fn call(&mut self) -> Call<'_> {
         let (args, tags) = call::write(&self.buffer, &self.conversions);
         self.tags = tags;
-        let keys = Keys::Of(self.buffer.strings.strings(), self.buffer.logs.strings());
+        let names = [&self.buffer.strings, &self.buffer.logs];
+        let keys = Keys(names.map(|names| Cow::Borrowed(names.strings())));
         Call { script: ScriptId::Batch, keys, args }
     }
 

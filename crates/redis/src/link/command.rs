@@ -1,6 +1,7 @@
 //! A call as it is sent: a script with its keys and arguments, packed into one command.
 #![allow(clippy::arithmetic_side_effects, reason = "lengths of what is in memory")]
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::resp::{self, MAX_FRAME, write_length, write_string};
@@ -50,34 +51,18 @@ pub(crate) struct Call<'a> {
     pub(crate) args: Vec<Vec<u8>>,
 }
 
-/// The keys of a call: its own, or two lists, one after the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Keys<'a> {
-    Own(PackedStrings),
-    Of(&'a PackedStrings, &'a PackedStrings),
-}
+/// The keys of a call: two lists, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keys<'a>(pub(crate) [Cow<'a, PackedStrings>; 2]);
 
 impl Keys<'_> {
-    fn parts(&self) -> [&PackedStrings; 2] {
-        match self {
-            Self::Own(strings) => [strings, &NONE],
-            Self::Of(first, second) => [first, second],
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
-        self.parts().map(PackedStrings::len).iter().sum()
+        self.0.iter().map(|part| part.len()).sum()
     }
 
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts().into_iter().flat_map(PackedStrings::iter)
-    }
-}
-
-impl Default for Keys<'_> {
-    fn default() -> Self {
-        Self::Own(PackedStrings::default())
+        self.0.iter().flat_map(|part| part.iter())
     }
 }
 
@@ -85,7 +70,7 @@ impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
     fn from_iter<I: IntoIterator<Item = &'a [u8]>>(strings: I) -> Self {
         let mut all = PackedStrings::default();
         strings.into_iter().for_each(|string| all.push(string, &[]));
-        Self::Own(all)
+        Self([Cow::Owned(all), Cow::default()])
     }
 }
 
@@ -96,8 +81,6 @@ pub(crate) struct PackedStrings {
     /// The place of each string.
     spots: Vec<Range<usize>>,
 }
-
-static NONE: PackedStrings = PackedStrings { bytes: Vec::new(), spots: Vec::new() };
 
 impl PackedStrings {
     /// Adds a string that is given in two parts.
@@ -162,7 +145,7 @@ impl Call<'_> {
             PreambleFields::Time => &[&not_after],
             PreambleFields::None => &[],
         };
-        let parts = self.keys.parts();
+        let Keys(parts) = &self.keys;
         let keys: usize = parts.iter().map(|part| part.bytes.len()).sum();
         let args: usize = self.args.iter().map(|arg| arg.len() + MAX_FRAME).sum();
         let mut out = Vec::with_capacity(keys + args + body.len() + 256);
