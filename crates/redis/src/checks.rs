@@ -119,26 +119,24 @@ pub(crate) async fn run(
     let silent = || {
         ConnectError::unreachable(format!("redis at {address} stopped answering during the checks"))
     };
-    match timeout(config.connect_timeout, look(connection, config)).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(ConnectionClosed)) | Err(_) => Err(silent()),
-    }
+    let checks = look(connection, config, |ConnectionClosed| silent());
+    timeout(config.connect_timeout, checks).await.unwrap_or_else(|_| Err(silent()))
 }
 
 async fn look(
     connection: &Connection,
     config: &Config,
-) -> Result<Result<Vec<Warning>, ConnectError>, ConnectionClosed> {
+    silent: impl Fn(ConnectionClosed) -> ConnectError,
+) -> Result<Vec<Warning>, ConnectError> {
     let mut warnings = Vec::new();
-    match info(connection, "server").await? {
+    match info(connection, "server").await.map_err(&silent)? {
         Ok(text) => match Server::read(&text) {
             Some(server) if server.is_too_old() => {
                 let message = format!(
                     "{server} at {} is too old: the scripts use commands of redis 6.2",
                     config.address
                 );
-                let error = ConnectError::new(ConnectErrorKind::Unsupported, message);
-                return Ok(Err(error));
+                return Err(ConnectError::new(ConnectErrorKind::Unsupported, message));
             }
             Some(server) if server.is_vulnerable() => {
                 warnings.push(Warning::VulnerableLua { server: server.to_string() });
@@ -148,12 +146,12 @@ async fn look(
         },
         Err(answer) => warnings.push(unchecked("its version", answer)),
     }
-    match info(connection, "memory").await? {
+    match info(connection, "memory").await.map_err(&silent)? {
         Ok(text) => warnings.extend(eviction(&text)),
         Err(answer) => warnings.push(unchecked("whether it evicts keys", answer)),
     }
-    warnings.extend(permissions::look(connection, config).await?);
-    Ok(Ok(warnings))
+    warnings.extend(permissions::look(connection, config).await.map_err(&silent)?);
+    Ok(warnings)
 }
 
 fn unchecked(what: &'static str, answer: String) -> Warning {

@@ -80,7 +80,7 @@ pub(crate) fn max_batches_in_flight(config: &Config) -> usize {
 pub(crate) struct Driver {
     queue: OpenQueue,
     hasher: RandomState,
-    link: Arc<Link>,
+    pub(crate) link: Arc<Link>,
     runtime: runtime::Handle,
 }
 
@@ -100,7 +100,7 @@ impl Driver {
     /// # Errors
     ///
     /// As [`Link::connect`], and when the thread cannot be started.
-    pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
+    pub(crate) async fn start(config: &Config) -> Result<Self, ConnectError> {
         let queue = Arc::new(BatchQueue::new(MAX_CHARGES, config.max_waiting, config.deadline));
         let (started, starting) = oneshot::channel();
         let cannot = |error: io::Error| {
@@ -120,7 +120,7 @@ impl Driver {
             Err(ConnectError::settings("the thread of the store ended before it connected"))
         })?;
         let (queue, hasher) = (OpenQueue(queue), RandomState::default());
-        Ok((Self { queue, hasher, link: Arc::clone(&link), runtime }, link))
+        Ok(Self { queue, hasher, link, runtime })
     }
 
     /// Runs a future on the store's thread. Fails with `Timeout` if the thread has ended.

@@ -16,7 +16,7 @@ use tollgate_core::{
 use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::driver::{self, Driver, MAX_CHARGES};
-use crate::link::{Call, Link, ScriptId};
+use crate::link::{Call, ScriptId};
 use crate::lock::LockContext;
 use crate::waiters::WaiterHandle;
 use crate::{Config, ConnectError, Warning, clock, keys};
@@ -44,7 +44,6 @@ use crate::{Config, ConnectError, Warning, clock, keys};
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    pub(crate) link: Arc<Link>,
     pub(crate) driver: Driver,
     pub(crate) locks: LockContext,
     config: Config,
@@ -126,19 +125,19 @@ impl RedisStore {
     ///
     /// When someone has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
-        let (driver, link) = Driver::start(&config).await?;
+        let driver = Driver::start(&config).await?;
         let locks = LockContext::new(&config, driver::max_batches_in_flight(&config));
-        Ok(Self { link, driver, locks, config })
+        Ok(Self { driver, locks, config })
     }
 
     /// Returns the findings of the checks at the first connection; empty before it.
     pub fn warnings(&self) -> &[Warning] {
-        self.link.warnings()
+        self.driver.link.warnings()
     }
 
     /// Returns counters and health.
     pub fn stats(&self) -> Stats {
-        self.link.health()
+        self.driver.link.health()
     }
 
     /// Submits requests, each of which has charges, and passes their answers to `take`.
@@ -162,6 +161,35 @@ impl RedisStore {
             consume_budget().await;
         }
         taken
+    }
+
+    async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        let is_charging = |request: &Request<'_>| !request.charges().is_empty();
+        let charging: Vec<_> = part.iter().copied().filter(is_charging).collect();
+        let mut pending = match charging.as_slice() {
+            [] => Vec::new(),
+            charging => self.submit(charging, all).await?,
+        }
+        .into_iter();
+        let answer = |request: &Request<'_>| match is_charging(request) {
+            true => pending.next().and_then(|pending| pending.answer(request)),
+            false => Some(passes()),
+        };
+        part.iter().map(answer).collect::<Option<_>>().ok_or_else(unanswered)
+    }
+
+    async fn value(
+        &self,
+        name: Key<'_>,
+        args: Vec<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = keys::value_name(name);
+        let keys = std::iter::once(&name[..]).collect();
+        let call = Call { script: ScriptId::Values, keys, args };
+        let deadline = self.deadline();
+        let link = Arc::clone(&self.driver.link);
+        let reply = self.driver.run(async move { link.run(call, deadline).await }).await?;
+        Ok(reply.values.into_iter().next().flatten())
     }
 
     fn deadline(&self) -> Instant {
@@ -211,22 +239,6 @@ impl Store for RedisStore {
     }
 }
 
-impl RedisStore {
-    async fn value(
-        &self,
-        name: Key<'_>,
-        args: Vec<Vec<u8>>,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
-        let name = keys::value_name(name);
-        let keys = std::iter::once(&name[..]).collect();
-        let call = Call { script: ScriptId::Values, keys, args };
-        let deadline = self.deadline();
-        let link = Arc::clone(&self.link);
-        let reply = self.driver.run(async move { link.run(call, deadline).await }).await?;
-        Ok(reply.values.into_iter().next().flatten())
-    }
-}
-
 /// Returns how many of these requests fit into one batch. Larger calls go in parts, one after the
 /// other, to keep their order.
 fn fitting(requests: &[Request<'_>]) -> usize {
@@ -236,23 +248,6 @@ fn fitting(requests: &[Request<'_>]) -> usize {
         charges <= MAX_CHARGES
     };
     requests.iter().take_while(fits).count().clamp(1, requests.len().max(1))
-}
-
-impl RedisStore {
-    async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
-        let is_charging = |request: &Request<'_>| !request.charges().is_empty();
-        let charging: Vec<_> = part.iter().copied().filter(is_charging).collect();
-        let mut pending = match charging.as_slice() {
-            [] => Vec::new(),
-            charging => self.submit(charging, all).await?,
-        }
-        .into_iter();
-        let answer = |request: &Request<'_>| match is_charging(request) {
-            true => pending.next().and_then(|pending| pending.answer(request)),
-            false => Some(passes()),
-        };
-        part.iter().map(answer).collect::<Option<_>>().ok_or_else(unanswered)
-    }
 }
 
 fn all(answers: &mut [PendingAnswer]) -> Vec<PendingAnswer> {

@@ -153,11 +153,11 @@ impl RedisStore {
         // The caller writes the step itself, if there is room and nothing unusual: waking the
         // thread of the store takes longer than that.
         if let Ok(_room) = self.locks.room.try_acquire()
-            && let Some(answered) = self.link.run_on_caller(&call, deadline).await
+            && let Some(answered) = self.driver.link.run_on_caller(&call, deadline).await
         {
             return answered;
         }
-        let (link, room) = (Arc::clone(&self.link), Arc::clone(&self.locks.room));
+        let (link, room) = (Arc::clone(&self.driver.link), Arc::clone(&self.locks.room));
         let work = async move {
             let Ok(Ok(_room)) = timeout_at(deadline, room.acquire_owned()).await else {
                 return Err(Cause::TooManyInFlight.unavailable());
@@ -211,7 +211,7 @@ impl LockStore for RedisStore {
         let reply = self.step(call).await?;
         // Nothing of this hold is in flight any more, so nobody will read the release record.
         if ask.attempt == Attempt::Sole
-            && let Some(sweep) = self.locks.records.remove(&self.link, record)
+            && let Some(sweep) = self.locks.records.remove(&self.driver.link, record)
         {
             self.driver.spawn(sweep);
         }

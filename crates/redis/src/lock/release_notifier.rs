@@ -123,7 +123,7 @@ impl RedisStore {
             let (changed, changes) = mpsc::unbounded_channel();
             let subscriptions = Arc::new(Subscriptions { channels: Mutex::default(), changed });
             // The task holds a weak reference only: it ends with the store.
-            let keep = keep(Arc::clone(&self.link), Arc::downgrade(&subscriptions), changes);
+            let keep = keep(Arc::clone(&self.driver.link), Arc::downgrade(&subscriptions), changes);
             self.driver.spawn(keep);
             subscriptions
         });
