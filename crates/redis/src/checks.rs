@@ -142,13 +142,13 @@ async fn look(
                 warnings.push(Warning::VulnerableLua { server: server.to_string() });
             }
             Some(_) => {}
-            None => warnings.push(unchecked("its version", "it names none".to_owned())),
+            None => warnings.push(unchecked("the version", "no version".to_owned())),
         },
-        Err(answer) => warnings.push(unchecked("its version", answer)),
+        Err(answer) => warnings.push(unchecked("the version", answer)),
     }
     match info(connection, "memory").await.map_err(&silent)? {
         Ok(text) => warnings.extend(eviction(&text)),
-        Err(answer) => warnings.push(unchecked("whether it evicts keys", answer)),
+        Err(answer) => warnings.push(unchecked("the eviction of keys", answer)),
     }
     warnings.extend(permissions::look(connection, config).await.map_err(&silent)?);
     Ok(warnings)
@@ -179,7 +179,7 @@ fn eviction(info: &str) -> Option<Warning> {
     let (Some(policy), Some(maxmemory)) =
         (field(info, "maxmemory_policy"), field(info, "maxmemory"))
     else {
-        return Some(unchecked("whether it evicts keys", "it names no policy".to_owned()));
+        return Some(unchecked("the eviction of keys", "no policy".to_owned()));
     };
     let maxmemory = maxmemory.parse().unwrap_or(0);
     // All our keys have a time to live, so `volatile-…` finds them as well.

@@ -98,7 +98,7 @@ impl Cause {
         StoreError::new(StoreErrorKind::Timeout).with_source(self)
     }
 
-    /// The error of a call that met somebody else's data.
+    /// The error of a call whose key holds the data of another program.
     pub(crate) fn corrupt(self) -> StoreError {
         StoreError::new(StoreErrorKind::Corrupt).with_source(self)
     }

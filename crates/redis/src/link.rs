@@ -131,7 +131,7 @@ impl Link {
     ///
     /// - `Unavailable`: it was not executed, and will not be.
     /// - `Timeout`: it may have been executed, or may yet be within two deadlines of the sending.
-    /// - `Corrupt`: it met a key that is somebody else's, and charged nothing.
+    /// - `Corrupt`: a key holds the data of another program. Nothing was charged.
     pub(crate) async fn run(&self, call: Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let shared = &*self.shared;
         let Ok(_room) = shared.in_flight.try_acquire() else {

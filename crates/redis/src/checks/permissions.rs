@@ -3,8 +3,8 @@
 //! `ACL DRYRUN` would need no trial, but such a user may not run it.
 //!
 //! The permissions of locks are checked only where [`Config::locks`] says that locks are used. Their
-//! commands are tried on the check's own keys; of the keys and channels of locks, one that nobody uses
-//! is touched. `SUBSCRIBE` is not tried, as it would turn the connection into a subscriber.
+//! commands are tried on the check's own keys, and the names on an unused lock, its record and its
+//! channel. `SUBSCRIBE` is not tried, as it would turn the connection into a subscriber.
 
 use super::Warning;
 use crate::config::Config;
@@ -135,8 +135,7 @@ impl PermissionProbe {
         }
     }
 
-    /// Notes an error. Redis words it differently in 6.2, 7.0 and since, and inside a script or
-    /// not.
+    /// Notes an error. Its words differ between Redis 6.2, 7.0 and later, and within a script.
     fn note_error(&mut self, command: &str, error: &str) {
         let says = |part| error.contains(part);
         if says("NOSCRIPT") {
@@ -169,7 +168,7 @@ impl PermissionProbe {
             warnings.push(Warning::MissingPermissions { commands, keys, acl: acl(config) });
         }
         if let Some(answer) = self.other {
-            warnings.push(Warning::Unchecked { what: "what the user may do", answer });
+            warnings.push(Warning::Unchecked { what: "the user's permissions", answer });
         }
         warnings
     }

@@ -28,10 +28,10 @@ pub(crate) fn encode(state: &Holders, out: &mut Vec<u8>) {
     }
 }
 
-/// The state, unless nobody or too many hold, or it was written at an inexact moment.
+/// Reads the state, unless it has no holder or too many, or was written at an inexact moment.
 ///
-/// Nobody looks at every permit: thousands may hold. The plan does not matter either: after its count
-/// was lowered more may hold than it allows.
+/// Single permits are not checked: there may be thousands. The plan does not matter either: after its
+/// count was lowered, there may be more holders than it allows.
 pub(crate) fn decode(_: &ConcurrencyPlan, bytes: &[u8]) -> Option<Holders> {
     let (written_at, bytes) = bytes.split_first_chunk()?;
     let (permits, []) = bytes.as_chunks::<24>() else { return None };

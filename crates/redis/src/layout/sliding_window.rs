@@ -18,7 +18,7 @@ pub(crate) fn encode(state: &Panes, out: &mut Vec<u8>) {
     u64s(std::iter::once(state.newest).chain(state.counts.iter().copied()), out);
 }
 
-/// The state, unless it has another number of panes, begins at an inexact moment or counts more
+/// Reads the state, unless it has another number of panes, begins at an inexact moment or counts more
 /// than debits can.
 pub(crate) fn decode(plan: &SlidingWindowPlan, bytes: &[u8]) -> Option<Panes> {
     let (values, rest) = bytes.as_chunks::<8>();

@@ -24,7 +24,7 @@ pub(crate) fn encode(state: &SmoothState, out: &mut Vec<u8>) {
     u64s([state.stored.to_bits(), free_at, written_at], out);
 }
 
-/// The state, unless its permits are not between none and the most, or a moment is inexact.
+/// Reads the state, unless its permits are not between zero and the most, or a moment is inexact.
 pub(crate) fn decode(plan: &SmoothPlan, bytes: &[u8]) -> Option<SmoothState> {
     let ([stored, free_at, written_at], []) = bytes.as_chunks::<8>() else { return None };
     let stored = f64::from_le_bytes(*stored);

@@ -41,7 +41,7 @@ pub(super) struct ConnectionTask<S> {
     most: usize,
 }
 
-/// The connection is over. The reason matters to nobody.
+/// The connection is over, for whatever reason.
 struct TaskOver;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {

@@ -2,7 +2,7 @@
 //!
 //! Replies are not trusted. One that is malformed, nested too deeply or too long is a protocol error,
 //! and its connection must be closed. Memory is allocated for bytes that have arrived, never for bytes
-//! that were promised. Version 3 is an error too, as nobody asked for it.
+//! that were promised. Version 3 of the protocol is an error too.
 #![allow(clippy::arithmetic_side_effects, reason = "lengths, each bounded before it is added")]
 
 /// The most bytes of one value: the limit of Redis itself for a string.

@@ -207,7 +207,7 @@ async fn keep(
     }
 }
 
-/// The connection failed, or nobody needs it any more.
+/// The connection failed, or is no longer needed.
 struct SessionOver;
 
 /// Waits for the replies to a request, as long as a connection that works may need.
@@ -225,7 +225,7 @@ struct Session {
 }
 
 impl Session {
-    /// Serves until the connection ends. Returns whether it was of use.
+    /// Serves until the connection ends. Returns whether it ever worked.
     async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> bool {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return false };
         let all = lock_mutex(&subscriptions.channels).keys().cloned().collect();
