@@ -8,6 +8,7 @@
 //! spare. In order, every request would be sent with little time left, and be charged without an
 //! answer. Callers that waited in vain are rejected uncharged shortly before their deadline, not at
 //! once: callers that retry at once would leave no processor time for the others.
+#![allow(clippy::arithmetic_side_effects, reason = "counts of callers, which the queue bounds")]
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,21 +21,6 @@ use tollgate_core::lock_mutex;
 
 /// Empty batches kept for their memory.
 const SPARES: usize = 8;
-
-/// A batch that callers fill, and that is sent as a whole.
-pub(crate) trait QueuedBatch: Default {
-    /// Number of charges, the measure of a full batch.
-    fn charges(&self) -> usize;
-
-    /// Number of callers.
-    fn callers(&self) -> usize;
-
-    /// Deadlines of the first and the last caller.
-    fn deadlines(&self) -> Option<(Instant, Instant)>;
-
-    /// Empties the batch and keeps its memory.
-    fn clear(&mut self);
-}
 
 #[derive(Debug)]
 pub(crate) struct BatchQueue<B> {
@@ -57,8 +43,8 @@ pub(crate) enum QueueRejection {
 
 #[derive(Debug)]
 struct QueueState<B> {
-    full: VecDeque<B>,
-    open: B,
+    full: VecDeque<QueuedBatch<B>>,
+    open: QueuedBatch<B>,
     waiting: usize,
     spares: Vec<B>,
     /// The driver waits for `arrival`.
@@ -66,11 +52,21 @@ struct QueueState<B> {
     closed: bool,
 }
 
-impl<B: QueuedBatch> BatchQueue<B> {
+/// A batch, with what the queue must know of its callers.
+#[derive(Debug, Default)]
+struct QueuedBatch<B> {
+    batch: B,
+    charges: usize,
+    callers: usize,
+    /// Deadlines of the first and the last caller.
+    deadlines: Option<(Instant, Instant)>,
+}
+
+impl<B: Default> BatchQueue<B> {
     pub(crate) fn new(batch_charges: usize, most: usize, patience: Duration) -> Self {
         let state = QueueState {
             full: VecDeque::new(),
-            open: B::default(),
+            open: QueuedBatch::default(),
             waiting: 0,
             spares: Vec::new(),
             asleep: false,
@@ -85,8 +81,13 @@ impl<B: QueuedBatch> BatchQueue<B> {
         self.patience.checked_div(4).unwrap_or_default()
     }
 
-    /// Lets one caller join the open batch.
-    pub(crate) fn join<T>(&self, enter: impl FnOnce(&mut B) -> T) -> Result<T, QueueRejection> {
+    /// Lets one caller with this many charges join the open batch.
+    pub(crate) fn join<T>(
+        &self,
+        charges: usize,
+        deadline: Instant,
+        enter: impl FnOnce(&mut B) -> T,
+    ) -> Result<T, QueueRejection> {
         let mut state = lock_mutex(&self.state);
         if state.closed {
             return Err(QueueRejection::Closed);
@@ -94,9 +95,13 @@ impl<B: QueuedBatch> BatchQueue<B> {
         if state.waiting >= self.most {
             return Err(QueueRejection::Full);
         }
-        let entered = enter(&mut state.open);
-        state.waiting = state.waiting.saturating_add(1);
-        if state.open.charges() >= self.batch_charges {
+        state.waiting += 1;
+        let open = &mut state.open;
+        let entered = enter(&mut open.batch);
+        open.charges += charges;
+        open.callers += 1;
+        open.deadlines = Some((open.deadlines.map_or(deadline, |(first, _)| first), deadline));
+        if open.charges >= self.batch_charges {
             let batch = state.next_open();
             state.full.push_back(batch);
         }
@@ -123,8 +128,8 @@ impl<B: QueuedBatch> BatchQueue<B> {
                         state.full.pop_front()
                     };
                     let batch = batch.unwrap_or_else(|| state.next_open());
-                    state.waiting = state.waiting.saturating_sub(batch.callers());
-                    return Some(batch);
+                    state.waiting -= batch.callers;
+                    return Some(batch.batch);
                 }
                 state.asleep = true;
             }
@@ -137,25 +142,25 @@ impl<B: QueuedBatch> BatchQueue<B> {
     pub(crate) fn expired(&self, now: Instant) -> Option<B> {
         let least = self.min_time_left();
         // The last caller of a batch is its youngest.
-        let is_over =
-            |batch: &mut B| batch.deadlines().is_some_and(|(_, last)| left(last, now) < least);
+        let is_over = |batch: &mut QueuedBatch<B>| {
+            batch.deadlines.is_some_and(|(_, last)| left(last, now) < least)
+        };
         let mut state = lock_mutex(&self.state);
         let batch = state.full.pop_front_if(is_over)?;
-        state.waiting = state.waiting.saturating_sub(batch.callers());
-        Some(batch)
+        state.waiting -= batch.callers;
+        Some(batch.batch)
     }
 
     /// Returns whether the oldest batch has waited so long that the newest goes first.
     fn is_overloaded(&self, state: &QueueState<B>, now: Instant) -> bool {
-        let first = state.full.front().and_then(QueuedBatch::deadlines);
+        let first = state.full.front().and_then(|batch| batch.deadlines);
         first.is_some_and(|(first, _)| {
             left(first, now).saturating_add(self.min_time_left()) < self.patience
         })
     }
 
-    /// Keeps a batch for its memory.
-    pub(crate) fn recycle(&self, mut batch: B) {
-        batch.clear();
+    /// Keeps an empty batch for its memory.
+    pub(crate) fn recycle(&self, batch: B) {
         let mut state = lock_mutex(&self.state);
         if state.spares.len() < SPARES {
             state.spares.push(batch);
@@ -173,11 +178,11 @@ impl<B: QueuedBatch> BatchQueue<B> {
     }
 }
 
-impl<B: QueuedBatch> QueueState<B> {
+impl<B: Default> QueueState<B> {
     /// Takes the open batch and opens another.
-    fn next_open(&mut self) -> B {
-        let next = self.spares.pop().unwrap_or_default();
-        std::mem::replace(&mut self.open, next)
+    fn next_open(&mut self) -> QueuedBatch<B> {
+        let batch = self.spares.pop().unwrap_or_default();
+        std::mem::replace(&mut self.open, QueuedBatch { batch, ..QueuedBatch::default() })
     }
 }
 
@@ -186,7 +191,6 @@ fn left(deadline: Instant, now: Instant) -> Duration {
 }
 
 #[cfg(test)]
-#[expect(clippy::arithmetic_side_effects, reason = "a test that overflows fails, as it should")]
 mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -199,24 +203,6 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Caller(usize, Instant);
 
-    impl QueuedBatch for Vec<Caller> {
-        fn charges(&self) -> usize {
-            self.iter().map(|caller| caller.0).sum()
-        }
-
-        fn callers(&self) -> usize {
-            self.len()
-        }
-
-        fn deadlines(&self) -> Option<(Instant, Instant)> {
-            self.first().zip(self.last()).map(|(first, last)| (first.1, last.1))
-        }
-
-        fn clear(&mut self) {
-            self.clear();
-        }
-    }
-
     type Callers = Vec<Caller>;
 
     fn queue() -> BatchQueue<Callers> {
@@ -224,7 +210,7 @@ mod tests {
     }
 
     fn join(queue: &BatchQueue<Callers>, caller: Caller) -> Result<(), QueueRejection> {
-        queue.join(|batch| batch.push(caller))
+        queue.join(caller.0, caller.1, |batch| batch.push(caller))
     }
 
     /// The batch that is sent at `now`, if any.
@@ -236,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_full_with_its_last_job_which_is_not_torn_apart() {
+    fn a_batch_is_full_with_its_last_caller_which_is_not_split() {
         let (queue, now) = (queue(), clock::now());
         let caller = |charges| Caller(charges, now + 20 * MS);
         for charges in [255, 256, 1] {
@@ -263,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_departs_first_while_the_first_has_waited_for_too_long() {
+    fn the_newest_batch_is_sent_first_while_the_oldest_has_waited_for_too_long() {
         let (queue, start) = (&queue(), clock::now());
         // A full batch each millisecond.
         let caller = |ms: u32| Caller(256, start + (20 + ms) * MS);
@@ -280,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_drops_who_waits_and_lets_nobody_in() {
+    fn a_closed_queue_drops_its_callers_and_takes_no_more() {
         let (queue, now) = (queue(), clock::now());
         join(&queue, Caller(1, now)).unwrap();
 

@@ -1,6 +1,6 @@
 //! The breaker: decides whether Redis is worth asking.
 //!
-//! A pure state machine: it is told what happened and when, and reads no clock. It opens after failures
+//! A pure state machine: its caller passes each event and its time. It opens after failures
 //! in a row that span some time, or when a probe is not answered. Only a successful probe closes it:
 //! the callers it rejects must not be the ones who find out.
 

@@ -71,43 +71,39 @@ impl fmt::Display for Warning {
             Self::VulnerableLua { server } => write!(
                 f,
                 "{server} has known holes in its Lua interpreter (CVE-2024-46981, CVE-2025-46817, \
-                 -46818, -46819, -49844) through which whoever may run scripts can run code; they \
-                 are fixed in redis 6.2.20, 7.2.11, 7.4.6, 8.0.4 and 8.2.2 and valkey 7.2.11, \
+                 -46818, -46819, -49844) through which a user who may run scripts can run code; they are \
+                 fixed in redis 6.2.20, 7.2.11, 7.4.6, 8.0.4 and 8.2.2 and valkey 7.2.11, \
                  8.0.6 and 8.1.4. A distribution may have fixed them without changing the number: \
                  then its changelog names them, and this can be ignored"
             ),
-            Self::MissingPermissions { commands, keys, acl } => {
-                f.write_str("the user may not ")?;
-                if !commands.is_empty() {
-                    write!(f, "use {}", commands.join(", "))?;
-                }
-                if *keys {
-                    let and = if commands.is_empty() { "" } else { " nor " };
-                    write!(f, "{and}touch keys tg:*")?;
-                }
-                write!(f, ", without which no limit can be decided; this ACL line is enough: {acl}")
-            }
-            Self::MissingLockPermissions { commands, keys, channels, acl } => {
-                let used = format!("use {}", commands.join(", "));
-                let lacks = [
-                    (!commands.is_empty(), used.as_str()),
-                    (*keys, "touch the keys of locks"),
-                    (*channels, "use the channels of locks"),
-                ];
-                let lacks: Vec<&str> =
-                    lacks.into_iter().filter_map(|(lacks, text)| lacks.then_some(text)).collect();
-                let lacks = lacks.join(" nor ");
-                write!(
-                    f,
-                    "the user may not {lacks}, which locks need; this ACL line is enough: {acl}"
+            Self::MissingPermissions { commands, keys, acl } => write!(
+                f,
+                "the user may not {}, without which no limit can be decided; this ACL line is \
+                 enough: {acl}",
+                missing(commands, &[(*keys, "touch keys tg:*")])
+            ),
+            Self::MissingLockPermissions { commands, keys, channels, acl } => write!(
+                f,
+                "the user may not {}, which locks need; this ACL line is enough: {acl}",
+                missing(
+                    commands,
+                    &[(*keys, "touch the keys of locks"), (*channels, "use the channels of locks")]
                 )
-            }
+            ),
             Self::Unchecked { what, answer } => write!(
                 f,
                 "{what} could not be checked: the server says {answer:?}; check it yourself"
             ),
         }
     }
+}
+
+/// Lists missing permissions: the commands, and those of the others that are missing.
+fn missing(commands: &[String], others: &[(bool, &str)]) -> String {
+    let commands = (!commands.is_empty()).then(|| format!("use {}", commands.join(", ")));
+    let others =
+        others.iter().filter(|(is_missing, _)| *is_missing).map(|(_, text)| text.to_string());
+    commands.into_iter().chain(others).collect::<Vec<_>>().join(" nor ")
 }
 
 /// Runs all checks.
@@ -123,41 +119,39 @@ pub(crate) async fn run(
     let silent = || {
         ConnectError::unreachable(format!("redis at {address} stopped answering during the checks"))
     };
-    match timeout(config.connect_timeout, look(connection, config)).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(ConnectionClosed)) | Err(_) => Err(silent()),
-    }
+    let checks = look(connection, config, |ConnectionClosed| silent());
+    timeout(config.connect_timeout, checks).await.unwrap_or_else(|_| Err(silent()))
 }
 
 async fn look(
     connection: &Connection,
     config: &Config,
-) -> Result<Result<Vec<Warning>, ConnectError>, ConnectionClosed> {
+    silent: impl Fn(ConnectionClosed) -> ConnectError,
+) -> Result<Vec<Warning>, ConnectError> {
     let mut warnings = Vec::new();
-    match info(connection, "server").await? {
+    match info(connection, "server").await.map_err(&silent)? {
         Ok(text) => match Server::read(&text) {
             Some(server) if server.is_too_old() => {
                 let message = format!(
                     "{server} at {} is too old: the scripts use commands of redis 6.2",
                     config.address
                 );
-                let error = ConnectError::new(ConnectErrorKind::Unsupported, message);
-                return Ok(Err(error));
+                return Err(ConnectError::new(ConnectErrorKind::Unsupported, message));
             }
             Some(server) if server.is_vulnerable() => {
                 warnings.push(Warning::VulnerableLua { server: server.to_string() });
             }
             Some(_) => {}
-            None => warnings.push(unchecked("its version", "it names none".to_owned())),
+            None => warnings.push(unchecked("the version", "no version".to_owned())),
         },
-        Err(answer) => warnings.push(unchecked("its version", answer)),
+        Err(answer) => warnings.push(unchecked("the version", answer)),
     }
-    match info(connection, "memory").await? {
+    match info(connection, "memory").await.map_err(&silent)? {
         Ok(text) => warnings.extend(eviction(&text)),
-        Err(answer) => warnings.push(unchecked("whether it evicts keys", answer)),
+        Err(answer) => warnings.push(unchecked("the eviction of keys", answer)),
     }
-    warnings.extend(permissions::look(connection, config).await?);
-    Ok(Ok(warnings))
+    warnings.extend(permissions::look(connection, config).await.map_err(&silent)?);
+    Ok(warnings)
 }
 
 fn unchecked(what: &'static str, answer: String) -> Warning {
@@ -185,7 +179,7 @@ fn eviction(info: &str) -> Option<Warning> {
     let (Some(policy), Some(maxmemory)) =
         (field(info, "maxmemory_policy"), field(info, "maxmemory"))
     else {
-        return Some(unchecked("whether it evicts keys", "it names no policy".to_owned()));
+        return Some(unchecked("the eviction of keys", "no policy".to_owned()));
     };
     let maxmemory = maxmemory.parse().unwrap_or(0);
     // All our keys have a time to live, so `volatile-…` finds them as well.

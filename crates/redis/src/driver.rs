@@ -1,8 +1,8 @@
 //! The driver: turns the requests of many callers into few runs of the script.
 //!
 //! A caller puts its requests into a queue and waits. As soon as fewer batches than
-//! [`BATCHES_PER_CONNECTION`] are in flight, whatever has queued becomes the next batch. Nobody waits
-//! for company: under load it comes by itself while others are in flight. The requests of one caller
+//! [`BATCHES_PER_CONNECTION`] are in flight, whatever has queued becomes the next batch. There is no
+//! timer: under load, batches fill while others are in flight. The requests of one caller
 //! are never split, so they are decided in order.
 //!
 //! The driver and the link run on a thread of their own. So a caller is answered by its deadline
@@ -13,7 +13,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate_core::{Request, StoreError};
+use tollgate_core::{Request, StoreError, StoreErrorKind};
 
-use crate::batch::{Batch, BatchBuffer, BatchCounts, HashedName, PendingAnswer};
-use crate::batch_queue::{BatchQueue, QueueRejection, QueuedBatch};
+use crate::batch::{Batch, BatchBuffer, HashedName, PendingAnswer};
+use crate::batch_queue::{BatchQueue, QueueRejection};
 use crate::clock::{self, Instant};
 use crate::config::Config;
 use crate::error::{Cause, ConnectError};
@@ -40,51 +40,27 @@ use crate::waiters::{WaiterHandle, Waiters};
 struct PendingBatch {
     buffer: BatchBuffer,
     waiters: Waiters,
-    /// Deadlines in the order of the callers.
-    deadlines: Vec<Instant>,
-}
-
-impl QueuedBatch for PendingBatch {
-    fn charges(&self) -> usize {
-        self.buffer.charges()
-    }
-
-    fn callers(&self) -> usize {
-        self.deadlines.len()
-    }
-
-    fn deadlines(&self) -> Option<(Instant, Instant)> {
-        self.deadlines.first().copied().zip(self.deadlines.last().copied())
-    }
-
-    fn clear(&mut self) {
-        self.buffer.clear();
-        self.waiters = Waiters::default();
-        self.deadlines.clear();
-    }
 }
 
 impl PendingBatch {
     /// Drops callers that gave up and rejects those that can no longer be answered in time: they
     /// would most likely be charged and time out. Returns the earliest deadline of the others, if
     /// any, and the place of each request unless all are left.
-    fn drop_late_waiters(
-        &mut self,
-        now: Instant,
-        least: Duration,
-    ) -> Option<(Instant, Vec<usize>)> {
-        let earliest = now.checked_add(least).unwrap_or(now);
-        let places = match self.waiters.retain_live(&self.deadlines, earliest) {
-            None => Vec::new(),
-            Some(goes) => {
-                self.buffer.retain(|request| goes.get(request).is_some_and(|goes| *goes));
-                let places = goes.iter().enumerate().filter(|(_, goes)| **goes);
-                places.map(|(place, _)| place).collect()
-            }
-        };
-        let going = self.deadlines.iter().filter(|deadline| **deadline >= earliest);
-        let deadline = going.min().filter(|_| self.buffer.len() > 0)?;
-        Some((*deadline, places))
+    fn drop_late_waiters(&mut self, least: Duration) -> Option<(Instant, Vec<usize>)> {
+        let (deadline, live) = self.waiters.retain_live(clock::ahead(least));
+        let live = live.unwrap_or_default();
+        let places: Vec<usize> = (0..live.len()).filter(|request| live[*request]).collect();
+        if !live.is_empty() {
+            self.buffer.retain(|request| live[request]);
+        }
+        Some((deadline?, places))
+    }
+
+    /// Empties the batch, and gives its memory to the queue.
+    fn recycle(mut self, queue: &BatchQueue<Self>) {
+        self.buffer.clear();
+        self.waiters = Waiters::default();
+        queue.recycle(self);
     }
 }
 
@@ -102,36 +78,20 @@ pub(crate) fn max_batches_in_flight(config: &Config) -> usize {
 /// The queue, and the thread behind it, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    queue: Arc<BatchQueue<PendingBatch>>,
+    queue: OpenQueue,
     hasher: RandomState,
-    counts: Arc<StoreCounters>,
+    pub(crate) link: Arc<Link>,
     runtime: runtime::Handle,
 }
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.queue.close();
-    }
-}
+/// The queue, closed when either end is dropped, so that nobody waits for the other.
+#[derive(Debug)]
+struct OpenQueue(Arc<BatchQueue<PendingBatch>>);
 
-/// Closes the queue when the thread ends, so that nobody waits for it.
-struct CloseOnDrop(Arc<BatchQueue<PendingBatch>>);
-
-impl Drop for CloseOnDrop {
+impl Drop for OpenQueue {
     fn drop(&mut self) {
         self.0.close();
     }
-}
-
-/// Counters since the start.
-#[derive(Debug, Default)]
-pub(crate) struct StoreCounters {
-    pub(crate) runs: AtomicU64,
-    pub(crate) requests: AtomicU64,
-    pub(crate) turned_away: AtomicU64,
-    pub(crate) poisoned: AtomicU64,
-    pub(crate) mismatches: AtomicU64,
-    pub(crate) converted: AtomicU64,
 }
 
 impl Driver {
@@ -140,23 +100,17 @@ impl Driver {
     /// # Errors
     ///
     /// As [`Link::connect`], and when the thread cannot be started.
-    pub(crate) async fn start(config: &Config) -> Result<(Self, Arc<Link>), ConnectError> {
+    pub(crate) async fn start(config: &Config) -> Result<Self, ConnectError> {
         let queue = Arc::new(BatchQueue::new(MAX_CHARGES, config.max_waiting, config.deadline));
-        let counts = Arc::new(StoreCounters::default());
         let (started, starting) = oneshot::channel();
         let cannot = |error: io::Error| {
             ConnectError::settings("the thread of the store cannot be started").with_source(error)
         };
-        let shared = DriverShared {
-            queue: Arc::clone(&queue),
-            counts: Arc::clone(&counts),
-            max_in_flight: max_batches_in_flight(config),
-        };
-        let config = config.clone();
+        let (config, opened) = (config.clone(), OpenQueue(Arc::clone(&queue)));
         let life = move || match runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let handle = runtime.handle().clone();
-                runtime.block_on(run_thread(config, shared, handle, started));
+                runtime.block_on(run_thread(config, opened, handle, started));
             }
             Err(error) => drop(started.send(Err(cannot(error)))),
         };
@@ -165,19 +119,17 @@ impl Driver {
         let (link, runtime) = starting.await.unwrap_or_else(|_| {
             Err(ConnectError::settings("the thread of the store ended before it connected"))
         })?;
-        Ok((Self { queue, hasher: RandomState::default(), counts, runtime }, link))
+        let (queue, hasher) = (OpenQueue(queue), RandomState::default());
+        Ok(Self { queue, hasher, link, runtime })
     }
 
-    pub(crate) fn counters(&self) -> &StoreCounters {
-        &self.counts
-    }
-
-    /// Runs a future on the store's thread. Returns `None` if the thread has ended.
+    /// Runs a future on the store's thread. Fails with `Timeout` if the thread has ended.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.runtime.spawn(work).await.ok()
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let ran = self.runtime.spawn(work).await;
+        ran.unwrap_or_else(|_| Err(StoreError::new(StoreErrorKind::Timeout)))
     }
 
     /// Starts a future on the store's thread; it ends with the thread.
@@ -201,12 +153,11 @@ impl Driver {
         let join = |pending: &mut PendingBatch| {
             let mut names = names.iter();
             requests.iter().for_each(|request| pending.buffer.push(request, &mut names));
-            pending.deadlines.push(deadline);
-            pending.waiters.add(requests.len(), waker)
+            pending.waiters.add(requests.len(), deadline, waker)
         };
-        self.queue.join(join).map_err(|why| match why {
+        self.queue.0.join(names.len(), deadline, join).map_err(|why| match why {
             QueueRejection::Full => {
-                self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+                self.link.counters().rejected.fetch_add(1, Ordering::Relaxed);
                 Cause::TooManyInFlight.unavailable()
             }
             QueueRejection::Closed => Cause::Stopped.unavailable(),
@@ -214,21 +165,13 @@ impl Driver {
     }
 }
 
-/// State shared by the tasks of the thread.
-struct DriverShared {
-    queue: Arc<BatchQueue<PendingBatch>>,
-    counts: Arc<StoreCounters>,
-    max_in_flight: usize,
-}
-
 /// Runs the thread until the queue is closed.
 async fn run_thread(
     config: Config,
-    shared: DriverShared,
+    queue: OpenQueue,
     runtime: runtime::Handle,
     mut started: oneshot::Sender<Result<(Arc<Link>, runtime::Handle), ConnectError>>,
 ) {
-    let _close = CloseOnDrop(Arc::clone(&shared.queue));
     let connected = tokio::select! {
         connected = Link::connect(&config, SCRIPT) => connected,
         () = started.closed() => return,
@@ -237,7 +180,7 @@ async fn run_thread(
         Ok(link) => {
             let link = Arc::new(link);
             if started.send(Ok((Arc::clone(&link), runtime))).is_ok() {
-                dispatch_batches(link, shared).await;
+                dispatch_batches(link, &queue.0, max_batches_in_flight(&config)).await;
             }
         }
         // A caller that stopped waiting need not know.
@@ -245,24 +188,27 @@ async fn run_thread(
     }
 }
 
-async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
-    let permits = Arc::new(Semaphore::new(shared.max_in_flight));
-    let shared = Arc::new(shared);
-    let mut pause = shared.queue.min_time_left();
+async fn dispatch_batches(
+    link: Arc<Link>,
+    queue: &Arc<BatchQueue<PendingBatch>>,
+    max_in_flight: usize,
+) {
+    let permits = Arc::new(Semaphore::new(max_in_flight));
+    let mut pause = queue.min_time_left();
     loop {
         // Callers whose time runs out while every slot is taken are rejected in time all the
         // same.
         match timeout(pause, Arc::clone(&permits).acquire_owned()).await {
             Ok(Ok(permit)) => {
-                let Some(pending) = shared.queue.next_batch(clock::now).await else { return };
-                tokio::spawn(run_batch(Arc::clone(&link), pending, permit, Arc::clone(&shared)));
+                let Some(pending) = queue.next_batch(clock::now).await else { return };
+                tokio::spawn(run_batch(Arc::clone(&link), pending, permit, Arc::clone(queue)));
             }
             Ok(Err(_)) => return,
             // Replies are handled between two batches of them.
             Err(_) => yield_now().await,
         }
-        let more = reject_expired(&shared.queue);
-        pause = if more { Duration::ZERO } else { shared.queue.min_time_left() };
+        let more = reject_expired(queue);
+        pause = if more { Duration::ZERO } else { queue.min_time_left() };
     }
 }
 
@@ -270,7 +216,7 @@ async fn dispatch_batches(link: Arc<Link>, shared: DriverShared) {
 fn reject_expired(queue: &BatchQueue<PendingBatch>) -> bool {
     let Some(pending) = queue.expired(clock::now()) else { return false };
     pending.waiters.reject_all();
-    queue.recycle(pending);
+    pending.recycle(queue);
     true
 }
 
@@ -280,22 +226,20 @@ async fn run_batch(
     link: Arc<Link>,
     mut pending: PendingBatch,
     _permit: OwnedSemaphorePermit,
-    shared: Arc<DriverShared>,
+    queue: Arc<BatchQueue<PendingBatch>>,
 ) {
-    let DriverShared { queue, counts, .. } = &*shared;
-    let requests = pending.buffer.len();
-    let Some((deadline, places)) = pending.drop_late_waiters(clock::now(), queue.min_time_left())
-    else {
-        return queue.recycle(pending);
+    let (counters, requests) = (link.counters(), pending.buffer.len());
+    let Some((deadline, places)) = pending.drop_late_waiters(queue.min_time_left()) else {
+        return pending.recycle(&queue);
     };
     let sent = u64::try_from(pending.buffer.len()).unwrap_or(0);
-    counts.requests.fetch_add(sent, Ordering::Relaxed);
+    counters.requests.fetch_add(sent, Ordering::Relaxed);
     let mut answers: Vec<PendingAnswer> = Vec::new();
     answers.resize_with(requests, PendingAnswer::default);
     let mut batch = Batch::new(std::mem::take(&mut pending.buffer), places);
     let waiters = &pending.waiters;
     while !batch.is_done() {
-        counts.runs.fetch_add(1, Ordering::Relaxed);
+        counters.runs.fetch_add(1, Ordering::Relaxed);
         let reply = match link.run(batch.call(), deadline).await {
             Ok(reply) => reply,
             Err(error) => {
@@ -303,30 +247,23 @@ async fn run_batch(
                 break;
             }
         };
-        let found = batch.answer(&reply, &mut answers);
-        // Counted before delivery, so that a caller that is answered finds it counted.
-        counts.add(found.unwrap_or_default());
-        if found.is_err() {
+        let Ok(counts) = batch.answer(&reply, &mut answers) else {
             // The batch was executed, whatever the reply says.
             waiters.fail(Cause::MalformedReply.timeout(), &answers);
             break;
+        };
+        // Counted before delivery, so that a caller that is answered finds it counted.
+        for (counter, more) in [
+            (&counters.poisoned, counts.poisoned),
+            (&counters.twin_mismatches, counts.mismatches),
+            (&counters.converted, counts.converted),
+        ] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
         }
         waiters.deliver(&mut answers);
     }
     pending.buffer = batch.into_buffer();
-    queue.recycle(pending);
-}
-
-impl StoreCounters {
-    fn add(&self, counts: BatchCounts) {
-        for (count, more) in [
-            (&self.poisoned, counts.poisoned),
-            (&self.mismatches, counts.mismatches),
-            (&self.converted, counts.converted),
-        ] {
-            if more > 0 {
-                count.fetch_add(more, Ordering::Relaxed);
-            }
-        }
-    }
+    pending.recycle(&queue);
 }

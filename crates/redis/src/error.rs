@@ -67,10 +67,7 @@ impl fmt::Display for ConnectError {
 
 impl Error for ConnectError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.source {
-            Some(source) => Some(&**source),
-            None => None,
-        }
+        Some(&**self.source.as_ref()?)
     }
 }
 
@@ -101,7 +98,7 @@ impl Cause {
         StoreError::new(StoreErrorKind::Timeout).with_source(self)
     }
 
-    /// The error of a call that met somebody else's data.
+    /// The error of a call whose key holds the data of another program.
     pub(crate) fn corrupt(self) -> StoreError {
         StoreError::new(StoreErrorKind::Corrupt).with_source(self)
     }
@@ -109,21 +106,22 @@ impl Cause {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotConnected => f.write_str("no connection to redis"),
+        let text = match self {
+            Self::NotConnected => "no connection to redis",
             Self::BreakerOpen => {
-                f.write_str("redis does not answer; the breaker is open until it answers a PING")
+                "redis does not answer; the breaker is open until it answers a PING"
             }
-            Self::TooManyInFlight => f.write_str("too many calls are waiting for redis"),
-            Self::DeadlinePassed => f.write_str("the deadline passed before the call was sent"),
-            Self::NoReply => f.write_str("redis did not reply before the deadline"),
-            Self::Lost => f.write_str("the connection to redis ended before the reply"),
-            Self::Late => f.write_str("the call reached redis too late and was dropped there"),
-            Self::Stopped => f.write_str("the thread of the store has ended"),
-            Self::NoLock => f.write_str("the key holds no lock"),
-            Self::MalformedReply => f.write_str("the reply of the script is malformed"),
-            Self::Answer { code, detail } => write!(f, "redis answered {code} {detail}"),
-        }
+            Self::TooManyInFlight => "too many calls are waiting for redis",
+            Self::DeadlinePassed => "the deadline passed before the call was sent",
+            Self::NoReply => "redis did not reply before the deadline",
+            Self::Lost => "the connection to redis ended before the reply",
+            Self::Late => "the call reached redis too late and was dropped there",
+            Self::Stopped => "the thread of the store has ended",
+            Self::NoLock => "the key holds no lock",
+            Self::MalformedReply => "the reply of the script is malformed",
+            Self::Answer { code, detail } => return write!(f, "redis answered {code} {detail}"),
+        };
+        f.write_str(text)
     }
 }
 

@@ -6,6 +6,7 @@
 //! algorithms are different counters. The key is the rest, byte for byte: two keys never share a name.
 //!
 //! Changing anything here moves every counter: it needs another version.
+#![allow(clippy::arithmetic_side_effects, reason = "digits, and lengths of a few bytes")]
 
 use smallvec::SmallVec;
 use tollgate_core::{Key, Limit, shard_of};
@@ -42,24 +43,23 @@ pub(crate) struct NamePrefix {
 }
 
 impl NamePrefix {
-    /// Of the counter of `key` under `limit`, within `partition`.
+    /// Writes the prefix of the counter of `key` under `limit`, within `partition`.
     pub(crate) fn new(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Self {
         let mut bytes = [0; 16];
         bytes[..START].copy_from_slice(&start(partition, key));
-        let (tens, ones) = (limit.code() / 10, b'0'.saturating_add(limit.code() % 10));
-        let end: &[u8] =
-            if tens > 0 { &[b'0'.saturating_add(tens), ones, b':'] } else { &[ones, b':'] };
-        let length = START.saturating_add(end.len());
+        let (tens, ones) = (b'0' + limit.code() / 10, b'0' + limit.code() % 10);
+        let end: &[u8] = if tens > b'0' { &[tens, ones, b':'] } else { &[ones, b':'] };
+        let length = START + end.len();
         bytes[START..length].copy_from_slice(end);
         Self { bytes, length }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or(&[])
+        &self.bytes[..self.length]
     }
 }
 
-/// The name of the counter of `key` under `limit`, within `partition`.
+/// Writes the name of the counter of `key` under `limit`, within `partition`.
 #[cfg(test)]
 pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Name {
     let mut name = Name::from_slice(NamePrefix::new(partition, key, limit).bytes());
@@ -70,7 +70,7 @@ pub(crate) fn name(partition: Option<&[u8]>, key: Key<'_>, limit: &Limit) -> Nam
 /// Splits the name of a counter under `limit` into prefix and key.
 pub(crate) fn split<'n>(name: &'n [u8], limit: &Limit) -> (&'n [u8], &'n [u8]) {
     let digits = if limit.code() < 10 { 1 } else { 2 };
-    let length = START.saturating_add(1).saturating_add(digits);
+    let length = START + digits + 1;
     name.split_at_checked(length).unwrap_or((name, &[]))
 }
 
@@ -92,7 +92,7 @@ const START: usize = 11;
 fn start(partition: Option<&[u8]>, key: Key<'_>) -> [u8; START] {
     let [t, g, colon, brace] = *PREFIX;
     let [a, b, c] = shard_tag(partition, key);
-    [t, g, colon, brace, a, b, c, b'}', b':', b'0'.saturating_add(VERSION), b':']
+    [t, g, colon, brace, a, b, c, b'}', b':', b'0' + VERSION, b':']
 }
 
 /// Returns the number of the algorithm and the key of a name, or `None` for a name of another version.
@@ -103,7 +103,7 @@ pub(crate) fn parse(name: &[u8]) -> Option<(u8, &[u8])> {
     if !SHARD_TAGS.iter().any(|known| *known == tag) {
         return None;
     }
-    let rest = rest.strip_prefix(b"}:")?.strip_prefix(&[b'0'.saturating_add(VERSION), b':'])?;
+    let rest = rest.strip_prefix(b"}:")?.strip_prefix(&[b'0' + VERSION, b':'])?;
     let colon = rest.iter().position(|byte| *byte == b':')?;
     let (digits, key) = rest.split_at_checked(colon)?;
     let code: u8 = std::str::from_utf8(digits).ok()?.parse().ok()?;

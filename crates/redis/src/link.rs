@@ -59,7 +59,7 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
-use crate::store::Stats;
+use crate::store::{Counters, Stats};
 use tollgate_core::lock_mutex;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
@@ -96,7 +96,7 @@ impl Link {
             script: Script::new(script),
             values: Script::new(VALUES),
             locks: Step::ALL.map(|step| Script::new(step.text())),
-            dialer: Dialer::new(config)?,
+            dialer: Dialer::new(config, resp::MAX_BYTES)?,
             slots: (0..config.connections).map(|_| Arc::default()).collect(),
             turn: AtomicUsize::new(0),
             arrivals: watch::Sender::new(()),
@@ -105,24 +105,18 @@ impl Link {
             time: ServerTime::default(),
             ids: CallIds::default(),
             warnings: OnceLock::new(),
-            counters: LinkCounters::default(),
+            counters: Counters::default(),
             config: config.clone(),
         });
         let mut reconnectors = JoinSet::new();
-        let (attempt, mut first) = (oneshot::channel(), None);
-        let mut sender = Some(attempt.0);
-        let mut receiver = Some(attempt.1);
+        let mut first_attempt = Some(oneshot::channel());
         for slot in &shared.slots {
-            reconnectors.spawn(reconnector::keep_connected(
-                Arc::clone(&shared),
-                Arc::clone(slot),
-                sender.take(),
-            ));
+            let (sender, receiver) = first_attempt.take().unzip();
+            let (shared, slot) = (Arc::clone(&shared), Arc::clone(slot));
+            reconnectors.spawn(reconnector::keep_connected(shared, slot, sender));
             // The others follow when the first is done, so that checks and complaints come once.
-            if let Some(receiver) = receiver.take() {
-                first = receiver.await.ok();
-            }
-            if let Some(Err(error)) = first.take()
+            if let Some(receiver) = receiver
+                && let Ok(Err(error)) = receiver.await
                 && error.is_permanent()
             {
                 return Err(error);
@@ -137,7 +131,7 @@ impl Link {
     ///
     /// - `Unavailable`: it was not executed, and will not be.
     /// - `Timeout`: it may have been executed, or may yet be within two deadlines of the sending.
-    /// - `Corrupt`: it met a key that is somebody else's, and charged nothing.
+    /// - `Corrupt`: a key holds the data of another program. Nothing was charged.
     pub(crate) async fn run(&self, call: Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let shared = &*self.shared;
         let Ok(_room) = shared.in_flight.try_acquire() else {
@@ -155,7 +149,7 @@ impl Link {
         // A decision waits no longer than the configured deadline, but a lock step may.
         let worth = left.max(shared.config.deadline).saturating_mul(2);
         match timeout_at(deadline, shared.attempt(call, worth, &mut progress)).await {
-            Ok(result) => result,
+            Ok(result) => result.map(|(reply, _)| reply),
             // A call that waited for most of its time elsewhere says nothing about Redis.
             Err(_) => {
                 Err(shared.timed_out(&progress, left.saturating_mul(2) >= shared.config.deadline))
@@ -166,6 +160,11 @@ impl Link {
     /// Returns the findings of the checks at the first connection; empty before it.
     pub(crate) fn warnings(&self) -> &[Warning] {
         self.shared.warnings.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the counters of the store and of this link.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
     }
 
     /// Returns the counters and the health of the connections.
@@ -197,7 +196,7 @@ struct LinkState {
     time: ServerTime,
     ids: CallIds,
     warnings: OnceLock<Vec<Warning>>,
-    counters: LinkCounters,
+    counters: Counters,
 }
 
 /// The progress of a call, for when its time is up.
@@ -212,13 +211,13 @@ struct CallProgress {
 impl LinkState {
     /// Sends the call, and again where that is safe: by text when Redis does not know the script,
     /// with a corrected time when ours was wrong, and after a lost connection if the call has an
-    /// id.
+    /// id. Returns the reply and the connection it came on.
     async fn attempt(
         &self,
         call: Call<'_>,
         worth: Duration,
         progress: &mut CallProgress,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<(Reply, Connection), StoreError> {
         let id = match (self.config.retry, call.script) {
             // A lock step has ids of its own, and its caller sends it again.
             (RetryPolicy::Never, _) | (_, ScriptId::Lock(_)) => String::new(),
@@ -234,15 +233,14 @@ impl LinkState {
             progress.uncertain = true;
             let command = call.pack(self.script(call.script), form, &preamble);
             let answer = connection.request(command).await;
-            let answer = answer
-                .map_or(ScriptOutcome::Unexpected, |value| ScriptOutcome::to(call.script, value));
+            let outcome = ScriptOutcome::to(call.script, answer.ok());
             // The first attempt may have been executed, whatever happens to the second.
             progress.uncertain = resent;
-            match answer {
+            match outcome {
                 ScriptOutcome::Reply(reply) => {
                     self.time.learn(reply.now, clock::now());
                     self.breaker.succeed();
-                    return Ok(reply);
+                    return Ok((reply, connection));
                 }
                 ScriptOutcome::NoScript => {
                     self.counters.noscript.fetch_add(1, Relaxed);
@@ -324,7 +322,7 @@ impl LinkState {
         self.time.ahead(clock::now(), worth)
     }
 
-    /// Asks for the server's time. Returns whether it was told.
+    /// Asks for the server's time. Returns whether Redis answered.
     async fn relearn(&self, connection: &Connection) -> bool {
         let Ok(Ok(micros)) = connection.time().await else { return false };
         self.time.learn(micros, clock::now());
@@ -446,21 +444,3 @@ impl CallIds {
         format!("{}-{:x}", self.process, self.next.fetch_add(1, Relaxed))
     }
 }
-
-/// Declares counters that are fields of [`Stats`], and how to read them.
-macro_rules! link_counters {
-    ($($counter:ident),+) => {
-        #[derive(Debug, Default)]
-        struct LinkCounters {
-            $($counter: AtomicU64,)+
-        }
-
-        impl LinkCounters {
-            fn read(&self) -> Stats {
-                Stats { $($counter: self.$counter.load(Relaxed),)+ ..Stats::default() }
-            }
-        }
-    };
-}
-
-link_counters!(reconnects, timeouts, lost, noscript, retried, dropped_late, rejected);

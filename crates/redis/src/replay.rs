@@ -7,7 +7,7 @@
     reason = "a test that overflows fails, as it should"
 )]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use tollgate_core::testing::Rng;
 use tollgate_core::testing::history::{AlgorithmKind, ClockMode, Edits};
 use tollgate_core::testing::suite::{self, StoreModel, StoreUnderTest};
 use tollgate_core::{
-    Answer, Charge, Counter, Key, Limit, OnChange, Op, Plan, Quota, Request, Revision, State,
+    Algorithm, Answer, Charge, Counter, Key, Limit, OnChange, Op, Plan, Request, Revision, State,
     Timestamp,
 };
 use tollgate_harness::{Client, RedisServer, Reply as Raw, ServerClock};
@@ -43,6 +43,8 @@ struct Scripted {
     hasher: RandomState,
     tally: RefCell<BatchCounts>,
     charged: RefCell<HashMap<AlgorithmKind, u64>>,
+    passed: Cell<usize>,
+    refused: Cell<usize>,
 }
 
 impl Scripted {
@@ -52,7 +54,7 @@ impl Scripted {
         // ahead and back again would find them or not as it happens.
         let builder = RedisServer::builder().config("enable-debug-command yes");
         let server = builder.clock(&clock).start().unwrap();
-        clock.set(1_700_000_000_000_000).unwrap();
+        clock.set(START).unwrap();
         server.command(&[b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"]).unwrap();
         let socket = server.unix_url();
         let connect = || Client::unix(Path::new(socket.trim_start_matches("unix://"))).unwrap();
@@ -68,6 +70,8 @@ impl Scripted {
             hasher: RandomState::default(),
             tally: RefCell::default(),
             charged: RefCell::default(),
+            passed: Cell::default(),
+            refused: Cell::default(),
         }
     }
 
@@ -85,18 +89,19 @@ impl Scripted {
 }
 
 impl Scripted {
-    /// Runs the batch here and on the model, and compares every answer and every stored value.
-    /// Returns how many pass and how many are refused.
-    fn answers_as(
+    /// Runs the requests here and on the model, and compares every answer and every stored value.
+    fn answers_as<'c, C: AsRef<[Charge<'c>]>>(
         &self,
         model: &mut StoreModel,
-        batch: &[Request<'_>],
+        requests: &'c [C],
         now: Timestamp,
         context: impl fmt::Display,
-    ) -> [usize; 2] {
+    ) {
+        let request = |charges: &'c C| Request::new(charges.as_ref()).unwrap();
+        let batch: Vec<_> = requests.iter().map(request).collect();
         self.set_time(now);
 
-        let answers = self.charge(batch);
+        let answers = self.charge(&batch);
 
         let expected: Vec<_> = batch.iter().map(|one| model.charge(one, now)).collect();
         assert_eq!(answers, expected, "{batch:?} at {now}, {context}");
@@ -105,8 +110,32 @@ impl Scripted {
             charged.map(|charge| (charge.key(), model.counter(charge).unwrap())).collect();
         self.holds(&counters, now);
         let passed = answers.iter().filter(|answer| answer.passes()).count();
-        [passed, answers.len() - passed]
+        self.passed.set(self.passed.get() + passed);
+        self.refused.set(self.refused.get() + answers.len() - passed);
     }
+
+    /// Asserts that more than this many requests passed, and were refused.
+    fn has_decided(&self, least_passed: usize, least_refused: usize) {
+        let (passed, refused) = (self.passed.get(), self.refused.get());
+        let enough = passed > least_passed && refused > least_refused;
+        assert!(enough, "{passed} passed, {refused} were refused");
+    }
+}
+
+/// The next moment of a clock that may step back.
+fn unsteady(at: u64, rng: &mut Rng) -> u64 {
+    match rng.below(12) {
+        0 => at - rng.within(1, 400_000),
+        1 => at + rng.within(1, 2_000_000),
+        _ => at + rng.below(60_000),
+    }
+}
+
+/// A moment long after the epoch.
+const START: u64 = 1_700_000_000_000_000;
+
+fn charge<'c>(key: &'c str, limit: &'c Limit, op: Op) -> Charge<'c> {
+    Charge::new(Key::new(key).unwrap(), limit, op).unwrap()
 }
 
 impl StoreUnderTest for Scripted {
@@ -242,22 +271,19 @@ fn replay(clockwork: ClockMode, edits: Edits) {
 }
 
 #[test]
-fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
+fn the_rest_of_a_conversion_counts_until_the_next_look() {
     let scripted = Scripted::start();
     let mut model = StoreModel::default();
-    let slow = Limit::new(TokenBucket, "1_000 per 1s".parse().unwrap()).unwrap();
-    let fast = Limit::new(TokenBucket, "1_000_000 per 1s".parse().unwrap()).unwrap();
-    let fast = fast.with_revision(Revision(1));
-    let start = 1_700_000_000_000_000;
+    let slow = limit(TokenBucket, "1_000 per 1s");
+    let fast = limit(TokenBucket, "1_000_000 per 1s").with_revision(Revision(1));
     // A thousandth of a permit is left, and less than a microsecond of it under the faster limit;
     // then the clock steps back to where it is worth something.
     for (after, limit, op) in
         [(0, slow, Op::Take(1)), (999, fast, Op::Peek(1)), (990, fast, Op::Peek(1))]
     {
-        let now = Timestamp::from_micros(start + after);
-        let charges = [Charge::new(Key::new("k").unwrap(), &limit, op).unwrap()];
-        let request = Request::new(&charges).unwrap();
-        scripted.answers_as(&mut model, &[request], now, format_args!("after {after} µs"));
+        let now = Timestamp::from_micros(START + after);
+        let charges = [charge("k", &limit, op)];
+        scripted.answers_as(&mut model, &[charges], now, format_args!("after {after} µs"));
     }
 }
 
@@ -265,10 +291,7 @@ fn what_a_conversion_leaves_counts_until_it_is_looked_at_again() {
 #[test]
 fn a_long_log_is_carried_over_as_core_does() {
     let scripted = Scripted::start();
-    let log = |quota: &str, revision| {
-        let limit = Limit::new(SlidingLog, quota.parse().unwrap()).unwrap();
-        limit.with_revision(Revision(revision))
-    };
+    let log = |quota, revision| limit(SlidingLog, quota).with_revision(Revision(revision));
     let old = log("5_000 per 1m", 1);
     let edits = [
         log("5_000 per 1h", 2),
@@ -286,12 +309,10 @@ fn a_long_log_is_carried_over_as_core_does() {
     for (round, later) in [-1_000_000_i64, 0, 5_000, 57_500_000].into_iter().enumerate() {
         for (i, new) in edits.iter().enumerate() {
             let (mut model, key) = (StoreModel::default(), format!("{round}:{i}"));
-            let mut at = 1_700_000_000_000_000;
+            let mut at = START;
             let mut ask = |limit: &Limit, op: Op, at: u64| {
                 let now = Timestamp::from_micros(at);
-                let charges = [Charge::new(Key::new(&key).unwrap(), limit, op).unwrap()];
-                let request = Request::new(&charges).unwrap();
-                scripted.answers_as(&mut model, &[request], now, limit);
+                scripted.answers_as(&mut model, &[[charge(&key, limit, op)]], now, limit);
             };
             for _ in 0..700 {
                 at += rng.within(1, 8_000);
@@ -312,12 +333,10 @@ fn a_long_log_is_carried_over_as_core_does() {
 fn charges_that_share_a_log_are_answered_as_in_core() {
     let scripted = Scripted::start();
     let mut rng = Rng::new(12);
-    let (mut at, mut refused, mut passed) = (1_700_000_000_000_000, 0, 0);
+    let mut at = START;
     for round in 0..60 {
-        let quota = rng.pick(&["12 per 1s", "40 per 1s", "300 per 1s"]).parse().unwrap();
-        let limit = Limit::new(SlidingLog, quota).unwrap();
-        let (mut model, name) = (StoreModel::default(), format!("shared:{round}"));
-        let key = Key::new(&name).unwrap();
+        let limit = limit(SlidingLog, rng.pick(&["12 per 1s", "40 per 1s", "300 per 1s"]));
+        let (mut model, key) = (StoreModel::default(), format!("shared:{round}"));
         for _ in 0..150 {
             at += rng.within(0, 9_000);
             let now = Timestamp::from_micros(at);
@@ -330,17 +349,15 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
                     2 => Op::Peek(cost),
                     _ => Op::Take(cost),
                 };
-                let charge = Charge::new(key, &limit, op).unwrap();
+                let charge = charge(&key, &limit, op);
                 if rng.chance(1, 8) { charge.any_of() } else { charge }
             };
-            let batch: Vec<Vec<Charge<'_>>> =
-                [1, 2, 4].map(|n| (0..n).map(|_| any_charge()).collect()).into();
-            let batch: Vec<_> = batch.iter().map(|one| Request::new(one).unwrap()).collect();
-            let [some, others] = scripted.answers_as(&mut model, &batch, now, limit);
-            (passed, refused) = (passed + some, refused + others);
+            let batch: [Vec<Charge<'_>>; 3] =
+                [1, 2, 4].map(|n| (0..n).map(|_| any_charge()).collect());
+            scripted.answers_as(&mut model, &batch, now, limit);
         }
     }
-    assert!(passed > 4_000 && refused > 4_000, "{passed} passed, {refused} were refused");
+    scripted.has_decided(4_000, 4_000);
 }
 
 /// Batches of equal takes from different buckets, which the script does in another way than all
@@ -350,22 +367,17 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
 fn equal_takes_are_answered_as_in_core() {
     let scripted = Scripted::start();
     let mut rng = Rng::new(13);
-    let (mut at, mut refused, mut passed) = (1_700_000_000_000_000_u64, 0, 0);
+    let mut at = START;
     for round in 0..120 {
-        let quota: Quota =
-            rng.pick(&["5 per 1s", "7 per 1s", "100 per 1m", "2 per 1ms"]).parse().unwrap();
+        let quota = rng.pick(&["5 per 1s", "7 per 1s", "100 per 1m", "2 per 1ms"]);
         let limit = match rng.below(3) {
-            0 => Limit::new(LeakyMeter, quota).unwrap(),
-            _ => Limit::new(TokenBucket, quota).unwrap(),
+            0 => limit(LeakyMeter, quota),
+            _ => limit(TokenBucket, quota),
         };
         let mut model = StoreModel::default();
         let names: Vec<String> = (0..12).map(|i| format!("equal:{round}:{i}")).collect();
         for step in 0..60 {
-            at = match rng.below(12) {
-                0 => at - rng.within(1, 400_000),
-                1 => at + rng.within(1, 2_000_000),
-                _ => at + rng.below(60_000),
-            };
+            at = unsteady(at, &mut rng);
             let now = Timestamp::from_micros(at);
             let most = rng.pick(&[1, 1, 2, 6]);
             let (cost, odd) = (rng.within(1, most), rng.chance(1, 6));
@@ -373,35 +385,33 @@ fn equal_takes_are_answered_as_in_core() {
             let count = rng.within(1, 12) as usize;
             let charges: Vec<[Charge<'_>; 1]> = (from..from + count)
                 .map(|i| {
-                    let key = Key::new(&names[i % 12]).unwrap();
                     let op = match rng.below(4) {
                         0 if odd => Op::Debit { cost: 9, at: now },
                         1 if odd => Op::Credit { cost, at: now },
                         _ => Op::Take(cost),
                     };
-                    let charge = Charge::new(key, &limit, op).unwrap();
+                    let charge = charge(&names[i % 12], &limit, op);
                     if odd { [charge.with_patience(Duration::from_millis(300))] } else { [charge] }
                 })
                 .collect();
-            let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();
-            let [some, others] =
-                scripted.answers_as(&mut model, &batch, now, format_args!("{limit}, {step}"));
-            (passed, refused) = (passed + some, refused + others);
+            scripted.answers_as(&mut model, &charges, now, format_args!("{limit}, {step}"));
         }
     }
-    assert!(passed > 10_000 && refused > 5_000, "{passed} passed, {refused} were refused");
+    scripted.has_decided(10_000, 5_000);
 }
 
 #[test]
 fn takes_from_several_buckets_are_answered_as_in_core() {
-    let bucket = |quota: &str| Limit::new(TokenBucket, quota.parse().unwrap()).unwrap();
-    takes_are_answered_as_in_core(
-        ["40 per 1s", "7 per 1s", "300 per 1m", "11 per 1ms"].map(bucket),
-    );
+    let quotas = ["40 per 1s", "7 per 1s", "300 per 1m", "11 per 1ms"];
+    takes_are_answered_as_in_core(quotas.map(|quota| limit(TokenBucket, quota)));
+}
+
+fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
+    Limit::new(algorithm, quota.parse().unwrap()).unwrap()
 }
 
 fn window(anchor: Anchor, quota: &str) -> Limit {
-    Limit::new(FixedWindow { anchor }, quota.parse().unwrap()).unwrap()
+    limit(FixedWindow { anchor }, quota)
 }
 
 #[test]
@@ -420,7 +430,7 @@ fn takes_from_windows_and_buckets_are_answered_as_in_core() {
         window(Anchor::Epoch, "40 per 1s"),
         window(Anchor::FirstHit, "7 per 1s"),
         window(Anchor::Epoch, "11 per 1ms"),
-        Limit::new(TokenBucket, "300 per 1m".parse().unwrap()).unwrap(),
+        limit(TokenBucket, "300 per 1m"),
     ]);
 }
 
@@ -429,40 +439,33 @@ fn takes_from_windows_and_buckets_are_answered_as_in_core() {
 fn takes_are_answered_as_in_core(limits: [Limit; 4]) {
     let scripted = Scripted::start();
     let mut rng = Rng::new(14);
-    let (mut at, mut refused, mut passed) = (1_700_000_000_000_000_u64, 0, 0);
+    let mut at = START;
     for round in 0..60 {
         let mut model = StoreModel::default();
         let names: Vec<String> = (0..16).map(|i| format!("several:{round}:{i}")).collect();
         for _ in 0..80 {
-            at = match rng.below(12) {
-                0 => at - rng.within(1, 400_000),
-                1 => at + rng.within(1, 2_000_000),
-                _ => at + rng.below(60_000),
-            };
+            at = unsteady(at, &mut rng);
             let now = Timestamp::from_micros(at);
             let (most, odd) = (rng.pick(&[1, 1, 2, 5]), rng.chance(1, 8));
             let charges: Vec<Vec<Charge<'_>>> = (0..rng.within(1, 9))
                 .flat_map(|_| {
                     let count = rng.pick(&[1, 1, 2, 3, 4]);
                     let any = |_| {
-                        let i = rng.below(16) as usize;
-                        let (key, cost) = (Key::new(&names[i]).unwrap(), rng.within(1, most));
+                        let (i, cost) = (rng.below(16) as usize, rng.within(1, most));
                         let op = match rng.below(9) {
                             0 if odd => Op::Debit { cost: 20, at: now },
                             _ => Op::Take(cost),
                         };
-                        Charge::new(key, &limits[i % 4], op).unwrap()
+                        charge(&names[i], &limits[i % 4], op)
                     };
                     let charges: Vec<_> = (0..count).map(any).collect();
                     vec![charges; rng.pick(&[1, 1, 1, 2, 6])]
                 })
                 .collect();
-            let batch: Vec<_> = charges.iter().map(|one| Request::new(one).unwrap()).collect();
-            let [some, others] = scripted.answers_as(&mut model, &batch, now, round);
-            (passed, refused) = (passed + some, refused + others);
+            scripted.answers_as(&mut model, &charges, now, round);
         }
     }
-    assert!(passed > 5_000 && refused > 5_000, "{passed} passed, {refused} were refused");
+    scripted.has_decided(5_000, 5_000);
 }
 
 #[test]

@@ -37,21 +37,6 @@ pub(crate) const SCRIPT: &str = concat!(
     include_str!("../lua/batch.lua"),
 );
 
-/// The lock steps. Each is a script of its own, as each is sent alone. Frequent ones have one script
-/// for each kind of lock: an argument less saves a hundredth of Redis's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Acquire,
-    AcquireSimple,
-    Renew,
-    Release,
-    ReleaseSimple,
-    Inspect,
-    Force,
-    List,
-    SetFenced,
-}
-
 /// The arguments that the link puts before a script's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreambleFields {
@@ -63,20 +48,51 @@ pub(crate) enum PreambleFields {
     None,
 }
 
-impl Step {
-    /// All steps, in the order of their numbers.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Acquire,
-        Self::AcquireSimple,
-        Self::Renew,
-        Self::Release,
-        Self::ReleaseSimple,
-        Self::Inspect,
-        Self::Force,
-        Self::List,
-        Self::SetFenced,
-    ];
+/// Declares the lock steps: of each, the arguments that the link adds, and its script, which is a line
+/// and some files.
+macro_rules! lock_steps {
+    ($($step:ident: $preamble:ident, $line:literal, $($file:literal)+;)+) => {
+        /// The lock steps. Each is a script of its own, as each is sent alone. Frequent ones have one
+        /// script for each kind of lock: an argument less saves a hundredth of Redis's work.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Step {
+            $($step,)+
+        }
 
+        impl Step {
+            /// All steps, in the order of their numbers.
+            pub(crate) const ALL: [Self; [$($line),+].len()] = [$(Self::$step),+];
+
+            pub(crate) const fn preamble(self) -> PreambleFields {
+                match self {
+                    $(Self::$step => PreambleFields::$preamble,)+
+                }
+            }
+
+            pub(crate) const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$step => concat!(
+                        $line, $(include_str!(concat!("../lua/lock/", $file, ".lua"))),+
+                    ),)+
+                }
+            }
+        }
+    };
+}
+
+lock_steps! {
+    Acquire: Time, "local kind = 'r'\n", "clock" "acquire_uncontended" "common" "acquire";
+    AcquireSimple: Time, "local kind = 's'\n", "clock" "acquire_uncontended" "common" "acquire";
+    Renew: Whole, "", "clock" "not_after" "common" "renew";
+    Release: None, "local kind = 'r'\n", "release_sole_hold" "clock" "common" "release";
+    ReleaseSimple: None, "local kind = 's'\n", "release_sole_hold" "clock" "common" "release";
+    Inspect: Whole, "", "clock" "not_after" "common" "describe" "inspect";
+    Force: Whole, "", "clock" "not_after" "common" "describe" "force";
+    List: Whole, "", "clock" "not_after" "list";
+    SetFenced: Whole, "", "clock" "not_after" "set_fenced";
+}
+
+impl Step {
     pub(crate) const fn acquire(kind: LockKind) -> Self {
         match kind {
             LockKind::Reentrant => Self::Acquire,
@@ -91,44 +107,9 @@ impl Step {
         }
     }
 
-    pub(crate) const fn preamble(self) -> PreambleFields {
-        match self {
-            Self::Acquire | Self::AcquireSimple => PreambleFields::Time,
-            Self::Release | Self::ReleaseSimple => PreambleFields::None,
-            _ => PreambleFields::Whole,
-        }
-    }
-
     /// Returns whether the reply may be a time alone.
     pub(crate) const fn is_terse(self) -> bool {
         !matches!(self.preamble(), PreambleFields::Whole)
-    }
-
-    pub(crate) const fn text(self) -> &'static str {
-        macro_rules! script {
-            ($kind:literal, $($file:literal),+) => {
-                concat!($kind, $(include_str!(concat!("../lua/lock/", $file, ".lua"))),+)
-            };
-        }
-        match self {
-            Self::Acquire => {
-                script!("local kind = 'r'\n", "clock", "acquire_uncontended", "common", "acquire")
-            }
-            Self::AcquireSimple => {
-                script!("local kind = 's'\n", "clock", "acquire_uncontended", "common", "acquire")
-            }
-            Self::Release => {
-                script!("local kind = 'r'\n", "release_sole_hold", "clock", "common", "release")
-            }
-            Self::ReleaseSimple => {
-                script!("local kind = 's'\n", "release_sole_hold", "clock", "common", "release")
-            }
-            Self::Renew => script!("", "clock", "not_after", "common", "renew"),
-            Self::Inspect => script!("", "clock", "not_after", "common", "describe", "inspect"),
-            Self::Force => script!("", "clock", "not_after", "common", "describe", "force"),
-            Self::List => script!("", "clock", "not_after", "list"),
-            Self::SetFenced => script!("", "clock", "not_after", "set_fenced"),
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use tollgate_core::{
 use crate::batch::PendingAnswer;
 use crate::clock::Instant;
 use crate::driver::{self, Driver, MAX_CHARGES};
-use crate::link::{Call, Link, ScriptId};
+use crate::link::{Call, ScriptId};
 use crate::lock::LockContext;
 use crate::waiters::WaiterHandle;
 use crate::{Config, ConnectError, Warning, clock, keys};
@@ -44,46 +44,74 @@ use crate::{Config, ConnectError, Warning, clock, keys};
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    pub(crate) link: Arc<Link>,
     pub(crate) driver: Driver,
     pub(crate) locks: LockContext,
     config: Config,
 }
 
-/// Counters and health of a store. Counts run since it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Runs of the script.
-    pub runs: u64,
-    /// Requests sent in those runs.
-    pub requests: u64,
-    /// Stored values that were not Tollgate's, each repaired.
-    pub poisoned: u64,
-    /// Requests that the script and this crate decided differently: always zero, or there is a bug.
-    pub twin_mismatches: u64,
-    /// Counters converted to another edit of their rule.
-    pub converted: u64,
+/// Declares [`Stats`]: fields that are counted, each with an atomic counter, and then the others.
+macro_rules! stats {
+    (
+        $(#[$attribute:meta])*
+        counted { $($(#[$doc:meta])* $counter:ident,)+ }
+        $($(#[$other_doc:meta])* $field:ident: $type:ty,)+
+    ) => {
+        $(#[$attribute])*
+        pub struct Stats {
+            $($(#[$doc])* pub $counter: u64,)+
+            $($(#[$other_doc])* pub $field: $type,)+
+        }
+
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $counter: AtomicU64,)+
+        }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Stats {
+                Stats { $($counter: self.$counter.load(Ordering::Relaxed),)+ ..Stats::default() }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Counters and health of a store. Counts run since it was made.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    counted {
+        /// Runs of the script.
+        runs,
+        /// Requests sent in those runs.
+        requests,
+        /// Stored values that were not Tollgate's, each repaired.
+        poisoned,
+        /// Requests that the script and this crate decided differently: always zero, or there is a
+        /// bug.
+        twin_mismatches,
+        /// Counters converted to another edit of their rule.
+        converted,
+        /// Connections made after the first of each.
+        reconnects,
+        /// Calls that were sent and not answered in time.
+        timeouts,
+        /// Calls whose connection ended before the reply.
+        lost,
+        /// Calls sent again after that, see [`RetryPolicy`](crate::RetryPolicy).
+        retried,
+        /// Calls that had to send the script's text.
+        noscript,
+        /// Calls that reached Redis too late and were dropped there, uncharged.
+        dropped_late,
+        /// Calls refused because too many were waiting or in flight.
+        rejected,
+    }
     /// Open connections.
-    pub connected: usize,
-    /// Connections made after the first of each.
-    pub reconnects: u64,
+    connected: usize,
     /// The breaker is open: calls fail at once because Redis does not answer.
-    pub breaker_open: bool,
+    breaker_open: bool,
     /// Number of times the breaker opened.
-    pub breaker_opens: u64,
-    /// Calls that were sent and not answered in time.
-    pub timeouts: u64,
-    /// Calls whose connection ended before the reply.
-    pub lost: u64,
-    /// Calls sent again after that, see [`RetryPolicy`](crate::RetryPolicy).
-    pub retried: u64,
-    /// Calls that had to send the script's text.
-    pub noscript: u64,
-    /// Calls that reached Redis too late and were dropped there, uncharged.
-    pub dropped_late: u64,
-    /// Calls refused because too many were waiting or in flight.
-    pub rejected: u64,
+    breaker_opens: u64,
 }
 
 impl RedisStore {
@@ -97,29 +125,19 @@ impl RedisStore {
     ///
     /// When someone has to change something: the URL, the credentials, the server's version.
     pub async fn connect(config: Config) -> Result<Self, ConnectError> {
-        let (driver, link) = Driver::start(&config).await?;
+        let driver = Driver::start(&config).await?;
         let locks = LockContext::new(&config, driver::max_batches_in_flight(&config));
-        Ok(Self { link, driver, locks, config })
+        Ok(Self { driver, locks, config })
     }
 
     /// Returns the findings of the checks at the first connection; empty before it.
     pub fn warnings(&self) -> &[Warning] {
-        self.link.warnings()
+        self.driver.link.warnings()
     }
 
     /// Returns counters and health.
     pub fn stats(&self) -> Stats {
-        let (health, counts) = (self.link.health(), self.driver.counters());
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
-            runs: count(&counts.runs),
-            requests: count(&counts.requests),
-            poisoned: count(&counts.poisoned),
-            twin_mismatches: count(&counts.mismatches),
-            converted: count(&counts.converted),
-            rejected: health.rejected.saturating_add(count(&counts.turned_away)),
-            ..health
-        }
+        self.driver.link.health()
     }
 
     /// Submits requests, each of which has charges, and passes their answers to `take`.
@@ -129,30 +147,53 @@ impl RedisStore {
         take: impl Fn(&mut [PendingAnswer]) -> T,
     ) -> Result<T, StoreError> {
         let mut handle: Option<WaiterHandle> = None;
-        let told = poll_fn(|context| {
+        let taken = poll_fn(|context| {
             if let Some(handle) = &mut handle {
                 return handle.poll(context, &take);
             }
-            let joined = self.driver.submit(requests, self.deadline(), context.waker().clone());
-            match joined {
-                Ok(joined) => {
-                    handle = Some(joined);
-                    Poll::Pending
-                }
-                Err(error) => Poll::Ready(Err(error)),
-            }
-        });
-        let told = told.await;
+            let waker = context.waker().clone();
+            handle = Some(self.driver.submit(requests, self.deadline(), waker)?);
+            Poll::Pending
+        })
+        .await;
         if handle.is_none() {
             // A caller that retries at once must not keep its thread from everything else.
             consume_budget().await;
         }
-        told
+        taken
+    }
+
+    async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
+        let is_charging = |request: &Request<'_>| !request.charges().is_empty();
+        let charging: Vec<_> = part.iter().copied().filter(is_charging).collect();
+        let mut pending = match charging.as_slice() {
+            [] => Vec::new(),
+            charging => self.submit(charging, all).await?,
+        }
+        .into_iter();
+        let answer = |request: &Request<'_>| match is_charging(request) {
+            true => pending.next().and_then(|pending| pending.answer(request)),
+            false => Some(passes()),
+        };
+        part.iter().map(answer).collect::<Option<_>>().ok_or_else(unanswered)
+    }
+
+    async fn value(
+        &self,
+        name: Key<'_>,
+        args: Vec<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = keys::value_name(name);
+        let keys = std::iter::once(&name[..]).collect();
+        let call = Call { script: ScriptId::Values, keys, args };
+        let deadline = self.deadline();
+        let link = Arc::clone(&self.driver.link);
+        let reply = self.driver.run(async move { link.run(call, deadline).await }).await?;
+        Ok(reply.values.into_iter().next().flatten())
     }
 
     fn deadline(&self) -> Instant {
-        let now = clock::now();
-        now.checked_add(self.config.deadline).unwrap_or(now)
+        clock::ahead(self.config.deadline)
     }
 }
 
@@ -162,17 +203,10 @@ impl Store for RedisStore {
         let mut rest = batch;
         while !rest.is_empty() {
             let (part, later) = rest.split_at(fitting(rest));
-            let told = match self.charge_part(part).await {
-                Ok(told) => told,
-                Err(error) if answers.is_empty() => return Err(error),
-                Err(error) => return Err(error.after_a_charge()),
-            };
+            answers.extend(self.charge_part(part).await.map_err(|error| {
+                if answers.is_empty() { error } else { error.after_a_charge() }
+            })?);
             rest = later;
-            if answers.is_empty() {
-                answers = told;
-            } else {
-                answers.extend(told);
-            }
         }
         Ok(answers)
     }
@@ -182,8 +216,8 @@ impl Store for RedisStore {
             return Ok(passes());
         }
         let first = |answers: &mut [PendingAnswer]| answers.first_mut().map(mem::take);
-        let told = self.submit(slice::from_ref(request), first).await?;
-        told.and_then(|told| told.answer(request)).ok_or_else(unsaid)
+        let pending = self.submit(slice::from_ref(request), first).await?;
+        pending.and_then(|pending| pending.answer(request)).ok_or_else(unanswered)
     }
 
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
@@ -205,23 +239,6 @@ impl Store for RedisStore {
     }
 }
 
-impl RedisStore {
-    async fn value(
-        &self,
-        name: Key<'_>,
-        args: Vec<Vec<u8>>,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
-        let name = keys::value_name(name);
-        let keys = std::iter::once(&name[..]).collect();
-        let call = Call { script: ScriptId::Values, keys, args };
-        let deadline = self.deadline();
-        let link = Arc::clone(&self.link);
-        let ran = self.driver.run(async move { link.run(call, deadline).await }).await;
-        let reply = ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
-        Ok(reply.values.into_iter().next().flatten())
-    }
-}
-
 /// Returns how many of these requests fit into one batch. Larger calls go in parts, one after the
 /// other, to keep their order.
 fn fitting(requests: &[Request<'_>]) -> usize {
@@ -233,36 +250,8 @@ fn fitting(requests: &[Request<'_>]) -> usize {
     requests.iter().take_while(fits).count().clamp(1, requests.len().max(1))
 }
 
-impl RedisStore {
-    async fn charge_part(&self, part: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
-        if part.iter().all(|request| !request.charges().is_empty()) {
-            return answers(part, self.submit(part, all).await?);
-        }
-        let charging = part.iter().filter(|request| !request.charges().is_empty());
-        let charging: Vec<Request<'_>> = charging.copied().collect();
-        let told = if charging.is_empty() {
-            Vec::new()
-        } else {
-            answers(&charging, self.submit(&charging, all).await?)?
-        };
-        let mut told = told.into_iter();
-        Ok(part
-            .iter()
-            .filter_map(|r| if r.charges().is_empty() { Some(passes()) } else { told.next() })
-            .collect())
-    }
-}
-
 fn all(answers: &mut [PendingAnswer]) -> Vec<PendingAnswer> {
     answers.iter_mut().map(mem::take).collect()
-}
-
-fn answers(requests: &[Request<'_>], told: Vec<PendingAnswer>) -> Result<Vec<Answer>, StoreError> {
-    let mut answers = Vec::with_capacity(requests.len());
-    for (request, told) in requests.iter().zip(told) {
-        answers.push(told.answer(request).ok_or_else(unsaid)?);
-    }
-    Ok(answers)
 }
 
 /// The answer to a request without charges: it passes.
@@ -276,6 +265,6 @@ fn passes() -> Answer {
 }
 
 /// The error for a missing answer. The driver answers every request, or says why not.
-fn unsaid() -> StoreError {
+fn unanswered() -> StoreError {
     StoreError::new(StoreErrorKind::Timeout)
 }

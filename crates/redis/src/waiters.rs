@@ -7,6 +7,7 @@
 //! caller's handle on the same list.
 
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -22,8 +23,6 @@ struct WaitList {
     waiters: Vec<Waiter>,
     /// Number of requests of all waiters.
     requests: usize,
-    /// Seats whose callers gave up.
-    given_up: usize,
     /// Answers by the place of each request; empty until something is delivered.
     answers: Vec<PendingAnswer>,
     /// The reason for `Failed` and `PartlyCharged`.
@@ -33,9 +32,9 @@ struct WaitList {
 #[derive(Debug)]
 struct Waiter {
     waker: Option<Waker>,
-    /// Its requests are the places `first..first + requests`.
-    first: usize,
-    requests: usize,
+    deadline: Instant,
+    /// The places of its requests.
+    places: Range<usize>,
     state: WaiterState,
 }
 
@@ -57,14 +56,11 @@ enum WaiterState {
 
 impl WaitList {
     /// Sets the state of those waiting for whom `state` returns one. Returns the wakers to wake.
-    fn settle(
-        &mut self,
-        mut state: impl FnMut(&Waiter, usize) -> Option<WaiterState>,
-    ) -> Vec<Waker> {
+    fn settle(&mut self, mut state: impl FnMut(&Waiter) -> Option<WaiterState>) -> Vec<Waker> {
         let mut wakers = Vec::with_capacity(self.waiters.len());
-        for (number, waiter) in self.waiters.iter_mut().enumerate() {
+        for waiter in &mut self.waiters {
             if waiter.state == WaiterState::Waiting
-                && let Some(state) = state(waiter, number)
+                && let Some(state) = state(waiter)
             {
                 waiter.state = state;
                 wakers.extend(waiter.waker.take());
@@ -107,8 +103,7 @@ impl WaiterHandle {
                 return Poll::Pending;
             }
             WaiterState::Answered => {
-                let end = waiter.first.saturating_add(waiter.requests);
-                Ok(take(answers.get_mut(waiter.first..end).unwrap_or_default()))
+                Ok(take(answers.get_mut(waiter.places.clone()).unwrap_or_default()))
             }
             WaiterState::GaveUp | WaiterState::Expired => Err(Cause::DeadlinePassed.unavailable()),
             WaiterState::Failed | WaiterState::PartlyCharged => {
@@ -137,9 +132,6 @@ impl Drop for WaiterHandle {
             }
             _ => None,
         };
-        if waker.is_some() {
-            list.given_up = list.given_up.saturating_add(1);
-        }
         drop(list);
         drop(waker);
     }
@@ -151,43 +143,39 @@ pub(crate) struct Waiters(Arc<Mutex<WaitList>>);
 
 impl Waiters {
     /// Adds a caller with this many requests.
-    pub(crate) fn add(&self, requests: usize, waker: Waker) -> WaiterHandle {
+    pub(crate) fn add(&self, requests: usize, deadline: Instant, waker: Waker) -> WaiterHandle {
         let mut list = lock_mutex(&self.0);
-        let (waiter, first) = (list.waiters.len(), list.requests);
-        list.requests = first.saturating_add(requests);
+        let places = list.requests..list.requests.saturating_add(requests);
+        list.requests = places.end;
         let (waker, state) = (Some(waker), WaiterState::Waiting);
-        list.waiters.push(Waiter { waker, first, requests, state });
+        list.waiters.push(Waiter { waker, deadline, places, state });
+        let waiter = list.waiters.len().saturating_sub(1);
         drop(list);
         WaiterHandle { list: Arc::clone(&self.0), waiter, taken: false }
     }
 
-    /// Drops callers that gave up, and rejects those whose deadline, in the order of the waiters,
-    /// is before `earliest`. Returns for each request whether it is still live, or `None` if all
+    /// Drops callers that gave up, and rejects those whose deadline is before `earliest`. Returns the
+    /// earliest deadline of the others, and for each request whether it is still live, unless all
     /// are.
-    pub(crate) fn retain_live(
-        &self,
-        deadlines: &[Instant],
-        earliest: Instant,
-    ) -> Option<Vec<bool>> {
+    pub(crate) fn retain_live(&self, earliest: Instant) -> (Option<Instant>, Option<Vec<bool>>) {
         let mut list = lock_mutex(&self.0);
-        let late =
-            |waiter: usize| deadlines.get(waiter).is_some_and(|deadline| *deadline < earliest);
-        if list.given_up == 0 && !(0..deadlines.len()).any(late) {
-            return None;
-        }
-        let wakers = list.settle(|_, waiter| late(waiter).then_some(WaiterState::Expired));
-        let mut live = Vec::with_capacity(list.requests);
-        for waiter in &list.waiters {
-            live.extend(std::iter::repeat_n(waiter.state == WaiterState::Waiting, waiter.requests));
-        }
+        let wakers =
+            list.settle(|waiter| (waiter.deadline < earliest).then_some(WaiterState::Expired));
+        let is_live = |waiter: &&Waiter| waiter.state == WaiterState::Waiting;
+        let deadline = list.waiters.iter().filter(is_live).map(|waiter| waiter.deadline).min();
+        let live = (!list.waiters.iter().all(|waiter| is_live(&waiter))).then(|| {
+            let live =
+                list.waiters.iter().map(|waiter| vec![is_live(&waiter); waiter.places.len()]);
+            live.flatten().collect()
+        });
         drop(list);
         wake(wakers);
-        Some(live)
+        (deadline, live)
     }
 
     /// Rejects every caller, uncharged.
     pub(crate) fn reject_all(&self) {
-        let wakers = lock_mutex(&self.0).settle(|_, _| Some(WaiterState::Expired));
+        let wakers = lock_mutex(&self.0).settle(|_| Some(WaiterState::Expired));
         wake(wakers);
     }
 
@@ -196,15 +184,15 @@ impl Waiters {
         let mut list = lock_mutex(&self.0);
         if !answers.iter().any(PendingAnswer::is_undecided) {
             list.answers = mem::take(answers);
-            let wakers = list.settle(|_, _| Some(WaiterState::Answered));
+            let wakers = list.settle(|_| Some(WaiterState::Answered));
             drop(list);
             return wake(wakers);
         }
         let mut all = mem::take(&mut list.answers);
         all.resize_with(answers.len(), PendingAnswer::default);
-        let wakers = list.settle(|waiter, _| {
-            let places = waiter.first..waiter.first.saturating_add(waiter.requests);
-            let (own, to) = (answers.get_mut(places.clone())?, all.get_mut(places)?);
+        let wakers = list.settle(|waiter| {
+            let places = &waiter.places;
+            let (own, to) = (answers.get_mut(places.clone())?, all.get_mut(places.clone())?);
             if own.iter().any(PendingAnswer::is_undecided) {
                 return None;
             }
@@ -220,8 +208,8 @@ impl Waiters {
     pub(crate) fn fail(&self, error: StoreError, answers: &[PendingAnswer]) {
         let mut list = lock_mutex(&self.0);
         list.error = Some(error);
-        let wakers = list.settle(|waiter, _| {
-            let own = answers.get(waiter.first..waiter.first.saturating_add(waiter.requests));
+        let wakers = list.settle(|waiter| {
+            let own = answers.get(waiter.places.clone());
             let partly = own.is_some_and(|own| own.iter().any(|answers| !answers.is_undecided()));
             Some(if partly { WaiterState::PartlyCharged } else { WaiterState::Failed })
         });
@@ -232,7 +220,7 @@ impl Waiters {
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        let wakers = lock_mutex(&self.0).settle(|_, _| Some(WaiterState::Failed));
+        let wakers = lock_mutex(&self.0).settle(|_| Some(WaiterState::Failed));
         wake(wakers);
     }
 }
@@ -260,7 +248,7 @@ mod tests {
     }
 
     /// The time of each decision, 0 if undecided; the kind of error; or `None` while waiting.
-    fn hear(handle: &mut WaiterHandle) -> Option<Result<Vec<u64>, StoreErrorKind>> {
+    fn answers_of(handle: &mut WaiterHandle) -> Option<Result<Vec<u64>, StoreErrorKind>> {
         let when = |answers: &mut PendingAnswer| match mem::take(answers) {
             PendingAnswer::BucketTake(_, at) => at.as_micros(),
             _ => 0,
@@ -268,65 +256,65 @@ mod tests {
         let take = |answers: &mut [PendingAnswer]| answers.iter_mut().map(when).collect();
         match handle.poll(&Context::from_waker(Waker::noop()), take) {
             Poll::Pending => None,
-            Poll::Ready(heard) => Some(heard.map_err(|error| error.kind())),
+            Poll::Ready(answers) => Some(answers.map_err(|error| error.kind())),
         }
     }
 
     #[test]
-    fn each_is_told_its_own_and_woken_once() {
+    fn each_caller_gets_its_own_answers_and_is_woken_once() {
         let (waiters, wakes) = (Waiters::default(), Arc::new(WakeCount::default()));
-        let add = |requests| waiters.add(requests, Arc::clone(&wakes).into());
+        let add = |requests| waiters.add(requests, clock::now(), Arc::clone(&wakes).into());
         let (mut one, mut three, mut two) = (add(1), add(3), add(2));
 
         waiters.deliver(&mut decided(&[1, 2, 3, 4, 5, 6]));
 
         assert_eq!(wakes.take(), 3);
-        assert_eq!(hear(&mut two), Some(Ok(vec![5, 6])));
-        assert_eq!(hear(&mut one), Some(Ok(vec![1])));
-        assert_eq!(hear(&mut three), Some(Ok(vec![2, 3, 4])));
+        assert_eq!(answers_of(&mut two), Some(Ok(vec![5, 6])));
+        assert_eq!(answers_of(&mut one), Some(Ok(vec![1])));
+        assert_eq!(answers_of(&mut three), Some(Ok(vec![2, 3, 4])));
     }
 
     #[test]
-    fn who_is_told_in_part_waits_for_the_rest_or_learns_that_something_was_charged() {
+    fn a_partly_answered_caller_waits_for_the_rest_or_learns_that_something_was_charged() {
         let waiters = Waiters::default();
         let [mut first, mut second, mut third] =
-            [1, 2, 2].map(|requests| waiters.add(requests, Waker::noop().clone()));
+            [1, 2, 2].map(|requests| waiters.add(requests, clock::now(), Waker::noop().clone()));
         let mut all = decided(&[1, 2, 0, 0, 0]);
 
         waiters.deliver(&mut all);
-        assert_eq!(hear(&mut first), Some(Ok(vec![1])));
-        assert_eq!((hear(&mut second), hear(&mut third)), (None, None));
+        assert_eq!(answers_of(&mut first), Some(Ok(vec![1])));
+        assert_eq!((answers_of(&mut second), answers_of(&mut third)), (None, None));
         waiters.fail(StoreError::new(StoreErrorKind::Unavailable), &all);
 
-        assert_eq!(hear(&mut second), Some(Err(StoreErrorKind::Timeout)), "one was charged");
-        assert_eq!(hear(&mut third), Some(Err(StoreErrorKind::Unavailable)));
+        assert_eq!(answers_of(&mut second), Some(Err(StoreErrorKind::Timeout)), "one was charged");
+        assert_eq!(answers_of(&mut third), Some(Err(StoreErrorKind::Unavailable)));
     }
 
     #[test]
-    fn who_gave_up_or_is_late_stays_behind() {
+    fn callers_that_gave_up_or_are_late_are_dropped() {
         let (waiters, now) = (Waiters::default(), clock::now());
-        let add = |requests| waiters.add(requests, Waker::noop().clone());
-        let (mut late, gone, mut going) = (add(1), add(2), add(1));
         let deadlines = [1, 2, 3].map(|ms| now + Duration::from_millis(ms));
-        assert_eq!(waiters.retain_live(&deadlines, now), None, "all go");
+        let add = |i, requests| waiters.add(requests, deadlines[i], Waker::noop().clone());
+        let (mut late, gone, mut going) = (add(0, 1), add(1, 2), add(2, 1));
+        assert_eq!(waiters.retain_live(now), (Some(deadlines[0]), None), "all go");
 
         drop(gone);
-        let live = waiters.retain_live(&deadlines, deadlines[1]);
+        let live = waiters.retain_live(deadlines[1]);
 
-        assert_eq!(live, Some(vec![false, false, false, true]));
-        assert_eq!(hear(&mut late), Some(Err(StoreErrorKind::Unavailable)));
+        assert_eq!(live, (Some(deadlines[2]), Some(vec![false, false, false, true])));
+        assert_eq!(answers_of(&mut late), Some(Err(StoreErrorKind::Unavailable)));
         waiters.deliver(&mut decided(&[0, 0, 0, 4]));
-        assert_eq!(hear(&mut going), Some(Ok(vec![4])));
+        assert_eq!(answers_of(&mut going), Some(Ok(vec![4])));
     }
 
     #[test]
-    fn without_a_pilot_nobody_waits() {
+    fn nobody_waits_for_a_dropped_batch() {
         let waiters = Waiters::default();
-        let mut handle = waiters.add(1, Waker::noop().clone());
-        assert_eq!(hear(&mut handle), None);
+        let mut handle = waiters.add(1, clock::now(), Waker::noop().clone());
+        assert_eq!(answers_of(&mut handle), None);
 
         drop(waiters);
 
-        assert_eq!(hear(&mut handle), Some(Err(StoreErrorKind::Timeout)));
+        assert_eq!(answers_of(&mut handle), Some(Err(StoreErrorKind::Timeout)));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate_core::state::{BucketPlan, ImmediateTake, SlidingLogPlan};
@@ -74,7 +75,7 @@ impl Batch {
             Ok(part)
         };
         let (outcomes, views, lengths) = (next(outcomes)?, next(views)?, next(lengths)?);
-        let keys = self.buffer.strings.len().saturating_add(self.buffer.logs.len());
+        let keys = self.buffer.strings.len() + self.buffer.logs.len();
         let prior = PriorValues::read(lengths, rest, keys)?;
         let poisoned = u64::from(u32::from_le_bytes(*poisoned));
         let mut counts = BatchCounts { poisoned, ..BatchCounts::default() };
@@ -94,10 +95,9 @@ impl Batch {
                 b'p' | b'd' => {
                     let answer = replay.judge(&self.buffer, request).ok_or(MalformedReply)?;
                     let passed = *outcome == b'p';
-                    let mismatch = u64::from(answer.passes() != passed);
-                    counts.mismatches = counts.mismatches.saturating_add(mismatch);
-                    let answers = answers.get_mut(self.place(request)).ok_or(MalformedReply)?;
-                    *answers = PendingAnswer::Complete(Box::new(as_charged(answer, passed)));
+                    counts.mismatches += u64::from(answer.passes() != passed);
+                    answers[self.place(request)] =
+                        PendingAnswer::Complete(Box::new(as_charged(answer, passed)));
                 }
                 b'u' => left.push(request),
                 _ => return Err(MalformedReply),
@@ -107,7 +107,7 @@ impl Batch {
         Ok(counts)
     }
 
-    /// The same for a batch of takes from buckets, one charge a request. It needs only the
+    /// Answers a batch of takes from buckets, one charge a request. This needs only the
     /// arithmetic of core, no counters. Returns the number of disagreements between Lua and Rust,
     /// or `None` if something else is in play: fall back, partial answers will be overwritten.
     fn answer_bucket_takes(
@@ -118,7 +118,8 @@ impl Batch {
         answers: &mut [PendingAnswer],
     ) -> Option<u64> {
         let buffer = &self.buffer;
-        if !buffer.bucket_takes || !buffer.one_charge_each || !self.conversions.is_empty() {
+        let shape = buffer.shape;
+        if !shape.bucket_takes || !shape.one_charge_each || !self.conversions.is_empty() {
             return None;
         }
         let mut mismatches = 0_u64;
@@ -129,20 +130,20 @@ impl Batch {
             let (kind, plan, cost, tag) = match known {
                 Some((term, known)) if term == item.term => known,
                 _ => {
-                    let (charge_ref, terms) = (buffer.charge_ref(item)?, buffer.terms_of(item)?);
-                    let Op::Take(cost) = terms.op else { return None };
-                    let tag = self.tags.get(usize::from(terms.kind).wrapping_sub(1))?;
-                    let new = (terms.kind, charge_ref.judge.bucket_plan()?, cost, tag);
+                    let charge_ref = buffer.charge_ref(item);
+                    let Op::Take(cost) = charge_ref.op else { return None };
+                    let (kind, tag) = (buffer.terms.get(item.term).kind, self.tag(item));
+                    let new = (kind, charge_ref.judge.bucket_plan()?, cost, tag);
                     known = Some((item.term, new));
                     new
                 }
             };
             let key = buffer.key(item);
-            let (under, arrival) = arrivals.get_mut(usize::from(key).wrapping_sub(1))?;
+            let (under, arrival) = &mut arrivals[usize::from(key) - 1];
             if *under == 0 {
                 // An absent bucket has been full since the epoch.
                 if let Some(value) = prior.of(key) {
-                    *arrival = layout::read_arrival(plan, value.strip_prefix(&**tag)?)?;
+                    *arrival = layout::read_arrival(plan, value.strip_prefix(tag)?)?;
                 }
                 *under = kind;
             } else if *under != kind {
@@ -154,14 +155,13 @@ impl Batch {
                 b'd' => false,
                 _ => return None,
             };
-            *answers.get_mut(self.place(request))? =
-                if matches!(taken, ImmediateTake::Pass(_)) == passed {
-                    PendingAnswer::BucketTake(taken, now)
-                } else {
-                    mismatches = mismatches.saturating_add(1);
-                    let answer = bucket_answer(plan, taken, cost, now);
-                    PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
-                };
+            answers[self.place(request)] = if matches!(taken, ImmediateTake::Pass(_)) == passed {
+                PendingAnswer::BucketTake(taken, now)
+            } else {
+                mismatches += 1;
+                let answer = bucket_answer(plan, taken, cost, now);
+                PendingAnswer::Complete(Box::new(as_charged(answer, passed)))
+            };
         }
         Some(mismatches)
     }
@@ -190,13 +190,12 @@ impl Batch {
         counts: &mut BatchCounts,
     ) {
         for item in buffer.items(request) {
-            let Some(charge_ref) = buffer.charge_ref(item) else { continue };
-            let key = buffer.key(item);
+            let (key, charge_ref) = (buffer.key(item), buffer.charge_ref(item));
             if let Entry::Vacant(unknown) = under.entry(key) {
                 let found = replay.prior.of(key);
                 let Some(found) = found.filter(|found| !found.is_empty()) else {
-                    // Nothing is said of a log under the limit that judges this
-                    // charge: keep that limit.
+                    // Lua sends nothing of a log under the limit that judges this charge: keep
+                    // that limit.
                     let stays = charge_ref.is_log() && found.is_none();
                     self.buffer.add(if stays { charge_ref } else { charge_ref.judged_by(None) });
                     continue;
@@ -223,29 +222,29 @@ impl Batch {
             return self.adapt_log(charge_ref, plan, found, now, counts);
         }
         let limit = *charge_ref.limit;
-        let new = match read(&limit, found) {
-            Some(counter) => {
-                let under = *counter.under();
-                // An idle counter counts as absent, and an absent one comes under any
-                // limit.
-                let idle = under.idle_at(counter.state()).is_some_and(|idle| idle <= now);
-                if !idle && stays(&under, &limit) {
-                    return under;
-                }
-                counts.converted = counts.converted.saturating_add(1);
-                converted(counter, &limit, now)
+        let mut new = Vec::new();
+        if let Some(counter) = read(&limit, found) {
+            let under = *counter.under();
+            // An idle counter counts as absent, and an absent one comes under any limit.
+            let idle = under.idle_at(counter.state()).is_some_and(|idle| idle <= now);
+            if !idle && stays(&under, &limit) {
+                return under;
             }
-            None => {
-                counts.poisoned = counts.poisoned.saturating_add(1);
-                Vec::new()
-            }
-        };
-        let (name, expected) = (charge_ref.label.name(), found.to_vec());
-        self.conversions.push(Conversion { name, hash: charge_ref.label.hash, expected, new });
+            counts.converted += 1;
+            new = converted(counter, &limit, now);
+        } else {
+            counts.poisoned += 1;
+        }
+        self.convert(charge_ref, found, new);
         limit
     }
 
-    /// The same for a log, of which only the tag and the newest moment are known. Lua converts it,
+    fn convert(&mut self, charge_ref: &ChargeRef<'_>, expected: &[u8], new: Vec<u8>) {
+        let (name, hash) = (charge_ref.label.name(), charge_ref.label.hash);
+        self.conversions.push(Conversion { name, hash, expected: expected.to_vec(), new });
+    }
+
+    /// Converts a log, of which only the tag and the newest moment are known. Lua does the work,
     /// as it may be too long to send.
     fn adapt_log(
         &mut self,
@@ -262,32 +261,28 @@ impl Batch {
             Plan::SlidingLog(from) => Some((under, *from, newest)),
             _ => None,
         });
-        let (carry, from) = match known {
-            Some((under, from, newest)) => {
-                let idle = now.micros_since(newest) >= from.window_us;
-                if !idle && stays(&under, &limit) {
-                    return under;
-                }
-                counts.converted = counts.converted.saturating_add(1);
-                let carry = match limit.change_from(&under) {
-                    _ if under.revision() > limit.revision() => Carry::DropIfIdle,
-                    _ if under.revision() == limit.revision() => Carry::Keep,
-                    OnChange::Keep => Carry::Keep,
-                    OnChange::Scale => Carry::Scale,
-                    OnChange::Reset => Carry::Drop,
-                };
-                (carry, from)
+        let (mut carry, mut from) = (Carry::Drop, *plan);
+        if let Some((under, old, newest)) = known {
+            let idle = now.micros_since(newest) >= old.window_us;
+            if !idle && stays(&under, &limit) {
+                return under;
             }
-            None => {
-                counts.poisoned = counts.poisoned.saturating_add(1);
-                (Carry::Drop, *plan)
-            }
-        };
+            counts.converted += 1;
+            from = old;
+            carry = match limit.change_from(&under) {
+                _ if under.revision() > limit.revision() => Carry::DropIfIdle,
+                _ if under.revision() == limit.revision() => Carry::Keep,
+                OnChange::Keep => Carry::Keep,
+                OnChange::Scale => Carry::Scale,
+                OnChange::Reset => Carry::Drop,
+            };
+        } else {
+            counts.poisoned += 1;
+        }
         let mut new = Vec::new();
         carry.write(&from, plan, &mut new);
         layout::write_tag(&limit, &mut new);
-        let (name, expected) = (charge_ref.label.name(), tag.to_vec());
-        self.conversions.push(Conversion { name, hash: charge_ref.label.hash, expected, new });
+        self.convert(charge_ref, tag, new);
         limit
     }
 }
@@ -302,11 +297,8 @@ fn as_charged(answer: Answer, passed: bool) -> Answer {
     if answer.passes() == passed {
         return answer;
     }
-    let verdict = if passed {
-        Verdict::Allow
-    } else {
-        Verdict::Deny(Retry::After(std::time::Duration::from_millis(1)))
-    };
+    let deny = Verdict::Deny(Retry::After(Duration::from_millis(1)));
+    let verdict = if passed { Verdict::Allow } else { deny };
     Answer { verdict, refused_by: (!passed).then_some(0), ..answer }
 }
 
@@ -317,7 +309,7 @@ fn read(limit: &Limit, found: &[u8]) -> Option<Counter> {
     (under.code() == limit.code()).then(|| Counter::new(state, &under))
 }
 
-/// Splits what is known of a log under another limit into its tag and its newest moment.
+/// Splits the excerpt of a log under another limit into its tag and its newest moment.
 fn split_log(found: &[u8]) -> (&[u8], Option<Timestamp>) {
     let (length, rest) =
         found.split_first().map_or((0, found), |(n, rest)| (usize::from(*n), rest));

@@ -15,20 +15,23 @@ use super::name_table::{HashedName, NameParts, NameTable};
 use crate::{keys, layout};
 
 /// Requests in order, with everything they refer to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct BatchBuffer {
     pub(super) strings: NameTable,
     pub(super) logs: NameTable,
-    limits: Vec<LimitEntry>,
-    /// Numbers of the limits that are sent: one for each distinct tag.
-    pub(super) kinds: Vec<u16>,
-    limit_numbers: HashMap<Limit, u16, RandomState>,
-    kind_numbers: HashMap<LimitByTag, u16, RandomState>,
-    pub(super) terms: Vec<Terms>,
-    term_numbers: HashMap<Terms, u16, RandomState>,
+    limits: Numbered<Limit>,
+    /// The limits that are sent: one for each distinct tag.
+    pub(super) kinds: Numbered<LimitByTag>,
+    pub(super) terms: Numbered<Terms>,
     pub(super) items: Vec<PackedCharge>,
     /// The end of each request's charges in `items`.
-    ends: Vec<u32>,
+    ends: Vec<usize>,
+    pub(super) shape: BatchShape,
+}
+
+/// The properties of a batch that allow a shorter way to decide it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchShape {
     /// Every request has one charge.
     pub(super) one_charge_each: bool,
     /// Every charge takes from a bucket, without patience.
@@ -37,16 +40,49 @@ pub(crate) struct BatchBuffer {
     pub(super) takes: bool,
 }
 
-/// A limit, and the number, from 1 on, of its kind.
-#[derive(Clone, Copy, Debug)]
-struct LimitEntry {
-    limit: Limit,
-    kind: u16,
+impl Default for BatchShape {
+    fn default() -> Self {
+        Self { one_charge_each: true, bucket_takes: true, takes: true }
+    }
+}
+
+/// Distinct values, each with its number from 1 on, in the order they came.
+#[derive(Debug)]
+pub(super) struct Numbered<T> {
+    pub(super) values: Vec<T>,
+    numbers: HashMap<T, u16, RandomState>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), numbers: HashMap::default() }
+    }
+}
+
+impl<T: Copy + Eq + Hash> Numbered<T> {
+    /// Returns the number of a value, and whether it is new.
+    fn number(&mut self, value: T) -> (u16, bool) {
+        let next = u16::try_from(self.values.len() + 1).unwrap_or(u16::MAX);
+        let number = *self.numbers.entry(value).or_insert(next);
+        if number == next {
+            self.values.push(value);
+        }
+        (number, number == next)
+    }
+
+    pub(super) fn get(&self, number: u16) -> &T {
+        &self.values[usize::from(number) - 1]
+    }
+
+    fn clear(&mut self) {
+        self.values.clear();
+        self.numbers.clear();
+    }
 }
 
 /// A limit that equals every limit with the same tag.
 #[derive(Clone, Copy, Debug)]
-struct LimitByTag(Limit);
+pub(super) struct LimitByTag(pub(super) Limit);
 
 impl PartialEq for LimitByTag {
     fn eq(&self, other: &Self) -> bool {
@@ -99,26 +135,6 @@ pub(super) struct ChargeRef<'c> {
     pub(super) borrowed: bool,
 }
 
-impl Default for BatchBuffer {
-    fn default() -> Self {
-        Self {
-            strings: NameTable::default(),
-            logs: NameTable::default(),
-            limits: Vec::new(),
-            kinds: Vec::new(),
-            limit_numbers: HashMap::default(),
-            kind_numbers: HashMap::default(),
-            terms: Vec::new(),
-            term_numbers: HashMap::default(),
-            items: Vec::new(),
-            ends: Vec::new(),
-            one_charge_each: true,
-            bucket_takes: true,
-            takes: true,
-        }
-    }
-}
-
 impl BatchBuffer {
     /// Empties the buffer and keeps its memory.
     pub(crate) fn clear(&mut self) {
@@ -126,23 +142,15 @@ impl BatchBuffer {
         self.logs.clear();
         self.limits.clear();
         self.kinds.clear();
-        self.limit_numbers.clear();
-        self.kind_numbers.clear();
         self.terms.clear();
-        self.term_numbers.clear();
         self.items.clear();
         self.ends.clear();
-        (self.one_charge_each, self.bucket_takes, self.takes) = (true, true, true);
+        self.shape = BatchShape::default();
     }
 
     /// Returns the number of requests.
     pub(crate) const fn len(&self) -> usize {
         self.ends.len()
-    }
-
-    /// Returns the number of charges, the measure of a batch.
-    pub(crate) const fn charges(&self) -> usize {
-        self.items.len()
     }
 
     /// Adds a request whose charges have the next of these names.
@@ -165,128 +173,83 @@ impl BatchBuffer {
 
     /// Adds a charge to the request that comes next.
     pub(super) fn add(&mut self, charge_ref: ChargeRef<'_>) {
-        let key = if charge_ref.is_log() {
-            (self.bucket_takes, self.takes) = (false, false);
-            self.logs.number(charge_ref.label)
-        } else {
-            self.strings.number(charge_ref.label)
-        };
+        let names = if charge_ref.is_log() { &mut self.logs } else { &mut self.strings };
+        let key = names.number(charge_ref.label);
         let (limit, term) = self.term(&charge_ref);
-        if charge_ref.need != Need::Must {
-            (self.bucket_takes, self.takes) = (false, false);
+        if charge_ref.is_log() || charge_ref.need != Need::Must {
+            (self.shape.bucket_takes, self.shape.takes) = (false, false);
         }
         self.items.push(PackedCharge { key, term, limit, need: charge_ref.need });
     }
 
     /// Ends the request that was added charge by charge.
     pub(super) fn end(&mut self) {
-        let end = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
         let before = self.ends.last().copied().unwrap_or(0);
-        self.one_charge_each &= end.saturating_sub(before) == 1;
-        self.ends.push(end);
+        self.shape.one_charge_each &= self.items.len() - before == 1;
+        self.ends.push(self.items.len());
     }
 
     /// Returns the numbers of the charge's limit and terms, nearly always those of the charge
     /// before.
     fn term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
-        if let Some(last) = self.items.last()
-            && let Some(terms) = self.terms.get(usize::from(last.term).wrapping_sub(1))
-            && !terms.borrowed
-            && !charge_ref.borrowed
-            && (terms.op, terms.patience_us) == (charge_ref.op, charge_ref.patience_us)
-            && terms.judge == last.limit
-            && let Some(known) = self.limits.get(usize::from(last.limit).wrapping_sub(1))
-            && known.limit == *charge_ref.limit
-        {
-            return (last.limit, last.term);
+        if let Some(last) = self.items.last() {
+            let terms = self.terms.get(last.term);
+            if !terms.borrowed
+                && !charge_ref.borrowed
+                && (terms.op, terms.patience_us) == (charge_ref.op, charge_ref.patience_us)
+                && terms.judge == last.limit
+                && self.limits.get(last.limit) == charge_ref.limit
+            {
+                return (last.limit, last.term);
+            }
         }
         self.new_term(charge_ref)
     }
 
     fn new_term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
-        let limit = self.limit(charge_ref.limit);
-        let judge = if charge_ref.borrowed { self.limit(charge_ref.judge) } else { limit };
-        let kind = self.limits.get(usize::from(judge).wrapping_sub(1)).map_or(0, |k| k.kind);
-        let (op, patience_us, borrowed) =
-            (charge_ref.op, charge_ref.patience_us, charge_ref.borrowed);
-        let terms = Terms { judge, kind, op, patience_us, borrowed };
-        let next = u16::try_from(self.terms.len().saturating_add(1)).unwrap_or(u16::MAX);
-        let term = *self.term_numbers.entry(terms).or_insert(next);
-        if term == next {
-            self.terms.push(terms);
-            self.bucket_takes &= charge_ref.takes_from(layout::takes_from_bucket);
-            self.takes &= charge_ref.takes_from(layout::takes_from_bucket_or_window);
+        let ChargeRef { op, patience_us, borrowed, .. } = *charge_ref;
+        let (limit, _) = self.limits.number(*charge_ref.limit);
+        let (judge, _) = self.limits.number(*charge_ref.judge);
+        let (kind, _) = self.kinds.number(LimitByTag(*charge_ref.judge));
+        let (term, is_new) = self.terms.number(Terms { judge, kind, op, patience_us, borrowed });
+        if is_new {
+            self.shape.bucket_takes &= charge_ref.takes_from(layout::takes_from_bucket);
+            self.shape.takes &= charge_ref.takes_from(layout::takes_from_bucket_or_window);
         }
         (limit, term)
-    }
-
-    fn limit(&mut self, limit: &Limit) -> u16 {
-        if let Some(number) = self.limit_numbers.get(limit) {
-            return *number;
-        }
-        let number = u16::try_from(self.limits.len().saturating_add(1)).unwrap_or(u16::MAX);
-        let next = u16::try_from(self.kinds.len().saturating_add(1)).unwrap_or(u16::MAX);
-        let kind = *self.kind_numbers.entry(LimitByTag(*limit)).or_insert(next);
-        if kind == next {
-            self.kinds.push(number);
-        }
-        self.limits.push(LimitEntry { limit: *limit, kind });
-        self.limit_numbers.insert(*limit, number);
-        number
-    }
-
-    /// Returns the limit that stands for a kind.
-    pub(super) fn of_kind(&self, number: u16) -> Option<&Limit> {
-        let known = self.limits.get(usize::from(number).wrapping_sub(1))?;
-        Some(&known.limit)
     }
 
     /// Returns the number of a charge's key: logs come after all strings.
     pub(super) fn key(&self, item: &PackedCharge) -> u16 {
         if self.logs.len() > 0 && self.is_log(item) {
-            let before = u16::try_from(self.strings.len()).unwrap_or(u16::MAX);
-            item.key.saturating_add(before)
+            item.key + u16::try_from(self.strings.len()).unwrap_or(u16::MAX)
         } else {
             item.key
         }
     }
 
     fn is_log(&self, item: &PackedCharge) -> bool {
-        let known = self.limits.get(usize::from(item.limit).wrapping_sub(1));
-        known.is_some_and(|known| is_log(&known.limit))
-    }
-
-    pub(super) fn terms_of(&self, item: &PackedCharge) -> Option<&Terms> {
-        self.terms.get(usize::from(item.term).wrapping_sub(1))
+        is_log(self.limits.get(item.limit))
     }
 
     /// Returns the charges of a request.
     pub(super) fn items(&self, request: usize) -> &[PackedCharge] {
-        let at = |end: &u32| usize::try_from(*end).unwrap_or(usize::MAX);
-        let first = request.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, at);
-        let end = self.ends.get(request).map_or(0, at);
-        self.items.get(first..end).unwrap_or(&[])
+        let first = request.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.items[first..self.ends[request]]
     }
 
     pub(super) fn charge_refs(&self, request: usize) -> impl Iterator<Item = ChargeRef<'_>> {
-        self.items(request).iter().filter_map(|item| self.charge_ref(item))
+        self.items(request).iter().map(|item| self.charge_ref(item))
     }
 
-    pub(super) fn charge_ref(&self, item: &PackedCharge) -> Option<ChargeRef<'_>> {
-        let terms = self.terms_of(item)?;
-        let limit = &self.limits.get(usize::from(item.limit).wrapping_sub(1))?.limit;
-        let judge = &self.limits.get(usize::from(terms.judge).wrapping_sub(1))?.limit;
+    pub(super) fn charge_ref(&self, item: &PackedCharge) -> ChargeRef<'_> {
+        let Terms { judge, op, patience_us, borrowed, .. } = *self.terms.get(item.term);
+        let limit = self.limits.get(item.limit);
         let names = if is_log(limit) { &self.logs } else { &self.strings };
         let (head, key) = keys::split(names.get(item.key), limit);
-        Some(ChargeRef {
-            label: NameParts { head, key, hash: names.hash(item.key) },
-            limit,
-            judge,
-            op: terms.op,
-            patience_us: terms.patience_us,
-            need: item.need,
-            borrowed: terms.borrowed,
-        })
+        let label = NameParts { head, key, hash: names.hash(item.key) };
+        let (judge, need) = (self.limits.get(judge), item.need);
+        ChargeRef { label, limit, judge, op, patience_us, need, borrowed }
     }
 
     /// Keeps the requests for which `keep` holds.

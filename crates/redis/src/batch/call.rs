@@ -1,13 +1,11 @@
 //! Writes the arguments of the script. `lua/batch.lua` documents them.
-#![allow(clippy::arithmetic_side_effects, reason = "lengths and counts of one batch")]
 
 use tollgate_core::{Limit, Need, Op};
 
 use super::Conversion;
-use super::buffer::{BatchBuffer, PackedCharge};
+use super::buffer::{BatchBuffer, LimitByTag, PackedCharge, Terms};
 use super::name_table::NameParts;
 use crate::layout;
-use crate::link::{Call, Keys, ScriptId};
 
 /// Marks a charge of the group of which any suffices, in the number of its terms.
 const ANY_OF: u16 = 1 << 15;
@@ -65,27 +63,21 @@ impl Run {
     }
 }
 
-/// Returns the call with these arguments, over all keys of the requests.
-pub(super) fn call(buffer: &BatchBuffer, args: Vec<Vec<u8>>) -> Call<'_> {
-    let keys = Keys::Of(buffer.strings.strings(), buffer.logs.strings());
-    Call { script: ScriptId::Batch, keys, args }
-}
-
 /// Writes the arguments. Returns them and the tag of each kind of limit.
 pub(super) fn write(
     buffer: &BatchBuffer,
     conversions: &[Conversion],
 ) -> (Vec<Vec<u8>>, Vec<Box<[u8]>>) {
-    let mut program = Vec::with_capacity(buffer.len().saturating_mul(8).saturating_add(16));
+    let mut program = Vec::with_capacity(buffer.len() * 8 + 16);
     let mut request = 0_usize;
     while request < buffer.len() {
         let times = count_equal(buffer, request);
         if times > 1 {
             write_repeated(buffer, request, times, &mut program);
-            request = request.saturating_add(times);
+            request += times;
             continue;
         }
-        let end = request.saturating_add(count_alike(buffer, request));
+        let end = request + count_alike(buffer, request);
         if buffer.items(request).len() > 1 {
             write_requests(buffer, request..end, &mut program);
         } else {
@@ -94,7 +86,7 @@ pub(super) fn write(
         request = end;
     }
     let mut header = Vec::with_capacity(512);
-    let takes = buffer.takes && conversions.is_empty();
+    let takes = buffer.shape.takes && conversions.is_empty();
     match uniform_take(buffer).filter(|_| takes) {
         Some((limit, cost)) => {
             header.push(UNIFORM_TAKES);
@@ -113,7 +105,7 @@ pub(super) fn write(
 /// Returns how many requests from this one on are equal, unless they are written as runs or share a
 /// log.
 fn count_equal(buffer: &BatchBuffer, first: usize) -> usize {
-    let runs = buffer.one_charge_each || buffer.items(first).len() < 2;
+    let runs = buffer.shape.one_charge_each || buffer.items(first).len() < 2;
     if runs || buffer.shares_a_log(first) {
         return 1;
     }
@@ -126,14 +118,14 @@ fn count_equal(buffer: &BatchBuffer, first: usize) -> usize {
 fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
     let charges = buffer.items(first).len();
     let most = MAX_AT_ONCE.checked_div(charges).unwrap_or(0);
-    let left = buffer.len().saturating_sub(first);
-    if buffer.one_charge_each {
-        return left.min(most).max(1);
+    if buffer.shape.one_charge_each {
+        return (buffer.len() - first).min(most);
     }
     let dumps = buffer.shares_a_log(first);
     let alike = |request: &usize| {
-        let (items, next) = (buffer.items(*request), buffer.items(request.saturating_add(1)));
-        let differ = *request == first || dumps || items != next;
+        let items = buffer.items(*request);
+        let is_last = request + 1 == buffer.len();
+        let differ = *request == first || dumps || is_last || items != buffer.items(request + 1);
         items.len() == charges
             && (charges == 1 || (buffer.shares_a_log(*request) == dumps && differ))
     };
@@ -142,11 +134,10 @@ fn count_alike(buffer: &BatchBuffer, first: usize) -> usize {
 
 /// The limit and the cost of a batch that takes the same from each of its buckets, once.
 fn uniform_take(buffer: &BatchBuffer) -> Option<(&Limit, u64)> {
-    let ([kind], [terms]) = (buffer.kinds.as_slice(), buffer.terms.as_slice()) else { return None };
-    let limit = buffer.of_kind(*kind)?;
-    let Op::Take(cost) = terms.op else { return None };
+    let [LimitByTag(limit)] = buffer.kinds.values.as_slice() else { return None };
+    let [Terms { op: Op::Take(cost), .. }] = *buffer.terms.values else { return None };
     let keys = buffer.strings.len();
-    let uniform = buffer.bucket_takes && buffer.one_charge_each && keys == buffer.len();
+    let uniform = buffer.shape.bucket_takes && buffer.shape.one_charge_each && keys == buffer.len();
     (uniform && keys <= MAX_AT_ONCE && layout::is_whole(limit)).then_some((limit, cost))
 }
 
@@ -163,7 +154,7 @@ fn write_runs(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &
         last = match last.map(|run| (run, run.with(key, term))) {
             Some((_, Some(longer))) => Some(longer),
             found => {
-                runs = runs.saturating_add(1);
+                runs += 1;
                 if let Some((ended, None)) = found {
                     ended.write(program);
                 }
@@ -174,9 +165,7 @@ fn write_runs(buffer: &BatchBuffer, requests: std::ops::Range<usize>, program: &
     if let Some(run) = last {
         run.write(program);
     }
-    if let Some(count) = program.get_mut(header..).and_then(<[u8]>::first_chunk_mut::<2>) {
-        *count = runs.to_le_bytes();
-    }
+    program[header..header + 2].copy_from_slice(&runs.to_le_bytes());
 }
 
 /// Writes requests of as many charges each as the first.
@@ -218,42 +207,39 @@ fn numbers(buffer: &BatchBuffer, item: &PackedCharge) -> (u16, u16) {
 }
 
 fn write_header(buffer: &BatchBuffer, out: &mut Vec<u8>) -> Vec<Box<[u8]>> {
-    for count in [buffer.strings.len(), buffer.kinds.len(), buffer.terms.len()] {
+    for count in [buffer.strings.len(), buffer.kinds.values.len(), buffer.terms.values.len()] {
         out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
     }
-    let mut tags = Vec::with_capacity(buffer.kinds.len());
-    for limit in buffer.kinds.iter().filter_map(|kind| buffer.of_kind(*kind)) {
-        let start = out.len();
-        out.extend_from_slice(&[limit.code(), 0]);
-        layout::write_tag(limit, out);
-        let tag: Box<[u8]> = out.get(start.saturating_add(2)..).unwrap_or(&[]).into();
-        if let Some(length) = out.get_mut(start.saturating_add(1)) {
-            *length = u8::try_from(tag.len()).unwrap_or(u8::MAX);
-        }
-        tags.push(tag);
-        let plan = out.len();
-        out.push(0);
-        layout::pack_plan(limit.plan(), out);
-        out[plan] = u8::try_from(out.len() - plan - 1).unwrap_or(u8::MAX);
+    let mut tags = Vec::with_capacity(buffer.kinds.values.len());
+    for LimitByTag(limit) in &buffer.kinds.values {
+        out.push(limit.code());
+        let tag = write_sized(out, |out| layout::write_tag(limit, out));
+        tags.push(tag.into());
+        write_sized(out, |out| layout::pack_plan(limit.plan(), out));
     }
-    for terms in &buffer.terms {
+    for terms in &buffer.terms.values {
         out.extend_from_slice(&terms.kind.to_le_bytes());
         let flag = if terms.borrowed { BORROWED } else { 0 };
-        let limit = buffer.kinds.get(usize::from(terms.kind).wrapping_sub(1));
-        if let Some(limit) = limit.and_then(|kind| buffer.of_kind(*kind)) {
-            layout::pack_terms(limit, terms.op, terms.patience_us, flag, out);
-        }
+        let LimitByTag(limit) = buffer.kinds.get(terms.kind);
+        layout::pack_terms(limit, terms.op, terms.patience_us, flag, out);
     }
     tags
 }
 
+/// Writes some bytes after their length. Returns them.
+fn write_sized(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+    let start = out.len();
+    out.push(0);
+    write(out);
+    out[start] = u8::try_from(out.len() - start - 1).unwrap_or(u8::MAX);
+    &out[start + 1..]
+}
+
 fn convert(buffer: &BatchBuffer, conversion: &Conversion, args: &mut Vec<Vec<u8>>) {
     let label = NameParts { head: &conversion.name, key: &[], hash: conversion.hash };
-    let log = || {
-        let before = u16::try_from(buffer.strings.len()).ok()?;
-        buffer.logs.find(label)?.checked_add(before)
-    };
-    if let Some(number) = buffer.strings.find(label).or_else(log) {
+    let string = buffer.strings.find(label).map(usize::from);
+    let log = || Some(buffer.strings.len() + usize::from(buffer.logs.find(label)?));
+    if let Some(number) = string.or_else(log) {
         args.push(number.to_string().into_bytes());
         args.push(conversion.expected.clone());
         args.push(conversion.new.clone());

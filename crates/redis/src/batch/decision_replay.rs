@@ -44,7 +44,7 @@ impl<'r> PriorValues<'r> {
 
     /// Returns the value of the key with this number.
     pub(super) fn of(&self, number: u16) -> Option<&'r [u8]> {
-        self.0.get(usize::from(number).checked_sub(1)?).copied().flatten()
+        self.0[usize::from(number) - 1]
     }
 }
 
@@ -64,26 +64,22 @@ impl<'r> DecisionReplay<'r> {
         now: Timestamp,
     ) -> Result<Self, MalformedReply> {
         let buffer = &batch.buffer;
-        let keys = buffer.strings.len().saturating_add(buffer.logs.len());
-        let mut counters: Vec<Option<Counter>> = vec![None; keys];
+        let mut counters: Vec<Option<Counter>> = vec![None; prior.0.len()];
         for item in &buffer.items {
             let key = buffer.key(item);
-            let counter = usize::from(key).checked_sub(1).and_then(|i| counters.get_mut(i));
-            let counter = counter.ok_or(MalformedReply)?;
+            let counter = &mut counters[usize::from(key) - 1];
             if counter.is_some() {
                 continue;
             }
-            let charge_ref = buffer.charge_ref(item).ok_or(MalformedReply)?;
+            let charge_ref = buffer.charge_ref(item);
             let mut found = prior.of(key);
             let mut conversions = batch.conversions.iter();
             let conversion = conversions.find(|c| charge_ref.label.is(&c.name));
             if let Some(conversion) = conversion.filter(|c| found == Some(&c.expected)) {
                 found = Some(conversion.new.as_slice());
             }
-            let kind = buffer.terms_of(item).map_or(0, |terms| terms.kind);
-            let tag = batch.tags.get(usize::from(kind).wrapping_sub(1)).ok_or(MalformedReply)?;
             let state = found
-                .and_then(|value| value.strip_prefix(&**tag))
+                .and_then(|value| value.strip_prefix(batch.tag(item)))
                 .and_then(|state| layout::decode(charge_ref.judge, state));
             *counter = Some(Counter::new(state.unwrap_or_default(), charge_ref.judge));
         }
@@ -97,12 +93,11 @@ impl<'r> DecisionReplay<'r> {
         if let [item] = items
             && item.need == Need::Must
         {
-            let index = usize::from(buffer.key(item)).checked_sub(1)?;
-            let charge_ref = buffer.charge_ref(item)?;
+            let (index, charge_ref) = (usize::from(buffer.key(item)) - 1, buffer.charge_ref(item));
             if charge_ref.is_log() {
                 self.see(index, &charge_ref)?;
             }
-            let decision = self.counters.get_mut(index)?.charge(&charge_ref.charge()?, self.now);
+            let decision = self.counters[index].charge(&charge_ref.charge()?, self.now);
             let refused_by = (!decision.passes()).then_some(0);
             let decisions = SmallVec::from_slice(&[decision]);
             let (verdict, at) = (decision.verdict, self.now);
@@ -111,8 +106,7 @@ impl<'r> DecisionReplay<'r> {
         let shared = buffer.shares_a_log(request);
         let mut targets: SmallVec<[ChargeTarget; 4]> = SmallVec::new();
         for item in items {
-            let (index, charge_ref) =
-                (usize::from(buffer.key(item)).checked_sub(1)?, buffer.charge_ref(item)?);
+            let (index, charge_ref) = (usize::from(buffer.key(item)) - 1, buffer.charge_ref(item));
             if charge_ref.is_log() && !shared {
                 self.see(index, &charge_ref)?;
             } else if charge_ref.is_log() && !targets.contains(&ChargeTarget::Counter(index)) {
@@ -162,7 +156,7 @@ impl<'r> DecisionReplay<'r> {
     fn put(&mut self, number: usize, charge_ref: &ChargeRef<'_>, log: Log) -> Option<()> {
         let empty = log.entries().next().is_none();
         let state = if empty { State::Absent } else { State::SlidingLog(log) };
-        *self.counters.get_mut(number)? = Counter::new(state, charge_ref.judge);
+        self.counters[number] = Counter::new(state, charge_ref.judge);
         Some(())
     }
 }

@@ -8,6 +8,7 @@
 //! A request on a counter that was counted under another limit stays undecided in one run and is
 //! decided in the next: [`Batch::answer`] leaves it in the batch, in order, with the conversion that
 //! makes it decidable.
+#![allow(clippy::arithmetic_side_effects, reason = "numbers and counts of one batch")]
 
 mod answer;
 mod buffer;
@@ -15,12 +16,15 @@ mod call;
 mod decision_replay;
 mod name_table;
 
+use std::borrow::Cow;
+
 pub(crate) use self::answer::PendingAnswer;
 pub(crate) use self::buffer::BatchBuffer;
 pub(crate) use self::name_table::HashedName;
 
+use self::buffer::PackedCharge;
 use crate::keys::Name;
-use crate::link::Call;
+use crate::link::{Call, Keys, ScriptId};
 
 /// Requests that are sent together, in order.
 #[derive(Debug, Default)]
@@ -75,11 +79,18 @@ impl Batch {
         self.places.get(request).copied().unwrap_or(request)
     }
 
+    /// Returns the tag of the limit that judges a charge.
+    fn tag(&self, item: &PackedCharge) -> &[u8] {
+        &self.tags[usize::from(self.buffer.terms.get(item.term).kind) - 1]
+    }
+
     /// Writes the arguments of the next run.
     pub(crate) fn call(&mut self) -> Call<'_> {
         let (args, tags) = call::write(&self.buffer, &self.conversions);
         self.tags = tags;
-        call::call(&self.buffer, args)
+        let names = [&self.buffer.strings, &self.buffer.logs];
+        let keys = Keys(names.map(|names| Cow::Borrowed(names.strings())));
+        Call { script: ScriptId::Batch, keys, args }
     }
 
     /// Returns the buffer, for its memory.

@@ -52,7 +52,7 @@ impl NameParts<'_> {
     }
 }
 
-/// NameTable, each with its number from 1 on.
+/// Distinct names, each with its number from 1 on.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
     strings: PackedStrings,
@@ -74,12 +74,11 @@ impl NameTable {
     }
 
     pub(super) fn get(&self, number: u16) -> &[u8] {
-        self.strings.get(usize::from(number).wrapping_sub(1))
+        self.strings.get(usize::from(number) - 1)
     }
 
     pub(super) fn hash(&self, number: u16) -> u32 {
-        let hash = self.hashes.get(usize::from(number).wrapping_sub(1));
-        hash.copied().unwrap_or_default()
+        self.hashes[usize::from(number) - 1]
     }
 
     /// Empties the table and keeps its memory.
@@ -94,7 +93,7 @@ impl NameTable {
     /// Returns the number of a name, and adds it if it is new.
     #[inline]
     pub(super) fn number(&mut self, label: NameParts<'_>) -> u16 {
-        if self.len().saturating_mul(2) >= self.slots.len() {
+        if self.len() * 2 >= self.slots.len() {
             self.grow();
         }
         match self.seek(label) {
@@ -103,9 +102,7 @@ impl NameTable {
                 self.strings.push(label.head, label.key);
                 self.hashes.push(label.hash);
                 let number = u16::try_from(self.len()).unwrap_or(u16::MAX);
-                if let Some(slot) = self.slots.get_mut(slot) {
-                    *slot = number;
-                }
+                self.slots[slot] = number;
                 number
             }
         }
@@ -118,32 +115,30 @@ impl NameTable {
 
     /// Returns the number of a name, or the slot for it.
     fn seek(&self, label: NameParts<'_>) -> Result<u16, usize> {
-        let mask = self.slots.len().wrapping_sub(1);
+        let Some(mask) = self.slots.len().checked_sub(1) else { return Err(0) };
         let mut slot = usize::try_from(label.hash).unwrap_or(0) & mask;
         loop {
-            match self.slots.get(slot) {
-                None | Some(0) => return Err(slot),
-                Some(number) if self.hash(*number) == label.hash && label.is(self.get(*number)) => {
-                    return Ok(*number);
+            match self.slots[slot] {
+                0 => return Err(slot),
+                number if self.hash(number) == label.hash && label.is(self.get(number)) => {
+                    return Ok(number);
                 }
-                Some(_) => slot = slot.wrapping_add(1) & mask,
+                _ => slot = (slot + 1) & mask,
             }
         }
     }
 
     fn grow(&mut self) {
-        let slots = self.slots.len().saturating_mul(2).max(FIRST_SLOTS);
+        let slots = (self.slots.len() * 2).max(FIRST_SLOTS);
         self.slots.clear();
         self.slots.resize(slots, 0);
-        let mask = slots.wrapping_sub(1);
+        let mask = slots - 1;
         for (hash, number) in self.hashes.iter().zip(1_u16..) {
             let mut slot = usize::try_from(*hash).unwrap_or(0) & mask;
-            while self.slots.get(slot).is_some_and(|number| *number != 0) {
-                slot = slot.wrapping_add(1) & mask;
+            while self.slots[slot] != 0 {
+                slot = (slot + 1) & mask;
             }
-            if let Some(slot) = self.slots.get_mut(slot) {
-                *slot = number;
-            }
+            self.slots[slot] = number;
         }
     }
 }

@@ -3,12 +3,13 @@
 //! `ACL DRYRUN` would need no trial, but such a user may not run it.
 //!
 //! The permissions of locks are checked only where [`Config::locks`] says that locks are used. Their
-//! commands are tried on the check's own keys; of the keys and channels of locks, one that nobody uses
-//! is touched. `SUBSCRIBE` is not tried, as it would turn the connection into a subscriber.
+//! commands are tried on the check's own keys, and the names on an unused lock, its record and its
+//! channel. `SUBSCRIBE` is not tried, as it would turn the connection into a subscriber.
 
 use super::Warning;
 use crate::config::Config;
 use crate::link::{Connection, ConnectionClosed, Value, command};
+use crate::lock::names::{CHANNEL, RELEASE_RECORD};
 use crate::random;
 
 /// Each command that a script uses, once. A script that begins to use another one adds it here, and
@@ -96,9 +97,6 @@ async fn look_for_locks(
     Ok(found.lock_warning(config))
 }
 
-const CHANNEL: &str = "redisson_lock__channel";
-const RELEASE_RECORD: &str = "redisson_unlock_latch";
-
 /// Returns two keys that nobody else has.
 fn own_keys(tag: u64) -> [String; 2] {
     [1, 2].map(|number| format!("tg:{{check}}:{tag:x}:{number}"))
@@ -111,7 +109,7 @@ fn eval(keys: &[&str], lines: &[&str]) -> Vec<u8> {
     command(&words.collect::<Vec<_>>())
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct PermissionProbe {
     commands: Vec<String>,
     keys: bool,
@@ -137,8 +135,7 @@ impl PermissionProbe {
         }
     }
 
-    /// Notes an error. Redis words it differently in 6.2, 7.0 and since, and inside a script or
-    /// not.
+    /// Notes an error. Its words differ between Redis 6.2, 7.0 and later, and within a script.
     fn note_error(&mut self, command: &str, error: &str) {
         let says = |part| error.contains(part);
         if says("NOSCRIPT") {
@@ -155,9 +152,8 @@ impl PermissionProbe {
             self.channels = true;
         } else if says("can't run this command") || says("NOPERM") || says("no permissions to run")
         {
-            let command = command.to_owned();
-            if !self.commands.contains(&command) {
-                self.commands.push(command);
+            if !self.commands.iter().any(|known| known == command) {
+                self.commands.push(command.to_owned());
             }
         } else {
             // A replica or a full memory refuses some commands to everybody.
@@ -172,7 +168,7 @@ impl PermissionProbe {
             warnings.push(Warning::MissingPermissions { commands, keys, acl: acl(config) });
         }
         if let Some(answer) = self.other {
-            warnings.push(Warning::Unchecked { what: "what the user may do", answer });
+            warnings.push(Warning::Unchecked { what: "the user's permissions", answer });
         }
         warnings
     }
@@ -189,8 +185,7 @@ impl PermissionProbe {
 
 /// Returns the ACL line of a user who may do this and nothing else.
 fn acl(config: &Config) -> String {
-    let (keys, channels) = ("~tg:*", "");
-    acl_line(config, keys, channels, LINK.iter().chain(USED).copied())
+    acl_line(config, "~tg:*", "", LINK.iter().chain(USED))
 }
 
 /// Returns the ACL line of a user who may use locks and nothing else. Scripts name the channel among
@@ -200,21 +195,21 @@ fn lock_acl(config: &Config) -> String {
     let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{RELEASE_RECORD}:* ~{CHANNEL}:*");
     let only = USED_BY_LOCKS.iter().filter(|line| !line.starts_with("pexpire"));
     let commands = LINK.iter().chain(SHARED).chain(only).chain(LOCK_LINK);
-    acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands.copied())
+    acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands)
 }
 
 fn acl_line<'a>(
     config: &Config,
     keys: &str,
     channels: &str,
-    commands: impl Iterator<Item = &'a str>,
+    commands: impl Iterator<Item = &'a &'static str>,
 ) -> String {
     let user = config.user.as_deref().unwrap_or("tollgate");
     let mut line =
         format!("ACL SETUSER {user} on ><password> resetkeys {keys} resetchannels{channels} -@all");
-    let select = (config.db != 0).then_some("select");
+    let select = (config.db != 0).then_some(&"select");
     for command in commands.chain(select) {
-        let name = command.split_once(' ').map_or(command, |(name, _)| name);
+        let name = command.split_once(' ').map_or(*command, |(name, _)| name);
         line.push_str(" +");
         line.push_str(if name == "pubsub" { "pubsub|numsub" } else { name });
     }
@@ -308,24 +303,27 @@ mod tests {
             "ERR The user executing the script can't access at least one of the keys mentioned",
             "ERR ACL failure in script: No permissions to access a key",
         ];
-        for error in commands {
-            let mut found = PermissionProbe::default();
-            found.note_error("eval", error);
-            assert_eq!((found.commands, found.keys), (vec!["eval".to_owned()], false), "{error}");
-        }
-        for error in keys {
-            let mut found = PermissionProbe::default();
-            found.note_error("eval", error);
-            assert_eq!((found.commands, found.keys), (vec![], true), "{error}");
-        }
-        for error in [
+        let channels = [
             "NOPERM this user has no permissions to access one of the channels used as arguments",
             "ERR The user executing the script can't publish to the channel mentioned in the command",
             "ERR ACL failure in script: No permissions to access a channel",
+        ];
+        let lacks = |commands: &[&str], keys, channels| PermissionProbe {
+            commands: commands.iter().map(ToString::to_string).collect(),
+            keys,
+            channels,
+            other: None,
+        };
+        for (errors, expected) in [
+            (&commands[..], lacks(&["eval"], false, false)),
+            (&keys, lacks(&[], true, false)),
+            (&channels, lacks(&[], false, true)),
         ] {
-            let mut found = PermissionProbe::default();
-            found.note_error("publish", error);
-            assert_eq!((found.commands, found.channels), (vec![], true), "{error}");
+            for error in errors {
+                let mut found = PermissionProbe::default();
+                found.note_error("eval", error);
+                assert_eq!(found, expected, "{error}");
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The server's product and version, and what is known of that version.
+//! The server's product and version, and the known vulnerabilities of that version.
 
 use std::fmt;
 
@@ -36,16 +36,16 @@ enum Product {
 }
 
 impl Server {
-    /// From `INFO server`; `None` when it gives no version.
+    /// Reads `INFO server`. Returns `None` when it gives no version.
     pub(super) fn read(info: &str) -> Option<Self> {
-        let redis = || field(info, "redis_version").and_then(parse);
+        let version = |name| field(info, name).and_then(parse);
         // Valkey gives a `redis_version` too, the last one it is compatible with.
-        if let Some(version) = field(info, "valkey_version").and_then(parse) {
+        if let Some(version) = version("valkey_version") {
             return Some(Self { product: Product::Valkey, version });
         }
         let other = field(info, "dragonfly_version").is_some();
         let product = if other { Product::Other } else { Product::Redis };
-        Some(Self { product, version: redis()? })
+        Some(Self { product, version: version("redis_version")? })
     }
 
     pub(super) fn is_too_old(self) -> bool {
@@ -78,14 +78,9 @@ impl fmt::Display for Server {
 
 /// Parses up to three numbers; anything after them, such as `-rc1`, is ignored.
 fn parse(text: &str) -> Option<Version> {
-    let mut version = [0; 3];
-    let numbers = text.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
-    let mut count = 0_u32;
-    for (place, number) in version.iter_mut().zip(numbers) {
-        *place = number;
-        count = count.saturating_add(1);
-    }
-    (count > 0).then_some(version)
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    let major = numbers.next()?;
+    Some([major, numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)])
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use tollgate_core::state::{Ahead, Bucket, BucketPlan};
 use tollgate_core::{Span, Timestamp};
 
-use super::{double, exact, take_exact};
+use super::{double, exact, take_exact, u64s};
 
 pub(super) fn pack_plan(plan: &BucketPlan, out: &mut Vec<u8>) {
     for number in [plan.capacity, plan.rate.denominator().get(), plan.full.whole, plan.full.part] {
@@ -12,28 +12,26 @@ pub(super) fn pack_plan(plan: &BucketPlan, out: &mut Vec<u8>) {
 }
 
 pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
-    out.extend_from_slice(&bucket.arrival.whole.to_le_bytes());
-    out.extend_from_slice(&bucket.arrival.part.to_le_bytes());
+    u64s([bucket.arrival.whole, bucket.arrival.part], out);
     let (code, since) = match bucket.ahead {
         Ahead::No => return,
         Ahead::Debt(since) => (1, since),
         Ahead::Waiting(since) => (2, since),
     };
     out.push(code);
-    out.extend_from_slice(&since.as_micros().to_le_bytes());
+    u64s([since.as_micros()], out);
 }
 
-/// The arrival time, if there is nothing else.
-pub(super) fn read_arrival(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
+/// Reads the arrival time of a bucket whose state is nothing else.
+pub(crate) fn read_arrival(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
     let (whole, part) = bytes.split_first_chunk::<8>()?;
     let (whole, part) = (exact(*whole)?, exact(part.try_into().ok()?)?);
     (part < plan.rate.denominator().get()).then_some(Span { whole, part })
 }
 
-pub(super) fn decode(plan: &BucketPlan, mut bytes: &[u8]) -> Option<Bucket> {
-    let whole = take_exact(&mut bytes)?;
-    let part = take_exact(&mut bytes).filter(|part| *part < plan.rate.denominator().get())?;
-    let ahead = match bytes.split_first() {
+pub(super) fn decode(plan: &BucketPlan, bytes: &[u8]) -> Option<Bucket> {
+    let (arrival, rest) = bytes.split_at_checked(16)?;
+    let ahead = match rest.split_first() {
         None => Ahead::No,
         Some((code, mut rest)) => {
             let since = Timestamp::from_micros(take_exact(&mut rest)?);
@@ -44,5 +42,5 @@ pub(super) fn decode(plan: &BucketPlan, mut bytes: &[u8]) -> Option<Bucket> {
             }
         }
     };
-    Some(Bucket { arrival: Span { whole, part }, ahead })
+    Some(Bucket { arrival: read_arrival(plan, arrival)?, ahead })
 }

@@ -7,12 +7,11 @@ use tollgate_core::algorithm::Concurrency;
 use tollgate_core::state::{ConcurrencyPlan, HeldPermit, Holders};
 use tollgate_core::{Holder, Timestamp};
 
-use super::moment;
+use super::{moment, u64s};
 
 /// Capacity and longest lease.
 pub(crate) fn pack_plan(plan: &ConcurrencyPlan, out: &mut Vec<u8>) {
-    out.extend_from_slice(&plan.capacity.to_le_bytes());
-    out.extend_from_slice(&plan.longest_us.to_le_bytes());
+    u64s([plan.capacity, plan.longest_us], out);
 }
 
 /// A holder, in a permit and in the terms of a charge.
@@ -22,17 +21,17 @@ pub(crate) const fn holder(holder: Holder) -> [u8; 16] {
 
 /// Appends the state.
 pub(crate) fn encode(state: &Holders, out: &mut Vec<u8>) {
-    out.extend_from_slice(&state.written_at().as_micros().to_le_bytes());
+    u64s([state.written_at().as_micros()], out);
     for hold in state.held() {
         out.extend_from_slice(&holder(hold.holder));
-        out.extend_from_slice(&hold.until.as_micros().to_le_bytes());
+        u64s([hold.until.as_micros()], out);
     }
 }
 
-/// The state, unless nobody or too many hold, or it was written at an inexact moment.
+/// Reads the state, unless it has no holder or too many, or was written at an inexact moment.
 ///
-/// Nobody looks at every permit: thousands may hold. The plan does not matter either: after its count
-/// was lowered more may hold than it allows.
+/// Single permits are not checked: there may be thousands. The plan does not matter either: after its
+/// count was lowered, there may be more holders than it allows.
 pub(crate) fn decode(_: &ConcurrencyPlan, bytes: &[u8]) -> Option<Holders> {
     let (written_at, bytes) = bytes.split_first_chunk()?;
     let (permits, []) = bytes.as_chunks::<24>() else { return None };

@@ -4,7 +4,7 @@ use tollgate_core::Timestamp;
 use tollgate_core::algorithm::Anchor;
 use tollgate_core::state::{FixedWindowPlan, MAX_USED, Window};
 
-use super::{double, take_exact};
+use super::{double, take_exact, u64s};
 
 pub(super) fn pack_plan(plan: &FixedWindowPlan, out: &mut Vec<u8>) {
     double(plan.capacity, out);
@@ -13,8 +13,7 @@ pub(super) fn pack_plan(plan: &FixedWindowPlan, out: &mut Vec<u8>) {
 }
 
 pub(super) fn encode(window: &Window, out: &mut Vec<u8>) {
-    out.extend_from_slice(&window.start.as_micros().to_le_bytes());
-    out.extend_from_slice(&window.used.to_le_bytes());
+    u64s([window.start.as_micros(), window.used], out);
 }
 
 pub(super) fn decode(mut bytes: &[u8]) -> Option<Window> {

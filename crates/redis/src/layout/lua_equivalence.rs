@@ -1,8 +1,8 @@
 //! Compares each algorithm in Lua with core, turn by turn, on a real server.
 //!
 //! A case is one turn on one state: settle, decide, and apply if it passes. Rust goes first, since
-//! a history hears its answers; then many cases at once are handed to the steps. Who passes, how
-//! long he waits, what changed, what is stored and until when it is worth anything must be equal.
+//! a history depends on its answers; then Lua decides many cases at once. The verdict, the wait, the
+//! changes, the stored state and its time to live must be equal.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,

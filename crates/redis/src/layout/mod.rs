@@ -17,9 +17,11 @@ mod sliding_window;
 mod smooth;
 mod tag;
 
-use tollgate_core::state::BucketPlan as Bucket;
 use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 
+use crate::clock::micros;
+
+pub(crate) use bucket::read_arrival;
 pub(crate) use sliding_log::{Carry, read_dump, read_excerpt, read_view};
 pub(crate) use tag::{read_tag, write_tag};
 
@@ -71,10 +73,7 @@ pub(crate) fn pack_plan(plan: &Plan, out: &mut Vec<u8>) {
 
 /// Returns whether takes of this cost from this limit need only a bucket's arrival time.
 pub(crate) fn takes_from_bucket(limit: &Limit, cost: u64) -> bool {
-    match limit.plan() {
-        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => cost > 0 && cost <= plan.capacity,
-        _ => false,
-    }
+    limit.bucket_plan().is_some_and(|plan| cost > 0 && cost <= plan.capacity)
 }
 
 /// Returns whether `lua/takes.lua` decides takes of this cost from this limit.
@@ -85,22 +84,14 @@ pub(crate) fn takes_from_bucket_or_window(limit: &Limit, cost: u64) -> bool {
     }
 }
 
-/// Reads the arrival time of a bucket whose state is nothing else.
-pub(crate) fn read_arrival(plan: &Bucket, bytes: &[u8]) -> Option<Span> {
-    bucket::read_arrival(plan, bytes)
-}
-
 /// Returns whether the permits of a bucket take whole microseconds.
 pub(crate) fn is_whole(limit: &Limit) -> bool {
-    match limit.plan() {
-        Plan::TokenBucket(plan) | Plan::LeakyMeter(plan) => plan.rate.denominator().get() == 1,
-        _ => false,
-    }
+    limit.bucket_plan().is_some_and(|plan| plan.rate.denominator().get() == 1)
 }
 
 /// Writes what `lua/uniform_takes.lua` needs to know.
 pub(crate) fn pack_uniform_takes(limit: &Limit, cost: u64, keys: usize, out: &mut Vec<u8>) {
-    let (Plan::TokenBucket(plan) | Plan::LeakyMeter(plan)) = limit.plan() else { return };
+    let Some(plan) = limit.bucket_plan() else { return };
     let mut tag = Vec::new();
     write_tag(limit, &mut tag);
     out.extend_from_slice(&u16::try_from(keys).unwrap_or(u16::MAX).to_le_bytes());
@@ -142,8 +133,9 @@ pub(crate) fn pack_terms(limit: &Limit, op: Op, patience_us: u64, flag: u8, out:
     out.extend_from_slice(&concurrency::holder(holder));
 }
 
-fn micros(span: std::time::Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+/// Writes numbers of eight bytes, little-endian.
+fn u64s(numbers: impl IntoIterator<Item = u64>, out: &mut Vec<u8>) {
+    numbers.into_iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
 }
 
 /// Writes a whole number as a double.
@@ -158,12 +150,12 @@ fn exact(bytes: [u8; 8]) -> Option<u64> {
     (number < MAX_EXACT).then_some(number)
 }
 
-/// The same, of a moment.
+/// A moment, if Lua could have written it.
 fn moment(bytes: [u8; 8]) -> Option<Timestamp> {
     exact(bytes).map(Timestamp::from_micros)
 }
 
-/// The same, taken off the front.
+/// Takes such a number off the front.
 fn take_exact(bytes: &mut &[u8]) -> Option<u64> {
     let (first, rest) = bytes.split_first_chunk::<8>()?;
     *bytes = rest;

@@ -1,5 +1,5 @@
 //! Sliding logs: `lua/sliding_log.lua`. A log lives in a sorted set and is sent as a view
-//! of what one decision needs, as a excerpt of what several do, or, if it is short, as a dump.
+//! for one decision, as an excerpt for several, or, if it is short, as a dump.
 
 use tollgate_core::Timestamp;
 use tollgate_core::state::{Log, LogEntry, LogView, SlidingLogPlan};
@@ -51,13 +51,13 @@ pub(crate) fn read_excerpt(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
 /// The conversion of a log that was counted under another limit: `log.convert` in Lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carry {
-    /// Nothing is left of it.
+    /// The log is dropped.
     Drop,
     /// Its entries stay.
     Keep,
     /// Its entries are scaled to the new count.
     Scale,
-    /// Nothing is left of it if it is idle; else it stays where it is.
+    /// The log is dropped if it is idle; else it stays unchanged.
     DropIfIdle,
 }
 

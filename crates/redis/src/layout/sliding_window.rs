@@ -3,31 +3,22 @@
 //! `lua/sliding_window.lua` is the same in Lua: change them together.
 
 use tollgate_core::algorithm::Estimate;
-use tollgate_core::state::MAX_USED;
-use tollgate_core::state::{Panes, SlidingWindowPlan};
+use tollgate_core::state::{MAX_USED, Panes, SlidingWindowPlan};
 
-use super::MAX_EXACT;
+use super::{MAX_EXACT, u64s};
 
 /// Capacity, length of a pane, panes (a byte), and 1 for the weighted estimate (a byte).
 pub(crate) fn pack_plan(plan: &SlidingWindowPlan, out: &mut Vec<u8>) {
-    let weighted = match plan.estimate {
-        Estimate::Conservative => 0,
-        Estimate::Weighted => 1,
-    };
-    out.extend_from_slice(&plan.capacity.to_le_bytes());
-    out.extend_from_slice(&plan.pane_us.to_le_bytes());
-    out.extend_from_slice(&[plan.panes, weighted]);
+    u64s([plan.capacity, plan.pane_us], out);
+    out.extend_from_slice(&[plan.panes, u8::from(plan.estimate == Estimate::Weighted)]);
 }
 
 /// Appends the state.
 pub(crate) fn encode(state: &Panes, out: &mut Vec<u8>) {
-    out.extend_from_slice(&state.newest.to_le_bytes());
-    for count in &state.counts {
-        out.extend_from_slice(&count.to_le_bytes());
-    }
+    u64s(std::iter::once(state.newest).chain(state.counts.iter().copied()), out);
 }
 
-/// The state, unless it has another number of panes, begins at an inexact moment or counts more
+/// Reads the state, unless it has another number of panes, begins at an inexact moment or counts more
 /// than debits can.
 pub(crate) fn decode(plan: &SlidingWindowPlan, bytes: &[u8]) -> Option<Panes> {
     let (values, rest) = bytes.as_chunks::<8>();

@@ -6,30 +6,25 @@
 use tollgate_core::algorithm::Payment;
 use tollgate_core::state::{SmoothPlan, SmoothState};
 
-use super::moment;
+use super::{moment, u64s};
 
 /// Stable interval, most permits, threshold, slope and cooldown (doubles), 1 if stored permits
 /// cost and 1 if the caller itself waits (a byte each), and the most permits taken in advance.
 pub(crate) fn pack_plan(plan: &SmoothPlan, out: &mut Vec<u8>) {
-    let own = match plan.payment {
-        Payment::Next => 0,
-        Payment::Own => 1,
-    };
-    for number in [plan.stable, plan.max_permits, plan.threshold, plan.slope, plan.cooldown] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    out.extend_from_slice(&[u8::from(plan.warming), own]);
-    out.extend_from_slice(&plan.max_debt.to_le_bytes());
+    let numbers = [plan.stable, plan.max_permits, plan.threshold, plan.slope, plan.cooldown];
+    u64s(numbers.map(f64::to_bits), out);
+    let is_own = u8::from(plan.payment == Payment::Own);
+    out.extend_from_slice(&[u8::from(plan.warming), is_own]);
+    u64s([plan.max_debt], out);
 }
 
 /// Appends the state.
 pub(crate) fn encode(state: &SmoothState, out: &mut Vec<u8>) {
-    out.extend_from_slice(&state.stored.to_le_bytes());
-    out.extend_from_slice(&state.free_at.as_micros().to_le_bytes());
-    out.extend_from_slice(&state.written_at.as_micros().to_le_bytes());
+    let (free_at, written_at) = (state.free_at.as_micros(), state.written_at.as_micros());
+    u64s([state.stored.to_bits(), free_at, written_at], out);
 }
 
-/// The state, unless its permits are not between none and the most, or a moment is inexact.
+/// Reads the state, unless its permits are not between zero and the most, or a moment is inexact.
 pub(crate) fn decode(plan: &SmoothPlan, bytes: &[u8]) -> Option<SmoothState> {
     let ([stored, free_at, written_at], []) = bytes.as_chunks::<8>() else { return None };
     let stored = f64::from_le_bytes(*stored);

@@ -42,8 +42,8 @@ pub(crate) fn write_tag(limit: &Limit, out: &mut Vec<u8>) {
     number(limit.revision().0, out);
 }
 
-/// The limit that a tag at the beginning of these bytes tells, and the rest. Its policies are not
-/// stored; they are those of whoever asks.
+/// Reads the limit of a tag at the beginning of these bytes. Returns it with the rest. Policies are not
+/// stored; each caller has its own.
 pub(crate) fn read_tag(bytes: &[u8]) -> Option<(Limit, &[u8])> {
     let (version, mut rest) = bytes.split_first()?;
     let code = take_byte(&mut rest).filter(|_| *version == VERSION)?;
@@ -67,10 +67,8 @@ fn read_algorithm(code: u8, rest: &mut &[u8]) -> Option<Algorithm> {
         1 => SlidingLog.into(),
         2 => {
             let panes = take_byte(rest)?;
-            let estimate = match either(take_byte(rest)?)? {
-                true => Estimate::Weighted,
-                false => Estimate::Conservative,
-            };
+            let weighted = either(take_byte(rest)?)?;
+            let estimate = if weighted { Estimate::Weighted } else { Estimate::Conservative };
             SlidingWindow { panes, estimate }.into()
         }
         3 => TokenBucket.into(),

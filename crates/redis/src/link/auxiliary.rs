@@ -62,8 +62,7 @@ impl AuxiliaryConnection {
         most: usize,
         patience: Duration,
     ) -> Result<Self, ConnectError> {
-        let NewConnection { connection, task, .. } =
-            Dialer::new(config)?.at_most(most).dial().await?;
+        let NewConnection { connection, task, .. } = Dialer::new(config, most)?.dial(None).await?;
         Ok(Self { connection, task, patience })
     }
 
@@ -82,8 +81,8 @@ impl AuxiliaryConnection {
         mut on_message: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<Self, ConnectError> {
         let on_message = Box::new(move |_: &[u8], content: &[u8]| on_message(content));
-        let dialer = Dialer::new(config)?.at_most(most);
-        let NewConnection { connection, task, .. } = dialer.dial_subscriber(on_message).await?;
+        let dialer = Dialer::new(config, most)?;
+        let NewConnection { connection, task, .. } = dialer.dial(Some(on_message)).await?;
         let auxiliary = Self { connection, task, patience };
         let subscribed = auxiliary.command(&[b"SUBSCRIBE", channel]).await;
         subscribed.map(|_| auxiliary).map_err(|error| {

@@ -1,4 +1,8 @@
 //! A call as it is sent: a script with its keys and arguments, packed into one command.
+#![allow(clippy::arithmetic_side_effects, reason = "lengths of what is in memory")]
+
+use std::borrow::Cow;
+use std::ops::Range;
 
 use super::resp::{self, MAX_FRAME, write_length, write_string};
 
@@ -47,35 +51,18 @@ pub(crate) struct Call<'a> {
     pub(crate) args: Vec<Vec<u8>>,
 }
 
-/// The keys of a call: its own, or two lists, one after the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Keys<'a> {
-    Own(PackedStrings),
-    Of(&'a PackedStrings, &'a PackedStrings),
-}
+/// The keys of a call: two lists, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keys<'a>(pub(crate) [Cow<'a, PackedStrings>; 2]);
 
 impl Keys<'_> {
-    fn parts(&self) -> [&PackedStrings; 2] {
-        match self {
-            Self::Own(strings) => [strings, &NONE],
-            Self::Of(first, second) => [first, second],
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
-        let [first, second] = self.parts();
-        first.len().saturating_add(second.len())
+        self.0.iter().map(|part| part.len()).sum()
     }
 
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts().into_iter().flat_map(PackedStrings::iter)
-    }
-}
-
-impl Default for Keys<'_> {
-    fn default() -> Self {
-        Self::Own(PackedStrings::default())
+        self.0.iter().flat_map(|part| part.iter())
     }
 }
 
@@ -83,7 +70,7 @@ impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
     fn from_iter<I: IntoIterator<Item = &'a [u8]>>(strings: I) -> Self {
         let mut all = PackedStrings::default();
         strings.into_iter().for_each(|string| all.push(string, &[]));
-        Self::Own(all)
+        Self([Cow::Owned(all), Cow::default()])
     }
 }
 
@@ -91,17 +78,15 @@ impl<'a> FromIterator<&'a [u8]> for Keys<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PackedStrings {
     bytes: Vec<u8>,
-    /// Start and end of each string.
-    spots: Vec<(usize, usize)>,
+    /// The place of each string.
+    spots: Vec<Range<usize>>,
 }
-
-static NONE: PackedStrings = PackedStrings { bytes: Vec::new(), spots: Vec::new() };
 
 impl PackedStrings {
     /// Adds a string that is given in two parts.
     pub(crate) fn push(&mut self, head: &[u8], tail: &[u8]) {
         let start = resp::write_parts(head, tail, &mut self.bytes);
-        self.spots.push((start, self.bytes.len().saturating_sub(2)));
+        self.spots.push(start..self.bytes.len() - 2);
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -109,13 +94,12 @@ impl PackedStrings {
     }
 
     pub(crate) fn get(&self, index: usize) -> &[u8] {
-        let spot = self.spots.get(index);
-        spot.and_then(|(start, end)| self.bytes.get(*start..*end)).unwrap_or(&[])
+        &self.bytes[self.spots[index].clone()]
     }
 
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.spots.iter().map(|(start, end)| self.bytes.get(*start..*end).unwrap_or(&[]))
+        (0..self.len()).map(|index| self.get(index))
     }
 
     /// Empties the list and keeps its memory.
@@ -152,36 +136,29 @@ impl Call<'_> {
             EvalForm::BySha => ("EVALSHA", script.sha.as_str()),
             EvalForm::ByText => ("EVAL", script.text),
         };
-        let parts = self.keys.parts();
-        let keys = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.bytes.len()));
-        let framed =
-            |sum: usize, arg: &Vec<u8>| sum.saturating_add(arg.len()).saturating_add(MAX_FRAME);
-        let size = self.args.iter().fold(keys.saturating_add(body.len()), framed);
-        let opening = match self.script.preamble() {
-            PreambleFields::Whole => 2,
-            PreambleFields::Time => 1,
-            PreambleFields::None => 0_usize,
+        let not_after = match (preamble.not_after, self.script.preamble()) {
+            (0, PreambleFields::Time) => NEVER.to_string(),
+            (not_after, _) => not_after.to_string(),
         };
-        let count = self.keys.len().saturating_add(self.args.len()).saturating_add(opening);
-        let mut out = Vec::with_capacity(size.saturating_add(256));
+        let fields: &[&str] = match self.script.preamble() {
+            PreambleFields::Whole => &[&not_after, &preamble.id],
+            PreambleFields::Time => &[&not_after],
+            PreambleFields::None => &[],
+        };
+        let Keys(parts) = &self.keys;
+        let keys: usize = parts.iter().map(|part| part.bytes.len()).sum();
+        let args: usize = self.args.iter().map(|arg| arg.len() + MAX_FRAME).sum();
+        let mut out = Vec::with_capacity(keys + args + body.len() + 256);
 
-        write_length(b'*', count.saturating_add(3), &mut out);
+        write_length(b'*', 3 + self.keys.len() + fields.len() + self.args.len(), &mut out);
         write_string(command.as_bytes(), &mut out);
         write_string(body.as_bytes(), &mut out);
         write_string(self.keys.len().to_string().as_bytes(), &mut out);
         for part in parts {
             out.extend_from_slice(&part.bytes);
         }
-        match self.script.preamble() {
-            PreambleFields::Whole => {
-                write_string(preamble.not_after.to_string().as_bytes(), &mut out);
-                write_string(preamble.id.as_bytes(), &mut out);
-            }
-            PreambleFields::Time => {
-                let known = if preamble.not_after == 0 { NEVER } else { preamble.not_after };
-                write_string(known.to_string().as_bytes(), &mut out);
-            }
-            PreambleFields::None => {}
+        for field in fields {
+            write_string(field.as_bytes(), &mut out);
         }
         for arg in &self.args {
             write_string(arg, &mut out);

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep_until};
 
-use super::resp::{self, Value};
+use super::resp::{self, Unread, Value};
 use super::write_queue::WriteQueue;
 use crate::clock;
 
@@ -41,11 +41,16 @@ pub(super) struct ConnectionTask<S> {
     most: usize,
 }
 
-/// The connection is over. The reason matters to nobody.
+/// The connection is over, for whatever reason.
 struct TaskOver;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
-    pub(super) fn new(stream: S, queue: Arc<WriteQueue>, on_message: Option<OnMessage>) -> Self {
+    pub(super) fn new(
+        stream: S,
+        queue: Arc<WriteQueue>,
+        on_message: Option<OnMessage>,
+        most: usize,
+    ) -> Self {
         Self {
             stream,
             on_message,
@@ -54,14 +59,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
             unflushed: false,
             incoming: vec![0; ROOM],
             filled: 0,
-            most: resp::MAX_BYTES,
+            most,
         }
-    }
-
-    /// Limits the bytes of one reply or message.
-    pub(super) const fn at_most(mut self, most: usize) -> Self {
-        self.most = most;
-        self
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
@@ -87,7 +86,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
         if self.filled == self.incoming.len() {
             self.incoming.resize(self.filled.saturating_mul(2), 0);
         }
-        let mut room = ReadBuf::new(self.incoming.get_mut(self.filled..).unwrap_or_default());
+        let mut room = ReadBuf::new(&mut self.incoming[self.filled..]);
         let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut room));
         let bytes = room.filled().len();
         if read.is_err() || bytes == 0 {
@@ -98,14 +97,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
     }
 
     fn hand_out(&mut self) -> Result<(), TaskOver> {
-        let (mut unread, now) = (self.incoming.get(..self.filled).unwrap_or(&[]), clock::now());
-        while let Some(end) = resp::measure(unread).map_err(|_| TaskOver)? {
-            if end > self.most {
-                return Err(TaskOver);
-            }
-            let (answer, rest) = unread.split_at_checked(end).ok_or(TaskOver)?;
-            unread = rest;
-            let answer = resp::read(answer).map_err(|_| TaskOver)?;
+        let (mut unread, now) = (&self.incoming[..self.filled], clock::now());
+        loop {
+            let (answer, end) = match resp::read(unread, self.most) {
+                Ok(read) => read,
+                Err(Unread::Incomplete) => break,
+                Err(Unread::Malformed) => return Err(TaskOver),
+            };
+            unread = &unread[end..];
             if let Some(on_message) = &mut self.on_message
                 && let Some((channel, content)) = message(&answer)
             {
@@ -206,9 +205,10 @@ mod tests {
     fn task(
         stream: DuplexStream,
         on_message: Option<OnMessage>,
+        most: usize,
     ) -> (ConnectionTask<DuplexStream>, Arc<WriteQueue>) {
         let queue = Arc::new(WriteQueue::new(None, 1));
-        (ConnectionTask::new(stream, Arc::clone(&queue), on_message), queue)
+        (ConnectionTask::new(stream, Arc::clone(&queue), on_message, most), queue)
     }
 
     #[tokio::test]
@@ -219,7 +219,7 @@ mod tests {
         let on_message: OnMessage = Box::new(move |channel, content| {
             messages.lock().unwrap().push([channel, content].concat());
         });
-        let (task, queue) = task(ours, Some(on_message));
+        let (task, queue) = task(ours, Some(on_message), resp::MAX_BYTES);
         let running = tokio::spawn(task);
         // Cut anywhere, as a network may.
         for byte in MESSAGE {
@@ -245,7 +245,7 @@ mod tests {
     async fn commands_arrive_whole_and_in_order_however_little_is_taken_at_a_time() {
         for room in [1, 7, 1 << 16] {
             let (ours, mut theirs) = duplex(room);
-            let (task, queue) = task(ours, None);
+            let (task, queue) = task(ours, None, resp::MAX_BYTES);
             let (mut expected, mut pending) = (Vec::new(), Vec::new());
             for i in 0..200 {
                 let command = vec![b"abcdefghij"[i % 10]; 1 + i % 11];
@@ -271,7 +271,7 @@ mod tests {
 
             theirs.write_all(unasked).await.unwrap();
 
-            task(ours, on_message).0.await;
+            task(ours, on_message, resp::MAX_BYTES).0.await;
         }
     }
 
@@ -279,8 +279,8 @@ mod tests {
     async fn a_longer_reply_than_allowed_ends_the_task() {
         for (length, ends) in [(93, false), (94, true)] {
             let (ours, mut theirs) = duplex(1024);
-            let (task, queue) = task(ours, None);
-            let running = tokio::spawn(task.at_most(100));
+            let (task, queue) = task(ours, None, 100);
+            let running = tokio::spawn(task);
             let reply = queue.send(b"?".into(), None).unwrap();
             let promised = format!("${length}\r\n{}", "x".repeat(length));
             theirs.write_all(format!("{promised}\r\n").as_bytes()).await.unwrap();

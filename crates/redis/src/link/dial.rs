@@ -7,7 +7,6 @@ mod tls;
 
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,20 +31,20 @@ pub(super) struct Dialer {
     tls: Option<tls::Connector>,
 }
 
-/// A connection that has answered a `PING`, its task, and the server's time if it was told.
+/// A connection that has answered a `PING`, its task, and the server's time if it is known.
 pub(super) struct NewConnection {
     pub(super) connection: Connection,
     pub(super) task: JoinSet<()>,
     pub(super) now: Option<u64>,
 }
 
-type ConnectionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 impl Dialer {
+    /// Makes a dialer for connections whose replies and messages have at most `most` bytes each.
+    ///
     /// # Errors
     ///
     /// When a certificate cannot be read or used.
-    pub(super) fn new(config: &Config) -> Result<Self, ConnectError> {
+    pub(super) fn new(config: &Config, most: usize) -> Result<Self, ConnectError> {
         Ok(Self {
             #[cfg(feature = "tls")]
             tls: match &config.address {
@@ -53,36 +52,19 @@ impl Dialer {
                 Address::Tcp { .. } | Address::Unix(_) => None,
             },
             config: config.clone(),
-            most: resp::MAX_BYTES,
+            most,
         })
     }
 
-    /// Limits the bytes of one reply or message.
-    pub(super) const fn at_most(mut self, most: usize) -> Self {
-        self.most = most;
-        self
-    }
-
-    /// Makes one attempt, within the connect timeout.
-    pub(super) async fn dial(&self) -> Result<NewConnection, ConnectError> {
-        self.dial_for(None).await
-    }
-
-    /// The same, for a connection that receives messages.
-    pub(super) async fn dial_subscriber(
+    /// Makes one attempt, within the connect timeout. A subscriber passes its `on_message`.
+    pub(super) async fn dial(
         &self,
-        on_message: OnMessage,
+        on_message: Option<OnMessage>,
     ) -> Result<NewConnection, ConnectError> {
-        self.dial_for(Some(on_message)).await
-    }
-
-    async fn dial_for(&self, on_message: Option<OnMessage>) -> Result<NewConnection, ConnectError> {
         let address = &self.config.address;
         let attempt = async {
             let (connection, task) = self.open(on_message).await?;
-            let mut driving = JoinSet::new();
-            driving.spawn(task);
-            self.greet(connection, driving).await
+            self.greet(connection, task).await
         };
         timeout(self.config.connect_timeout, attempt).await.unwrap_or_else(|_| {
             Err(ConnectError::unreachable(format!("redis at {address} does not answer")))
@@ -92,7 +74,7 @@ impl Dialer {
     async fn open(
         &self,
         on_message: Option<OnMessage>,
-    ) -> Result<(Connection, ConnectionFuture), ConnectError> {
+    ) -> Result<(Connection, JoinSet<()>), ConnectError> {
         let cannot = |error: io::Error| {
             let address = &self.config.address;
             ConnectError::unreachable(format!("cannot connect to redis at {address}"))
@@ -156,20 +138,22 @@ impl Dialer {
         Err(last)
     }
 
+    /// Spawns the task of a connection.
     fn connection<S>(
         &self,
         stream: S,
         socket: Option<Socket>,
         on_message: Option<OnMessage>,
-    ) -> (Connection, ConnectionFuture)
+    ) -> (Connection, JoinSet<()>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // All calls that may be in flight, and a few PINGs.
         let max_pending = self.config.max_in_flight.saturating_add(8);
         let queue = Arc::new(WriteQueue::new(socket, max_pending));
-        let task = ConnectionTask::new(stream, Arc::clone(&queue), on_message).at_most(self.most);
-        (Connection::new(queue), Box::pin(task))
+        let mut task = JoinSet::new();
+        task.spawn(ConnectionTask::new(stream, Arc::clone(&queue), on_message, self.most));
+        (Connection::new(queue), task)
     }
 
     /// Logs in and waits for a `PING` to be answered: a stopped server accepts connections too.
@@ -184,12 +168,10 @@ impl Dialer {
                 "redis at {address} closed the connection, or something else is listening there"
             ))
         };
-        if let Some(auth) = self.auth() {
-            self.expect_ok(connection.request(auth).await.map_err(gone)?)?;
-        }
-        if self.config.db != 0 {
-            let select = resp::command(&[b"SELECT", self.config.db.to_string().as_bytes()]);
-            self.expect_ok(connection.request(select).await.map_err(gone)?)?;
+        let db = self.config.db;
+        let select = (db != 0).then(|| resp::command(&[b"SELECT", db.to_string().as_bytes()]));
+        for command in self.auth().into_iter().chain(select) {
+            self.expect_ok(connection.request(command).await.map_err(gone)?)?;
         }
         if let PingReply::Refused(refusal) = connection.ping().await.map_err(gone)? {
             return Err(self.refused(&refusal));
@@ -224,32 +206,26 @@ impl Dialer {
     }
 
     fn refused(&self, refusal: &ErrorReply) -> ConnectError {
+        use ConnectErrorKind::{Authentication, Settings, Unreachable};
         let Config { address, user, db, .. } = &self.config;
         let user = user.as_deref().unwrap_or("default");
         let cause = refusal.clone().into_cause();
-        let error = match refusal.code.as_str() {
-            "WRONGPASS" => ConnectError::new(
-                ConnectErrorKind::Authentication,
-                format!("redis at {address} does not accept the password of user {user:?}"),
-            ),
-            "NOAUTH" => ConnectError::new(
-                ConnectErrorKind::Authentication,
-                format!("redis at {address} requires a password, and none is configured"),
-            ),
-            // Only AUTH and SELECT are answered like this, and both by what was configured.
-            "ERR" if refusal.detail.contains("AUTH") => ConnectError::new(
-                ConnectErrorKind::Authentication,
-                format!("redis at {address} has no password for user {user:?}"),
-            ),
-            "ERR" if refusal.detail.contains("DB index") => {
-                ConnectError::settings(format!("redis at {address} has no database {db}"))
+        let detail = |part| refusal.detail.contains(part);
+        let (kind, message) = match refusal.code.as_str() {
+            "WRONGPASS" => {
+                (Authentication, format!("does not accept the password of user {user:?}"))
             }
-            "NOPERM" => ConnectError::new(
-                ConnectErrorKind::Authentication,
-                format!("redis at {address} does not allow user {user:?} to select database {db}"),
-            ),
-            _ => ConnectError::unreachable(format!("redis at {address} is not ready")),
+            "NOAUTH" => (Authentication, "requires a password, and none is configured".to_owned()),
+            // Only AUTH and SELECT are answered like this, and both by what was configured.
+            "ERR" if detail("AUTH") => {
+                (Authentication, format!("has no password for user {user:?}"))
+            }
+            "ERR" if detail("DB index") => (Settings, format!("has no database {db}")),
+            "NOPERM" => {
+                (Authentication, format!("does not allow user {user:?} to select database {db}"))
+            }
+            _ => (Unreachable, "is not ready".to_owned()),
         };
-        error.with_source(cause)
+        ConnectError::new(kind, format!("redis at {address} {message}")).with_source(cause)
     }
 }

@@ -15,7 +15,7 @@ use super::connection_task::OnMessage;
 use super::dial::NewConnection;
 use super::resp::{self, Value};
 use super::script_outcome::{Reply, ScriptOutcome};
-use super::{CallProgress, Link, LinkState, WATCH_INTERVAL};
+use super::{CallProgress, Link, WATCH_INTERVAL};
 use crate::clock::{self, Instant};
 use crate::error::{Cause, ConnectError};
 
@@ -42,17 +42,17 @@ impl Link {
         let not_after = shared.not_after(left.max(shared.config.deadline).saturating_mul(2));
         let preamble = Preamble { not_after, id: String::new() };
         let command = call.pack(shared.script(call.script), EvalForm::BySha, &preamble);
-        let Ok(answer) = connection.send_until(command, deadline)?.await else {
-            shared.lost(&slot, &connection);
-            return Some(Err(Cause::Lost.timeout()));
+        let reply = match connection.send_until(command, deadline)?.await {
+            Ok(None) => {
+                let progress = CallProgress { connection: Some(slot), uncertain: true };
+                return Some(Err(shared.timed_out(&progress, true)));
+            }
+            reply => reply.ok().flatten(),
         };
-        let Some((value, arrived)) = answer else {
-            let progress = CallProgress { connection: Some(slot), uncertain: true };
-            return Some(Err(shared.timed_out(&progress, true)));
-        };
+        let (value, arrived) = reply.unzip();
         match ScriptOutcome::to(call.script, value) {
             ScriptOutcome::Reply(reply) => {
-                shared.time.learn(reply.now, arrived);
+                shared.time.learn(reply.now, arrived?);
                 shared.breaker.succeed();
                 Some(Ok(reply))
             }
@@ -80,19 +80,16 @@ impl Link {
         replicas: Replicas,
         deadline: Instant,
     ) -> Result<(Reply, u32), StoreError> {
-        let Some((_, connection)) = self.shared.pick() else {
-            return Err(Cause::NotConnected.unavailable());
-        };
-        let left = deadline.saturating_duration_since(clock::now());
-        let not_after = self.shared.not_after(left.saturating_mul(2));
+        let worth = deadline.saturating_duration_since(clock::now()).saturating_mul(2);
         let run = async {
-            let reply = self.shared.run_on(&connection, call, not_after).await?;
+            let mut progress = CallProgress::default();
+            let (reply, connection) = self.shared.attempt(call, worth, &mut progress).await?;
             let majority = replicas.majority().to_string();
             let patience = replicas.patience.as_millis().max(1).to_string();
             let wait = resp::command(&[b"WAIT", majority.as_bytes(), patience.as_bytes()]);
             match connection.request(wait).await {
                 Ok(Value::Number(copies)) => Ok((reply, u32::try_from(copies).unwrap_or(0))),
-                // It is held; that nobody copied it is the worst that can be said.
+                // The lock is held. Without an answer, no copy is certain.
                 _ => Ok((reply, 0)),
             }
         };
@@ -117,37 +114,8 @@ impl Link {
         on_message: OnMessage,
     ) -> Result<SubscriberConnection, ConnectError> {
         let NewConnection { connection, task, .. } =
-            self.shared.dialer.dial_subscriber(on_message).await?;
+            self.shared.dialer.dial(Some(on_message)).await?;
         Ok(SubscriberConnection { connection, task })
-    }
-}
-
-impl LinkState {
-    /// Runs the script on this connection, by its text if Redis does not know it.
-    async fn run_on(
-        &self,
-        connection: &Connection,
-        call: Call<'_>,
-        not_after: u64,
-    ) -> Result<Reply, StoreError> {
-        let preamble = Preamble { not_after, id: String::new() };
-        let mut form = EvalForm::BySha;
-        loop {
-            let command = call.pack(self.script(call.script), form, &preamble);
-            let answer = connection.request(command).await;
-            match answer
-                .map_or(ScriptOutcome::Unexpected, |value| ScriptOutcome::to(call.script, value))
-            {
-                ScriptOutcome::Reply(reply) => {
-                    self.time.learn(reply.now, clock::now());
-                    return Ok(reply);
-                }
-                ScriptOutcome::NoScript => form = EvalForm::ByText,
-                ScriptOutcome::Late => return Err(Cause::Late.unavailable()),
-                ScriptOutcome::Refusal(refusal) => return Err(refusal.into_error()),
-                ScriptOutcome::Unexpected => return Err(Cause::Lost.timeout()),
-            }
-        }
     }
 }
 

@@ -40,29 +40,27 @@ pub(super) async fn keep_connected(
     mut first: Option<FirstAttempt>,
 ) {
     let mut backoff = Backoff::default();
-    let (mut told, mut met) = (None, false);
+    let (mut reported, mut was_connected) = (None, false);
     loop {
-        match shared.dialer.dial().await {
-            Ok(dialed) => match welcome(&shared, &dialed).await {
-                Ok(()) => {
-                    told = None;
-                    if std::mem::replace(&mut met, true) {
-                        shared.counters.reconnects.fetch_add(1, Relaxed);
-                    }
-                    if watch(&shared, &slot, dialed, first.take()).await >= PROVEN {
-                        backoff = Backoff::default();
-                    }
+        match connect(&shared).await {
+            Ok(dialed) => {
+                reported = None;
+                if std::mem::replace(&mut was_connected, true) {
+                    shared.counters.reconnects.fetch_add(1, Relaxed);
                 }
-                Err(error) => report(error, &mut told, first.take()),
-            },
-            Err(error) => report(error, &mut told, first.take()),
+                if watch(&shared, &slot, dialed, first.take()).await >= PROVEN {
+                    backoff = Backoff::default();
+                }
+            }
+            Err(error) => report(error, &mut reported, first.take()),
         }
         sleep(backoff.pause()).await;
     }
 }
 
-/// Runs the checks on the first connection. Later connections find them done.
-async fn welcome(shared: &LinkState, dialed: &NewConnection) -> Result<(), ConnectError> {
+/// Connects, and runs the checks on the first connection. Later connections find them done.
+async fn connect(shared: &LinkState) -> Result<NewConnection, ConnectError> {
+    let dialed = shared.dialer.dial(None).await?;
     if shared.warnings.get().is_none() {
         let warnings = checks::run(&dialed.connection, &shared.config).await?;
         for warning in &warnings {
@@ -70,7 +68,7 @@ async fn welcome(shared: &LinkState, dialed: &NewConnection) -> Result<(), Conne
         }
         let _ = shared.warnings.set(warnings);
     }
-    Ok(())
+    Ok(dialed)
 }
 
 /// Offers the connection to callers for as long as it lives. Returns how long that was.
@@ -140,8 +138,12 @@ async fn look_after(shared: &LinkState, slot: &ConnectionSlot, connection: &Conn
 }
 
 /// Reports a failed attempt: to the waiting `connect`, and once per kind to the log.
-fn report(error: ConnectError, told: &mut Option<ConnectErrorKind>, first: Option<FirstAttempt>) {
-    if told.replace(error.kind()) != Some(error.kind()) {
+fn report(
+    error: ConnectError,
+    reported: &mut Option<ConnectErrorKind>,
+    first: Option<FirstAttempt>,
+) {
+    if reported.replace(error.kind()) != Some(error.kind()) {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         let source = source.unwrap_or_default();
         if error.is_permanent() {

@@ -2,7 +2,8 @@
 //!
 //! Replies are not trusted. One that is malformed, nested too deeply or too long is a protocol error,
 //! and its connection must be closed. Memory is allocated for bytes that have arrived, never for bytes
-//! that were promised. Version 3 is an error too, as nobody asked for it.
+//! that were promised. Version 3 of the protocol is an error too.
+#![allow(clippy::arithmetic_side_effects, reason = "lengths, each bounded before it is added")]
 
 /// The most bytes of one value: the limit of Redis itself for a string.
 pub(super) const MAX_BYTES: usize = 512 << 20;
@@ -35,9 +36,14 @@ pub(crate) struct ErrorReply {
     pub(crate) detail: String,
 }
 
-/// The bytes are not the protocol, or more than a server may send.
+/// The reason no value was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProtocolError;
+pub(super) enum Unread {
+    /// Some of its bytes have not arrived yet.
+    Incomplete,
+    /// The bytes are not the protocol, or more than a server may send.
+    Malformed,
+}
 
 /// Writes a command of these words.
 pub(crate) fn command(words: &[&[u8]]) -> Vec<u8> {
@@ -54,8 +60,8 @@ pub(super) fn write_string(string: &[u8], out: &mut Vec<u8>) {
 /// Writes a string that is given in two parts. Returns where it begins.
 #[inline]
 pub(super) fn write_parts(head: &[u8], tail: &[u8], out: &mut Vec<u8>) -> usize {
-    let length = head.len().saturating_add(tail.len());
-    out.reserve(length.saturating_add(MAX_FRAME));
+    let length = head.len() + tail.len();
+    out.reserve(length + MAX_FRAME);
     write_length(b'$', length, out);
     let start = out.len();
     out.extend_from_slice(head);
@@ -73,8 +79,7 @@ pub(super) fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
     match u8::try_from(length) {
         // Nearly all are of two digits.
         Ok(length @ 10..100) => {
-            let (tens, ones) = (b'0'.saturating_add(length / 10), b'0'.saturating_add(length % 10));
-            out.extend_from_slice(&[mark, tens, ones, b'\r', b'\n']);
+            out.extend_from_slice(&[mark, b'0' + length / 10, b'0' + length % 10, b'\r', b'\n']);
         }
         _ => {
             out.push(mark);
@@ -84,113 +89,79 @@ pub(super) fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns where the first value in these bytes ends, once all of it has arrived.
-pub(super) fn measure(bytes: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    let mut at = 0_usize;
-    // Values that are still to come, per array.
-    let mut open = vec![1_usize];
-    while let Some(left) = open.last_mut() {
-        if *left == 0 {
-            open.pop();
-            continue;
-        }
-        *left = left.saturating_sub(1);
-        let Some(line) = ReplyLine::read(bytes.get(at..).unwrap_or(&[]))? else { return Ok(None) };
-        at = at.saturating_add(line.length);
-        match line.kind()? {
-            Framing::Flat(_) => {}
-            Framing::String(length) => at = at.saturating_add(length).saturating_add(2),
-            Framing::Array(_) if open.len() > MAX_DEPTH => return Err(ProtocolError),
-            Framing::Array(values) => open.push(values),
-        }
-        if at > MAX_BYTES {
-            return Err(ProtocolError);
-        }
-    }
-    Ok((at <= bytes.len()).then_some(at))
+/// Reads the first value in these bytes. Returns it with its length, which is at most `most`.
+pub(super) fn read(bytes: &[u8], most: usize) -> Result<(Value, usize), Unread> {
+    let mut reader = ValueReader { bytes, at: 0, most };
+    let value = reader.value(0)?;
+    Ok((value, reader.at))
 }
 
-/// Reads a value, all of which has arrived.
-pub(super) fn read(mut bytes: &[u8]) -> Result<Value, ProtocolError> {
-    let value = read_next(&mut bytes, 0)?;
-    if bytes.is_empty() { Ok(value) } else { Err(ProtocolError) }
+struct ValueReader<'b> {
+    bytes: &'b [u8],
+    /// The number of bytes that were read, or that a string promises.
+    at: usize,
+    /// The most bytes of the value.
+    most: usize,
 }
 
-fn read_next(bytes: &mut &[u8], depth: usize) -> Result<Value, ProtocolError> {
-    let line = ReplyLine::read(bytes)?.ok_or(ProtocolError)?;
-    *bytes = bytes.get(line.length..).ok_or(ProtocolError)?;
-    match line.kind()? {
-        Framing::Flat(value) => Ok(value),
-        Framing::String(length) => {
-            let (string, rest) = bytes.split_at_checked(length).ok_or(ProtocolError)?;
-            *bytes = rest.strip_prefix(b"\r\n").ok_or(ProtocolError)?;
-            Ok(Value::String(string.to_vec()))
-        }
-        Framing::Array(_) if depth >= MAX_DEPTH => Err(ProtocolError),
-        Framing::Array(values) => {
-            let next = |_| read_next(bytes, depth.saturating_add(1));
-            (0..values).map(next).collect::<Result<_, _>>().map(Value::Array)
-        }
-    }
-}
-
-/// Reads the first line of these bytes, once all of it has arrived.
-struct ReplyLine<'b> {
-    mark: u8,
-    text: &'b [u8],
-    /// With its mark and its end.
-    length: usize,
-}
-
-/// The content that follows a line.
-enum Framing {
-    /// Nothing: it is the value.
-    Flat(Value),
-    /// So many bytes, and an end of line.
-    String(usize),
-    /// So many values.
-    Array(usize),
-}
-
-impl<'b> ReplyLine<'b> {
-    /// The first line of these bytes, if all of it has come.
-    fn read(bytes: &'b [u8]) -> Result<Option<Self>, ProtocolError> {
-        let Some((mark, text)) = bytes.split_first() else { return Ok(None) };
-        if !b"+-:$*".contains(mark) {
-            return Err(ProtocolError);
-        }
-        let text = text.get(..MAX_LINE).unwrap_or(text);
-        match text.windows(2).position(|end| end == b"\r\n") {
-            Some(end) => {
-                let text = text.get(..end).unwrap_or(&[]);
-                Ok(Some(Self { mark: *mark, text, length: end.saturating_add(3) }))
-            }
-            None if text.len() >= MAX_LINE => Err(ProtocolError),
-            None => Ok(None),
-        }
-    }
-
-    fn kind(&self) -> Result<Framing, ProtocolError> {
-        Ok(match self.mark {
-            b'+' => Framing::Flat(Value::Status(self.text.to_vec())),
-            b'-' => Framing::Flat(Value::Error(ErrorReply::read(self.text))),
-            b':' => Framing::Flat(Value::Number(self.number()?)),
-            _ => match (self.mark, self.number()?) {
-                (_, -1) => Framing::Flat(Value::Nil),
-                (b'$', length) => Framing::String(within(length, MAX_BYTES)?),
-                (_, values) => Framing::Array(within(values, MAX_VALUES)?),
+impl<'b> ValueReader<'b> {
+    fn value(&mut self, depth: usize) -> Result<Value, Unread> {
+        let (mark, text) = self.line()?;
+        Ok(match mark {
+            b'+' => Value::Status(text.to_vec()),
+            b'-' => Value::Error(ErrorReply::read(text)),
+            b':' => Value::Number(number(text)?),
+            _ => match (mark, number(text)?) {
+                (_, -1) => Value::Nil,
+                (b'$', length) => self.string(within(length, MAX_BYTES)?)?,
+                _ if depth >= MAX_DEPTH => return Err(Unread::Malformed),
+                (_, values) => {
+                    let next = |_| self.value(depth + 1);
+                    let values = (0..within(values, MAX_VALUES)?).map(next);
+                    Value::Array(values.collect::<Result<_, _>>()?)
+                }
             },
         })
     }
 
-    fn number(&self) -> Result<i64, ProtocolError> {
-        let digits = std::str::from_utf8(self.text).map_err(|_| ProtocolError)?;
-        digits.parse().map_err(|_| ProtocolError)
+    /// Reads a line. Returns its mark and its text.
+    fn line(&mut self) -> Result<(u8, &'b [u8]), Unread> {
+        let (mark, text) = self.bytes[self.at..].split_first().ok_or(Unread::Incomplete)?;
+        if !b"+-:$*".contains(mark) {
+            return Err(Unread::Malformed);
+        }
+        let text = &text[..text.len().min(MAX_LINE)];
+        match text.windows(2).position(|end| end == b"\r\n") {
+            Some(end) => {
+                self.advance(end + 3)?;
+                Ok((*mark, &text[..end]))
+            }
+            None if text.len() == MAX_LINE => Err(Unread::Malformed),
+            None => Err(Unread::Incomplete),
+        }
+    }
+
+    fn string(&mut self, length: usize) -> Result<Value, Unread> {
+        let start = self.at;
+        self.advance(length + 2)?;
+        let string = self.bytes.get(start..self.at).ok_or(Unread::Incomplete)?;
+        let string = string.strip_suffix(b"\r\n").ok_or(Unread::Malformed)?;
+        Ok(Value::String(string.to_vec()))
+    }
+
+    fn advance(&mut self, bytes: usize) -> Result<(), Unread> {
+        self.at += bytes;
+        if self.at > self.most { Err(Unread::Malformed) } else { Ok(()) }
     }
 }
 
-fn within(length: i64, most: usize) -> Result<usize, ProtocolError> {
-    usize::try_from(length).ok().filter(|length| *length <= most).ok_or(ProtocolError)
+fn number(digits: &[u8]) -> Result<i64, Unread> {
+    let digits = std::str::from_utf8(digits).map_err(|_| Unread::Malformed)?;
+    digits.parse().map_err(|_| Unread::Malformed)
+}
+
+fn within(length: i64, most: usize) -> Result<usize, Unread> {
+    usize::try_from(length).ok().filter(|length| *length <= most).ok_or(Unread::Malformed)
 }
 
 impl ErrorReply {
@@ -236,16 +207,19 @@ mod tests {
         ] {
             let shown = bytes.escape_ascii();
             for cut in 0..bytes.len() {
-                assert_eq!(measure(&bytes[..cut]), Ok(None), "{shown} cut to {cut}");
+                assert_eq!(
+                    read(&bytes[..cut], MAX_BYTES),
+                    Err(Unread::Incomplete),
+                    "{shown} cut to {cut}"
+                );
             }
             let more = [bytes, b"+more"].concat();
-            assert_eq!(measure(&more), Ok(Some(bytes.len())), "{shown}");
-            assert_eq!(read(bytes), Ok(value), "{shown}");
+            assert_eq!(read(&more, MAX_BYTES), Ok((value, bytes.len())), "{shown}");
         }
     }
 
     #[test]
-    fn what_is_no_value_or_too_much_of_one_is_garbage() {
+    fn malformed_and_excessive_values_are_refused() {
         let deep = "*1\r\n".repeat(MAX_DEPTH + 1);
         let line = format!("+{}", "x".repeat(MAX_LINE));
         for bytes in [
@@ -265,23 +239,23 @@ mod tests {
             &deep,
             &line,
         ] {
-            assert_eq!(measure(bytes.as_bytes()), Err(ProtocolError), "{bytes}");
+            assert_eq!(read(bytes.as_bytes(), MAX_BYTES), Err(Unread::Malformed), "{bytes}");
         }
-        assert_eq!(read(b"$1\r\nxyz"), Err(ProtocolError), "a string that ends elsewhere");
-        assert_eq!(measure(b"$536870000\r\n"), Ok(None), "nearly as long as Redis allows");
-        assert_eq!(measure(b"*16384\r\n"), Ok(None));
+        let read = |bytes| read(bytes, MAX_BYTES);
+        assert_eq!(read(b"$1\r\nxyz"), Err(Unread::Malformed), "a string that ends elsewhere");
+        assert_eq!(read(b"$536870000\r\n"), Err(Unread::Incomplete), "nearly too long for Redis");
+        assert_eq!(read(b"*16384\r\n"), Err(Unread::Incomplete));
     }
 
-    /// Whatever comes, what is measured can be read or is garbage, and nothing panics.
+    /// No bytes cause a panic.
     #[test]
     fn any_bytes_are_a_value_or_garbage_or_not_yet_anything() {
         let mut rng = Rng::new(2);
         for _ in 0..200_000 {
             let length = rng.below(16);
             let bytes: Vec<u8> = (0..length).map(|_| rng.pick(b"$*+-:01239\r\n\r\nx")).collect();
-            if let Ok(Some(end)) = measure(&bytes) {
-                assert!(end <= bytes.len());
-                let _ = read(&bytes[..end]);
+            if let Ok((value, end)) = read(&bytes, MAX_BYTES) {
+                assert_eq!(read(&bytes[..end], MAX_BYTES), Ok((value, end)));
             }
         }
     }

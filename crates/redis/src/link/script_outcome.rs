@@ -24,14 +24,14 @@ pub(super) enum ScriptOutcome {
     NoScript,
     /// Redis, or the script, refused.
     Refusal(ErrorReply),
-    /// Well-formed, but not a reply of this script. Nothing that follows on this connection can be
-    /// trusted.
+    /// No reply of this script. Nothing that follows on this connection can be trusted.
     Unexpected,
 }
 
 impl ScriptOutcome {
-    /// Reads the reply to a run of this script.
-    pub(super) fn to(script: ScriptId, value: Value) -> Self {
+    /// Reads the reply to a run of this script; `None` if the connection ended before it.
+    pub(super) fn to(script: ScriptId, value: Option<Value>) -> Self {
+        let Some(value) = value else { return Self::Unexpected };
         let reply = match value {
             Value::String(digits) if matches!(script, ScriptId::Lock(step) if step.is_terse()) => {
                 parse(&digits).map(|now| Reply { now, values: Vec::new() })
@@ -100,9 +100,9 @@ impl ErrorReply {
 
     /// Returns the error for a caller. Nothing was charged, whatever the code:
     ///
-    /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like are said in place of running the script.
-    /// - OOM, READONLY, MISCONF and NOREPLICAS may be said to the script's first write, but to no
-    ///   later one: Redis lets a script that has written go on.
+    /// - NOPERM, LOADING, BUSY, NOAUTH, MOVED and the like answer in place of running the script.
+    /// - OOM, READONLY, MISCONF and NOREPLICAS may refuse the script's first write, but no later
+    ///   one: Redis lets a script that has written go on.
     ///
     /// But ERR may come from within the script. A script writes last, with commands that cannot
     /// fail, so this should not happen after a write; should it happen all the same, or should an
@@ -135,6 +135,10 @@ mod tests {
         Value::String(text.into())
     }
 
+    fn outcome(script: ScriptId, reply: impl Into<Vec<u8>>) -> ScriptOutcome {
+        ScriptOutcome::to(script, Some(Value::String(reply.into())))
+    }
+
     #[test]
     fn the_time_and_then_the_values() {
         let value = Value::Array(vec![bulk("1700000000000001"), bulk("x"), Value::Nil]);
@@ -146,14 +150,10 @@ mod tests {
     fn a_time_alone_is_a_reply_of_steps_that_may_be_terse() {
         let acquire = ScriptId::Lock(Step::Acquire);
         let reply = Reply { now: 7, values: vec![] };
-        assert_eq!(ScriptOutcome::to(acquire, bulk("7")), ScriptOutcome::Reply(reply));
-        assert_eq!(ScriptOutcome::to(acquire, bulk("x")), ScriptOutcome::Unexpected);
+        assert_eq!(outcome(acquire, "7"), ScriptOutcome::Reply(reply));
+        assert_eq!(outcome(acquire, "x"), ScriptOutcome::Unexpected);
         for script in [ScriptId::Batch, ScriptId::Values, ScriptId::Lock(Step::Renew)] {
-            assert_eq!(
-                ScriptOutcome::to(script, bulk("7")),
-                ScriptOutcome::Unexpected,
-                "{script:?}"
-            );
+            assert_eq!(outcome(script, "7"), ScriptOutcome::Unexpected, "{script:?}");
         }
     }
 
@@ -166,18 +166,11 @@ mod tests {
         };
         let whole = said([1, 0, 4], b"pLLLLvalue");
         let reply = Reply { now: 7, values: vec![Some(whole[8..].to_vec())] };
-        assert_eq!(
-            ScriptOutcome::to(ScriptId::Batch, Value::String(whole)),
-            ScriptOutcome::Reply(reply)
-        );
-        for cut in [said([1, 0, 4], b"pLLL"), said([0; 3], b"")[..23].to_vec()] {
-            assert_eq!(
-                ScriptOutcome::to(ScriptId::Batch, Value::String(cut)),
-                ScriptOutcome::Unexpected
-            );
+        assert_eq!(outcome(ScriptId::Batch, whole), ScriptOutcome::Reply(reply));
+        let huge = said([u32::MAX; 3], b"p");
+        for cut in [said([1, 0, 4], b"pLLL"), said([0; 3], b"")[..23].to_vec(), huge] {
+            assert_eq!(outcome(ScriptId::Batch, cut), ScriptOutcome::Unexpected);
         }
-        let huge = Value::String(said([u32::MAX; 3], b"p"));
-        assert_eq!(ScriptOutcome::to(ScriptId::Batch, huge), ScriptOutcome::Unexpected);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tollgate_core::{StoreError, StoreErrorKind};
-use tollgate_harness::{RedisServer, Reply as Raw};
+use tollgate_harness::{FaultProxy, RedisServer, Reply as Raw};
 
 use super::*;
 use crate::config::BreakerSettings;
@@ -65,6 +65,21 @@ fn stubborn(url: &str) -> Config {
 
 async fn link(config: Config) -> Link {
     Link::connect(&config, COUNT).await.unwrap()
+}
+
+/// A server and a link to it.
+async fn linked(config: impl FnOnce(&str) -> Config) -> (RedisServer, Link) {
+    let server = RedisServer::start().unwrap();
+    let link = link(config(&server.url())).await;
+    (server, link)
+}
+
+/// A server, a proxy in front of it, and a link through the proxy.
+async fn proxied(config: impl FnOnce(&str) -> Config) -> (RedisServer, FaultProxy, Link) {
+    let server = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(server.address()).unwrap();
+    let link = link(config(&proxy.url())).await;
+    (server, proxy, link)
 }
 
 fn call() -> Call<'static> {

@@ -120,13 +120,13 @@ impl WriteQueue {
                 Err(_) => return None,
             };
         }
-        if written < command.len() {
+        if written == command.len() {
+            wake = false;
+        } else {
             if wake {
                 contents.written = written;
             }
             contents.outgoing.push_back(command);
-        } else {
-            wake = false;
         }
         contents.pending.push_back(PendingReply { sender: Some(sender), deadline });
         if deadline.is_some() {
@@ -199,17 +199,17 @@ impl WriteQueue {
         let mut contents = lock_mutex(&self.contents);
         let (mut overdue, mut first) = (Vec::new(), None::<Instant>);
         for PendingReply { sender, deadline } in &mut contents.pending {
-            match deadline {
-                Some(at) if sender.is_some() && *at <= now => overdue.extend(sender.take()),
-                Some(at) if sender.is_some() => {
-                    first = Some(first.map_or(*at, |first| first.min(*at)));
+            if let Some(at) = deadline.filter(|_| sender.is_some()) {
+                if at <= now {
+                    overdue.extend(sender.take());
+                } else {
+                    first = Some(first.map_or(at, |first| first.min(at)));
                 }
-                _ => {}
             }
         }
         let added = std::mem::take(&mut contents.deadline_added);
-        contents.watched = added || first.is_some();
-        let watched = contents.watched;
+        let watched = added || first.is_some();
+        contents.watched = watched;
         drop(contents);
         // A caller that gave up does not miss it.
         overdue.into_iter().for_each(|sender| drop(sender.send(None)));
@@ -226,7 +226,7 @@ impl WriteQueue {
 }
 
 impl QueueContents {
-    /// So many bytes more of what is outgoing were written.
+    /// Counts bytes that were written, and drops commands that are written whole.
     fn wrote(&mut self, bytes: usize) {
         self.written = self.written.saturating_add(bytes);
         while let Some(first) = self.outgoing.front()
@@ -268,6 +268,18 @@ mod tests {
         bytes
     }
 
+    /// The bytes of each write of the task.
+    fn written_by_task(queue: &WriteQueue) -> Vec<Vec<u8>> {
+        let mut writes = Vec::new();
+        let write = |slices: &[IoSlice<'_>]| {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+            writes.push(bytes.clone());
+            Poll::Ready(Ok(bytes.len()))
+        };
+        assert!(queue.write(write).unwrap());
+        writes
+    }
+
     fn reply(value: Value) -> Option<TimedReply> {
         Some((value, clock::now()))
     }
@@ -289,14 +301,7 @@ mod tests {
         assert!(sent.iter().all(Option::is_some));
         assert_eq!(written(&mut theirs), b"abcd");
         assert_eq!(wakes.take(), 2, "to look after the first, and to write the fifth");
-        let mut rest = Vec::new();
-        let write = |slices: &[IoSlice<'_>]| {
-            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
-            rest.push(bytes.clone());
-            Poll::Ready(Ok(bytes.len()))
-        };
-        assert!(queue.write(write).unwrap());
-        assert_eq!(rest, [b"efgh"]);
+        assert_eq!(written_by_task(&queue), [b"efgh"]);
     }
 
     #[test]
@@ -327,13 +332,7 @@ mod tests {
 
         assert!(sent.iter().all(Option::is_some));
         assert_eq!(wakes.take(), 1, "for the first");
-        let mut bytes = Vec::new();
-        let write = |slices: &[IoSlice<'_>]| {
-            slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
-            Poll::Ready(Ok(slices.len()))
-        };
-        assert!(queue.write(write).unwrap());
-        assert_eq!(bytes, b"abc");
+        assert_eq!(written_by_task(&queue), [b"abc"]);
     }
 
     #[test]
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_answered_is_told_at_its_deadline_and_its_answer_is_nobodys() {
+    fn a_caller_is_told_at_its_deadline_and_its_late_reply_is_dropped() {
         let (queue, _theirs, wakes) = queue(100);
         let now = clock::now();
         let mut early = queue.send(b"1".into(), Some(now + WATCH_INTERVAL)).unwrap();

@@ -17,7 +17,7 @@
 //! Waiting, renewing and the deadlines of leases are in `tollgate::Locks`.
 
 mod fenced_write;
-mod names;
+pub(crate) mod names;
 mod release_notifier;
 mod release_records;
 mod replicated;
@@ -72,8 +72,8 @@ pub(crate) struct LockContext {
 }
 
 impl LockContext {
-    pub(crate) fn new(config: &Config, flights: usize) -> Self {
-        let room = config.max_in_flight.saturating_sub(flights).max(1);
+    pub(crate) fn new(config: &Config, max_batches: usize) -> Self {
+        let room = config.max_in_flight.saturating_sub(max_batches).max(1);
         Self {
             room: Arc::new(Semaphore::new(room)),
             notifier: release_notifier::ReleaseSubscriptions::default(),
@@ -102,13 +102,8 @@ fn kind_code(kind: LockKind) -> String {
 }
 
 /// Cuts a label to the length that is kept.
-fn label(text: &str) -> String {
-    text.chars()
-        .scan(0_usize, |len, c| {
-            *len = len.saturating_add(c.len_utf8());
-            (*len <= MAX_LABEL).then_some(c)
-        })
-        .collect()
+fn label(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_LABEL)]
 }
 
 /// Makes the call that acquires. `lua/lock/acquire_uncontended.lua` documents the arguments.
@@ -154,25 +149,22 @@ const MAX_DELAY_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
 impl RedisStore {
     /// Runs a step and returns by its deadline.
     pub(crate) async fn step(&self, call: Call<'static>) -> Result<Reply, StoreError> {
-        let now = clock::now();
-        let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
+        let deadline = clock::ahead(self.locks.patience);
         // The caller writes the step itself, if there is room and nothing unusual: waking the
         // thread of the store takes longer than that.
         if let Ok(_room) = self.locks.room.try_acquire()
-            && let Some(answered) = self.link.run_on_caller(&call, deadline).await
+            && let Some(answered) = self.driver.link.run_on_caller(&call, deadline).await
         {
             return answered;
         }
-        let (link, room) = (Arc::clone(&self.link), Arc::clone(&self.locks.room));
+        let (link, room) = (Arc::clone(&self.driver.link), Arc::clone(&self.locks.room));
         let work = async move {
             let Ok(Ok(_room)) = timeout_at(deadline, room.acquire_owned()).await else {
                 return Err(Cause::TooManyInFlight.unavailable());
             };
             link.run(call, deadline).await
         };
-        let ran = self.driver.run(work).await;
-        // The thread of the store has ended with what was under way.
-        ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))
+        self.driver.run(work).await
     }
 
     async fn holder_of(
@@ -219,7 +211,7 @@ impl LockStore for RedisStore {
         let reply = self.step(call).await?;
         // Nothing of this hold is in flight any more, so nobody will read the release record.
         if ask.attempt == Attempt::Sole
-            && let Some(sweep) = self.locks.records.remove(&self.link, record)
+            && let Some(sweep) = self.locks.records.remove(&self.driver.link, record)
         {
             self.driver.spawn(sweep);
         }
@@ -253,8 +245,8 @@ impl LockStore for RedisStore {
     async fn subscribe(
         &self,
         name: &LockName,
-        bell: Arc<dyn ReleaseNotifier>,
+        notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
-        self.subscribe_to_releases(name, bell).await
+        self.subscribe_to_releases(name, notifier).await
     }
 }

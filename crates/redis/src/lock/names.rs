@@ -15,6 +15,8 @@ use tollgate_core::lock::{HoldId, LockName};
 
 const TAGGED: &str = "tg:lock:t:";
 const WHOLE: &str = "tg:lock:w:{";
+pub(crate) const CHANNEL: &str = "redisson_lock__channel";
+pub(crate) const RELEASE_RECORD: &str = "redisson_unlock_latch";
 
 /// Returns the sidecar of a lock.
 pub(super) fn sidecar(name: &LockName) -> String {
@@ -35,12 +37,12 @@ pub(super) fn of_sidecar(key: &[u8]) -> Option<LockName> {
 
 /// Returns the channel that announces releases of a lock.
 pub(super) fn channel(name: &LockName) -> String {
-    prefixed("redisson_lock__channel", name)
+    prefixed(CHANNEL, name)
 }
 
 /// Returns the release record of a hold.
 pub(super) fn release_record(name: &LockName, hold: HoldId) -> String {
-    format!("{}:{hold}", prefixed("redisson_unlock_latch", name))
+    format!("{}:{hold}", prefixed(RELEASE_RECORD, name))
 }
 
 /// Prefixes a name as Redisson does: in braces, unless it has one.

@@ -1,7 +1,8 @@
 //! The release notifier: one subscriber connection that announces releases, for all locks of a store.
 //!
-//! It is opened for the first listener, and kept. A task on the thread of the store owns it: told that
-//! a channel changed, it subscribes or unsubscribes, many channels at a time. Releases may be missed
+//! It is opened for the first listener, and kept. A task on the thread of the store owns it. When a
+//! channel gains its first listener or loses its last, the task subscribes or unsubscribes, many
+//! channels at a time. Releases may be missed
 //! while the connection is down, so every listener is notified once it is back.
 //!
 //! The listeners themselves, and what they do then, are in `tollgate::Locks`.
@@ -18,7 +19,7 @@ use tollgate_core::lock::{LockName, ReleaseNotifier};
 
 use super::names;
 use crate::error::Cause;
-use crate::link::{Link, SubscriberConnection};
+use crate::link::{ConnectionClosed, Link, SubscriberConnection};
 use crate::{RedisStore, clock, random};
 use tollgate_core::lock_mutex;
 
@@ -61,7 +62,7 @@ struct Channel {
 struct Listener {
     number: u64,
     name: LockName,
-    bell: Arc<dyn ReleaseNotifier>,
+    notifier: Arc<dyn ReleaseNotifier>,
 }
 
 impl fmt::Debug for Listener {
@@ -96,8 +97,8 @@ impl Subscriptions {
     fn notify(&self, channel: &[u8]) {
         let listeners =
             lock_mutex(&self.channels).get(channel).map(|channel| channel.listeners.clone());
-        for Listener { name, bell, .. } in listeners.into_iter().flatten() {
-            bell.notify(&name);
+        for Listener { name, notifier, .. } in listeners.into_iter().flatten() {
+            notifier.notify(&name);
         }
     }
 
@@ -122,7 +123,7 @@ impl RedisStore {
             let (changed, changes) = mpsc::unbounded_channel();
             let subscriptions = Arc::new(Subscriptions { channels: Mutex::default(), changed });
             // The task holds a weak reference only: it ends with the store.
-            let keep = keep(Arc::clone(&self.link), Arc::downgrade(&subscriptions), changes);
+            let keep = keep(Arc::clone(&self.driver.link), Arc::downgrade(&subscriptions), changes);
             self.driver.spawn(keep);
             subscriptions
         });
@@ -133,7 +134,7 @@ impl RedisStore {
     pub(super) async fn subscribe_to_releases(
         &self,
         name: &LockName,
-        bell: Arc<dyn ReleaseNotifier>,
+        notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<ReleaseSubscription, StoreError> {
         let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
         let (subscription, mut live) = {
@@ -145,7 +146,7 @@ impl RedisStore {
             });
             let number = place.next;
             place.next = number.wrapping_add(1);
-            place.listeners.push(Listener { number, name: name.clone(), bell });
+            place.listeners.push(Listener { number, name: name.clone(), notifier });
             let subscriptions = Arc::downgrade(&subscriptions);
             (
                 ReleaseSubscription { subscriptions, channel: channel.clone(), number },
@@ -155,17 +156,14 @@ impl RedisStore {
         if subscriptions.changed.send(channel).is_err() {
             return Err(Cause::Stopped.unavailable());
         }
-        let now = clock::now();
-        let deadline = now.checked_add(self.locks.patience).unwrap_or(now);
+        let deadline = clock::ahead(self.locks.patience);
         // The timer runs on the store's runtime, because the caller may have none.
         let subscribed = self.driver.run(async move {
-            timeout_at(deadline, live.wait_for(|live| *live)).await.is_ok_and(|live| live.is_ok())
+            let live = timeout_at(deadline, live.wait_for(|live| *live)).await;
+            live.is_ok_and(|live| live.is_ok()).then_some(()).ok_or(Cause::NoReply.unavailable())
         });
-        if subscribed.await == Some(true) {
-            Ok(subscription)
-        } else {
-            Err(Cause::NoReply.unavailable())
-        }
+        subscribed.await.map_err(|_| Cause::NoReply.unavailable())?;
+        Ok(subscription)
     }
 }
 
@@ -209,8 +207,15 @@ async fn keep(
     }
 }
 
-/// The connection failed, or nobody needs it any more.
+/// The connection failed, or is no longer needed.
 struct SessionOver;
+
+/// Waits for the replies to a request, as long as a connection that works may need.
+async fn in_time<T>(
+    replies: impl Future<Output = Result<T, ConnectionClosed>>,
+) -> Result<T, SessionOver> {
+    timeout(STALLED, replies).await.ok().and_then(Result::ok).ok_or(SessionOver)
+}
 
 /// One connection and its channels.
 struct Session {
@@ -220,7 +225,7 @@ struct Session {
 }
 
 impl Session {
-    /// Serves until the connection ends. Returns whether it was of use.
+    /// Serves until the connection ends. Returns whether it ever worked.
     async fn serve(&mut self, changes: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> bool {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return false };
         let all = lock_mutex(&subscriptions.channels).keys().cloned().collect();
@@ -228,7 +233,7 @@ impl Session {
         if self.look_at(all).await.is_err() {
             return false;
         }
-        // Nobody heard what was published while there was no connection.
+        // Messages published while there was no connection are lost.
         if let Some(subscriptions) = self.subscriptions.upgrade() {
             self.subscribed.iter().for_each(|channel| subscriptions.notify(channel));
         }
@@ -239,17 +244,12 @@ impl Session {
                 count = changes.recv_many(&mut changed, AT_ONCE) => {
                     if count == 0 { Err(SessionOver) } else { self.look_at(std::mem::take(&mut changed)).await }
                 }
-                () = sleep(HEARTBEAT) => self.beat().await,
+                () = sleep(HEARTBEAT) => in_time(self.subscriber.beat()).await,
             };
             if done.is_err() {
                 return true;
             }
         }
-    }
-
-    async fn beat(&mut self) -> Result<(), SessionOver> {
-        let pulse = timeout(STALLED, self.subscriber.beat()).await;
-        pulse.is_ok_and(|pulse| pulse.is_ok()).then_some(()).ok_or(SessionOver)
     }
 
     /// Subscribes to those of these channels that have listeners, and unsubscribes from the others.
@@ -267,15 +267,13 @@ impl Session {
             .map(Vec::as_slice)
             .collect();
         for part in gone.chunks(AT_ONCE) {
-            let done = timeout(STALLED, self.subscriber.unsubscribe(part)).await;
-            done.map_err(|_| SessionOver)?.map_err(|_| SessionOver)?;
+            in_time(self.subscriber.unsubscribe(part)).await?;
         }
         for part in wanted.chunks(AT_ONCE) {
             let new = part.iter().filter(|channel| !self.subscribed.contains(*channel));
             let new: Vec<&[u8]> = new.map(Vec::as_slice).collect();
             if !new.is_empty() {
-                let done = timeout(STALLED, self.subscriber.subscribe(&new)).await;
-                let done = done.map_err(|_| SessionOver)?.map_err(|_| SessionOver)?;
+                let done = in_time(self.subscriber.subscribe(&new)).await?;
                 let done = new.iter().zip(done).filter(|(_, subscribed)| *subscribed);
                 self.subscribed.extend(done.map(|(channel, _)| channel.to_vec()));
             }

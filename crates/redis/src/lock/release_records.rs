@@ -24,25 +24,16 @@ pub(super) struct ReleaseRecords {
     spent: Mutex<Vec<String>>,
 }
 
-/// The next action after a record was added.
-#[derive(Debug, PartialEq, Eq)]
-enum FlushRecords {
-    /// A removal is scheduled already.
-    Nothing,
-    /// Schedule a removal: this record is the first.
-    Soon,
-    /// Remove these now.
-    Now(Vec<String>),
-}
-
 impl ReleaseRecords {
-    fn add(&self, record: String) -> FlushRecords {
+    /// Adds a record. Returns the records to remove now, or an empty list to remove them in a
+    /// moment; `None` if that is scheduled already.
+    fn add(&self, record: String) -> Option<Vec<String>> {
         let mut spent = lock_mutex(&self.spent);
         spent.push(record);
         match spent.len() {
-            1 => FlushRecords::Soon,
-            AT_ONCE.. => FlushRecords::Now(std::mem::take(&mut *spent)),
-            _ => FlushRecords::Nothing,
+            1 => Some(Vec::new()),
+            AT_ONCE.. => Some(std::mem::take(&mut *spent)),
+            _ => None,
         }
     }
 
@@ -57,24 +48,19 @@ impl ReleaseRecords {
         link: &Arc<Link>,
         record: String,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let enough = match self.add(record) {
-            FlushRecords::Nothing => return None,
-            FlushRecords::Now(records) => records,
-            FlushRecords::Soon => Vec::new(),
-        };
+        let mut enough = self.add(record)?;
         let (records, link) = (Arc::clone(self), Arc::clone(link));
         Some(async move {
             if enough.is_empty() {
                 sleep(FLUSH_AFTER).await;
-                send_for(&link, &records.all());
-            } else {
-                send_for(&link, &enough);
+                enough = records.all();
             }
+            unlink(&link, &enough);
         })
     }
 }
 
-fn send_for(link: &Link, records: &[String]) {
+fn unlink(link: &Link, records: &[String]) {
     if !records.is_empty() {
         let records = records.iter().map(String::as_bytes);
         let words: Vec<&[u8]> = std::iter::once(&b"UNLINK"[..]).chain(records).collect();
@@ -87,20 +73,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_sent_for_in_a_moment_or_when_there_are_enough() {
+    fn records_are_removed_in_a_moment_or_when_there_are_enough() {
         let records = ReleaseRecords::default();
         let name = |i: usize| format!("record {i}");
 
-        assert_eq!(records.add(name(0)), FlushRecords::Soon);
+        assert_eq!(records.add(name(0)), Some(vec![]));
         for i in 1..AT_ONCE - 1 {
-            assert_eq!(records.add(name(i)), FlushRecords::Nothing);
+            assert_eq!(records.add(name(i)), None);
         }
-        let FlushRecords::Now(sent) = records.add(name(AT_ONCE - 1)) else {
-            panic!("these are enough")
-        };
+        assert_eq!(records.add(name(AT_ONCE - 1)), Some((0..AT_ONCE).map(name).collect()));
 
-        assert_eq!(sent, (0..AT_ONCE).map(name).collect::<Vec<_>>());
-        assert_eq!(records.add(name(0)), FlushRecords::Soon, "the next is a first again");
+        assert_eq!(records.add(name(0)), Some(vec![]), "the next is a first again");
         assert_eq!(records.all(), [name(0)]);
         assert!(records.all().is_empty());
     }

@@ -43,13 +43,10 @@ impl RedisStore {
             let link = link.get_or_try_init(|| Link::connect(&config, SCRIPT)).await;
             let link = link
                 .map_err(|error| StoreError::new(StoreErrorKind::Unavailable).with_source(error))?;
-            let now = clock::now();
-            let deadline = now.checked_add(patience.saturating_add(replicas.patience));
-            link.run_replicated(call, replicas, deadline.unwrap_or(now)).await
+            let deadline = clock::ahead(patience.saturating_add(replicas.patience));
+            link.run_replicated(call, replicas, deadline).await
         };
-        let ran = self.driver.run(work).await;
-        let (reply, copies) =
-            ran.unwrap_or_else(|| Err(StoreError::new(StoreErrorKind::Timeout)))?;
+        let (reply, copies) = self.driver.run(work).await?;
         match reply::acquired(&reply).ok_or_else(reply::malformed)? {
             AcquireOutcome::Granted { fence, depth, .. } => {
                 Ok(AcquireOutcome::Granted { fence, depth, copies })

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Waker};
 
-use tollgate_harness::{Direction, Fault, FaultProxy};
+use tollgate_harness::{Direction, Fault};
 
 use super::*;
 
@@ -34,8 +34,7 @@ async fn it_is_run_here_over_tcp_and_a_unix_socket_once_the_script_is_known() {
 /// The deadline of a step is above what it takes to be posted, whatever that of decisions is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_is_run_here_under_the_usual_deadline_and_not_under_a_shorter() {
-    let server = RedisServer::start().unwrap();
-    let link = link(Config::new(&server.url()).unwrap()).await;
+    let (server, link) = linked(|url| Config::new(url).unwrap()).await;
     recovered(&link).await;
     let before = stored(&server);
 
@@ -54,8 +53,8 @@ async fn it_is_run_here_under_the_usual_deadline_and_not_under_a_shorter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_at_once_are_each_told_their_own() {
-    let server = RedisServer::start().unwrap();
-    let link = Arc::new(link(patient(&server.url())).await);
+    let (_server, link) = linked(patient).await;
+    let link = Arc::new(link);
     let first = recovered(&link).await;
     let mut all = JoinSet::new();
     for _ in 0..100 {
@@ -72,8 +71,7 @@ async fn many_at_once_are_each_told_their_own() {
 /// The caller may be busy when the reply comes, and must not take it for news.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_the_server_is_that_when_its_answer_came() {
-    let server = RedisServer::start().unwrap();
-    let link = link(patient(&server.url())).await;
+    let (server, link) = linked(patient).await;
     recovered(&link).await;
     server.stop().unwrap();
     let mut step = std::pin::pin!(here(&link, AGES));
@@ -90,10 +88,8 @@ async fn the_time_of_the_server_is_that_when_its_answer_came() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_not_answered_is_told_by_the_deadline_and_the_link_goes_on() {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let link = link(stubborn(&proxy.url())).await;
+async fn a_caller_is_told_by_the_deadline_and_the_link_goes_on() {
+    let (_server, proxy, link) = proxied(stubborn).await;
     recovered(&link).await;
 
     proxy.set(Direction::ToClient, Fault::BlackHole);
@@ -110,9 +106,7 @@ async fn who_is_not_answered_is_told_by_the_deadline_and_the_link_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_ends_fails_who_wrote_on_it() {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let link = link(patient(&proxy.url())).await;
+    let (_server, proxy, link) = proxied(patient).await;
     recovered(&link).await;
 
     proxy.set(Direction::ToServer, Fault::CutAfter(9));

@@ -1,6 +1,6 @@
 //! Calls: answered, refused, dropped, repeated.
 
-use tollgate_harness::{Client, Direction, Fault, FaultProxy, RedisServer, ServerClock};
+use tollgate_harness::{Client, Direction, Fault, RedisServer, ServerClock};
 
 use super::*;
 
@@ -29,8 +29,7 @@ async fn keys_and_arguments_arrive_as_they_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_that_is_flushed_again_and_again_runs_every_time() {
-    let server = RedisServer::start().unwrap();
-    let link = link(patient(&server.url())).await;
+    let (server, link) = linked(patient).await;
 
     for expected in 1..=200 {
         if expected % 2 == 0 {
@@ -44,8 +43,8 @@ async fn a_script_that_is_flushed_again_and_again_runs_every_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_too_many_in_flight_is_refused_at_once() {
-    let server = RedisServer::start().unwrap();
-    let link = Arc::new(link(patient(&server.url()).max_in_flight(2)).await);
+    let (server, link) = linked(|url| patient(url).max_in_flight(2)).await;
+    let link = Arc::new(link);
     server.stop().unwrap();
     let waiting: Vec<_> = (0..2)
         .map(|_| {
@@ -68,8 +67,7 @@ async fn one_too_many_in_flight_is_refused_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_in_the_past_sends_nothing() {
-    let server = RedisServer::start().unwrap();
-    let link = link(patient(&server.url())).await;
+    let (_server, link) = linked(patient).await;
 
     let error = link.run(call(), clock::now()).await.unwrap_err();
 
@@ -119,8 +117,7 @@ async fn a_server_whose_clock_is_set_is_followed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_that_redis_answers_with_charge_nothing() {
-    let server = RedisServer::start().unwrap();
-    let link = link(hasty(&server.url()).deadline(AGES)).await;
+    let (server, link) = linked(|url| hasty(url).deadline(AGES)).await;
     let set = |name: &str, value: &str| {
         server.command(&[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]).unwrap();
     };
@@ -174,8 +171,7 @@ async fn a_busy_server_is_left_alone_until_it_is_done() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_opens_the_breaker_until_it_answers_a_ping() {
-    let server = RedisServer::start().unwrap();
-    let link = link(hasty(&server.url())).await;
+    let (server, link) = linked(hasty).await;
     assert_eq!(recovered(&link).await, 1);
     server.stop().unwrap();
 
@@ -208,9 +204,7 @@ async fn one_caller_who_waits_in_vain_is_enough_to_look() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_pings_too_slowly_is_not_asked() {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let link = link(hasty(&proxy.url())).await;
+    let (_server, proxy, link) = proxied(hasty).await;
     recovered(&link).await;
 
     proxy.set(Direction::ToClient, Fault::Latency(4 * SHORT));
@@ -229,9 +223,7 @@ async fn a_server_that_answers_pings_too_slowly_is_not_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_stays_silent_is_replaced() {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let link = link(hasty(&proxy.url())).await;
+    let (_server, proxy, link) = proxied(hasty).await;
     recovered(&link).await;
 
     proxy.set(Direction::ToClient, Fault::BlackHole);
@@ -253,9 +245,8 @@ async fn a_connection_that_stays_silent_is_replaced() {
 
 /// The reply is lost after the execution, and then the connection.
 async fn lose_the_reply(retry: RetryPolicy) -> (RedisServer, Arc<Link>, Result<Reply, StoreError>) {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let link = Arc::new(link(patient(&proxy.url()).retry(retry)).await);
+    let (server, proxy, link) = proxied(|url| patient(url).retry(retry)).await;
+    let link = Arc::new(link);
     assert_eq!(count(&link).await, 1);
 
     proxy.set(Direction::ToClient, Fault::BlackHole);

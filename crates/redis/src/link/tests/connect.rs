@@ -1,6 +1,6 @@
 //! Reaching a server, and being refused by one.
 
-use tollgate_harness::{FaultProxy, RedisServer};
+use tollgate_harness::RedisServer;
 
 use super::*;
 use crate::checks::Warning;
@@ -172,10 +172,7 @@ async fn a_server_that_evicts_is_warned_of() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_connections_take_turns() {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-
-    let link = link(patient(&proxy.url()).connections(3)).await;
+    let (_server, proxy, link) = proxied(|url| patient(url).connections(3)).await;
     until("three connections", || link.health().connected == 3).await;
 
     let turns: Vec<_> = (0..6).map(|_| link.shared.pick().unwrap().1).collect();

@@ -13,9 +13,7 @@ async fn under(
     direction: Direction,
     fault: Fault,
 ) -> (u64, Vec<Cause>) {
-    let server = RedisServer::start().unwrap();
-    let proxy = FaultProxy::start(server.address()).unwrap();
-    let link = link(config(&proxy.url())).await;
+    let (_server, proxy, link) = proxied(config).await;
     let before = recovered(&link).await;
 
     proxy.set(direction, fault);
@@ -109,8 +107,7 @@ async fn bytes_that_vanish_are_timeouts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_comes_back_empty_is_used_again() {
-    let server = RedisServer::start().unwrap();
-    let link = link(patient(&server.url())).await;
+    let (server, link) = linked(patient).await;
     assert_eq!(count(&link).await, 1);
 
     for _ in 0..3 {

@@ -118,7 +118,7 @@ async fn an_answer_that_never_ends_is_a_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_greets_oddly_is_waited_for() {
+async fn a_server_that_greets_oddly_is_waited_for() {
     for greeting in ODD.into_iter().chain([
         b"-ERR max number of clients reached\r\n".as_slice(),
         b"-LOADING Redis is loading the dataset in memory\r\n",

@@ -1,7 +1,5 @@
 //! The waits of callers when Redis hangs. Needs real time: `make faults`.
 
-use tollgate_harness::RedisServer;
-
 use super::*;
 
 const CALLERS: usize = 32;
@@ -10,8 +8,8 @@ const NOTICE: Duration = Duration::from_millis(250);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_redis_costs_a_deadline_for_a_quarter_of_a_second_and_then_nothing() {
-    let server = RedisServer::start().unwrap();
-    let link = Arc::new(link(Config::new(&server.url()).unwrap()).await);
+    let (server, link) = linked(|url| Config::new(url).unwrap()).await;
+    let link = Arc::new(link);
     recovered(&link).await;
     server.stop().unwrap();
     let stopped = clock::now();
