@@ -7,12 +7,13 @@
 //! `RRateLimiter` it counts by the store's clock, gives no permit back twice, and wakes one waiter
 //! at a time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate_core::algorithm::{SlidingLog, SlidingWindow};
 use tollgate_core::{
     Cost, Key, KeyError, Limit, LimitError, ParseQuotaError, Quota, Revision, Store, StoreError,
+    lock_mutex,
 };
 use tollgate_embedded::EmbeddedStore;
 
@@ -269,7 +270,7 @@ impl<S: Store + 'static> RateLimiter<S> {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<KnownRate<S>>> {
         // Replaced whole, so what a poisoned lock guards is whole.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.known)
     }
 }
 

@@ -25,10 +25,10 @@
 //! ```
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::task::futures::TaskLocalFuture;
-use tollgate_core::Store;
+use tollgate_core::{Store, lock_mutex};
 
 use crate::attribute_value::AttributeValue;
 use crate::function::AnyLimiter;
@@ -249,7 +249,7 @@ impl Scope {
         if let Some(ruling) = request.and_then(|request| request.ruling(limiter, domain)) {
             return holds(ruling);
         }
-        let recorded = self.inner.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let recorded = lock_mutex(&self.inner.recorded);
         let same = |note: &&RecordedRuling| note.limiter == limiter && *note.domain == *domain;
         recorded.iter().find(same).is_some_and(|note| holds(&note.ruling))
     }
@@ -262,7 +262,7 @@ impl Scope {
             let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
                 return;
             };
-            let mut recorded = scope.inner.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recorded = lock_mutex(&scope.inner.recorded);
             if recorded.len() < MAX_RECORDED {
                 let (domain, ruling) = (Arc::clone(domain), Arc::clone(ruling));
                 recorded.push(RecordedRuling { limiter, domain, ruling });

@@ -57,7 +57,7 @@ pub(crate) struct Fleet {
     pub(crate) nodes: u64,
 }
 
-/// RunnerCounts since the start.
+/// Counts since the start.
 #[derive(Debug, Default)]
 pub(crate) struct RunnerCounts {
     pub(crate) cached: AtomicU64,

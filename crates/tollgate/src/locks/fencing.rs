@@ -6,9 +6,10 @@
 //! predicate for SQL and a check for an HTTP service.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tollgate_core::lock::Fence;
+use tollgate_core::lock_mutex;
 
 /// The header that carries a fence over HTTP.
 pub const HEADER: &str = "tollgate-fence";
@@ -156,7 +157,7 @@ impl FenceGate {
         let text =
             std::str::from_utf8(header).ok().filter(|_| digits).ok_or(FenceError::Malformed)?;
         let fence = text.parse().ok().and_then(Fence::new).ok_or(FenceError::Malformed)?;
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = lock_mutex(&self.newest);
         let full = newest.len() >= self.most;
         match newest.get_mut(resource) {
             Some(known) if *known > fence.get() => {

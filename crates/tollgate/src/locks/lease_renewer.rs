@@ -5,13 +5,14 @@
 //! last [`Locks`](super::Locks) and the last guard, once all dropped guards are given back.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate_core::lock::{Fence, LockName, LockStore, Owner, ReleaseOutcome, Renew};
+use tollgate_core::lock_mutex;
 
 use super::LockEvent;
 use super::error::LockError;
@@ -96,7 +97,7 @@ impl<S: LockStore> HoldReleaser for RenewerThread<S> {
 impl<S> LeaseRenewer<S> {
     fn watchdog(&self) -> MutexGuard<'_, Watchdog> {
         // Every edit is whole before anything could panic.
-        self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.watchdog)
     }
 
     /// Reports an event of a hold to observers.

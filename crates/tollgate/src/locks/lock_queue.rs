@@ -8,11 +8,12 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tollgate_core::lock::{LockName, Owner, ReleaseNotifier};
+use tollgate_core::lock_mutex;
 
 use crate::clock::BootTime;
 
@@ -69,7 +70,7 @@ impl LockQueues {
 
     fn lock(&self) -> MutexGuard<'_, QueueTable> {
         // Every edit is whole before anything could panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.table)
     }
 
     /// True if a task waits for this lock here.

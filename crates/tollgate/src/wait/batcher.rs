@@ -10,12 +10,12 @@
 //! A local store answers at once, so a lock takes the place of the task.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tollgate_core::{Algorithm, Answer, Cost, Retry, Store, Timestamp, Verdict};
+use tollgate_core::{Algorithm, Answer, Cost, Retry, Store, Timestamp, Verdict, lock_mutex};
 
 use super::gate::{GateShared, SOON};
 use super::wait_queue::{GrantedPlace, QueuePosition};
@@ -81,7 +81,7 @@ impl<S: Store + 'static> GateShared<S> {
 
     /// Makes a call to a local store.
     fn call_local(self: &Arc<Self>, takes: &[(Cost, Duration)]) -> Vec<GateAnswer> {
-        let _call = self.local_call.lock().unwrap_or_else(PoisonError::into_inner);
+        let _call = lock_mutex(&self.local_call);
         poll_once(self.call(takes)).unwrap_or_default()
     }
 
@@ -149,7 +149,7 @@ impl<S: Store + 'static> GateShared<S> {
 
     fn asks(&self) -> MutexGuard<'_, AskQueue> {
         // Nothing here can panic halfway.
-        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.asks)
     }
 }
 

@@ -9,12 +9,12 @@
 //! A caller that stops waiting gives its place back (`wait_queue.rs`). One task asks the store for
 //! all callers (`batcher.rs`), and gives back grants of callers that have left.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
-use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Store};
+use tollgate_core::{Algorithm, Charge, Cost, KeyError, Limit, Store, lock_mutex};
 use tollgate_embedded::EmbeddedStore;
 
 use super::batcher::{AskQueue, GateAnswer};
@@ -216,7 +216,7 @@ impl<S: Store + 'static> Gate<S> {
 impl<S: Store + 'static> GateShared<S> {
     /// Refuses a caller whose deadline comes before the next time that the store is asked.
     fn check_deadline(&self, deadline: Instant) -> Result<(), NotAdmitted> {
-        let next = *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = *lock_mutex(&self.next_ask);
         let Some(next) = next.filter(|next| *next > deadline) else { return Ok(()) };
         let retry_after = next.saturating_duration_since(deadline).max(SOON);
         Err(NotAdmitted::Late { retry_after })
@@ -238,7 +238,7 @@ impl<S: Store + 'static> GateShared<S> {
     }
 
     fn set_next_ask(&self, next: Option<Instant>) {
-        *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        *lock_mutex(&self.next_ask) = next;
     }
 }
 
@@ -250,7 +250,7 @@ struct AskTurn<'g> {
 
 impl Drop for AskTurn<'_> {
     fn drop(&mut self) {
-        *self.next_ask.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock_mutex(&self.next_ask) = None;
     }
 }
 

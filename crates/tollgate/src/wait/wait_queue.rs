@@ -12,10 +12,10 @@
 //! queue is.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
-use tollgate_core::{Cost, Timestamp};
+use tollgate_core::{Cost, Timestamp, lock_mutex};
 
 use crate::clock::{self, Instant};
 
@@ -121,7 +121,7 @@ impl WaitQueue {
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Nothing below can panic halfway.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_mutex(&self.state)
     }
 }
 
