@@ -99,7 +99,8 @@ async fn a_telling_leaves_one_small_key_for_an_hour() {
     let marks: Vec<_> = names(&server).difference(&before).cloned().collect();
     let [mark] = &marks[..] else { panic!("{} keys for one telling", marks.len()) };
     let ttl = number(&server, &[b"PTTL", mark]);
-    assert!((3_500_000..=3_600_000).contains(&ttl), "{ttl} ms");
+    // A key ends at most a millisecond after its counter does.
+    assert!((3_500_000..=3_600_001).contains(&ttl), "{ttl} ms");
     let bytes = number(&server, &[b"MEMORY", b"USAGE", mark]);
     assert!(bytes <= 200, "{bytes} bytes");
 }
