@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{Way, backend, log, rule, rules, user, with};
+use crate::common::{StoreConnection, backend, log, rule, rules, user, with};
 use tollgate::TokenBucket;
 use tollgate::rules::declaration::{Ban, Mode};
 use tollgate::{DenyCache, Event, Limiter, Observer};
@@ -45,8 +45,8 @@ async fn observers_are_told_everything_in_order() {
     let mut banning = log(rule("login", &["user"], &["2 per 1h"]));
     let hour = Duration::from_secs(3600);
     banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
-    let (seen, way) = (Arc::new(Seen::default()), Way::to(&backend()));
-    let limiter = Limiter::builder(way.clone())
+    let (seen, connection) = (Arc::new(Seen::default()), StoreConnection::to(&backend()));
+    let limiter = Limiter::builder(connection.clone())
         .deny_cache(DenyCache::Off)
         .observer(Arc::clone(&seen))
         .build();
@@ -57,7 +57,7 @@ async fn observers_are_told_everything_in_order() {
         // The keeper is another task.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    way.set(crate::common::Road::Closed);
+    connection.set(crate::common::ConnectionState::Closed);
     let _ = limiter.admit(&user("bob")).await;
 
     // The observers' thread is told later; wait for the last word.

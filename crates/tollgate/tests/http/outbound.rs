@@ -12,11 +12,11 @@ use tollgate::{FixedWindow, TokenBucket};
 use tollgate::{Gate, Limiter, NotAdmitted};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::{Way, backend, settle};
+use crate::common::{StoreConnection, backend, settle};
 
-fn gate(quota: &str, algorithm: impl Into<Algorithm>) -> Gate<Way> {
+fn gate(quota: &str, algorithm: impl Into<Algorithm>) -> Gate<StoreConnection> {
     let limit = Limit::new(algorithm.into(), quota.parse().unwrap()).unwrap();
-    Limiter::new(Way::to(&backend())).gate("bank", limit).unwrap()
+    Limiter::new(StoreConnection::to(&backend())).gate("bank", limit).unwrap()
 }
 
 /// A third party that notes when it is called.

@@ -19,13 +19,13 @@ use tollgate::{Concurrency, LeakyQueue};
 use tollgate::{DenyCache, Limiter};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::{Road, Way, backend, rule, rules, settle, with};
+use crate::common::{ConnectionState, StoreConnection, backend, rule, rules, settle, with};
 use crate::wire::{serve_app, until};
 
-fn limiter(rule: Rule) -> (Limiter<Way>, Way) {
-    let way = Way::to(&backend());
-    let builder = Limiter::builder(way.clone()).rules(rules(1, [rule]));
-    (builder.deny_cache(DenyCache::Off).build(), way)
+fn limiter(rule: Rule) -> (Limiter<StoreConnection>, StoreConnection) {
+    let connection = StoreConnection::to(&backend());
+    let builder = Limiter::builder(connection.clone()).rules(rules(1, [rule]));
+    (builder.deny_cache(DenyCache::Off).build(), connection)
 }
 
 fn layer<S: Store + 'static>(limiter: &Limiter<S>) -> OutboundRulesLayer<S> {
@@ -119,9 +119,9 @@ async fn what_cannot_be_asked_is_not_called() {
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_the_rule_says_whether_calls_go_out() {
     let careful = Rule { on_outage: OnOutage::Refuse, ..queue() };
-    let (limiter, way) = limiter(careful);
+    let (limiter, connection) = limiter(careful);
     let client = layer(&limiter).layer(party!());
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
 
     let error = client.oneshot(call("bank.example")).await.unwrap_err();
 

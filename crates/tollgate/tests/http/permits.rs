@@ -15,7 +15,7 @@ use tollgate::Store;
 use tollgate::http::LimitLayer;
 use tollgate::{Ask, RuleSet};
 
-use crate::common::{Way, backend, rule, rules, with};
+use crate::common::{StoreConnection, backend, rule, rules, with};
 use crate::wire::{Server, limiter, serve_app, until};
 
 fn one_at_once() -> RuleSet {
@@ -154,7 +154,7 @@ async fn a_handler_that_panics_gives_its_permit_back() {
 
 #[tokio::test]
 async fn the_same_holds_on_a_store_that_takes_a_trip() {
-    let limiter = Limiter::builder(Way::to(&backend())).rules(one_at_once()).build();
+    let limiter = Limiter::builder(StoreConnection::to(&backend())).rules(one_at_once()).build();
     let (server, stage) = server(&limiter).await;
 
     let mut panics = open(&server, "/panic").await;

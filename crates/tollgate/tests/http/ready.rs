@@ -14,7 +14,7 @@ use tollgate::{LeakyQueue, TokenBucket};
 use tollgate::{Limit, Store};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::common::{Way, backend, rule, rules, with};
+use crate::common::{StoreConnection, backend, rule, rules, with};
 use crate::wire::limiter;
 
 /// Panics when it is called without having been ready. A clone has not been, whatever it is of.
@@ -80,7 +80,7 @@ async fn calls_of<S: Store + 'static>(limiter: Limiter<S>) -> [usize; 5] {
 
 #[tokio::test(start_paused = true)]
 async fn every_layer_calls_the_service_that_was_ready() {
-    let remote = Limiter::builder(Way::to(&backend())).rules(queue()).build();
+    let remote = Limiter::builder(StoreConnection::to(&backend())).rules(queue()).build();
     assert_eq!(calls_of(remote).await, [4, 0, 0, 4, 4], "who has no patience finds others in line");
 
     let embedded = limiter(rules(1, [rule("all", &[], &["3 per 1h"])]));
