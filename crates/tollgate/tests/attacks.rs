@@ -250,9 +250,9 @@ async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
 
 /// On a runtime without timers the keeper panicked at its first sleep, and no ban ever began.
 #[test]
-fn a_runtime_without_timers_has_a_keeper() {
-    struct Bans(mpsc::Sender<()>);
-    impl Observer for Bans {
+fn a_runtime_without_timers_runs_background_jobs() {
+    struct BanObserver(mpsc::Sender<()>);
+    impl Observer for BanObserver {
         fn observe(&self, event: &Event) {
             if let Event::Banned { .. } = event {
                 let _ = self.0.send(());
@@ -266,7 +266,7 @@ fn a_runtime_without_timers_has_a_keeper() {
         rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(7200) });
         let store = tollgate::EmbeddedStore::new();
         let builder = Limiter::builder(store).rules(rules(1, [rule]));
-        let limiter = builder.observer(Bans(sender)).build();
+        let limiter = builder.observer(BanObserver(sender)).build();
         for _ in 0..5 {
             let _ = limiter.admit(&user("a")).await;
         }
@@ -287,15 +287,15 @@ async fn observers_survive_what_panics_when_it_is_dropped() {
         }
     }
     struct Fuse;
-    struct Throws(mpsc::Sender<()>);
-    impl Observer for Throws {
+    struct PanickingObserver(mpsc::Sender<()>);
+    impl Observer for PanickingObserver {
         fn observe(&self, _: &Event) {
             let _ = self.0.send(());
             std::panic::panic_any(Bomb);
         }
     }
     let (sender, told) = mpsc::channel();
-    let limiter = Limiter::builder(backend()).observer(Throws(sender)).build();
+    let limiter = Limiter::builder(backend()).observer(PanickingObserver(sender)).build();
 
     for _ in 0..3 {
         let _ = limiter.admit(&Ask::new("shop")).await;

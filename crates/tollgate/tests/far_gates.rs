@@ -22,14 +22,14 @@ use tollgate::{Limiter, NotAdmitted};
 use tollgate_core::testing::Rng;
 
 /// A store that is up to so many milliseconds away, each way.
-struct Far {
+struct DistantStore {
     backend: Backend,
     most: u64,
     rng: Mutex<Rng>,
     calls: AtomicU64,
 }
 
-impl Far {
+impl DistantStore {
     fn away(most: u64) -> Self {
         let rng = Mutex::new(Rng::new(most));
         Self { backend: backend(), most, rng, calls: AtomicU64::new(0) }
@@ -41,7 +41,7 @@ impl Far {
     }
 }
 
-impl Store for Far {
+impl Store for DistantStore {
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.travel().await;
@@ -92,7 +92,7 @@ fn excess(log: &Log, burst: u64, per_second: u64) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn costs_that_differ_keep_the_bound_of_the_bucket() {
     for away in [0, 1, 5] {
-        let limiter = Limiter::new(Far::away(away));
+        let limiter = Limiter::new(DistantStore::away(away));
         let gate = limiter.gate("k", limit(TokenBucket, "100 per 1s burst 100")).unwrap();
         let (start, log) = (Instant::now(), Log::default());
         let mut rng = Rng::new(7);
@@ -130,7 +130,7 @@ async fn callers_who_come_and_go_starve_nobody() {
         (LeakyQueue.into(), "100 per 1s burst 1000"),
     ] {
         for away in [0, 1, 3] {
-            let limiter = Limiter::new(Far::away(away));
+            let limiter = Limiter::new(DistantStore::away(away));
             let gate = limiter.gate("k", limit(algorithm, quota)).unwrap();
             let (start, log) = (Instant::now(), Log::default());
             let mut tasks = Vec::new();
@@ -163,7 +163,7 @@ async fn callers_who_come_and_go_starve_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn many_who_ask_at_once_are_few_calls() {
-    let limiter = Limiter::new(Far::away(1));
+    let limiter = Limiter::new(DistantStore::away(1));
     let gate = limiter.gate("k", limit(TokenBucket, "1000 per 1s burst 1")).unwrap();
     let before = limiter.store().calls.load(Ordering::SeqCst);
 

@@ -17,9 +17,9 @@ use tollgate::rules::declaration::{Ban, Mode};
 use tollgate::{DenyCache, Event, Limiter, Observer};
 
 #[derive(Default)]
-struct Seen(Mutex<Vec<String>>);
+struct EventLog(Mutex<Vec<String>>);
 
-impl Observer for Seen {
+impl Observer for EventLog {
     fn observe(&self, event: &Event) {
         let line = match event {
             Event::Admitted { ruling } => format!("admitted v{}", ruling.version()),
@@ -45,7 +45,7 @@ async fn observers_are_told_everything_in_order() {
     let mut banning = log(rule("login", &["user"], &["2 per 1h"]));
     let hour = Duration::from_secs(3600);
     banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
-    let (seen, connection) = (Arc::new(Seen::default()), StoreConnection::to(&backend()));
+    let (seen, connection) = (Arc::new(EventLog::default()), StoreConnection::to(&backend()));
     let limiter = Limiter::builder(connection.clone())
         .deny_cache(DenyCache::Off)
         .observer(Arc::clone(&seen))
@@ -82,15 +82,15 @@ async fn observers_are_told_everything_in_order() {
 #[tokio::test]
 async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
     let (release, stuck) = mpsc::channel::<()>();
-    struct Stuck(Mutex<mpsc::Receiver<()>>);
-    impl Observer for Stuck {
+    struct BlockingObserver(Mutex<mpsc::Receiver<()>>);
+    impl Observer for BlockingObserver {
         fn observe(&self, _: &Event) {
             let _ = self.0.lock().unwrap().recv();
         }
     }
     let limiter = Limiter::builder(backend())
         .rules(rules(1, [with(rule("all", &[], &["1000000 per 1s"]), TokenBucket)]))
-        .observer(Stuck(Mutex::new(stuck)))
+        .observer(BlockingObserver(Mutex::new(stuck)))
         .build();
 
     // With an observer that never returns this ends only if nobody waits for it.
@@ -105,8 +105,8 @@ async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
 
 #[tokio::test]
 async fn an_observer_that_panics_is_told_of_the_next_event_and_silences_no_other() {
-    struct Panics(mpsc::Sender<&'static str>, &'static str);
-    impl Observer for Panics {
+    struct PanickingObserver(mpsc::Sender<&'static str>, &'static str);
+    impl Observer for PanickingObserver {
         fn observe(&self, _: &Event) {
             self.0.send(self.1).unwrap();
             panic!("on purpose");
@@ -115,8 +115,8 @@ async fn an_observer_that_panics_is_told_of_the_next_event_and_silences_no_other
     let (tell, told) = mpsc::channel();
     let limiter = Limiter::builder(backend())
         .rules(rules(1, [with(rule("all", &[], &["1000 per 1s"]), TokenBucket)]))
-        .observer(Panics(tell.clone(), "first"))
-        .observer(Panics(tell, "second"))
+        .observer(PanickingObserver(tell.clone(), "first"))
+        .observer(PanickingObserver(tell, "second"))
         .build();
 
     for _ in 0..3 {

@@ -49,7 +49,7 @@ async fn a_release_behind_seventy_thousand_refusals_comes_back() {
 }
 /// What was dropped at a full queue was counted nowhere.
 #[tokio::test(start_paused = true)]
-async fn chores_dropped_at_a_full_queue_are_counted() {
+async fn jobs_dropped_at_a_full_queue_are_counted() {
     let mut r = log("login", "1 per 1h");
     r.ban = Some(Ban { after: 1_000_000, within: s(3600), lasts: s(900) });
     let l = Limiter::builder(backend()).rules(rules(1, [r])).build();

@@ -246,20 +246,20 @@ async fn a_shaper_runs_tasks_evenly_and_refuses_what_does_not_fit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_semaphore_is_fair_and_leaks_nothing() {
-    let seats = Semaphore::new(2);
-    let both = seats.acquire(2).await.unwrap();
-    assert_eq!((both.count(), seats.available()), (2, 0));
-    assert_eq!(seats.try_acquire(1).unwrap_err(), NoPermit::NotNow);
-    assert_eq!(seats.acquire(3).await.unwrap_err(), NoPermit::Never { asked: 3, size: 2 });
+    let semaphore = Semaphore::new(2);
+    let both = semaphore.acquire(2).await.unwrap();
+    assert_eq!((both.count(), semaphore.available()), (2, 0));
+    assert_eq!(semaphore.try_acquire(1).unwrap_err(), NoPermit::NotNow);
+    assert_eq!(semaphore.acquire(3).await.unwrap_err(), NoPermit::Never { asked: 3, size: 2 });
     let patience = Duration::from_millis(10);
-    assert_eq!(seats.acquire_timeout(1, patience).await.unwrap_err(), NoPermit::NotNow);
+    assert_eq!(semaphore.acquire_timeout(1, patience).await.unwrap_err(), NoPermit::NotNow);
 
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for i in 0..10 {
-        let (seats, order) = (seats.clone(), Arc::clone(&order));
+        let (semaphore, order) = (semaphore.clone(), Arc::clone(&order));
         tasks.push(tokio::spawn(async move {
-            let _permit = seats.acquire(1 + i % 2).await.unwrap();
+            let _permit = semaphore.acquire(1 + i % 2).await.unwrap();
             order.lock().unwrap().push(i);
             if i == 5 {
                 panic!("on purpose");
@@ -273,7 +273,7 @@ async fn a_semaphore_is_fair_and_leaks_nothing() {
         let _ = task.await;
     }
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
-    assert_eq!(seats.available(), 2);
+    assert_eq!(semaphore.available(), 2);
 }
 
 #[tokio::test(start_paused = true)]

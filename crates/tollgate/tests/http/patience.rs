@@ -41,10 +41,10 @@ fn remote(set: RuleSet) -> Limiter<StoreConnection> {
     Limiter::builder(StoreConnection::to(&backend())).rules(set).build()
 }
 
-type Limited = BoxCloneService<Request<Body>, Response<LimitedBody<Body>>, Infallible>;
+type LimitedService = BoxCloneService<Request<Body>, Response<LimitedBody<Body>>, Infallible>;
 
 /// The layer around a service that counts.
-fn service<S: Store + 'static>(layer: &LimitLayer<S>, served: &Arc<AtomicUsize>) -> Limited {
+fn service<S: Store + 'static>(layer: &LimitLayer<S>, served: &Arc<AtomicUsize>) -> LimitedService {
     let served = Arc::clone(served);
     let counts = service_fn(move |_: Request<Body>| {
         served.fetch_add(1, Ordering::SeqCst);

@@ -130,9 +130,9 @@ async fn whoever_holds_it_keeps_the_function_out(stage: impl Stage) {
 }
 
 /// Sets a flag when it is dropped.
-struct Dropped<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Dropped<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, SeqCst);
     }
@@ -141,7 +141,7 @@ impl Drop for Dropped<'_> {
 /// Forgets its own lock, as an operator or a failover would, and goes on for ever.
 #[lock("lost", locks = locks)]
 async fn loses<S: LockStore>(locks: &Locks<S>, gone: &AtomicBool) -> Result<(), NotLocked> {
-    let _on_drop = Dropped(gone);
+    let _on_drop = SetOnDrop(gone);
     locks.force_release("lost", "test").await.unwrap();
     pending::<()>().await;
     Ok(())

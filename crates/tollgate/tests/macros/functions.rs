@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tollgate::{EmbeddedStore, Limiter, Refused, RefusedKind, limit, scope};
 use tollgate_core::testing::ManualClock;
 
-use crate::wire::Still;
+use crate::wire::ManualClockStore;
 
-pub(crate) fn still() -> Limiter<Still> {
+pub(crate) fn still() -> Limiter<ManualClockStore> {
     Limiter::new(EmbeddedStore::builder().with_clock(ManualClock::default()))
 }
 
@@ -107,7 +107,7 @@ fn a_value_of_more_than_a_mebibyte_is_refused() {
 }
 
 struct Orders<S> {
-    limiter: Limiter<Still>,
+    limiter: Limiter<ManualClockStore>,
     state: S,
 }
 
@@ -123,7 +123,7 @@ impl<S: Send + Sync> Orders<S> {
     }
 
     #[limit("1 per 1h", limiter = limiter)]
-    fn open(limiter: Arc<Limiter<Still>>) -> Result<Self, Refused>
+    fn open(limiter: Arc<Limiter<ManualClockStore>>) -> Result<Self, Refused>
     where
         S: Default,
     {
@@ -135,7 +135,7 @@ struct Invoices;
 
 impl Invoices {
     #[limit("1 per 1h", limiter = limiter)]
-    fn open(limiter: Arc<Limiter<Still>>) -> Result<Self, Refused> {
+    fn open(limiter: Arc<Limiter<ManualClockStore>>) -> Result<Self, Refused> {
         Ok(Self)
     }
 }
