@@ -27,7 +27,7 @@ pub struct Round {
 }
 
 /// What each task does again and again: asks, and says whether it passed.
-pub trait Ask: Clone + Send + Sync + 'static {
+pub trait Asker: Clone + Send + Sync + 'static {
     /// How many decisions one ask is.
     const DECISIONS: u64 = 1;
 
@@ -35,16 +35,16 @@ pub trait Ask: Clone + Send + Sync + 'static {
 }
 
 /// As fast as `tasks` tasks can, each asking as soon as it was answered.
-pub async fn flat_out(asker: &impl Ask, tasks: u64) -> Round {
+pub async fn flat_out(asker: &impl Asker, tasks: u64) -> Round {
     round(asker, tasks, None).await
 }
 
 /// So many a second, whatever the answers take; latencies count from when each was due.
-pub async fn paced(asker: &impl Ask, per_second: f64) -> Round {
+pub async fn paced(asker: &impl Asker, per_second: f64) -> Round {
     round(asker, TASKS, Some(Duration::from_secs_f64(TASKS as f64 / per_second))).await
 }
 
-async fn round<A: Ask>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
+async fn round<A: Asker>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
     let stop = Arc::new(AtomicBool::new(false));
     let counting = Arc::new(AtomicBool::new(false));
     let passed = Arc::new(AtomicU64::new(0));
