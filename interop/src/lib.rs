@@ -23,10 +23,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_harness::RedisServer;
 
-/// How long an answer may take: nothing in these tests waits for as long as this on purpose.
+/// The longest that an answer may take: nothing in these tests waits for as long as this on purpose.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the client answered: a value, or the class of what it threw and its message.
+/// The client's answer: a value, or the class of the exception and its message.
 pub type Answer = Result<String, String>;
 
 type PendingAnswers = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
@@ -128,7 +128,7 @@ fn hear(output: BufReader<ChildStdout>, pending: &PendingAnswers) {
         let (word, rest) = (words.next(), words.next().unwrap_or_default().to_owned());
         let answer = if word == Some("ok") { Ok(rest) } else { Err(rest) };
         if let Some(tell) = pending.lock().unwrap().remove(&number) {
-            // Whoever does not wait any more need not know.
+            // A caller that does not wait any more need not know.
             let _ = tell.send(answer);
         }
     }

@@ -38,7 +38,7 @@ pub fn run(prefix: &str) {
     }
 }
 
-/// How many distinct keys, picked at random, and how often.
+/// A number of distinct keys, and how often one is picked at random.
 #[derive(Clone, Copy)]
 struct Keys {
     count: u64,

@@ -10,9 +10,9 @@ use tollgate_harness::{RedisServer, Reply};
 use crate::process_group::{HandOvers, ProcessGroup, has_python};
 
 const ROUNDS: usize = 5;
-/// How long a round without contention lasts.
+/// The length of a round without contention.
 const SPAN: Duration = Duration::from_millis(1_000);
-/// How often the waiters are served in a round: five rounds make about two thousand hand-overs.
+/// Times that the waiters are served in a round: five rounds make about two thousand hand-overs.
 const DRAINS: usize = 6;
 const WAITERS: usize = 64;
 const MANY: usize = 8;
@@ -22,7 +22,7 @@ const KEPT_LOCKS: u64 = 10_000;
 
 const OURS: &str = "ours";
 
-/// What clients send, of each contender. `set` is also what our scripts call.
+/// The commands that clients of a contender send. Our scripts call `set` too.
 fn sent(contender: &str) -> &'static [&'static str] {
     if contender.starts_with(OURS) {
         &["evalsha", "eval", "unlink", "subscribe", "unsubscribe"]
@@ -158,7 +158,7 @@ fn info(server: &RedisServer, section: &str) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// How often Redis was sent these commands.
+/// The number of these commands that Redis was sent.
 fn calls(server: &RedisServer, commands: &[&str]) -> u64 {
     let info = info(server, "commandstats");
     let count = |line: &str| {

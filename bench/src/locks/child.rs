@@ -1,6 +1,6 @@
-//! What a process of a contender does: as it is told on its input, a line each.
+//! A process of a contender: it reads commands from its input, one a line.
 //!
-//! | Told | Does | Says |
+//! | Command | Does | Answers |
 //! |---|---|---|
 //! | `alone N MS NAME` | N tasks take and release locks of their own for so long | `count`, `nanoseconds` |
 //! | `hold NAME` | takes the lock and keeps it | `held` |

@@ -27,7 +27,7 @@ impl Contender {
         let url = format!("redis://127.0.0.1:{port}");
         match name {
             "ours" | "ours-simple" => {
-                // What is measured is speed, not how failures are cut short.
+                // The bench measures speed, not deadlines.
                 let config = Config::new(&url).unwrap().deadline(Duration::from_secs(5));
                 let locks = Locks::new(RedisStore::connect(config).await.unwrap());
                 if name == "ours" { Self::Ours(locks) } else { Self::OursSimple(locks) }

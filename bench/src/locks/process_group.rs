@@ -23,7 +23,7 @@ struct Worker {
     output: BufReader<ChildStdout>,
 }
 
-/// What became of waiters that were served one after the other.
+/// The times at which waiters were served, one after the other.
 pub struct HandOvers {
     /// From when the first release was called until the last had the lock.
     pub took: Duration,
@@ -31,7 +31,7 @@ pub struct HandOvers {
     pub gaps: Vec<Duration>,
 }
 
-/// Whether there is a Python to measure redis-py with.
+/// Returns true if there is a Python to measure redis-py with.
 pub fn has_python() -> bool {
     std::env::var_os(PYTHON).is_some_and(|python| !python.is_empty())
 }

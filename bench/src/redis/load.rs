@@ -9,10 +9,10 @@ use tollgate_bench::Random;
 /// Tasks that ask at the same time.
 pub const TASKS: u64 = 1024;
 
-/// How long a round lasts.
+/// The length of a round.
 const ROUND: Duration = Duration::from_millis(1500);
 
-/// What a round measured.
+/// The measurements of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
     pub per_second: f64,
@@ -26,9 +26,9 @@ pub struct Round {
     pub server_us: Option<f64>,
 }
 
-/// What each task does again and again: asks, and says whether it passed.
+/// The call that each task repeats: it asks, and returns whether the request passed.
 pub trait Asker: Clone + Send + Sync + 'static {
-    /// How many decisions one ask is.
+    /// Decisions in one ask.
     const DECISIONS: u64 = 1;
 
     fn ask(&self, random: &mut Random) -> impl Future<Output = bool> + Send;

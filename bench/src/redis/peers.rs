@@ -1,4 +1,4 @@
-//! What others would do on the same server: one script a decision, a pipeline of two commands, and
+//! The peers on the same server: one script a decision, a pipeline of two commands, and
 //! Redis's own benchmark as the machine's measure.
 
 use std::process::Command;
@@ -88,7 +88,7 @@ impl Asker for Ours {
     }
 }
 
-/// The same store, asked for 64 decisions at once, as a door would that reads a pipeline.
+/// The same store, asked for 64 decisions at once, as a protocol with pipelines would.
 #[derive(Clone)]
 pub struct Batches(pub Ours);
 

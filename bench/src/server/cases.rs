@@ -131,7 +131,7 @@ fn call() -> Vec<u8> {
     framed
 }
 
-/// How long the answer to one of the requests is.
+/// The length of the answer to one of the requests.
 fn answer_length(at: SocketAddr) -> usize {
     use std::io::{Read as _, Write as _};
     let body = r#"{"domain":"shop","attributes":{"user":"00000001"}}"#;

@@ -87,7 +87,7 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_recommended_user_can_do_all_that_locks_do() {
     let server = RedisServer::start().unwrap();
-    // What a user who may do nothing is told to ask for.
+    // A user without permissions gets the list of those to ask for.
     let config = as_alice(&server, "+ping").locks("order:*");
     let powerless = connect(config.clone()).await;
     let acl = powerless.warnings().iter().find_map(|warning| match warning {

@@ -248,7 +248,7 @@ async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
     );
 }
 
-/// On a runtime without timers the keeper panicked at its first sleep, and no ban ever began.
+/// On a runtime without timers the background task panicked at its first sleep, and no ban ever began.
 #[test]
 fn a_runtime_without_timers_runs_background_jobs() {
     struct BanObserver(mpsc::Sender<()>);
@@ -270,7 +270,7 @@ fn a_runtime_without_timers_runs_background_jobs() {
         for _ in 0..5 {
             let _ = limiter.admit(&user("a")).await;
         }
-        // The keeper has a thread of its own here. Ends with an error when the limiter is gone.
+        // The jobs have a thread of their own here. Ends with an error when the limiter is gone.
         bans.recv_timeout(s(60)).expect("banned");
         let retry = limiter.admit(&user("a")).await.retry_after();
         assert!(retry > Some(s(3600)), "{retry:?}");

@@ -1,4 +1,4 @@
-//! Gates on a store whose ways take differing times: grants overtake each other, and callers come
+//! Gates on a store whose trips take differing times: grants overtake each other, and callers come
 //! and go while they are asked for.
 
 #![allow(
@@ -68,7 +68,7 @@ fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
     Limit::new(algorithm, quota.parse().unwrap()).unwrap()
 }
 
-/// Who departed when, in milliseconds, and at which cost.
+/// Departures: the time in milliseconds, and the cost.
 type Log = Arc<Mutex<Vec<(u64, Cost)>>>;
 
 /// The most that departed above what the rate allows in any stretch, in permits.
@@ -179,7 +179,7 @@ async fn many_who_ask_at_once_are_few_calls() {
     assert!(calls <= 1 + 1_000_u64.div_ceil(128) + 1, "{calls} calls, one of them a heartbeat");
 }
 
-/// At a door where somebody waits, a cost that can never pass waited its whole turn, and nothing at
+/// At a gate where somebody waits, a cost that can never pass waited its whole turn, and nothing at
 /// all was told to come back later.
 #[tokio::test(start_paused = true)]
 async fn what_never_passes_and_what_costs_nothing_wait_for_nobody() {

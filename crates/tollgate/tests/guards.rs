@@ -37,8 +37,8 @@ async fn passing<S: Store + 'static>(limiter: &Limiter<S>, ask: &Ask<'_>, times:
     passed
 }
 
-/// What an outage refused stayed spent in the guard: after it nobody passed, for an hour. And from the
-/// thirteenth request on the guard refused in the outage itself, where a 503 was promised.
+/// Requests that an outage refused stayed spent in the guard: after it nobody passed, for an hour. And
+/// from the thirteenth request on the guard refused in the outage itself, where a 503 was promised.
 #[tokio::test(start_paused = true)]
 async fn an_outage_spends_no_guard() {
     let connection = StoreConnection::to(&backend());

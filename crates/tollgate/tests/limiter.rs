@@ -1,4 +1,4 @@
-//! What the limiter promises, on the embedded store in virtual time.
+//! The promises of the limiter, on the embedded store in virtual time.
 
 #![allow(
     clippy::unwrap_used,

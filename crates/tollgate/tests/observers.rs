@@ -1,4 +1,4 @@
-//! Observers: what they are told, and that nobody waits for them.
+//! Observers: the events that they get, and that nobody waits for them.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,7 +54,7 @@ async fn observers_are_told_everything_in_order() {
     limiter.set_rules(rules(1, [banning, shadow])).unwrap();
     for _ in 0..3 {
         let _ = limiter.admit(&user("alice")).await;
-        // The keeper is another task.
+        // The background jobs are another task.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     connection.set(crate::common::ConnectionState::Closed);

@@ -1,4 +1,4 @@
-//! The outage ladder with several nodes, in virtual time. E37, B2, B3, B16
+//! The outage fallback with several nodes, in virtual time. E37, B2, B3, B16
 
 #![allow(
     clippy::unwrap_used,
@@ -193,7 +193,7 @@ async fn debts_count_once_even_if_replies_are_lost() {
             assert!(ask(&nodes[0]).await);
         }
 
-        // The store executes what it is told, and nobody hears of it; the keeper tries on.
+        // The store executes every charge, and every reply is lost; the background job tries on.
         all(&nodes, ConnectionState::LosesReplies);
         tokio::time::sleep(Duration::from_secs(5)).await;
         all(&nodes, ConnectionState::Open);

@@ -1,5 +1,5 @@
-//! What the outage ladder promises besides its shares: several rules at once, holders, debts whose
-//! answers are lost, a memory that is full, and who counts as a node. Shares are in `outage.rs`.
+//! The outage fallback besides its shares: several rules at once, holders, debts whose answers are lost,
+//! a memory that is full, and the nodes that are counted. Shares are in `outage.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use tollgate::{Admission, Limiter};
 use tollgate::{Algorithm, Limit, OnFull};
 use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 
-/// How many counters an outage has places for.
+/// The number of counters that an outage has places for.
 const PLACES: u64 = 65_536;
 
 fn hourly(name: &str, by: &[&str], count: u64) -> Rule {
@@ -183,7 +183,7 @@ async fn what_cannot_be_remembered_as_owed_is_counted_as_forgotten() {
     assert_eq!(after.debited + after.forgotten, passed, "told, or counted as forgotten: {after:?}");
 }
 
-/// What had been used of a window when the store went was kept for a whole period more, so that a
+/// The used part of a window was kept for a whole period more in an outage, so that a
 /// window that was nearly over refused for as long as a new one.
 #[tokio::test(start_paused = true)]
 async fn what_was_seen_to_be_spent_comes_back_when_the_store_said_it_would() {

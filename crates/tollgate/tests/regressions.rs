@@ -47,7 +47,7 @@ async fn a_release_behind_seventy_thousand_refusals_comes_back() {
     tokio::time::sleep(s(600)).await;
     assert!(l.peek(&export()).await.passes(), "the permit came back");
 }
-/// What was dropped at a full queue was counted nowhere.
+/// Jobs that were dropped at a full queue were counted nowhere.
 #[tokio::test(start_paused = true)]
 async fn jobs_dropped_at_a_full_queue_are_counted() {
     let mut r = log("login", "1 per 1h");
@@ -239,7 +239,7 @@ async fn a_shadow_permit_ends_with_its_request() {
     }
     assert_eq!(l.stats().shadow_refused, 0);
 }
-/// Whoever waited behind another at the door of a gate was told to retry after nothing, once its
+/// A caller that waited behind another in the queue of a gate was told to retry after nothing, once its
 /// whole patience was over.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_told_to_retry_after_nothing() {
@@ -294,7 +294,7 @@ async fn windows_that_follow_the_epoch_follow_it_in_an_outage() {
     assert_eq!((passed, last), (20, Some(47)), "ten in each of two hours of the wall clock");
 }
 
-/// What another rule refused was spent on a guard all the same: one client that its own limit refused
+/// A request that another rule refused was spent on a guard all the same: one client over its own limit
 /// could shut out everybody.
 #[tokio::test(start_paused = true)]
 async fn one_clients_refusals_do_not_use_up_the_guard_of_all() {
@@ -377,7 +377,7 @@ async fn a_cached_refusal_hides_no_refusal_from_a_ban() {
         let _ = l.admit(&ask()).await;
         settle().await;
     }
-    // What is cached knows nothing of the ban yet.
+    // The cached refusal knows nothing of the ban yet.
     tokio::time::sleep(Duration::from_millis(60)).await;
     let told = l.admit(&ask()).await.retry_after().unwrap();
     assert!(told > s(4_000), "{told:?}: banned");
@@ -401,7 +401,7 @@ async fn a_place_that_comes_back_is_seen_at_once() {
     assert!(g.try_acquire(1).await.is_ok());
 }
 
-/// Whoever asked without waiting overtook those who waited at the door, for ever.
+/// Callers that asked without waiting overtook those in the queue of the gate, for ever.
 #[tokio::test(start_paused = true)]
 async fn those_who_only_try_do_not_starve_those_who_wait() {
     let l = Limiter::new(backend());

@@ -21,7 +21,7 @@ fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
     Limit::new(algorithm, quota.parse().unwrap()).unwrap()
 }
 
-/// Who came through when, in milliseconds from the start.
+/// The callers that came through, each with its time in milliseconds from the start.
 type Log = Arc<Mutex<Vec<(usize, u128)>>>;
 
 async fn through<S: Store + 'static>(gate: Gate<S>, count: usize, log: &Log) {

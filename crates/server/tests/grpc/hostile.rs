@@ -134,7 +134,7 @@ fn flood(
             }
             sent = writing.write_all(&part);
         }
-        // Whoever is not ended by now says that it is done.
+        // A connection that is still open now says that it is done.
         let _ = writing.shutdown(std::net::Shutdown::Write);
         sent.is_err()
     });

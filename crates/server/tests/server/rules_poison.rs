@@ -98,7 +98,7 @@ async fn poisoned_files_change_no_decision() {
     let mut draw = Random(7);
     for _ in 0..POISONS {
         std::fs::write(&file, draw.poison()).unwrap();
-        // Whoever looks first, the follower or this, finds it wrong.
+        // The follower or this call looks first, and finds it wrong.
         let _ = state.rules.refresh(&state.limiter);
     }
     assert_eq!(decisions(state, running.http), before);

@@ -53,7 +53,7 @@ fn wrong_tokens_at_the_listeners_are_counted_and_logged_without_them() {
     assert!(!log.contains("canary-31"), "{log}");
 }
 
-/// C27, at the program: the same count holds the admin listener's, where an address that failed_logins waits.
+/// C27, at the program: only wrong tokens at the admin listener make an address wait there.
 #[test]
 fn wrong_tokens_of_admins_are_counted_apart_from_those_of_clients() {
     let dir = TempDir::new();

@@ -180,7 +180,7 @@ pub(crate) async fn node(
     limiter
 }
 
-/// What is left of this user's first counter, as the store says.
+/// The rest of this user's first counter, as the store says.
 pub(crate) async fn left<S: Store + 'static>(limiter: &Limiter<S>, who: &str) -> u64 {
     let explained = limiter.explain(&user(who)).await;
     assert_eq!(explained.outage, None, "the store is asked");

@@ -35,7 +35,7 @@ async fn one_descriptor_over_charges_the_others_and_itself() {
     assert_eq!(ask(&[d("two=a")]).await, "OK: OK 1", "the window's end forgives");
 }
 
-/// What charges when a response has ended cannot be refused, and must count all the same, or a
+/// A charge after the end of a response cannot be refused, and must count all the same, or a
 /// check before the next request would never find it.
 #[tokio::test]
 async fn a_check_finds_what_was_charged_after_the_fact() {

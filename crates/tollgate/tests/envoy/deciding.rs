@@ -1,4 +1,4 @@
-//! What a call is answered, sentence by sentence, on a clock that tests set.
+//! The answer to a call, sentence by sentence of the reference, on a clock that tests set.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};

@@ -120,7 +120,7 @@ fn written(level: &[GeneratedDescriptor]) -> String {
     level.iter().map(item).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a value matches, by trying every length for a star.
+/// Returns true if a value matches, by trying every length for a star.
 fn matches(pattern: &[u8], value: &[u8]) -> bool {
     match pattern.split_first() {
         None => value.is_empty(),

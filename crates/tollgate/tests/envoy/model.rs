@@ -64,10 +64,10 @@ fn call(rng: &mut Rng) -> Vec<(String, TestDescriptor<'static>)> {
     asked
 }
 
-/// What a counter is known by: the unit, and its entries or the pattern that they share.
+/// The name of a counter: the unit, and its entries or the pattern that they share.
 type Name = (Unit, String);
 
-/// What each window was used.
+/// The use of each window.
 #[derive(Default)]
 struct Counts(HashMap<Name, (u64, u64)>);
 
@@ -82,7 +82,7 @@ impl Counts {
     }
 }
 
-/// What is known of a descriptor before anything is counted.
+/// The expected treatment of a descriptor, before anything is counted.
 enum Expectation {
     NoRule,
     Unlimited,

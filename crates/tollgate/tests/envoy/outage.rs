@@ -1,4 +1,4 @@
-//! What answers while the store does not.
+//! Answers in an outage of the store.
 
 use std::sync::atomic::Ordering;
 

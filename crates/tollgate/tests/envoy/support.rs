@@ -16,7 +16,7 @@ pub(crate) fn rules(file: &str) -> EnvoyRules {
     EnvoyRules::load(1, [("file.yaml", file)]).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What is wrong with a file.
+/// The problems of a file.
 pub(crate) fn problems(file: &str) -> String {
     let problems = EnvoyRules::load(1, [("f", file)]).expect_err("a file with a problem");
     problems.to_string()

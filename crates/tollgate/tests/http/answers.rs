@@ -1,4 +1,4 @@
-//! What a client is told that may not pass.
+//! The answer to a client that may not pass.
 
 use serde_json::{Value, json};
 use tollgate::RuleSet;

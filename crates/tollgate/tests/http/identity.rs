@@ -36,7 +36,7 @@ impl Server {
     }
 }
 
-/// Who has shown the one token that there is.
+/// The user who has shown the one token that there is.
 #[derive(Clone)]
 struct VerifiedUser(&'static str);
 

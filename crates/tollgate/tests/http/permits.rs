@@ -37,7 +37,7 @@ impl http_body::Body for ChannelBody {
     }
 }
 
-/// What the handlers of a server wait for.
+/// The state that a test shares with the handlers of its server.
 #[derive(Default)]
 struct HandlerState {
     body: Mutex<Option<mpsc::Sender<Bytes>>>,
@@ -182,7 +182,7 @@ async fn a_response_without_a_body_holds_nothing() {
     until(|| is_free(&limiter)).await;
 }
 
-/// What comes after the upgrade is no response any more.
+/// The bytes after an upgrade are no response any more.
 #[tokio::test]
 async fn an_upgrade_gives_its_permit_back() {
     let limiter = limiter(one_at_once());

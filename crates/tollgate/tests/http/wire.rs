@@ -37,7 +37,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
 }
 
-/// What came back.
+/// A response, as it came back.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,

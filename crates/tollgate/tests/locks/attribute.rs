@@ -74,7 +74,7 @@ struct Shop<S: LockStore> {
 }
 
 impl<S: LockStore> Shop<S> {
-    /// Whether it is held, and under which fence.
+    /// Returns the fence and the name of the lock that it holds meanwhile.
     #[lock("order:{order.number()}:{order.place.1}", lease = "60s", locks = self.locks, fence = fence, guard = held)]
     pub async fn pay(&self, order: &Order) -> Result<(Fence, String), NotLocked> {
         assert_eq!((held.fence(), held.state()), (fence, LockState::Sure));
@@ -367,7 +367,7 @@ async fn lock_first(id: u8) -> Result<u8, Both> {
     Ok(id)
 }
 
-/// Whatever is written first: who is over a limit does not wait for a lock.
+/// In whichever order the attributes are written, a caller over a limit does not wait for a lock.
 #[tokio::test]
 async fn limits_are_asked_before_the_lock() {
     let locks = Locks::new(EmbeddedStore::new());

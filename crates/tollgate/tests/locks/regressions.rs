@@ -75,7 +75,7 @@ async fn lost_answers_count_once(stage: impl Stage) {
     flaky.lose_released.store(1, SeqCst);
     assert_eq!(outer.release().await.unwrap(), Release::Released);
     assert!(locks.inspect("a").await.unwrap().is_none());
-    // Whoever gives up gives back what it may have been granted.
+    // A caller that gives up releases the lock that it may have been granted.
     flaky.lose_acquired.store(3, SeqCst);
     assert!(matches!(lock.try_lock().await, Err(LockError::Store(_))));
     until("it is given back", async || locks.inspect("a").await.unwrap().is_none()).await;
@@ -293,7 +293,7 @@ async fn guards_dropped_with_their_locks_are_given_back() {
     .await;
 }
 
-/// How often Redis ran this command.
+/// The number of times that Redis ran this command.
 fn calls(server: &RedisServer, command: &str) -> u64 {
     let Reply::Bulk(info) = server.command(&[b"INFO", b"commandstats"]).unwrap() else { panic!() };
     let info = String::from_utf8(info).unwrap();

@@ -1,4 +1,4 @@
-//! Where the tests take place: stores that several processes share, and connections to them that fail.
+//! Stores for the tests, which several processes share, and connections to them that fail.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -106,7 +106,7 @@ pub(crate) struct Flaky<S> {
     /// So many answers to acquisitions, and to releases, are lost after the step was made.
     pub(crate) lose_acquired: AtomicU64,
     pub(crate) lose_released: AtomicU64,
-    /// Whether releases are heard.
+    /// Set, releases are not heard.
     pub(crate) deaf: AtomicBool,
     /// Done once while somebody begins to listen, before it hears anything.
     pub(crate) while_listening: Mutex<Option<Box<dyn FnOnce() + Send>>>,

@@ -210,7 +210,7 @@ fn the_error_is_the_functions_own() {
     assert_eq!(scope::call(&limiter, || (foreign(), foreign())), (Ok(()), Err(26)));
 }
 
-/// What remains of an hour is counted by cost.
+/// A bulk call costs as much as it has items.
 #[limit("10 per 1h", cost = items.len() as u64, name = "shop::bulk")]
 fn bulk(items: &[u8]) -> Result<usize, Refused> {
     Ok(items.len())

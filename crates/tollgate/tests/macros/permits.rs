@@ -38,7 +38,7 @@ async fn begin<S: tollgate::Store + 'static>(
     (task, end)
 }
 
-/// Whether `hang` would begin now.
+/// Returns true if `hang` would begin now.
 async fn is_free<S: tollgate::Store + 'static>(limiter: &Limiter<S>) -> bool {
     let (entered, _entered) = oneshot::channel();
     let (_, ended) = oneshot::channel();

@@ -6,7 +6,7 @@ use tollgate_core::testing::Rng;
 use crate::generate::{Texts, declaration};
 use crate::round_trip::FORMATS;
 
-/// How many files; `TOLLGATE_SOAK` multiplies them.
+/// The number of files; `TOLLGATE_SOAK` multiplies it.
 fn files() -> u64 {
     let soak = std::env::var("TOLLGATE_SOAK").map_or(1, |times| times.parse().unwrap());
     10_000 * soak

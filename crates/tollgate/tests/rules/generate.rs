@@ -14,7 +14,7 @@ use tollgate_core::rule::declaration::{
 use tollgate_core::testing::Rng;
 use tollgate_core::{Algorithm, Limit, OnChange, OnFull, Quota};
 
-/// What texts are made of.
+/// The kind of texts in a declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Texts {
     /// Names as people give them, in declarations that make rule sets.

@@ -1,4 +1,4 @@
-//! What is written reads back equal.
+//! Declarations that are written read back equal.
 
 use tollgate::rules::{self, Format};
 use tollgate_core::testing::Rng;
