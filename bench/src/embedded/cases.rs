@@ -27,7 +27,7 @@ pub fn run(prefix: &str) {
                 if wanted(&case) {
                     let (ours, crab) = (Ours::new(traffic), Throttlecrab::new(traffic));
                     let governor = Governor::new(traffic);
-                    duel(&case, threads, keys, &ours, &governor, &crab);
+                    run_against(&case, threads, keys, &ours, &governor, &crab);
                 }
             }
         }
@@ -45,7 +45,7 @@ struct Keys {
     operations: u64,
 }
 
-fn duel(
+fn run_against(
     case: &str,
     threads: u64,
     keys: Keys,

@@ -18,7 +18,7 @@ fn a_broken_file_has_a_place_or_round_trips() {
     let files = files();
     for seed in 0..files {
         let mut rng = Rng::new(seed);
-        let texts = rng.pick(&[Texts::Tame, Texts::Wild]);
+        let texts = rng.pick(&[Texts::Realistic, Texts::Arbitrary]);
         let format = rng.pick(&FORMATS);
         let mut text = rules::write(&declaration(&mut rng, texts), format);
         for _ in 0..=rng.below(3) {
