@@ -75,7 +75,7 @@ bench-locks: cargo-is-here redis-is-here ## Time locks beside their peers: alone
 bench-library: cargo-is-here ## Time a request through all of the library, and through its HTTP layer, beside a peer
 	$(CARGO) run --locked --release -p tollgate-bench --bin bench-library
 
-bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server's doors beside Redis, hyper and tonic, by redis-benchmark, wrk and h2load
+bench-server: cargo-is-here redis-is-here load-tools-are-here ## Time the server's listeners beside Redis, hyper and tonic, by redis-benchmark, wrk and h2load
 	$(CARGO) build --locked --release -p tollgate-server -p tollgate-bench --bin tollgate --bin bench-server
 	"$${CARGO_TARGET_DIR:-target}"/release/bench-server
 

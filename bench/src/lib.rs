@@ -1,4 +1,4 @@
-//! What the benches have in common.
+//! Code that the benches share.
 #![allow(
     missing_docs,
     clippy::as_conversions,

@@ -12,7 +12,7 @@ fn command(program: &str) -> Command {
     command
 }
 
-/// What it printed, line by line.
+/// The lines that it printed.
 fn printed(output: Output) -> Vec<String> {
     let (out, error) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
     let out = out.unwrap();

@@ -23,20 +23,20 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_harness::RedisServer;
 
-/// How long an answer may take: nothing in these tests waits for as long as this on purpose.
+/// The longest that an answer may take: nothing in these tests waits for as long as this on purpose.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the client answered: a value, or the class of what it threw and its message.
+/// The client's answer: a value, or the class of the exception and its message.
 pub type Answer = Result<String, String>;
 
-type Awaited = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
+type PendingAnswers = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
 
 /// A Redisson client; killed when dropped.
 #[derive(Debug)]
 pub struct Redisson {
     process: Child,
     input: Mutex<(u64, ChildStdin)>,
-    awaited: Awaited,
+    pending: PendingAnswers,
 }
 
 impl Redisson {
@@ -61,12 +61,12 @@ impl Redisson {
             .spawn()
             .expect("a Java 17 to run the client (Debian and Ubuntu: apt install openjdk-17-jdk)");
         let (tell, ready) = oneshot::channel();
-        let awaited = Awaited::new(Mutex::new(HashMap::from([(0, tell)])));
+        let pending = PendingAnswers::new(Mutex::new(HashMap::from([(0, tell)])));
         let output = BufReader::new(process.stdout.take().unwrap());
-        let read = Arc::clone(&awaited);
+        let read = Arc::clone(&pending);
         std::thread::spawn(move || hear(output, &read));
         let input = Mutex::new((1, process.stdin.take().unwrap()));
-        let client = Self { process, input, awaited };
+        let client = Self { process, input, pending };
         assert_eq!(answer(ready, "start").await, Ok("ready".to_owned()));
         client
     }
@@ -97,7 +97,7 @@ impl Redisson {
         let mut input = self.input.lock().unwrap();
         let number = input.0;
         input.0 = number + 1;
-        self.awaited.lock().unwrap().insert(number, tell);
+        self.pending.lock().unwrap().insert(number, tell);
         let mut line = format!("{number}\t{actor}\t{command}\t{kind}\t{name}");
         args.iter().for_each(|arg| line.push_str(&format!("\t{arg}")));
         line.push('\n');
@@ -120,18 +120,18 @@ async fn answer(told: oneshot::Receiver<Answer>, what: &str) -> Answer {
     answer.unwrap_or_else(|_| panic!("the client ended before it answered: {what}"))
 }
 
-fn hear(output: BufReader<ChildStdout>, awaited: &Awaited) {
+fn hear(output: BufReader<ChildStdout>, pending: &PendingAnswers) {
     for line in output.lines().map_while(Result::ok) {
         let mut words = line.splitn(3, '\t');
         let number = words.next().and_then(|number| number.parse().ok());
         let Some(number) = number else { panic!("not an answer: {line}") };
         let (word, rest) = (words.next(), words.next().unwrap_or_default().to_owned());
         let answer = if word == Some("ok") { Ok(rest) } else { Err(rest) };
-        if let Some(tell) = awaited.lock().unwrap().remove(&number) {
-            // Whoever does not wait any more need not know.
+        if let Some(tell) = pending.lock().unwrap().remove(&number) {
+            // A caller that does not wait any more need not know.
             let _ = tell.send(answer);
         }
     }
     // Nobody will be answered any more.
-    awaited.lock().unwrap().clear();
+    pending.lock().unwrap().clear();
 }

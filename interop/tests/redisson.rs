@@ -24,7 +24,7 @@ use tollgate_interop::Redisson;
 const LONG: Duration = Duration::from_secs(30);
 /// A lease that has ended a few times before a test does.
 const SHORT: Duration = Duration::from_millis(1_500);
-/// What a wait may take that nothing but a message ends. Leases are far longer.
+/// The longest wait that only a message ends. Leases are far longer.
 const SOON: Duration = Duration::from_secs(10);
 
 async fn ours(server: &RedisServer, lease: Duration) -> Locks<RedisStore> {

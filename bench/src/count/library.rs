@@ -74,7 +74,7 @@ fn layer(rules: &[Rule], requests: u64, status: StatusCode) {
     call(bare().layer(layers::limit(rules)), requests, status);
 }
 
-/// How many of so many requests pass these rules.
+/// The number of requests, of so many, that pass these rules.
 fn passed(rules: &[Rule], requests: u64) -> u64 {
     let limiter = rules::limiter(rules, 100_000);
     let users = users();
@@ -135,7 +135,7 @@ fn envoy(requests: u64) {
     counted(|| assert!(keys(requests).all(|key| passes(&users[key]))));
 }
 
-/// What `CL.THROTTLE` asks of a limiter whose store is Redis, one command after the other.
+/// Runs the decisions of `CL.THROTTLE` on a limiter whose store is Redis, one command after the other.
 fn throttle(requests: u64) {
     let server = RedisServer::start().expect("a server to ask");
     let limit = Limit::new(TokenBucket, AMPLE.parse().expect("valid")).expect("valid");

@@ -1,4 +1,4 @@
-//! What the tools `count-library` and `count-macros` have in common.
+//! Code that the tools `count-library` and `count-macros` share.
 
 use crate::Random;
 use crate::clock::Quanta;
@@ -26,7 +26,7 @@ pub fn run(cases: &[Case]) {
     send(requests);
 }
 
-/// What callgrind is told to count.
+/// The function whose instructions callgrind counts.
 #[inline(never)]
 pub fn counted<R>(work: impl FnOnce() -> R) -> R {
     work()

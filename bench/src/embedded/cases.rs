@@ -27,7 +27,7 @@ pub fn run(prefix: &str) {
                 if wanted(&case) {
                     let (ours, crab) = (Ours::new(traffic), Throttlecrab::new(traffic));
                     let governor = Governor::new(traffic);
-                    duel(&case, threads, keys, &ours, &governor, &crab);
+                    run_against(&case, threads, keys, &ours, &governor, &crab);
                 }
             }
         }
@@ -38,14 +38,14 @@ pub fn run(prefix: &str) {
     }
 }
 
-/// How many distinct keys, picked at random, and how often.
+/// A number of distinct keys, and how often one is picked at random.
 #[derive(Clone, Copy)]
 struct Keys {
     count: u64,
     operations: u64,
 }
 
-fn duel(
+fn run_against(
     case: &str,
     threads: u64,
     keys: Keys,

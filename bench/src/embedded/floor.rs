@@ -1,4 +1,4 @@
-//! What the machine itself takes: the least that any exact limiter of this shape can do.
+//! The time that the machine itself takes: the least that any exact limiter of this shape can do.
 //!
 //! - *1M-keys*: read the clock, hash the key, change one 32-byte slot at a place that the hash
 //!   tells, in a table of the size that a million keys need. No lock, no probing, no limit.

@@ -16,7 +16,7 @@ use tollgate_embedded::{EmbeddedStore, Single};
 
 use tollgate_bench::clock::Quanta;
 
-/// What every contender enforces.
+/// The limit that every contender enforces.
 #[derive(Clone, Copy)]
 pub enum Traffic {
     /// A burst that the run does not use up, refilled at one a second, so that counters stay

@@ -20,12 +20,12 @@ use tower::{Layer, Service};
 use crate::clock::Quanta;
 
 #[derive(Clone)]
-pub(super) struct ByHand {
+pub(super) struct HandWrittenLayer {
     store: Arc<EmbeddedStore<Quanta>>,
     limit: Limit,
 }
 
-impl ByHand {
+impl HandWrittenLayer {
     pub(super) fn new() -> Self {
         let store = EmbeddedStore::builder().max_keys(100_000).with_clock(Quanta::new());
         let quota = "1_000_000_000 per 1h".parse().expect("a quota");
@@ -34,21 +34,21 @@ impl ByHand {
     }
 }
 
-impl<S> Layer<S> for ByHand {
-    type Service = Guarded<S>;
+impl<S> Layer<S> for HandWrittenLayer {
+    type Service = HandWrittenService<S>;
 
-    fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded { inner, by: self.clone() }
+    fn layer(&self, inner: S) -> HandWrittenService<S> {
+        HandWrittenService { inner, by: self.clone() }
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Guarded<S> {
+pub(super) struct HandWrittenService<S> {
     inner: S,
-    by: ByHand,
+    by: HandWrittenLayer,
 }
 
-impl<S> Service<Request<Body>> for Guarded<S>
+impl<S> Service<Request<Body>> for HandWrittenService<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,

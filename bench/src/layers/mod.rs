@@ -26,7 +26,7 @@ use crate::clock::Quanta;
 use crate::rules::{self, AMPLE, rule};
 use crate::{Random, at_once};
 
-use by_hand::ByHand;
+use by_hand::HandWrittenLayer;
 
 /// The handler without a layer.
 pub fn bare() -> Router {
@@ -40,7 +40,7 @@ pub fn empty() -> Router {
 
 /// The handler behind the smallest layer that limits and says so.
 pub fn by_hand() -> Router {
-    bare().layer(ByHand::new())
+    bare().layer(HandWrittenLayer::new())
 }
 
 /// The handler behind the peer's layer, which checks one key and says nothing of it.

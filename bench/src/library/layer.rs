@@ -1,4 +1,4 @@
-//! What a layer adds to an axum handler, called in this process without a socket.
+//! The time that a layer adds to an axum handler, called in this process without a socket.
 //!
 //! The bare handler, the handler behind our layer with one rule and with three, and behind the
 //! peer's, tower_governor, which checks one key, without and with its headers. Beside them the least

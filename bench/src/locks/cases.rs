@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tollgate_harness::{RedisServer, Reply};
 
-use crate::crew::{Crew, Drained, has_python};
+use crate::process_group::{HandOvers, ProcessGroup, has_python};
 
 const ROUNDS: usize = 5;
-/// How long a round without contention lasts.
+/// The length of a round without contention.
 const SPAN: Duration = Duration::from_millis(1_000);
-/// How often the waiters are served in a round: five rounds make about two thousand hand-overs.
+/// Times that the waiters are served in a round: five rounds make about two thousand hand-overs.
 const DRAINS: usize = 6;
 const WAITERS: usize = 64;
 const MANY: usize = 8;
@@ -22,7 +22,7 @@ const KEPT_LOCKS: u64 = 10_000;
 
 const OURS: &str = "ours";
 
-/// What clients send, of each contender. `set` is also what our scripts call.
+/// The commands that clients of a contender send. Our scripts call `set` too.
 fn sent(contender: &str) -> &'static [&'static str] {
     if contender.starts_with(OURS) {
         &["evalsha", "eval", "unlink", "subscribe", "unsubscribe"]
@@ -60,17 +60,18 @@ fn uncontended(server: &RedisServer, case: &str, tasks: u64, contenders: &[&str]
     // To wait for each other is not part of this.
     let contenders: Vec<&str> =
         contenders.iter().copied().filter(|it| *it != "rslock-5ms").collect();
-    let mut crews: Vec<_> = contenders.iter().map(|it| Crew::start(it, server, 1)).collect();
+    let mut groups: Vec<_> =
+        contenders.iter().map(|it| ProcessGroup::start(it, server, 1)).collect();
     let mut rates = vec![Vec::new(); contenders.len()];
     let mut commands = vec![Vec::new(); contenders.len()];
-    for crew in &mut crews {
+    for group in &mut groups {
         // Connected, and every script known.
-        crew.alone(tasks, SPAN / 10);
+        group.alone(tasks, SPAN / 10);
     }
     for _ in 0..ROUNDS {
-        for (i, crew) in crews.iter_mut().enumerate() {
+        for (i, group) in groups.iter_mut().enumerate() {
             let before = calls(server, sent(contenders[i]));
-            let (rate, count) = crew.alone(tasks, SPAN);
+            let (rate, count) = group.alone(tasks, SPAN);
             let made = calls(server, sent(contenders[i])) - before;
             rates[i].push(rate);
             commands[i].push(made as f64 / count as f64);
@@ -88,22 +89,23 @@ fn uncontended(server: &RedisServer, case: &str, tasks: u64, contenders: &[&str]
 }
 
 fn contended(server: &RedisServer, case: &str, processes: usize, contenders: &[&str]) {
-    let mut crews: Vec<_> =
-        contenders.iter().map(|it| Crew::start(it, server, processes)).collect();
-    for crew in &mut crews {
-        crew.drain(WAITERS, || {});
+    let mut groups: Vec<_> =
+        contenders.iter().map(|it| ProcessGroup::start(it, server, processes)).collect();
+    for group in &mut groups {
+        group.drain(WAITERS, || {});
     }
     let mut rates = vec![Vec::new(); contenders.len()];
     let mut late = vec![Vec::new(); contenders.len()];
     let mut commands = vec![Vec::new(); contenders.len()];
     for _ in 0..ROUNDS {
-        for (i, crew) in crews.iter_mut().enumerate() {
+        for (i, group) in groups.iter_mut().enumerate() {
             let (mut took, mut gaps, mut made) = (Duration::ZERO, Vec::new(), 0);
             for _ in 0..DRAINS {
                 let mut before = 0;
-                let drained = crew.drain(WAITERS, || before = calls(server, sent(contenders[i])));
+                let hand_overs =
+                    group.drain(WAITERS, || before = calls(server, sent(contenders[i])));
                 made += calls(server, sent(contenders[i])) - before;
-                let Drained { took: more, gaps: others } = drained;
+                let HandOvers { took: more, gaps: others } = hand_overs;
                 took += more;
                 gaps.extend(others);
             }
@@ -129,9 +131,9 @@ fn contended(server: &RedisServer, case: &str, processes: usize, contenders: &[&
 
 /// There is no peer: neither renews by itself what it holds.
 fn watchdog(server: &RedisServer) {
-    let mut crew = Crew::start(OURS, server, 1);
+    let mut group = ProcessGroup::start(OURS, server, 1);
     let redis = processor_time(server);
-    let used = crew.keep(KEPT_LOCKS, KEPT);
+    let used = group.keep(KEPT_LOCKS, KEPT);
     let redis = processor_time(server) - redis;
     println!(
         "case=watchdog locks={KEPT_LOCKS} percent-of-a-core={:.2} redis-percent-taking-them-too={:.2}",
@@ -156,7 +158,7 @@ fn info(server: &RedisServer, section: &str) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// How often Redis was sent these commands.
+/// The number of these commands that Redis was sent.
 fn calls(server: &RedisServer, commands: &[&str]) -> u64 {
     let info = info(server, "commandstats");
     let count = |line: &str| {

@@ -1,6 +1,6 @@
-//! What a process of a contender does: as it is told on its input, a line each.
+//! A process of a contender: it reads commands from its input, one a line.
 //!
-//! | Told | Does | Says |
+//! | Command | Does | Answers |
 //! |---|---|---|
 //! | `alone N MS NAME` | N tasks take and release locks of their own for so long | `count`, `nanoseconds` |
 //! | `hold NAME` | takes the lock and keeps it | `held` |
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
-use crate::contender::{Contender, Held};
+use crate::contender::{BenchGuard, Contender};
 
 pub fn live(contender: &str, port: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -118,7 +118,7 @@ async fn tell(tasks: JoinSet<(u64, u64)>) {
 }
 
 async fn keep(contender: &Contender, count: u64, span: Duration, name: &str) -> Duration {
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<BenchGuard> = Vec::new();
     let mut all = JoinSet::new();
     for i in 0..count {
         let (contender, name) = (contender.clone(), format!("{name}:{i}"));
@@ -132,7 +132,7 @@ async fn keep(contender: &Contender, count: u64, span: Duration, name: &str) -> 
     tokio::time::sleep(span).await;
     let used = cpu_time() - before;
     for held in held {
-        let Held::Ours(guard) = &held else { continue };
+        let BenchGuard::Ours(guard) = &held else { continue };
         assert_eq!(guard.state(), tollgate::LockState::Sure, "a lock was lost meanwhile");
     }
     used

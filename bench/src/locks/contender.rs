@@ -17,7 +17,7 @@ pub enum Contender {
     Rslock(LockManager),
 }
 
-pub enum Held {
+pub enum BenchGuard {
     Ours(LockGuard),
     Rslock(rslock::LockGuard),
 }
@@ -27,7 +27,7 @@ impl Contender {
         let url = format!("redis://127.0.0.1:{port}");
         match name {
             "ours" | "ours-simple" => {
-                // What is measured is speed, not how failures are cut short.
+                // The bench measures speed, not deadlines.
                 let config = Config::new(&url).unwrap().deadline(Duration::from_secs(5));
                 let locks = Locks::new(RedisStore::connect(config).await.unwrap());
                 if name == "ours" { Self::Ours(locks) } else { Self::OursSimple(locks) }
@@ -43,18 +43,20 @@ impl Contender {
         }
     }
 
-    pub async fn lock(&self, name: &str) -> Held {
+    pub async fn lock(&self, name: &str) -> BenchGuard {
         match self {
-            Self::Ours(locks) => Held::Ours(locks.lock(name).await.unwrap()),
+            Self::Ours(locks) => BenchGuard::Ours(locks.lock(name).await.unwrap()),
             Self::OursSimple(locks) => {
-                Held::Ours(locks.named(name).unwrap().simple().lock().await.unwrap())
+                BenchGuard::Ours(locks.named(name).unwrap().simple().lock().await.unwrap())
             }
-            Self::Rslock(manager) => Held::Rslock(manager.acquire(name, LEASE).await.unwrap()),
+            Self::Rslock(manager) => {
+                BenchGuard::Rslock(manager.acquire(name, LEASE).await.unwrap())
+            }
         }
     }
 }
 
-impl Held {
+impl BenchGuard {
     pub async fn release(self) {
         match self {
             Self::Ours(guard) => drop(guard.release().await.unwrap()),

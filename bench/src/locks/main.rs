@@ -7,7 +7,7 @@
 //! | Part | Is |
 //! |---|---|
 //! | `cases` | what is measured, and the lines that say so |
-//! | `crew` | the processes of a contender, and what they are told |
+//! | `process_group` | the processes of a contender, and what they are told |
 //! | `child` | what such a process does |
 //! | `contender` | the locks it does it with; `redis_py.py` is the same for redis-py |
 #![allow(
@@ -23,7 +23,7 @@
 mod cases;
 mod child;
 mod contender;
-mod crew;
+mod process_group;
 
 use tollgate_harness::RedisServer;
 

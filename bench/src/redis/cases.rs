@@ -65,7 +65,7 @@ pub async fn run(server: &RedisServer, only: &str) {
     if wanted("hot") {
         let ours = Ours::connect(server, "h", [(Keys::Uniform(1), bucket(10_000_000))]).await;
         let eval = OneScript::connect(server, Keys::Uniform(1)).await;
-        duel(server, "hot", &ours, &eval, 2 * TASKS).await;
+        run_against(server, "hot", &ours, &eval, 2 * TASKS).await;
         let batches = Batches(ours);
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
@@ -78,7 +78,7 @@ pub async fn run(server: &RedisServer, only: &str) {
         let keys = Keys::zipf(MILLION, 1.1);
         let ours = Ours::connect(server, "z", [(keys.clone(), bucket(100_000))]).await;
         let eval = OneScript::connect(server, keys).await;
-        duel(server, "zipf", &ours, &eval, TASKS).await;
+        run_against(server, "zipf", &ours, &eval, TASKS).await;
     }
     if wanted("three-rules") {
         let rules = [
@@ -101,7 +101,7 @@ pub async fn run(server: &RedisServer, only: &str) {
         let log = Limit::new(SlidingLog, Quota::new(100, Duration::from_secs(1)).unwrap()).unwrap();
         let ours = Ours::connect(server, "l", [(Keys::Uniform(10_000), log)]).await;
         let eval = OneScript::connect(server, Keys::Uniform(10_000)).await;
-        duel(server, "log", &ours, &eval, TASKS).await;
+        run_against(server, "log", &ours, &eval, TASKS).await;
     }
 }
 
@@ -121,7 +121,7 @@ async fn round(server: &RedisServer, ours: &Ours, tasks: u64) -> Round {
     round
 }
 
-async fn duel(server: &RedisServer, case: &str, ours: &Ours, peer: &OneScript, tasks: u64) {
+async fn run_against(server: &RedisServer, case: &str, ours: &Ours, peer: &OneScript, tasks: u64) {
     let (mut mine, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         mine.push(round(server, ours, tasks).await);

@@ -9,10 +9,10 @@ use tollgate_bench::Random;
 /// Tasks that ask at the same time.
 pub const TASKS: u64 = 1024;
 
-/// How long a round lasts.
+/// The length of a round.
 const ROUND: Duration = Duration::from_millis(1500);
 
-/// What a round measured.
+/// The measurements of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
     pub per_second: f64,
@@ -26,25 +26,25 @@ pub struct Round {
     pub server_us: Option<f64>,
 }
 
-/// What each task does again and again: asks, and says whether it passed.
-pub trait Ask: Clone + Send + Sync + 'static {
-    /// How many decisions one ask is.
+/// The call that each task repeats: it asks, and returns whether the request passed.
+pub trait Asker: Clone + Send + Sync + 'static {
+    /// Decisions in one ask.
     const DECISIONS: u64 = 1;
 
     fn ask(&self, random: &mut Random) -> impl Future<Output = bool> + Send;
 }
 
 /// As fast as `tasks` tasks can, each asking as soon as it was answered.
-pub async fn flat_out(asker: &impl Ask, tasks: u64) -> Round {
+pub async fn flat_out(asker: &impl Asker, tasks: u64) -> Round {
     round(asker, tasks, None).await
 }
 
 /// So many a second, whatever the answers take; latencies count from when each was due.
-pub async fn paced(asker: &impl Ask, per_second: f64) -> Round {
+pub async fn paced(asker: &impl Asker, per_second: f64) -> Round {
     round(asker, TASKS, Some(Duration::from_secs_f64(TASKS as f64 / per_second))).await
 }
 
-async fn round<A: Ask>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
+async fn round<A: Asker>(asker: &A, tasks: u64, pace: Option<Duration>) -> Round {
     let stop = Arc::new(AtomicBool::new(false));
     let counting = Arc::new(AtomicBool::new(false));
     let passed = Arc::new(AtomicU64::new(0));

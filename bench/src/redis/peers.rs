@@ -1,4 +1,4 @@
-//! What others would do on the same server: one script a decision, a pipeline of two commands, and
+//! The peers on the same server: one script a decision, a pipeline of two commands, and
 //! Redis's own benchmark as the machine's measure.
 
 use std::process::Command;
@@ -10,7 +10,7 @@ use tollgate_core::{Charge, Key, Limit, Request, Store};
 use tollgate_harness::RedisServer;
 use tollgate_redis::{Config, RedisStore};
 
-use crate::load::Ask;
+use crate::load::Asker;
 
 /// Which key is asked for.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Ours {
     }
 }
 
-impl Ask for Ours {
+impl Asker for Ours {
     async fn ask(&self, random: &mut Random) -> bool {
         let mut names = [Name::default(); 3];
         for (i, (name, (keys, _))) in names.iter_mut().zip(&*self.limits).enumerate() {
@@ -88,11 +88,11 @@ impl Ask for Ours {
     }
 }
 
-/// The same store, asked for 64 decisions at once, as a door would that reads a pipeline.
+/// The same store, asked for 64 decisions at once, as a protocol with pipelines would.
 #[derive(Clone)]
 pub struct Batches(pub Ours);
 
-impl Ask for Batches {
+impl Asker for Batches {
     const DECISIONS: u64 = 64;
 
     async fn ask(&self, random: &mut Random) -> bool {
@@ -137,7 +137,7 @@ impl OneScript {
     }
 }
 
-impl Ask for OneScript {
+impl Asker for OneScript {
     async fn ask(&self, random: &mut Random) -> bool {
         let key = format!("peer:{}", self.keys.pick(random));
         let mut connection = self.connection.clone();
@@ -172,7 +172,7 @@ impl Floor {
     }
 }
 
-impl Ask for Floor {
+impl Asker for Floor {
     const DECISIONS: u64 = 128;
 
     async fn ask(&self, random: &mut Random) -> bool {
@@ -207,7 +207,7 @@ impl IncrExpire {
     }
 }
 
-impl Ask for IncrExpire {
+impl Asker for IncrExpire {
     async fn ask(&self, random: &mut Random) -> bool {
         let key = format!("incr:{}", self.keys.pick(random));
         let mut connection = self.connection.clone();

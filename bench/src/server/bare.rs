@@ -49,16 +49,16 @@ pub fn http(length: usize) {
 pub fn grpc() {
     run(async |listener: TcpListener| {
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let service = RateLimitServiceServer::new(Canned(answer()));
+        let service = RateLimitServiceServer::new(FixedAnswer(answer()));
         let server = tonic::transport::Server::builder().add_service(service);
         server.serve_with_incoming(incoming).await.unwrap();
     });
 }
 
-struct Canned(rls::RateLimitResponse);
+struct FixedAnswer(rls::RateLimitResponse);
 
 #[tonic::async_trait]
-impl RateLimitService for Canned {
+impl RateLimitService for FixedAnswer {
     async fn should_rate_limit(
         &self,
         _: tonic::Request<rls::RateLimitRequest>,

@@ -7,7 +7,7 @@ use tollgate_harness::RedisServer;
 use tollgate_server::protocols::grpc::proto::envoy;
 
 use super::memory;
-use super::program::{Program, Scratch};
+use super::program::{Program, TempFile};
 use super::tools::{h2load, redis_benchmark, wrk};
 
 const ROUNDS: usize = 5;
@@ -87,7 +87,7 @@ fn resp(redis: &RedisServer) {
 }
 
 fn http(case: &str, store: &[&str], target: f64) {
-    let (rules, script) = (Scratch::new("rules.yaml", RULES), Scratch::new("users.lua", USERS));
+    let (rules, script) = (TempFile::new("rules.yaml", RULES), TempFile::new("users.lua", USERS));
     let server = Program::tollgate(&[&["--rules", rules.path()], store].concat());
     let ours = server.at("http");
     let bare = Program::bare(&["bare-http", &answer_length(ours).to_string()]);
@@ -97,7 +97,7 @@ fn http(case: &str, store: &[&str], target: f64) {
 }
 
 fn grpc(case: &str, store: &[&str], target: f64) {
-    let (rules, message) = (Scratch::new("envoy.yaml", ENVOY), Scratch::new("call.bin", call()));
+    let (rules, message) = (TempFile::new("envoy.yaml", ENVOY), TempFile::new("call.bin", call()));
     let server = Program::tollgate(&[&["--envoy-rules", rules.path()], store].concat());
     let bare = Program::bare(&["bare-grpc"]);
     let (ours, peer) = (server.at("grpc"), bare.at("bare"));
@@ -131,7 +131,7 @@ fn call() -> Vec<u8> {
     framed
 }
 
-/// How long the answer to one of the requests is.
+/// The length of the answer to one of the requests.
 fn answer_length(at: SocketAddr) -> usize {
     use std::io::{Read as _, Write as _};
     let body = r#"{"domain":"shop","attributes":{"user":"00000001"}}"#;

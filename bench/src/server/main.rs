@@ -1,4 +1,4 @@
-//! `make bench-server`: the server's doors beside their peers, on processes that the bench starts.
+//! `make bench-server`: the server's listeners beside their peers, on processes that the bench starts.
 //!
 //! The program `tollgate` is the one built beside this one. Load tools, servers and Redis share the
 //! machine's processors. Every ratio is the median of several rounds, ours and the peer's taking

@@ -1,4 +1,4 @@
-//! What a million keys weigh in the server's own process.
+//! The memory that a million keys take in the server's own process.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

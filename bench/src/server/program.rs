@@ -82,9 +82,9 @@ impl Drop for Program {
 }
 
 /// A file that is removed with this.
-pub struct Scratch(PathBuf);
+pub struct TempFile(PathBuf);
 
-impl Scratch {
+impl TempFile {
     pub fn new(name: &str, bytes: impl AsRef<[u8]>) -> Self {
         let path = std::env::temp_dir().join(format!("tollgate-{}-{name}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
@@ -96,7 +96,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

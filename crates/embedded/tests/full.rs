@@ -18,12 +18,12 @@ use tollgate_embedded::core::{
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Full {
+struct FullStore {
     store: EmbeddedStore<ManualClock>,
     clock: ManualClock,
 }
 
-impl Full {
+impl FullStore {
     fn with_room_for(keys: usize) -> Self {
         let clock = ManualClock::default();
         let store = EmbeddedStore::builder().max_keys(keys).shards(4).with_clock(clock.clone());
@@ -56,7 +56,7 @@ fn bucket(count: u64, per: Duration) -> Limit {
 // C35
 #[test]
 fn keys_that_refuse_are_never_forgotten_and_the_rest_share_one_counter() {
-    let full = Full::with_room_for(1_000);
+    let full = FullStore::with_room_for(1_000);
     let limit = bucket(1, HOUR);
 
     let kept = full.flood("k", 20_000, &limit);
@@ -78,7 +78,7 @@ fn keys_that_refuse_are_never_forgotten_and_the_rest_share_one_counter() {
 // C35, E36
 #[test]
 fn idle_keys_make_room_and_nobody_notices() {
-    let full = Full::with_room_for(1_000);
+    let full = FullStore::with_room_for(1_000);
     let limit = bucket(1, SECOND);
 
     for wave in 0..30 {
@@ -95,7 +95,7 @@ fn idle_keys_make_room_and_nobody_notices() {
 
 #[test]
 fn one_idle_key_is_found_among_thousands_that_are_not() {
-    let full = Full::with_room_for(4_000);
+    let full = FullStore::with_room_for(4_000);
     let (long, short) = (bucket(1, HOUR), bucket(1, SECOND));
     let kept = full.flood("long", 3_000, &long);
     let brief = full.flood("short", 20_000, &short);
@@ -110,7 +110,7 @@ fn one_idle_key_is_found_among_thousands_that_are_not() {
 
 #[test]
 fn a_limit_may_admit_or_refuse_what_has_no_room() {
-    let full = Full::with_room_for(100);
+    let full = FullStore::with_room_for(100);
     full.flood("k", 5_000, &bucket(1, HOUR));
 
     let admit = full.take("a", &bucket(2, HOUR).with_on_full(OnFull::Admit));
@@ -124,7 +124,7 @@ fn a_limit_may_admit_or_refuse_what_has_no_room() {
 
 #[test]
 fn in_a_request_a_key_without_room_is_shared_and_all_or_none_still_holds() {
-    let full = Full::with_room_for(100);
+    let full = FullStore::with_room_for(100);
     let limit = bucket(3, HOUR);
     let kept = full.flood("k", 5_000, &limit);
     let drained = bucket(1, HOUR);
@@ -142,7 +142,7 @@ fn in_a_request_a_key_without_room_is_shared_and_all_or_none_still_holds() {
 
 #[test]
 fn a_permit_held_without_room_can_be_renewed_and_released() {
-    let full = Full::with_room_for(100);
+    let full = FullStore::with_room_for(100);
     full.flood("k", 5_000, &bucket(1, HOUR));
     let limit = Limit::new(Concurrency, Quota::new(1, HOUR).unwrap()).unwrap();
     let (me, you) = (Holder(1), Holder(2));
@@ -176,7 +176,7 @@ fn logs_are_bounded_by_what_they_may_grow_to() {
 
 #[test]
 fn limits_nobody_uses_any_more_are_dropped() {
-    let full = Full::with_room_for(1_000);
+    let full = FullStore::with_room_for(1_000);
     for i in 1..5_000 {
         let _ = full.take(&format!("k{i}"), &bucket(i, SECOND));
         full.clock.advance(SECOND);
@@ -238,7 +238,7 @@ fn a_store_holds_no_more_keys_than_was_said_whatever_its_shards() {
     for (max_keys, shards) in [(1, 64), (10, 64), (100, 3), (1_000, 1)] {
         let clock = ManualClock::default();
         let store = EmbeddedStore::builder().max_keys(max_keys).shards(shards).with_clock(clock);
-        let full = Full { store, clock: ManualClock::default() };
+        let full = FullStore { store, clock: ManualClock::default() };
 
         full.flood("k", 5_000, &bucket(1, HOUR));
 
@@ -250,7 +250,7 @@ fn a_store_holds_no_more_keys_than_was_said_whatever_its_shards() {
 #[test]
 fn any_charge_finds_a_promoted_key_as_it_is() {
     // A key charged twice in a row is promoted to a hot slot; the slot it left behind in the table is stale.
-    let full = Full::with_room_for(100);
+    let full = FullStore::with_room_for(100);
     let limit = bucket(10, HOUR);
     for _ in 0..5 {
         assert!(full.take("hot", &limit).passes());
@@ -265,7 +265,7 @@ fn an_idle_promoted_key_makes_room_for_a_new_one() {
     for several in [false, true] {
         let clock = ManualClock::default();
         let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(clock.clone());
-        let full = Full { store, clock };
+        let full = FullStore { store, clock };
         let limit = bucket(10, SECOND);
         for key in ["a", "b"] {
             for _ in 0..3 {
@@ -291,7 +291,7 @@ fn at_the_end_of_time_nothing_hangs_and_nothing_that_counts_is_dropped() {
     // "Never idle" was written as the last moment, which the clock can reach.
     let clock = ManualClock::at(Timestamp::MAX);
     let store = EmbeddedStore::builder().max_keys(1).shards(1).with_clock(clock.clone());
-    let full = Full { store, clock };
+    let full = FullStore { store, clock };
     let window = Limit::new(FixedWindow::default(), Quota::new(1, HOUR).unwrap()).unwrap();
     assert!(full.take("a", &window).passes());
     assert!(!full.take("a", &window).passes());
@@ -307,7 +307,7 @@ fn at_the_end_of_time_nothing_hangs_and_nothing_that_counts_is_dropped() {
 
 #[test]
 fn a_request_off_the_plain_path_does_not_reserve_its_room_twice() {
-    let full = Full::with_room_for(8);
+    let full = FullStore::with_room_for(8);
     let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(full.clock.clone());
     let limit = bucket(1, HOUR).with_on_full(OnFull::Admit);
     let asked = Charge::take(Key::new("b").unwrap(), &limit, 0).unwrap();
@@ -362,7 +362,7 @@ fn readings_that_arrive_out_of_order_do_not_shorten_a_shared_lease() {
 
 #[test]
 fn a_credit_for_a_key_that_was_never_charged_gives_nothing_to_those_that_share() {
-    let full = Full::with_room_for(100);
+    let full = FullStore::with_room_for(100);
     let limit = bucket(10, HOUR);
     full.flood("k", 5_000, &limit);
     let shared = (0..20).filter(|i| full.take(&format!("s{i}"), &limit).passes()).count();
@@ -387,7 +387,7 @@ fn the_largest_store_is_built_without_allocating_for_it() {
 fn a_key_that_finds_room_later_starts_full_once() {
     let clock = ManualClock::default();
     let store = EmbeddedStore::builder().max_keys(2).shards(1).with_clock(clock.clone());
-    let full = Full { store, clock };
+    let full = FullStore { store, clock };
     let (brief, long, limit) = (bucket(1, SECOND), bucket(1, HOUR), bucket(3, HOUR));
     assert!(full.take("brief", &brief).passes() && full.take("long", &long).passes());
     let pass = |basis| {
@@ -407,7 +407,7 @@ fn a_key_that_finds_room_later_starts_full_once() {
 
 #[test]
 fn the_shared_counter_of_a_new_revision_starts_full() {
-    let full = Full::with_room_for(4);
+    let full = FullStore::with_room_for(4);
     full.flood("k", 1_000, &bucket(1, HOUR));
     let pass = |limit: &Limit| {
         let passes = |i: &u32| full.take(&format!("x{i}"), limit).passes();
@@ -421,7 +421,7 @@ fn the_shared_counter_of_a_new_revision_starts_full() {
 
 #[test]
 fn when_1024_limits_share_already_a_further_one_refuses() {
-    let full = Full::with_room_for(4);
+    let full = FullStore::with_room_for(4);
     full.flood("k", 1_000, &bucket(1, HOUR));
     let limits: Vec<Limit> = (0..1_023).map(|i| bucket(10 + i, HOUR)).collect();
     for limit in &limits {

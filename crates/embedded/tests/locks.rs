@@ -73,21 +73,21 @@ fn the_embedded_store_keeps_locks_as_a_map_of_records_would() {
 }
 
 #[derive(Default)]
-struct Count(AtomicU64);
+struct CountingNotifier(AtomicU64);
 
-impl ReleaseNotifier for Count {
+impl ReleaseNotifier for CountingNotifier {
     fn notify(&self, _: &LockName) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_bell_rings_for_each_release_until_its_ear_is_dropped() {
+fn a_notifier_is_called_for_each_release_until_its_subscription_is_dropped() {
     let subject = EmbeddedLocks::new();
-    let (name, me) = (LockName::new("bell").unwrap(), Owner::new(1, 1));
-    let count = Arc::new(Count::default());
-    let bell = Arc::clone(&count);
-    let ear = now(subject.store.subscribe(&name, bell)).unwrap();
+    let (name, me) = (LockName::new("order").unwrap(), Owner::new(1, 1));
+    let count = Arc::new(CountingNotifier::default());
+    let notifier = Arc::clone(&count);
+    let subscription = now(subject.store.subscribe(&name, notifier)).unwrap();
     let (outer, inner) =
         (plain(&name, LockKind::Reentrant, &me, 1), plain(&name, LockKind::Reentrant, &me, 2));
 
@@ -103,7 +103,7 @@ fn a_bell_rings_for_each_release_until_its_ear_is_dropped() {
     subject.force_release(&name);
     assert_eq!(count.0.load(Ordering::SeqCst), 2);
 
-    drop(ear);
+    drop(subscription);
     granted(subject.acquire(&plain(&name, LockKind::Reentrant, &me, 4)));
     assert_eq!(now(subject.store.inspect(&name)).unwrap().unwrap().waiting, 0);
     subject.force_release(&name);

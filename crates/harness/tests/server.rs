@@ -158,7 +158,7 @@ fn a_server_dies_with_its_process() {
     let line = output.lines().find_map(|line| line.split_once("started ")).unwrap().1;
     let (pid, socket) = line.split_once(' ').unwrap();
 
-    // Whoever adopts the orphan need not reap it.
+    // The process that adopts the orphan need not reap it.
     while !matches!(state(pid), None | Some('Z')) {
         thread::sleep(Duration::from_millis(1));
     }

@@ -1,4 +1,4 @@
-//! What the compiler says where an attribute is wrong: which word, and what to write instead.
+//! The compiler's messages for wrong attributes: which word is wrong, and what to write instead.
 //!
 //! `TRYBUILD=overwrite cargo test -p tollgate-macros --test ui` writes the expected words anew. Where
 //! types are wrong the words are mostly the compiler's own, and pinned for one version of it.

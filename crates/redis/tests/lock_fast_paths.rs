@@ -23,13 +23,13 @@ use tollgate_redis::core::lock::{
 
 /// Sends every release as one that was never sent before, which has a fast path of its own and of which
 /// the store remembers nothing for long: so this remembers in its place.
-struct Sole {
+struct SoleAttemptStore {
     redis: Redis,
     now_ms: Cell<u64>,
     records: RefCell<HashMap<(LockName, HoldId), (ReleaseOutcome, u64)>>,
 }
 
-impl Sole {
+impl SoleAttemptStore {
     fn record(&self, name: &LockName, hold: HoldId) -> Option<ReleaseOutcome> {
         let records = self.records.borrow();
         let (answer, until) = records.get(&(name.clone(), hold))?;
@@ -37,7 +37,7 @@ impl Sole {
     }
 }
 
-impl LockStoreUnderTest for Sole {
+impl LockStoreUnderTest for SoleAttemptStore {
     fn acquire(&self, ask: &Acquire<'_>) -> AcquireOutcome {
         let over = self.record(ask.name, ask.hold).is_some();
         if over { AcquireOutcome::Over } else { self.redis.acquire(ask) }
@@ -75,7 +75,7 @@ impl LockStoreUnderTest for Sole {
 #[test]
 fn a_release_that_is_sent_once_is_answered_as_any_other() {
     let redis = Redis::start();
-    let subject = Sole { redis, now_ms: Cell::default(), records: RefCell::default() };
+    let subject = SoleAttemptStore { redis, now_ms: Cell::default(), records: RefCell::default() };
     for seed in 10..12 {
         locks::all(&subject, seed, 2_500);
         run(&subject.redis.server, &[b"FLUSHALL"]);

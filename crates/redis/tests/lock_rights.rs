@@ -18,9 +18,9 @@ use tollgate_redis::core::lock::{
 };
 use tollgate_redis::{Config, FencedWrite, RedisStore, Warning};
 
-struct Heard(tokio::sync::Notify);
+struct AwaitableNotifier(tokio::sync::Notify);
 
-impl ReleaseNotifier for Heard {
+impl ReleaseNotifier for AwaitableNotifier {
     fn notify(&self, _: &LockName) {
         self.0.notify_one();
     }
@@ -49,9 +49,9 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
     let replicas = Replicas { count: 1.try_into().unwrap(), patience: Duration::from_millis(1) };
     for (kind, id) in [(LockKind::Simple, 1), (LockKind::Reentrant, 3)] {
         let hold = HoldId::new(id);
-        let heard = Arc::new(Heard(tokio::sync::Notify::new()));
-        let bell: Arc<dyn ReleaseNotifier> = heard.clone();
-        let _ear = store.subscribe(&name, bell).await.unwrap();
+        let released = Arc::new(AwaitableNotifier(tokio::sync::Notify::new()));
+        let notifier: Arc<dyn ReleaseNotifier> = released.clone();
+        let _subscription = store.subscribe(&name, notifier).await.unwrap();
         let ask = Acquire {
             name: &name,
             kind,
@@ -72,7 +72,7 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
         let attempt = Attempt::Sole;
         let release = Release { name: &name, kind, owner: &owner, hold, lease, attempt };
         assert_eq!(store.release(&release).await.unwrap(), ReleaseOutcome::Freed);
-        heard.0.notified().await;
+        released.0.notified().await;
         let again = Acquire { hold: HoldId::new(id + 1), durability: Durability::Primary, ..ask };
         assert!(matches!(store.acquire(&again).await.unwrap(), AcquireOutcome::Granted { .. }));
         assert!(store.force_release(&name).await.unwrap().is_some());
@@ -87,7 +87,7 @@ async fn use_a_lock(store: &RedisStore, name: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_recommended_user_can_do_all_that_locks_do() {
     let server = RedisServer::start().unwrap();
-    // What a user who may do nothing is told to ask for.
+    // A user without permissions gets the list of those to ask for.
     let config = as_alice(&server, "+ping").locks("order:*");
     let powerless = connect(config.clone()).await;
     let acl = powerless.warnings().iter().find_map(|warning| match warning {

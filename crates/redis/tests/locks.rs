@@ -192,9 +192,9 @@ fn theirs_keeps_ours_out_and_our_fence_rises_over_it() {
     assert!(granted(subject.acquire(&ask)) > before);
 }
 
-struct Told(Sender<LockName>);
+struct ChannelNotifier(Sender<LockName>);
 
-impl ReleaseNotifier for Told {
+impl ReleaseNotifier for ChannelNotifier {
     fn notify(&self, name: &LockName) {
         let _ = self.0.send(name.clone());
     }
@@ -205,8 +205,10 @@ fn listen(
     name: &LockName,
 ) -> (tollgate_redis::ReleaseSubscription, Receiver<LockName>) {
     let (tell, told) = channel();
-    let subscription =
-        subject.runtime.block_on(subject.store.subscribe(name, Arc::new(Told(tell)))).unwrap();
+    let subscription = subject
+        .runtime
+        .block_on(subject.store.subscribe(name, Arc::new(ChannelNotifier(tell))))
+        .unwrap();
     // The listener is notified once when the connection is made; whoever listens asks again anyway.
     while told.recv_timeout(Duration::from_millis(50)).is_ok() {}
     (subscription, told)
@@ -220,7 +222,7 @@ fn their_release_wakes_ours() {
     let name = LockName::new("order").unwrap();
     let java = Redisson { server: &subject.server, owner: JAVA };
     assert_eq!(java.lock("order"), Reply::Nil);
-    let (_ear, told) = listen(&subject, &name);
+    let (_subscription, told) = listen(&subject, &name);
 
     assert_eq!(java.unlock("order", "a"), Reply::Integer(1));
 
@@ -442,10 +444,10 @@ fn waiting_now(server: &RedisServer) -> i64 {
 /// B19: the subscription is cut, and made again; whoever listens is told that it may have missed
 /// something.
 #[test]
-fn a_cut_subscription_is_made_again_and_every_bell_rings() {
+fn a_cut_subscription_is_made_again_and_every_notifier_is_called() {
     let subject = Redis::start();
     let name = LockName::new("order").unwrap();
-    let (_ear, told) = listen(&subject, &name);
+    let (_subscription, told) = listen(&subject, &name);
 
     run(&subject.server, &[b"CLIENT", b"KILL", b"TYPE", b"pubsub"]);
 
@@ -461,14 +463,16 @@ fn a_channel_that_may_not_be_heard_silences_no_other() {
     run(&subject.server, &[b"ACL", b"SETUSER", b"default", b"resetchannels", heard]);
     let (forbidden, name) = (LockName::new("stock").unwrap(), LockName::new("order").unwrap());
     let (tell, told) = channel();
-    let bell = Arc::new(Told(tell));
-    let _ear = subject.runtime.block_on(async {
+    let notifier = Arc::new(ChannelNotifier(tell));
+    let _subscription = subject.runtime.block_on(async {
         tokio::select! {
             biased;
-            refused = subject.store.subscribe(&forbidden, Arc::<Told>::clone(&bell)) => {
+            refused = subject.store.subscribe(&forbidden, Arc::<ChannelNotifier>::clone(&notifier)) => {
                 panic!("answered before the one that is heard: {refused:?}")
             }
-            subscription = subject.store.subscribe(&name, Arc::<Told>::clone(&bell)) => subscription.unwrap(),
+            subscription = subject.store.subscribe(&name, Arc::<ChannelNotifier>::clone(&notifier)) => {
+                subscription.unwrap()
+            }
         }
     });
 

@@ -43,7 +43,7 @@ impl Round {
 }
 
 /// So many tasks, each with a key of its own and without a pause.
-async fn crowd(store: &Arc<RedisStore>, tasks: usize) -> Round {
+async fn ask_from_many_tasks(store: &Arc<RedisStore>, tasks: usize) -> Round {
     let limit = limit(tollgate_redis::core::algorithm::TokenBucket, "100_000_000 per 1s");
     let start = Instant::now();
     let callers: Vec<_> = (0..tasks)
@@ -74,12 +74,12 @@ async fn crowd(store: &Arc<RedisStore>, tasks: usize) -> Round {
 /// Goodput once collapsed from 4 000 callers on, and the breaker opened though Redis was healthy:
 /// whoever had waited for most of its deadline was still sent, and timed out on the way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_gets_what_redis_can_give_and_the_rest_is_turned_away() {
+async fn too_many_callers_get_what_redis_can_give_and_the_rest_is_turned_away() {
     let server = RedisServer::start().unwrap();
     let (mut rounds, mut opens) = (Vec::new(), 0);
     for tasks in [1_000, 2_000, 4_000, 8_000, 20_000] {
         let store = Arc::new(connect(Config::new(&server.url()).unwrap()).await);
-        let round = crowd(&store, tasks).await;
+        let round = ask_from_many_tasks(&store, tasks).await;
         let stats = store.stats();
         println!("{tasks} callers: {round:?}, opened {}", stats.breaker_opens);
         opens += stats.breaker_opens;

@@ -276,8 +276,8 @@ async fn a_partition_is_one_slot_and_the_names_tell_the_keys() {
 
     assert!(again[0].decisions.iter().all(|decision| decision.remaining == 3));
     let names = names(&server);
-    let lanes: HashSet<&[u8]> = names.iter().map(|name| &name[..8]).collect();
-    assert_eq!(lanes.len(), 1, "what stands in braces: {lanes:?}");
+    let shard_tags: HashSet<&[u8]> = names.iter().map(|name| &name[..8]).collect();
+    assert_eq!(shard_tags.len(), 1, "one shard tag: {shard_tags:?}");
     let told: HashSet<&[u8]> =
         names.iter().map(|name| name.splitn(5, |byte| *byte == b':').nth(4).unwrap()).collect();
     assert_eq!(told, wanted.iter().map(|key| key.as_bytes()).collect());

@@ -12,7 +12,7 @@ use tollgate_harness::{RedisServer, ServerClock};
 use tollgate_redis::RedisStore;
 use tollgate_redis::core::{Answer, Request, Store, Timestamp};
 
-struct Whole {
+struct WholeStore {
     store: RedisStore,
     runtime: Runtime,
     clock: ServerClock,
@@ -29,7 +29,7 @@ enum Order {
     AtOnce,
 }
 
-impl Whole {
+impl WholeStore {
     fn start(order: Order) -> Self {
         let (server, clock) = clockwork();
         let runtime = Runtime::new().unwrap();
@@ -60,7 +60,7 @@ fn independent(batch: &[Request<'_>]) -> bool {
     })
 }
 
-impl StoreUnderTest for Whole {
+impl StoreUnderTest for WholeStore {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
         let answers = match self.order {
             Order::AtOnce if batch.len() > 1 && independent(batch) => self.at_once(batch),
@@ -81,10 +81,10 @@ impl StoreUnderTest for Whole {
 /// E23 to E26, E31
 #[test]
 fn the_whole_store_answers_as_a_map_of_counters_would() {
-    suite::all(&Whole::start(Order::Batch), 23, 3_000);
+    suite::all(&WholeStore::start(Order::Batch), 23, 3_000);
 }
 
 #[test]
 fn requests_that_come_at_once_are_answered_as_if_they_came_in_turn() {
-    suite::all(&Whole::start(Order::AtOnce), 31, 3_000);
+    suite::all(&WholeStore::start(Order::AtOnce), 31, 3_000);
 }

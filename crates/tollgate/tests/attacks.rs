@@ -28,14 +28,14 @@ fn ms(n: u64) -> tokio::time::Sleep {
 }
 
 /// Ten pass without the store, which is back then, with replies that take 30 ms.
-async fn owing_ten(way: &Way) -> Limiter<Way> {
-    let limiter = node(way, [log(rule("a", &["user"], &["100 per 1h"]))]).await;
-    way.set(Road::Closed);
+async fn owing_ten(connection: &StoreConnection) -> Limiter<StoreConnection> {
+    let limiter = node(connection, [log(rule("a", &["user"], &["100 per 1h"]))]).await;
+    connection.set(ConnectionState::Closed);
     for _ in 0..10 {
         assert!(limiter.admit(&user("a")).await.passes());
     }
-    way.set(Road::Open);
-    way.takes(0, 30);
+    connection.set(ConnectionState::Open);
+    connection.takes(0, 30);
     limiter
 }
 
@@ -43,19 +43,19 @@ async fn owing_ten(way: &Way) -> Limiter<Way> {
 /// was under way, and it was told again under another name: 10 were debited twice.
 #[tokio::test(start_paused = true)]
 async fn a_debt_under_way_is_not_told_again_under_another_name() {
-    let way = Way::to(&backend());
-    let limiter = owing_ten(&way).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = owing_ten(&connection).await;
     let first = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.admit(&user("a")).await.passes() }
     });
     ms(5).await;
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     assert!(limiter.admit(&user("a")).await.passes());
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     assert!(first.await.unwrap());
-    way.takes(0, 0);
+    connection.takes(0, 0);
     tokio::time::sleep(s(2)).await;
 
     assert_eq!(left(&limiter, "a").await, 88, "12 of 100 passed");
@@ -64,16 +64,16 @@ async fn a_debt_under_way_is_not_told_again_under_another_name() {
 /// The same when the caller that carried it has gone away.
 #[tokio::test(start_paused = true)]
 async fn a_debt_whose_carrier_left_is_not_told_again_under_another_name() {
-    let way = Way::to(&backend());
-    let limiter = owing_ten(&way).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = owing_ten(&connection).await;
     let ask = user("a");
     let carrier = tokio::time::timeout(Duration::from_millis(10), limiter.admit(&ask));
     assert!(carrier.await.is_err(), "it left");
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     assert!(limiter.admit(&user("a")).await.passes());
-    way.set(Road::Open);
-    way.takes(0, 0);
+    connection.set(ConnectionState::Open);
+    connection.takes(0, 0);
     tokio::time::sleep(s(2)).await;
 
     assert_eq!(left(&limiter, "a").await, 88, "whoever left was charged");
@@ -83,10 +83,10 @@ async fn a_debt_whose_carrier_left_is_not_told_again_under_another_name() {
 /// made the process forget what it let through.
 #[tokio::test(start_paused = true)]
 async fn peeks_take_no_place_of_a_debt() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [log(rule("a", &["user"], &["2 per 1h"]))]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [log(rule("a", &["user"], &["2 per 1h"]))]).await;
     assert!(limiter.admit(&user("seen").cost(2)).await.passes());
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
 
     for i in 0..100 {
         assert!(limiter.peek(&user(&format!("u{i}"))).await.passes());
@@ -105,13 +105,13 @@ async fn a_ban_that_was_seen_goes_on_under_admit() {
     let mut rule = log(rule("a", &["user"], &["1 per 1h"]));
     rule.on_outage = OnOutage::Admit;
     rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(60) });
-    let way = Way::to(&backend());
-    let limiter = node(&way, [rule]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [rule]).await;
     for _ in 0..6 {
         let _ = limiter.admit(&user("mallory")).await;
         ms(60).await;
     }
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
 
     let banned = limiter.admit(&user("mallory")).await;
 
@@ -125,16 +125,16 @@ async fn a_ban_that_was_seen_goes_on_under_admit() {
 /// A refusal that was under way during a refund was learnt after it, and repeated for 50 ms.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_from_before_a_refund_is_not_repeated() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [log(rule("a", &["user"], &["10 per 1h"]))]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [log(rule("a", &["user"], &["10 per 1h"]))]).await;
     let reserved = limiter.reserve(&user("a").cost(10), s(60)).await.unwrap();
-    way.takes(0, 20);
+    connection.takes(0, 20);
     let refused = tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.admit(&user("a")).await.passes() }
     });
     ms(2).await;
-    way.takes(0, 0);
+    connection.takes(0, 0);
     limiter.refund(&reserved).await.unwrap();
     assert!(!refused.await.unwrap(), "it was asked before");
 
@@ -151,7 +151,7 @@ async fn a_shadow_rule_bans_in_its_shadow() {
             rule.mode = mode;
             rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(3600) });
             let stats = if remote {
-                let limiter = node(&Way::to(&backend()), [rule]).await;
+                let limiter = node(&StoreConnection::to(&backend()), [rule]).await;
                 twenty(&limiter).await;
                 limiter.stats()
             } else {
@@ -248,11 +248,11 @@ async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
     );
 }
 
-/// On a runtime without timers the keeper panicked at its first sleep, and no ban ever began.
+/// On a runtime without timers the background task panicked at its first sleep, and no ban ever began.
 #[test]
-fn a_runtime_without_timers_has_a_keeper() {
-    struct Bans(mpsc::Sender<()>);
-    impl Observer for Bans {
+fn a_runtime_without_timers_runs_background_jobs() {
+    struct BanObserver(mpsc::Sender<()>);
+    impl Observer for BanObserver {
         fn observe(&self, event: &Event) {
             if let Event::Banned { .. } = event {
                 let _ = self.0.send(());
@@ -266,11 +266,11 @@ fn a_runtime_without_timers_has_a_keeper() {
         rule.ban = Some(Ban { after: 2, within: s(3600), lasts: s(7200) });
         let store = tollgate::EmbeddedStore::new();
         let builder = Limiter::builder(store).rules(rules(1, [rule]));
-        let limiter = builder.observer(Bans(sender)).build();
+        let limiter = builder.observer(BanObserver(sender)).build();
         for _ in 0..5 {
             let _ = limiter.admit(&user("a")).await;
         }
-        // The keeper has a thread of its own here. Ends with an error when the limiter is gone.
+        // The jobs have a thread of their own here. Ends with an error when the limiter is gone.
         bans.recv_timeout(s(60)).expect("banned");
         let retry = limiter.admit(&user("a")).await.retry_after();
         assert!(retry > Some(s(3600)), "{retry:?}");
@@ -287,15 +287,15 @@ async fn observers_survive_what_panics_when_it_is_dropped() {
         }
     }
     struct Fuse;
-    struct Throws(mpsc::Sender<()>);
-    impl Observer for Throws {
+    struct PanickingObserver(mpsc::Sender<()>);
+    impl Observer for PanickingObserver {
         fn observe(&self, _: &Event) {
             let _ = self.0.send(());
             std::panic::panic_any(Bomb);
         }
     }
     let (sender, told) = mpsc::channel();
-    let limiter = Limiter::builder(backend()).observer(Throws(sender)).build();
+    let limiter = Limiter::builder(backend()).observer(PanickingObserver(sender)).build();
 
     for _ in 0..3 {
         let _ = limiter.admit(&Ask::new("shop")).await;

@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{Road, Way, backend, log, node, on, rule, settle, user};
+use crate::common::{ConnectionState, StoreConnection, backend, log, node, on, rule, settle, user};
 use tokio::time::Instant;
 use tollgate::rules::declaration::{Ban, Mode, Rule};
 
@@ -30,12 +30,12 @@ fn banning(after: u64) -> Rule {
 
 #[tokio::test(start_paused = true)]
 async fn a_ban_begins_two_round_trips_after_the_refusal_and_delays_nobody() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [banning(1)]).await;
-    way.takes(50, 50);
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [banning(1)]).await;
+    connection.takes(50, 50);
     let start = Instant::now();
     assert!(limiter.admit(&user("mallory")).await.passes());
-    let before = way.trips.load(Ordering::SeqCst);
+    let before = connection.trips.load(Ordering::SeqCst);
     assert!(!limiter.admit(&user("mallory")).await.passes());
     assert_eq!(start.elapsed(), ms(200), "nobody waits for the refusal to be counted");
 
@@ -48,22 +48,22 @@ async fn a_ban_begins_two_round_trips_after_the_refusal_and_delays_nobody() {
     let banned = limiter.admit(&user("mallory")).await;
 
     assert!(banned.retry_after() > Some(Duration::from_secs(800)), "{banned:?}");
-    let trips = way.trips.load(Ordering::SeqCst) - before;
+    let trips = connection.trips.load(Ordering::SeqCst) - before;
     assert_eq!(trips, 5, "three questions, a count and a ban");
 }
 
 #[tokio::test(start_paused = true)]
 async fn refusals_that_the_store_could_not_be_told_of_do_not_count() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [banning(2)]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [banning(2)]).await;
     let refuse = async || {
         while limiter.admit(&user("mallory")).await.passes() {}
     };
     for lost in 1..=5 {
         refuse().await;
-        way.set(Road::Closed);
+        connection.set(ConnectionState::Closed);
         settle().await;
-        way.set(Road::Open);
+        connection.set(ConnectionState::Open);
         assert_eq!(limiter.stats().lost_jobs, lost);
         tokio::time::sleep(ms(300)).await;
     }
@@ -79,8 +79,8 @@ async fn refusals_that_the_store_could_not_be_told_of_do_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_no_ban_begins_and_one_that_was_seen_goes_on() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [banning(1)]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [banning(1)]).await;
     for _ in 0..2 {
         let _ = limiter.admit(&user("mallory")).await;
     }
@@ -89,7 +89,7 @@ async fn in_an_outage_no_ban_begins_and_one_that_was_seen_goes_on() {
     let seen = limiter.admit(&user("mallory")).await.retry_after().unwrap();
     assert!(seen > Duration::from_secs(800), "{seen:?}");
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     for _ in 0..10 {
         let _ = limiter.admit(&user("trent")).await;
     }
@@ -105,10 +105,10 @@ async fn in_an_outage_no_ban_begins_and_one_that_was_seen_goes_on() {
 async fn a_shadow_rule_is_charged_off_the_callers_path_or_not_at_all() {
     let mut candidate = log(rule("candidate", &["user"], &["10 per 1h"]));
     candidate.mode = Mode::Shadow;
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let enforced = on(log(rule("enforced", &["user"], &["100 per 1h"])), "user", "alice");
-    let limiter = node(&way, [enforced, candidate]).await;
-    way.takes(50, 50);
+    let limiter = node(&connection, [enforced, candidate]).await;
+    connection.takes(50, 50);
 
     let start = Instant::now();
     assert!(limiter.admit(&user("alice")).await.passes());
@@ -118,7 +118,7 @@ async fn a_shadow_rule_is_charged_off_the_callers_path_or_not_at_all() {
     assert_eq!(limiter.stats().shadow_admitted, 1, "and one more, which nobody waits for");
 
     assert!(limiter.admit(&user("alice")).await.passes());
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     tokio::time::sleep(ms(500)).await;
     let stats = limiter.stats();
     assert_eq!((stats.shadow_admitted, stats.shadow_refused, stats.lost_jobs), (1, 0, 1));

@@ -1,4 +1,4 @@
-//! What an outage leaves in a real Redis once its debts are told.
+//! Keys that an outage leaves in a real Redis once its debts are told.
 
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
@@ -15,7 +15,7 @@ use tollgate::{Limiter, Stats};
 use tollgate::{Store, StoreError, StoreErrorKind};
 use tollgate_harness::{RedisServer, Reply};
 
-/// A store whose wire can be cut.
+/// A store whose connection can be cut.
 #[derive(Clone)]
 struct Wire {
     store: Arc<RedisStore>,

@@ -12,7 +12,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{TokioClock, Way, backend, backend_on, rule, rules, settle, user, with};
+use crate::common::{
+    StoreConnection, TokioClock, backend, backend_on, rule, rules, settle, user, with,
+};
 use tollgate::RuleSet;
 use tollgate::rules::declaration::Mode;
 use tollgate::{Algorithm, OnFull, Retry, Verdict};
@@ -52,7 +54,10 @@ async fn a_cached_refusal_is_what_the_store_would_say() {
         let mut rng = Rng::new(seed);
         let first = set(1, algorithm, &mut rng);
         let node = |cache| {
-            Limiter::builder(Way::to(&backend())).rules(first.clone()).deny_cache(cache).build()
+            Limiter::builder(StoreConnection::to(&backend()))
+                .rules(first.clone())
+                .deny_cache(cache)
+                .build()
         };
         let (cached, asking) = (node(DenyCache::On), node(DenyCache::Off));
         let mut version = 1;
@@ -105,7 +110,7 @@ async fn a_cached_refusal_is_what_the_store_would_say() {
 async fn another_nodes_credit_is_seen_within_fifty_milliseconds() {
     let store = backend();
     let set = || rules(1, [with(rule("r", &["user"], &["10 per 1h"]), SlidingLog)]);
-    let node = || Limiter::builder(Way::to(&store)).rules(set()).build();
+    let node = || Limiter::builder(StoreConnection::to(&store)).rules(set()).build();
     let (one, two) = (node(), node());
     let reserved = two.reserve(&user("alice").cost(10), Duration::from_secs(60)).await.unwrap();
     assert!(!one.admit(&user("alice")).await.passes());
@@ -119,21 +124,21 @@ async fn another_nodes_credit_is_seen_within_fifty_milliseconds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_refusals_costs_the_store_twenty_questions_a_second() {
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let set = rules(1, [with(rule("r", &["user"], &["1 per 1h"]), SlidingLog)]);
-    let limiter = Limiter::builder(way.clone()).rules(set).build();
+    let limiter = Limiter::builder(connection.clone()).rules(set).build();
     assert!(limiter.admit(&user("mallory")).await.passes());
-    let before = way.reached.load(Ordering::SeqCst);
+    let before = connection.reached.load(Ordering::SeqCst);
 
     for _ in 0..10_000 {
         assert!(!limiter.admit(&user("mallory")).await.passes());
         tokio::time::advance(Duration::from_micros(100)).await;
     }
 
-    let asked = way.reached.load(Ordering::SeqCst) - before;
+    let asked = connection.reached.load(Ordering::SeqCst) - before;
     assert!(asked <= 21, "{asked} questions in a second");
     // A lower cost than the refused one is still asked for, and a higher one is not.
-    let limiter = Limiter::builder(Way::to(&backend()))
+    let limiter = Limiter::builder(StoreConnection::to(&backend()))
         .rules(rules(1, [with(rule("r", &["user"], &["3 per 1h"]), SlidingLog)]))
         .build();
     assert!(limiter.admit(&user("bob").cost(2)).await.passes());
@@ -152,7 +157,7 @@ fn hourly(version: u64, count: u64) -> RuleSet {
 #[tokio::test(start_paused = true)]
 async fn another_nodes_newer_rules_are_seen_within_fifty_milliseconds() {
     let store = backend();
-    let node = || Limiter::builder(Way::to(&store)).rules(hourly(1, 1)).build();
+    let node = || Limiter::builder(StoreConnection::to(&store)).rules(hourly(1, 1)).build();
     let (one, two) = (node(), node());
     assert!(one.admit(&user("alice")).await.passes());
     assert!(!one.admit(&user("alice")).await.passes());
@@ -169,7 +174,7 @@ async fn another_nodes_newer_rules_are_seen_within_fifty_milliseconds() {
 async fn a_jump_of_the_stores_clock_is_seen_within_fifty_milliseconds() {
     let clock = TokioClock::new();
     let store = backend_on(clock.clone());
-    let limiter = Limiter::builder(Way::to(&store)).rules(hourly(1, 1)).build();
+    let limiter = Limiter::builder(StoreConnection::to(&store)).rules(hourly(1, 1)).build();
     assert!(limiter.admit(&user("alice")).await.passes());
     assert!(!limiter.admit(&user("alice")).await.passes());
 
@@ -182,7 +187,7 @@ async fn a_jump_of_the_stores_clock_is_seen_within_fifty_milliseconds() {
 
 #[tokio::test(start_paused = true)]
 async fn refusals_of_holders_shadow_rules_and_patient_callers_are_not_repeated() {
-    let node = |set| Limiter::builder(Way::to(&backend())).rules(set).build();
+    let node = |set| Limiter::builder(StoreConnection::to(&backend())).rules(set).build();
 
     let alone = node(rules(1, [with(rule("c", &["user"], &["1 per 1h"]), Concurrency)]));
     let held = alone.admit(&user("alice")).await;
@@ -219,8 +224,9 @@ async fn nothing_is_repeated_while_the_store_has_not_met_a_counter_since_an_edit
         let (all, own) = (rule("all", &[], &[all]), rule("own", &["user"], &[own]));
         rules(version, [with(all, SlidingLog), with(own, SlidingLog)])
     };
-    let limiter =
-        Limiter::builder(Way::to(&backend())).rules(set(1, "9 per 1h", "5 per 1h")).build();
+    let limiter = Limiter::builder(StoreConnection::to(&backend()))
+        .rules(set(1, "9 per 1h", "5 per 1h"))
+        .build();
     assert!(limiter.admit(&user("bob")).await.passes());
     limiter.set_rules(set(2, "1 per 1h", "4 per 1h")).unwrap();
     assert!(!limiter.admit(&user("alice")).await.passes());

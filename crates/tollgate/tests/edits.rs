@@ -67,7 +67,7 @@ async fn a_refund_across_two_resets_gives_back_nothing() {
     assert_eq!(left(&limiter, "a").await, 10);
 }
 
-/// What an edit leaves as it was, or keeps, is refunded as ever.
+/// Charges on a limit that an edit does not touch, or keeps, are refunded as ever.
 #[tokio::test(start_paused = true)]
 async fn a_refund_across_other_edits_gives_everything_back() {
     let unchanged = |version| {
@@ -89,7 +89,7 @@ async fn a_refund_across_other_edits_gives_everything_back() {
     assert_eq!(left(&limiter, "a").await, 60, "what was used stays used, and can be given back");
 }
 
-/// What was used beyond the estimate is debited across any edit: that lets nobody through.
+/// Use beyond the estimate is debited across any edit: that lets nobody through.
 #[tokio::test(start_paused = true)]
 async fn what_was_used_beyond_the_estimate_is_debited_across_a_reset() {
     let rule = |quota| edit(quota, OnChange::Reset);

@@ -1,4 +1,4 @@
-//! Gates on a store whose ways take differing times: grants overtake each other, and callers come
+//! Gates on a store whose trips take differing times: grants overtake each other, and callers come
 //! and go while they are asked for.
 
 #![allow(
@@ -22,14 +22,14 @@ use tollgate::{Limiter, NotAdmitted};
 use tollgate_core::testing::Rng;
 
 /// A store that is up to so many milliseconds away, each way.
-struct Far {
+struct DistantStore {
     backend: Backend,
     most: u64,
     rng: Mutex<Rng>,
     calls: AtomicU64,
 }
 
-impl Far {
+impl DistantStore {
     fn away(most: u64) -> Self {
         let rng = Mutex::new(Rng::new(most));
         Self { backend: backend(), most, rng, calls: AtomicU64::new(0) }
@@ -41,7 +41,7 @@ impl Far {
     }
 }
 
-impl Store for Far {
+impl Store for DistantStore {
     async fn charge(&self, batch: &[Request<'_>]) -> Result<Vec<Answer>, StoreError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.travel().await;
@@ -68,7 +68,7 @@ fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
     Limit::new(algorithm, quota.parse().unwrap()).unwrap()
 }
 
-/// Who departed when, in milliseconds, and at which cost.
+/// Departures: the time in milliseconds, and the cost.
 type Log = Arc<Mutex<Vec<(u64, Cost)>>>;
 
 /// The most that departed above what the rate allows in any stretch, in permits.
@@ -92,7 +92,7 @@ fn excess(log: &Log, burst: u64, per_second: u64) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn costs_that_differ_keep_the_bound_of_the_bucket() {
     for away in [0, 1, 5] {
-        let limiter = Limiter::new(Far::away(away));
+        let limiter = Limiter::new(DistantStore::away(away));
         let gate = limiter.gate("k", limit(TokenBucket, "100 per 1s burst 100")).unwrap();
         let (start, log) = (Instant::now(), Log::default());
         let mut rng = Rng::new(7);
@@ -130,7 +130,7 @@ async fn callers_who_come_and_go_starve_nobody() {
         (LeakyQueue.into(), "100 per 1s burst 1000"),
     ] {
         for away in [0, 1, 3] {
-            let limiter = Limiter::new(Far::away(away));
+            let limiter = Limiter::new(DistantStore::away(away));
             let gate = limiter.gate("k", limit(algorithm, quota)).unwrap();
             let (start, log) = (Instant::now(), Log::default());
             let mut tasks = Vec::new();
@@ -163,7 +163,7 @@ async fn callers_who_come_and_go_starve_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn many_who_ask_at_once_are_few_calls() {
-    let limiter = Limiter::new(Far::away(1));
+    let limiter = Limiter::new(DistantStore::away(1));
     let gate = limiter.gate("k", limit(TokenBucket, "1000 per 1s burst 1")).unwrap();
     let before = limiter.store().calls.load(Ordering::SeqCst);
 
@@ -179,7 +179,7 @@ async fn many_who_ask_at_once_are_few_calls() {
     assert!(calls <= 1 + 1_000_u64.div_ceil(128) + 1, "{calls} calls, one of them a heartbeat");
 }
 
-/// At a door where somebody waits, a cost that can never pass waited its whole turn, and nothing at
+/// At a gate where somebody waits, a cost that can never pass waited its whole turn, and nothing at
 /// all was told to come back later.
 #[tokio::test(start_paused = true)]
 async fn what_never_passes_and_what_costs_nothing_wait_for_nobody() {

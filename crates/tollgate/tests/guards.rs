@@ -37,21 +37,21 @@ async fn passing<S: Store + 'static>(limiter: &Limiter<S>, ask: &Ask<'_>, times:
     passed
 }
 
-/// What an outage refused stayed spent in the guard: after it nobody passed, for an hour. And from the
-/// thirteenth request on the guard refused in the outage itself, where a 503 was promised.
+/// Requests that an outage refused stayed spent in the guard: after it nobody passed, for an hour. And
+/// from the thirteenth request on the guard refused in the outage itself, where a 503 was promised.
 #[tokio::test(start_paused = true)]
 async fn an_outage_spends_no_guard() {
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let rule = Rule { on_outage: OnOutage::Refuse, ..guarded("10 per 1h", 1_200) };
-    let limiter = node(&way, [rule]).await;
+    let limiter = node(&connection, [rule]).await;
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     for _ in 0..20 {
         let refused = limiter.admit(&user("a")).await;
         assert!(!refused.passes());
         assert!(refused.outage().is_some_and(|outage| outage.unavailable), "{refused:?}");
     }
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
 
     assert_eq!(passing(&limiter, &user("a"), 20).await, 10);
 }
@@ -59,18 +59,18 @@ async fn an_outage_spends_no_guard() {
 /// The guard stood in front of `on-outage: admit`, under which everything passes: 2 of 10 did.
 #[tokio::test(start_paused = true)]
 async fn a_guard_refuses_nobody_whom_an_outage_admits() {
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let rule = Rule { on_outage: OnOutage::Admit, ..guarded("2 per 1h", 1_000) };
-    let limiter = node(&way, [rule]).await;
+    let limiter = node(&connection, [rule]).await;
     assert_eq!(passing(&limiter, &user("a"), 5).await, 2, "of which the guard refuses three");
     assert_eq!(limiter.stats().guarded, 3);
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     // The guard refuses without asking, so the outage is noticed by the next heartbeat.
     tokio::time::sleep(Duration::from_secs(6)).await;
 
     assert_eq!(passing(&limiter, &user("a"), 10).await, 10);
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(limiter.admit(&user("a")).await.ruling().source(), Source::Guard, "it is back");
 }
@@ -82,10 +82,10 @@ async fn the_guard_of_a_queue_is_given_back() {
     let mut all = with(rule("all", &[], &["10 per 1h"]), LeakyQueue);
     all.local_guard = Some(1_000);
     let mallory = on(log(rule("m", &[], &["1 per 7d"])), "user", "mallory");
-    let way = Way::to(&backend());
-    let limiter = node(&way, [all, mallory]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [all, mallory]).await;
     // Time passes between the guard and the store.
-    way.takes(1, 1);
+    connection.takes(1, 1);
 
     assert!(!limiter.admit(&user("mallory").cost(5)).await.passes(), "5 of 1");
 

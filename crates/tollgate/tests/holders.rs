@@ -11,7 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Road, Way, backend, left, node, rule, rules, settle, user, with};
+use crate::common::{
+    ConnectionState, StoreConnection, backend, left, node, rule, rules, settle, user, with,
+};
 use tollgate::Concurrency;
 use tollgate::rules::declaration::Rule;
 use tollgate::{EmbeddedStore, Limiter};
@@ -32,17 +34,17 @@ const fn s(seconds: u64) -> Duration {
 async fn three_renewals_may_fail_and_an_outage_of_half_a_lease_costs_no_permit() {
     for begins_at in [1, 5_000, 9_000, 9_990, 10_020, 15_000] {
         let store = backend();
-        let (way, other) = (Way::to(&store), Way::to(&store));
-        let (holder, rival) = (node(&way, alone()).await, node(&other, alone()).await);
-        way.takes(5, 5);
+        let (connection, other) = (StoreConnection::to(&store), StoreConnection::to(&store));
+        let (holder, rival) = (node(&connection, alone()).await, node(&other, alone()).await);
+        connection.takes(5, 5);
         let held = holder.admit(&user("alice")).await;
         assert!(held.passes());
         tokio::time::sleep(Duration::from_millis(begins_at)).await;
 
-        way.set(Road::Closed);
+        connection.set(ConnectionState::Closed);
         for step in 0..500 {
             if step == 150 {
-                way.set(Road::Open);
+                connection.set(ConnectionState::Open);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
             let rivals = rival.peek(&user("alice")).await.passes();
@@ -55,15 +57,15 @@ async fn three_renewals_may_fail_and_an_outage_of_half_a_lease_costs_no_permit()
 #[tokio::test(start_paused = true)]
 async fn a_release_that_could_not_be_told_is_counted_and_ends_with_its_lease() {
     let store = backend();
-    let (way, other) = (Way::to(&store), Way::to(&store));
-    let (holder, rival) = (node(&way, alone()).await, node(&other, alone()).await);
+    let (connection, other) = (StoreConnection::to(&store), StoreConnection::to(&store));
+    let (holder, rival) = (node(&connection, alone()).await, node(&other, alone()).await);
     let held = holder.admit(&user("alice")).await;
     assert!(held.passes());
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     drop(held);
     settle().await;
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     assert_eq!(holder.stats().lost_jobs, 1);
 
     tokio::time::sleep(s(29)).await;
@@ -75,15 +77,15 @@ async fn a_release_that_could_not_be_told_is_counted_and_ends_with_its_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ended_in_an_outage_is_asked_for_again_beside_whoever_has_the_place() {
     let store = backend();
-    let (way, other) = (Way::to(&store), Way::to(&store));
-    let (holder, rival) = (node(&way, alone()).await, node(&other, alone()).await);
+    let (connection, other) = (StoreConnection::to(&store), StoreConnection::to(&store));
+    let (holder, rival) = (node(&connection, alone()).await, node(&other, alone()).await);
     let held = holder.admit(&user("alice")).await;
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     tokio::time::sleep(s(31)).await;
     let beside = rival.admit(&user("alice")).await;
     assert!(held.passes() && beside.passes(), "both are at work, and neither was told");
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(s(60)).await;
     assert_eq!(left(&rival, "alice").await, 0);
 

@@ -1,4 +1,4 @@
-//! What the limiter promises, on the embedded store in virtual time.
+//! The promises of the limiter, on the embedded store in virtual time.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::{Way, backend, log, on, rule, rules, settle, user, with};
+use crate::common::{StoreConnection, backend, log, on, rule, rules, settle, user, with};
 use tollgate::Ask;
 use tollgate::RuleSet;
 use tollgate::rules::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Subject};
@@ -205,7 +205,7 @@ async fn a_task_that_panics_or_is_cancelled_leaks_no_permit() {
 #[tokio::test(start_paused = true)]
 async fn whoever_leaves_while_the_store_is_asked_leaks_no_permit() {
     let set = rules(1, [with(rule("at-once", &["user"], &["1 per 1h"]), Concurrency)]);
-    let limiter = Limiter::builder(Way::to(&backend())).rules(set).build();
+    let limiter = Limiter::builder(StoreConnection::to(&backend())).rules(set).build();
 
     for polls in 1..6 {
         let ask = user("alice");
@@ -356,8 +356,8 @@ async fn two_versions_that_take_turns_refill_nothing() {
         let set = |version, quota: &str| {
             rules(version, [with(rule(name, &["user"], &[quota]), algorithm)])
         };
-        let old = Limiter::builder(Way::to(&store)).rules(set(1, "10 per 1h")).build();
-        let new = Limiter::builder(Way::to(&store)).rules(set(2, "6 per 1h")).build();
+        let old = Limiter::builder(StoreConnection::to(&store)).rules(set(1, "10 per 1h")).build();
+        let new = Limiter::builder(StoreConnection::to(&store)).rules(set(2, "6 per 1h")).build();
         for _ in 0..4 {
             assert!(old.admit(&user("alice")).await.passes());
         }
@@ -438,11 +438,13 @@ async fn rules_are_swapped_while_requests_run() {
 async fn a_guard_refuses_before_the_store_is_asked() {
     let mut guarded = with(rule("all", &[], &["10 per 1s"]), FixedWindow::default());
     guarded.local_guard = Some(1200);
-    let way = Way::to(&backend());
-    let limiter =
-        Limiter::builder(way.clone()).rules(rules(1, [guarded])).deny_cache(DenyCache::Off).build();
+    let connection = StoreConnection::to(&backend());
+    let limiter = Limiter::builder(connection.clone())
+        .rules(rules(1, [guarded]))
+        .deny_cache(DenyCache::Off)
+        .build();
     settle().await;
-    let before = way.reached.load(Ordering::SeqCst);
+    let before = connection.reached.load(Ordering::SeqCst);
 
     let mut sources = Vec::new();
     for _ in 0..100 {
@@ -450,7 +452,11 @@ async fn a_guard_refuses_before_the_store_is_asked() {
         sources.push((admission.passes(), admission.ruling().source()));
     }
 
-    assert_eq!(way.reached.load(Ordering::SeqCst) - before, 12, "1.2 times the limit, and no more");
+    assert_eq!(
+        connection.reached.load(Ordering::SeqCst) - before,
+        12,
+        "1.2 times the limit, and no more"
+    );
     let of = |what| sources.iter().filter(|source| **source == what).count();
     assert_eq!(of((true, Source::Store)), 10);
     assert_eq!(of((false, Source::Store)), 2);
@@ -465,9 +471,9 @@ async fn an_outage_is_told_apart_from_a_refusal() {
     let mut lax = log(rule("pages", &["user"], &["1 per 1h"]));
     lax.on_outage = OnOutage::Admit;
     let set = rules(1, [on(strict, "service", "pay"), on(lax, "service", "web")]);
-    let way = Way::to(&backend());
-    let limiter = Limiter::builder(way.clone()).rules(set).build();
-    way.set(crate::common::Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    let limiter = Limiter::builder(connection.clone()).rules(set).build();
+    connection.set(crate::common::ConnectionState::Closed);
 
     let refused = limiter.admit(&user("alice").with("service", "pay").unwrap()).await;
     let outage = refused.outage().unwrap();

@@ -1,4 +1,4 @@
-//! Observers: what they are told, and that nobody waits for them.
+//! Observers: the events that they get, and that nobody waits for them.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,15 +11,15 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{Way, backend, log, rule, rules, user, with};
+use crate::common::{StoreConnection, backend, log, rule, rules, user, with};
 use tollgate::TokenBucket;
 use tollgate::rules::declaration::{Ban, Mode};
 use tollgate::{DenyCache, Event, Limiter, Observer};
 
 #[derive(Default)]
-struct Seen(Mutex<Vec<String>>);
+struct EventLog(Mutex<Vec<String>>);
 
-impl Observer for Seen {
+impl Observer for EventLog {
     fn observe(&self, event: &Event) {
         let line = match event {
             Event::Admitted { ruling } => format!("admitted v{}", ruling.version()),
@@ -45,8 +45,8 @@ async fn observers_are_told_everything_in_order() {
     let mut banning = log(rule("login", &["user"], &["2 per 1h"]));
     let hour = Duration::from_secs(3600);
     banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
-    let (seen, way) = (Arc::new(Seen::default()), Way::to(&backend()));
-    let limiter = Limiter::builder(way.clone())
+    let (seen, connection) = (Arc::new(EventLog::default()), StoreConnection::to(&backend()));
+    let limiter = Limiter::builder(connection.clone())
         .deny_cache(DenyCache::Off)
         .observer(Arc::clone(&seen))
         .build();
@@ -54,10 +54,10 @@ async fn observers_are_told_everything_in_order() {
     limiter.set_rules(rules(1, [banning, shadow])).unwrap();
     for _ in 0..3 {
         let _ = limiter.admit(&user("alice")).await;
-        // The keeper is another task.
+        // The background jobs are another task.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    way.set(crate::common::Road::Closed);
+    connection.set(crate::common::ConnectionState::Closed);
     let _ = limiter.admit(&user("bob")).await;
 
     // The observers' thread is told later; wait for the last word.
@@ -82,15 +82,15 @@ async fn observers_are_told_everything_in_order() {
 #[tokio::test]
 async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
     let (release, stuck) = mpsc::channel::<()>();
-    struct Stuck(Mutex<mpsc::Receiver<()>>);
-    impl Observer for Stuck {
+    struct BlockingObserver(Mutex<mpsc::Receiver<()>>);
+    impl Observer for BlockingObserver {
         fn observe(&self, _: &Event) {
             let _ = self.0.lock().unwrap().recv();
         }
     }
     let limiter = Limiter::builder(backend())
         .rules(rules(1, [with(rule("all", &[], &["1000000 per 1s"]), TokenBucket)]))
-        .observer(Stuck(Mutex::new(stuck)))
+        .observer(BlockingObserver(Mutex::new(stuck)))
         .build();
 
     // With an observer that never returns this ends only if nobody waits for it.
@@ -105,8 +105,8 @@ async fn a_slow_observer_delays_nobody_and_what_it_misses_is_counted() {
 
 #[tokio::test]
 async fn an_observer_that_panics_is_told_of_the_next_event_and_silences_no_other() {
-    struct Panics(mpsc::Sender<&'static str>, &'static str);
-    impl Observer for Panics {
+    struct PanickingObserver(mpsc::Sender<&'static str>, &'static str);
+    impl Observer for PanickingObserver {
         fn observe(&self, _: &Event) {
             self.0.send(self.1).unwrap();
             panic!("on purpose");
@@ -115,8 +115,8 @@ async fn an_observer_that_panics_is_told_of_the_next_event_and_silences_no_other
     let (tell, told) = mpsc::channel();
     let limiter = Limiter::builder(backend())
         .rules(rules(1, [with(rule("all", &[], &["1000 per 1s"]), TokenBucket)]))
-        .observer(Panics(tell.clone(), "first"))
-        .observer(Panics(tell, "second"))
+        .observer(PanickingObserver(tell.clone(), "first"))
+        .observer(PanickingObserver(tell, "second"))
         .build();
 
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The outage ladder with several nodes, in virtual time. E37, B2, B3, B16
+//! The outage fallback with several nodes, in virtual time. E37, B2, B3, B16
 
 #![allow(
     clippy::unwrap_used,
@@ -10,24 +10,29 @@
 
 use std::time::Duration;
 
-use crate::common::{Backend, Road, Way, backend, rule, rules, settle, user, with};
+use crate::common::{
+    Backend, ConnectionState, StoreConnection, backend, rule, rules, settle, user, with,
+};
 use tollgate::Limiter;
 use tollgate::{Algorithm, Retry, Verdict};
 use tollgate::{Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, TokenBucket};
 use tollgate_core::testing::Rng;
 
 struct Node {
-    way: Way,
-    limiter: Limiter<Way>,
+    connection: StoreConnection,
+    limiter: Limiter<StoreConnection>,
 }
 
 /// So many nodes on one store, which have counted each other.
 async fn fleet(store: &Backend, nodes: usize, quota: &str, algorithm: Algorithm) -> Vec<Node> {
     let mut fleet = Vec::new();
     for _ in 0..nodes {
-        let way = Way::to(store);
+        let connection = StoreConnection::to(store);
         let set = rules(1, [with(rule("r", &["user"], &[quota]), algorithm)]);
-        fleet.push(Node { limiter: Limiter::builder(way.clone()).rules(set).build(), way });
+        fleet.push(Node {
+            limiter: Limiter::builder(connection.clone()).rules(set).build(),
+            connection,
+        });
         settle().await;
     }
     // The first to come have not seen the last, until the next heartbeat.
@@ -39,9 +44,9 @@ async fn fleet(store: &Backend, nodes: usize, quota: &str, algorithm: Algorithm)
     fleet
 }
 
-fn all(nodes: &[Node], road: Road) {
+fn all(nodes: &[Node], state: ConnectionState) {
     for node in nodes {
-        node.way.set(road);
+        node.connection.set(state);
     }
 }
 
@@ -77,17 +82,17 @@ async fn across_both_switches_no_more_pass_than_the_limit_and_all_shares() {
         let store = backend();
         let nodes = fleet(&store, 4, "10 per 1h", algorithm).await;
 
-        all(&nodes, Road::Closed);
+        all(&nodes, ConnectionState::Closed);
         let during = exhaust(&nodes, "alice").await;
         assert_eq!(during, 12, "{algorithm}: four shares of three");
-        all(&nodes, Road::Open);
+        all(&nodes, ConnectionState::Open);
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let after = exhaust(&nodes, "alice").await;
 
         // A node that asks at once tells what it owes, but not what the others do.
         let most = if pause == 0 { 10 - 3 } else { 0 };
         assert!(after <= most, "{algorithm}: {after} although twelve of ten are owed");
-        all(&nodes, Road::Closed);
+        all(&nodes, ConnectionState::Closed);
         let again = exhaust(&nodes, "alice").await;
         assert!(during + after + again <= 10 + 4 * 3, "{algorithm}");
         assert_eq!(again, 0, "{algorithm}: a flapping store gives no new shares");
@@ -106,9 +111,9 @@ async fn a_counter_that_was_seen_starts_with_what_was_left() {
             }
         }
 
-        all(&nodes, Road::Closed);
+        all(&nodes, ConnectionState::Closed);
         let during = exhaust(&nodes, "alice").await;
-        all(&nodes, Road::Open);
+        all(&nodes, ConnectionState::Open);
         let after = exhaust(&nodes, "alice").await;
 
         let sum = 600 + during + after;
@@ -131,8 +136,8 @@ async fn uniform_traffic_through_an_outage_stays_within_a_tenth() {
             // Twice the limit is asked for, for 30 s; from 10 s to 15 s the store hangs.
             for step in 0..3_000_u64 {
                 match step {
-                    1_000 => all(&nodes, Road::Closed),
-                    1_500 => all(&nodes, Road::Open),
+                    1_000 => all(&nodes, ConnectionState::Closed),
+                    1_500 => all(&nodes, ConnectionState::Open),
                     _ => {}
                 }
                 for node in &nodes {
@@ -183,15 +188,15 @@ async fn debts_count_once_even_if_replies_are_lost() {
     for algorithm in algorithms() {
         let store = backend();
         let nodes = fleet(&store, 1, "100 per 1h", algorithm).await;
-        all(&nodes, Road::Closed);
+        all(&nodes, ConnectionState::Closed);
         for _ in 0..10 {
             assert!(ask(&nodes[0]).await);
         }
 
-        // The store executes what it is told, and nobody hears of it; the keeper tries on.
-        all(&nodes, Road::LosesReplies);
+        // The store executes every charge, and every reply is lost; the background job tries on.
+        all(&nodes, ConnectionState::LosesReplies);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        all(&nodes, Road::Open);
+        all(&nodes, ConnectionState::Open);
         tokio::time::sleep(Duration::from_secs(1)).await;
 
         let explained = nodes[0].limiter.explain(&user("alice")).await;
@@ -204,13 +209,13 @@ async fn debts_count_once_even_if_replies_are_lost() {
 async fn debts_are_settled_also_where_nobody_asks() {
     let store = backend();
     let nodes = fleet(&store, 2, "100 per 1h", SlidingLog.into()).await;
-    all(&nodes, Road::Closed);
+    all(&nodes, ConnectionState::Closed);
     for i in 0..500 {
         assert!(nodes[0].limiter.admit(&user(&format!("user-{i}"))).await.passes());
     }
     assert_eq!(nodes[0].limiter.stats().owing, 500);
 
-    all(&nodes, Road::Open);
+    all(&nodes, ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(3)).await;
 
     assert_eq!(nodes[0].limiter.stats().owing, 0);
@@ -222,7 +227,7 @@ async fn debts_are_settled_also_where_nobody_asks() {
 async fn in_a_long_outage_the_share_is_a_rate_and_not_an_amount() {
     let store = backend();
     let nodes = fleet(&store, 4, "100 per 1s", TokenBucket.into()).await;
-    all(&nodes, Road::Closed);
+    all(&nodes, ConnectionState::Closed);
     let _ = exhaust(&nodes, "alice").await;
 
     let mut passed = 0;
@@ -232,7 +237,7 @@ async fn in_a_long_outage_the_share_is_a_rate_and_not_an_amount() {
     }
 
     assert!((990..=1_010).contains(&passed), "{passed} in ten seconds at 100 a second");
-    all(&nodes, Road::Open);
+    all(&nodes, ConnectionState::Open);
     let after = exhaust(&nodes, "alice").await;
     assert!(after <= 4, "{after}: what is owed is what a full bucket owes, not ten seconds of it");
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -244,7 +249,7 @@ async fn in_a_long_outage_the_share_is_a_rate_and_not_an_amount() {
 async fn a_cost_above_the_share_may_be_tried_again() {
     let store = backend();
     let nodes = fleet(&store, 4, "8 per 1h", SlidingLog.into()).await;
-    all(&nodes, Road::Closed);
+    all(&nodes, ConnectionState::Closed);
 
     let refused = nodes[0].limiter.admit(&user("alice").cost(5)).await;
 
@@ -256,7 +261,7 @@ async fn a_cost_above_the_share_may_be_tried_again() {
 async fn holders_have_a_share_too() {
     let store = backend();
     let nodes = fleet(&store, 2, "4 per 30s", Concurrency.into()).await;
-    all(&nodes, Road::Closed);
+    all(&nodes, ConnectionState::Closed);
 
     let first = nodes[0].limiter.admit(&user("alice")).await;
     let second = nodes[0].limiter.admit(&user("alice")).await;
@@ -268,7 +273,7 @@ async fn holders_have_a_share_too() {
     assert!(third.passes(), "released where it was taken");
 
     // Back again, the store learns of those who hold on.
-    all(&nodes, Road::Open);
+    all(&nodes, ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(15)).await;
     let explained = nodes[1].limiter.explain(&user("alice")).await;
     assert_eq!(explained.counters[0].remaining, 2);
@@ -282,7 +287,7 @@ async fn nodes_that_leave_are_no_longer_counted() {
 
     drop(nodes.pop());
     settle().await;
-    nodes[1].way.set(Road::Closed);
+    nodes[1].connection.set(ConnectionState::Closed);
     tokio::time::sleep(Duration::from_secs(25)).await;
     settle().await;
 
@@ -294,7 +299,7 @@ async fn nothing_local_follows_the_wall_clock() {
     // B16: virtual time stands still while the wall clock moves on; nothing is refilled by it.
     let store = backend();
     let nodes = fleet(&store, 1, "1 per 1ms", TokenBucket.into()).await;
-    all(&nodes, Road::Closed);
+    all(&nodes, ConnectionState::Closed);
     assert!(ask(&nodes[0]).await);
 
     std::thread::sleep(Duration::from_millis(20));

@@ -22,8 +22,8 @@ fn log(name: &str, quota: &str) -> Rule {
 const fn s(n: u64) -> Duration {
     Duration::from_secs(n)
 }
-async fn node(way: &Way, r: Rule) -> Limiter<Way> {
-    let l = Limiter::builder(way.clone()).rules(rules(1, [r])).build();
+async fn node(connection: &StoreConnection, r: Rule) -> Limiter<StoreConnection> {
+    let l = Limiter::builder(connection.clone()).rules(rules(1, [r])).build();
     settle().await;
     tokio::time::sleep(s(6)).await;
     l
@@ -47,9 +47,9 @@ async fn a_release_behind_seventy_thousand_refusals_comes_back() {
     tokio::time::sleep(s(600)).await;
     assert!(l.peek(&export()).await.passes(), "the permit came back");
 }
-/// What was dropped at a full queue was counted nowhere.
+/// Jobs that were dropped at a full queue were counted nowhere.
 #[tokio::test(start_paused = true)]
-async fn chores_dropped_at_a_full_queue_are_counted() {
+async fn jobs_dropped_at_a_full_queue_are_counted() {
     let mut r = log("login", "1 per 1h");
     r.ban = Some(Ban { after: 1_000_000, within: s(3600), lasts: s(900) });
     let l = Limiter::builder(backend()).rules(rules(1, [r])).build();
@@ -94,9 +94,9 @@ async fn no_token_is_forged_from_a_long_value() {
 /// Debts of nothing were never settled, and kept those behind them from being told.
 #[tokio::test(start_paused = true)]
 async fn debts_worth_nothing_go_and_hide_no_others() {
-    let way = Way::to(&backend());
-    let l = node(&way, log("q", "100 per 1h")).await;
-    way.set(Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, log("q", "100 per 1h")).await;
+    connection.set(ConnectionState::Closed);
     for i in 0..2000 {
         // Refused, as it is more than there is.
         let _ = l.admit(&user(&format!("p{i}")).cost(101)).await;
@@ -105,24 +105,24 @@ async fn debts_worth_nothing_go_and_hide_no_others() {
     for i in 0..100 {
         assert!(l.admit(&user(&format!("u{i}"))).await.passes());
     }
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(s(600)).await;
     assert_eq!(l.stats().owing, 0);
 }
 /// A debt that grew after a lost reply was told anew as a whole.
 #[tokio::test(start_paused = true)]
 async fn a_debt_that_grows_after_a_lost_reply_counts_once() {
-    let way = Way::to(&backend());
-    let l = node(&way, log("r", "1000 per 1h")).await;
-    way.set(Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, log("r", "1000 per 1h")).await;
+    connection.set(ConnectionState::Closed);
     for _ in 0..10 {
         assert!(l.admit(&user("a")).await.passes());
     }
-    way.set(Road::LosesReplies);
+    connection.set(ConnectionState::LosesReplies);
     tokio::time::sleep(s(1)).await;
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     assert!(l.admit(&user("a")).await.passes());
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(s(1)).await;
     assert_eq!(1000 - l.explain(&user("a")).await.counters[0].remaining, 11);
 }
@@ -132,12 +132,12 @@ async fn refusals_of_an_outage_ban_nobody() {
     let mut r = log("login", "100 per 1h");
     r.on_outage = OnOutage::Refuse;
     r.ban = Some(Ban { after: 3, within: s(60), lasts: s(900) });
-    let way = Way::to(&backend());
-    let l = node(&way, r).await;
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, r).await;
     for _ in 0..3 {
-        way.set(Road::Closed);
+        connection.set(ConnectionState::Closed);
         let _ = l.admit(&user("a")).await;
-        way.set(Road::Open);
+        connection.set(ConnectionState::Open);
         settle().await;
     }
     assert!(l.admit(&user("a")).await.passes());
@@ -145,7 +145,7 @@ async fn refusals_of_an_outage_ban_nobody() {
 /// Explain was answered by the deny cache, which knows nothing of counters that do not refuse.
 #[tokio::test(start_paused = true)]
 async fn explain_tells_counters_also_beside_a_cached_refusal() {
-    let l = Limiter::builder(Way::to(&backend()))
+    let l = Limiter::builder(StoreConnection::to(&backend()))
         .rules(rules(
             1,
             [with(rule("all", &[], &["100 per 1h"]), SlidingLog), log("r", "1 per 1h")],
@@ -193,9 +193,11 @@ async fn nodes_that_start_in_an_outage_have_shares_if_they_are_told_how_many_the
     let store = backend();
     let (mut passed, mut fleet) = (0, vec![]);
     for _ in 0..4 {
-        let way = Way::to(&store);
-        way.set(Road::Closed);
-        fleet.push(Limiter::builder(way).nodes(4).rules(rules(1, [log("r", "10 per 1h")])).build());
+        let connection = StoreConnection::to(&store);
+        connection.set(ConnectionState::Closed);
+        fleet.push(
+            Limiter::builder(connection).nodes(4).rules(rules(1, [log("r", "10 per 1h")])).build(),
+        );
     }
     settle().await;
     for l in &fleet {
@@ -220,9 +222,9 @@ async fn a_shadow_rule_that_blocks_is_told() {
 async fn nothing_but_shadow_rules_is_no_outage() {
     let mut r = log("s", "10 per 1h");
     r.mode = Mode::Shadow;
-    let way = Way::to(&backend());
-    let l = node(&way, r).await;
-    way.set(Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, r).await;
+    connection.set(ConnectionState::Closed);
     assert!(l.admit(&user("a")).await.outage().is_none());
 }
 /// Permits of shadow rules were never released.
@@ -237,7 +239,7 @@ async fn a_shadow_permit_ends_with_its_request() {
     }
     assert_eq!(l.stats().shadow_refused, 0);
 }
-/// Whoever waited behind another at the door of a gate was told to retry after nothing, once its
+/// A caller that waited behind another in the queue of a gate was told to retry after nothing, once its
 /// whole patience was over.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_told_to_retry_after_nothing() {
@@ -254,9 +256,9 @@ async fn nobody_is_told_to_retry_after_nothing() {
 /// others were let in beside those who went on.
 #[tokio::test(start_paused = true)]
 async fn permits_last_through_an_outage_that_is_longer_than_a_lease() {
-    let way = Way::to(&backend());
-    let l = node(&way, with(rule("c", &["user"], &["2 per 10s"]), Concurrency)).await;
-    way.set(Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, with(rule("c", &["user"], &["2 per 10s"]), Concurrency)).await;
+    connection.set(ConnectionState::Closed);
     let mut held = vec![];
     for _ in 0..60 {
         let admission = l.admit(&user("a")).await;
@@ -273,10 +275,10 @@ async fn permits_last_through_an_outage_that_is_longer_than_a_lease() {
 #[tokio::test(start_paused = true)]
 async fn windows_that_follow_the_epoch_follow_it_in_an_outage() {
     let window = FixedWindow { anchor: Anchor::Epoch };
-    let way = Way::to(&backend());
-    let l = node(&way, with(rule("w", &["user"], &["10 per 1h"]), window)).await;
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, with(rule("w", &["user"], &["10 per 1h"]), window)).await;
     assert!(l.admit(&user("seen")).await.passes());
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     // The store's clock began 13 m 20 s into an hour.
     let (mut passed, mut last) = (0, None);
     for minute in 0..50 {
@@ -292,7 +294,7 @@ async fn windows_that_follow_the_epoch_follow_it_in_an_outage() {
     assert_eq!((passed, last), (20, Some(47)), "ten in each of two hours of the wall clock");
 }
 
-/// What another rule refused was spent on a guard all the same: one client that its own limit refused
+/// A request that another rule refused was spent on a guard all the same: one client over its own limit
 /// could shut out everybody.
 #[tokio::test(start_paused = true)]
 async fn one_clients_refusals_do_not_use_up_the_guard_of_all() {
@@ -364,7 +366,7 @@ async fn one_refused_request_is_one_refusal() {
 async fn a_cached_refusal_hides_no_refusal_from_a_ban() {
     let mut banning = on(log("b", "1 per 1h"), "service", "s");
     banning.ban = Some(Ban { after: 3, within: s(3600), lasts: s(86_400) });
-    let l = Limiter::builder(Way::to(&backend()))
+    let l = Limiter::builder(StoreConnection::to(&backend()))
         .rules(rules(1, [log("a", "1 per 100ms"), banning]))
         .build();
     let ask = || user("m").with("service", "s").unwrap();
@@ -375,7 +377,7 @@ async fn a_cached_refusal_hides_no_refusal_from_a_ban() {
         let _ = l.admit(&ask()).await;
         settle().await;
     }
-    // What is cached knows nothing of the ban yet.
+    // The cached refusal knows nothing of the ban yet.
     tokio::time::sleep(Duration::from_millis(60)).await;
     let told = l.admit(&ask()).await.retry_after().unwrap();
     assert!(told > s(4_000), "{told:?}: banned");
@@ -384,7 +386,7 @@ async fn a_cached_refusal_hides_no_refusal_from_a_ban() {
 /// The refusal that a waiter left behind was repeated after the waiter had given its place back.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_comes_back_is_seen_at_once() {
-    let l = Limiter::new(Way::to(&backend()));
+    let l = Limiter::new(StoreConnection::to(&backend()));
     let g = l.gate("g", Limit::new(TokenBucket, "1 per 10s".parse().unwrap()).unwrap()).unwrap();
     g.acquire(1).await.unwrap();
     tokio::time::sleep(s(9)).await;
@@ -399,7 +401,7 @@ async fn a_place_that_comes_back_is_seen_at_once() {
     assert!(g.try_acquire(1).await.is_ok());
 }
 
-/// Whoever asked without waiting overtook those who waited at the door, for ever.
+/// Callers that asked without waiting overtook those in the queue of the gate, for ever.
 #[tokio::test(start_paused = true)]
 async fn those_who_only_try_do_not_starve_those_who_wait() {
     let l = Limiter::new(backend());
@@ -417,17 +419,17 @@ async fn those_who_only_try_do_not_starve_those_who_wait() {
 /// In an outage whoever wanted more than the share was turned away, though it would have waited.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_more_than_a_share_waits_for_the_store() {
-    let way = Way::to(&backend());
-    let l = node(&way, log("r", "1 per 1h")).await;
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, log("r", "1 per 1h")).await;
     let g = l.gate("g", Limit::new(TokenBucket, "10 per 1h".parse().unwrap()).unwrap()).unwrap();
-    let other = Limiter::builder(Way::to(&way.backend)).build();
+    let other = Limiter::builder(StoreConnection::to(&connection.backend)).build();
     tokio::time::sleep(s(6)).await;
     assert_eq!(l.stats().nodes, 2);
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     let waiting = tokio::spawn(async move { g.acquire(8).await });
     tokio::time::sleep(s(5)).await;
     assert!(!waiting.is_finished());
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(s(5)).await;
     assert!(waiting.await.unwrap().is_ok());
     drop(other);
@@ -453,9 +455,9 @@ async fn who_blocks_is_named() {
 /// A debt was capped by the share under the old rule, though more passed under the new one.
 #[tokio::test(start_paused = true)]
 async fn what_passes_under_an_edit_in_an_outage_is_owed_too() {
-    let way = Way::to(&backend());
-    let l = node(&way, log("r", "10 per 1h")).await;
-    way.set(Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    let l = node(&connection, log("r", "10 per 1h")).await;
+    connection.set(ConnectionState::Closed);
     for _ in 0..10 {
         assert!(l.admit(&user("a")).await.passes());
     }
@@ -463,7 +465,7 @@ async fn what_passes_under_an_edit_in_an_outage_is_owed_too() {
     for _ in 0..500 {
         assert!(l.admit(&user("a")).await.passes());
     }
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(s(1)).await;
     assert_eq!(l.explain(&user("a")).await.counters[0].remaining, 490);
 }

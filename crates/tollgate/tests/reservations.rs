@@ -11,7 +11,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    Road, TokioClock, Way, backend, backend_on, left, log, node, rule, rules, user,
+    ConnectionState, StoreConnection, TokioClock, backend, backend_on, left, log, node, rule,
+    rules, user,
 };
 use tollgate::rules::declaration::Rule;
 use tollgate::{FixedWindow, StoreErrorKind};
@@ -53,7 +54,8 @@ async fn a_reservation_is_settled_once_for_what_it_cost() {
 #[tokio::test(start_paused = true)]
 async fn a_reservation_can_be_settled_by_another_node_and_by_no_forger() {
     let (store, set) = (backend(), || rules(1, [log(rule("r", &["user"], &["10 per 1h"]))]));
-    let node = |secret| Limiter::builder(Way::to(&store)).rules(set()).secret(secret).build();
+    let node =
+        |secret| Limiter::builder(StoreConnection::to(&store)).rules(set()).secret(secret).build();
     let (one, two, stranger) = (node([1; 16]), node([1; 16]), node([2; 16]));
     let reserved = one.reserve(&user("alice").cost(10), Duration::from_secs(60)).await.unwrap();
     let token = one.token(&reserved);
@@ -98,7 +100,7 @@ async fn a_reservation_lives_for_twelve_hours_at_most() {
 async fn that_a_reservation_was_used_is_known_for_a_minute_longer_than_it_could_be() {
     for (lifetime, longest) in [(60, 60), (24 * 3_600, 12 * 3_600)] {
         let clock = TokioClock::new();
-        let limiter = Limiter::builder(Way::to(&backend_on(clock.clone())))
+        let limiter = Limiter::builder(StoreConnection::to(&backend_on(clock.clone())))
             .rules(rules(1, [tokens()]))
             .build();
         let lifetime = Duration::from_secs(lifetime);
@@ -116,19 +118,19 @@ async fn that_a_reservation_was_used_is_known_for_a_minute_longer_than_it_could_
 
 #[tokio::test(start_paused = true)]
 async fn a_settling_whose_answer_was_lost_can_be_sent_again_and_counts_once() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [tokens()]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [tokens()]).await;
     for actual in [10, 70] {
         let before = left(&limiter, "alice").await;
         let reserved = limiter.reserve(&user("alice").cost(20), HOUR).await.unwrap();
 
-        way.set(Road::LosesReplies);
+        connection.set(ConnectionState::LosesReplies);
         for _ in 0..3 {
             let lost = limiter.commit(&reserved, actual).await;
             let Err(ReservationError::Store(error)) = lost else { panic!("{lost:?}") };
             assert_eq!(error.kind(), StoreErrorKind::Timeout);
         }
-        way.set(Road::Open);
+        connection.set(ConnectionState::Open);
         let again = limiter.commit(&reserved, actual).await;
 
         assert!(matches!(again, Err(ReservationError::AlreadyUsed)), "{again:?}");
@@ -138,15 +140,15 @@ async fn a_settling_whose_answer_was_lost_can_be_sent_again_and_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_a_reservation_is_an_admission_that_stays_charged() {
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let window =
         crate::common::with(rule("tokens", &["user"], &["100 per 30d"]), FixedWindow::default());
-    let limiter = node(&way, [window]).await;
-    way.set(Road::Closed);
+    let limiter = node(&connection, [window]).await;
+    connection.set(ConnectionState::Closed);
 
     let passed = limiter.reserve(&user("alice").cost(40), HOUR).await.unwrap_err();
     let refused = limiter.reserve(&user("alice").cost(90), HOUR).await.unwrap_err();
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     assert!(passed.passes() && passed.outage().is_some());

@@ -58,9 +58,9 @@ async fn throttled_keys_are_a_name_space_of_their_own() {
     assert!(limiter.throttle(&[b'k'; 1_024], &limit, 1).await.is_err());
 }
 
-struct Rare(Sender<String>);
+struct RulesObserver(Sender<String>);
 
-impl Observer for Rare {
+impl Observer for RulesObserver {
     fn observe(&self, event: &Event) {
         let _ = self.0.send(format!("{event:?}"));
     }
@@ -73,7 +73,7 @@ impl Observer for Rare {
 #[tokio::test]
 async fn an_observer_that_does_not_hear_of_requests_hears_of_rules() {
     let (sender, events) = channel();
-    let limiter = Limiter::builder(EmbeddedStore::new()).observer(Rare(sender)).build();
+    let limiter = Limiter::builder(EmbeddedStore::new()).observer(RulesObserver(sender)).build();
     let set = |version: u64| {
         let text = format!(
             "{{ version: {version}, domain: shop, rules: [{{ name: r, limits: [1 per 1h] }}] }}"

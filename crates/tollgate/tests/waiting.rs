@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Road, Way, backend, node, settle};
+use crate::common::{ConnectionState, StoreConnection, backend, node, settle};
 use tokio::time::Instant;
 use tollgate::{Algorithm, Limit, Store};
 use tollgate::{FixedWindow, LeakyMeter, LeakyQueue, SlidingLog, Smooth, TokenBucket};
@@ -21,7 +21,7 @@ fn limit(algorithm: impl Into<Algorithm>, quota: &str) -> Limit {
     Limit::new(algorithm, quota.parse().unwrap()).unwrap()
 }
 
-/// Who came through when, in milliseconds from the start.
+/// The callers that came through, each with its time in milliseconds from the start.
 type Log = Arc<Mutex<Vec<(usize, u128)>>>;
 
 async fn through<S: Store + 'static>(gate: Gate<S>, count: usize, log: &Log) {
@@ -50,7 +50,7 @@ async fn sixty_four_waiters_wake_once_each_and_in_order() {
         Smooth::bursty().into(),
     ] {
         let name = algorithm.name();
-        let limiter = Limiter::new(Way::to(&backend()));
+        let limiter = Limiter::new(StoreConnection::to(&backend()));
         let log = Log::default();
         let burst = if name == "leaky-queue" { 100 } else { 1 };
         let gate =
@@ -75,7 +75,7 @@ async fn sixty_four_waiters_wake_once_each_and_in_order() {
 async fn windows_and_logs_let_waiters_through_in_order_with_one_asking() {
     for algorithm in [Algorithm::from(SlidingLog), FixedWindow::default().into()] {
         let name = algorithm.name();
-        let limiter = Limiter::new(Way::to(&backend()));
+        let limiter = Limiter::new(StoreConnection::to(&backend()));
         let log = Log::default();
         let gate = limiter.gate("k", limit(algorithm, "10 per 100ms")).unwrap();
 
@@ -133,7 +133,8 @@ async fn whoever_leaves_gives_the_place_back_and_those_behind_move_up() {
 async fn departures_of_two_processes_never_come_closer_than_the_rate() {
     // One process's waiters leave while the other has places behind theirs: those stay holes.
     let store = backend();
-    let nodes = [Limiter::new(Way::to(&store)), Limiter::new(Way::to(&store))];
+    let nodes =
+        [Limiter::new(StoreConnection::to(&store)), Limiter::new(StoreConnection::to(&store))];
     for algorithm in [Algorithm::from(TokenBucket), LeakyQueue.into()] {
         let name = algorithm.name();
         let quota = if name == "leaky-queue" { "10 per 1s burst 100" } else { "10 per 1s burst 1" };
@@ -197,7 +198,7 @@ async fn whoever_cannot_pass_in_time_is_told_at_once_and_charges_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_whose_caller_leaves_is_not_charged() {
-    let limiter = Limiter::new(Way::to(&backend()));
+    let limiter = Limiter::new(StoreConnection::to(&backend()));
     let gate = limiter.gate("k", limit(TokenBucket, "10 per 1h")).unwrap();
 
     for _ in 0..50 {
@@ -245,20 +246,20 @@ async fn a_shaper_runs_tasks_evenly_and_refuses_what_does_not_fit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_semaphore_is_fair_and_leaks_nothing() {
-    let seats = Semaphore::new(2);
-    let both = seats.acquire(2).await.unwrap();
-    assert_eq!((both.count(), seats.available()), (2, 0));
-    assert_eq!(seats.try_acquire(1).unwrap_err(), NoPermit::NotNow);
-    assert_eq!(seats.acquire(3).await.unwrap_err(), NoPermit::Never { asked: 3, size: 2 });
+    let semaphore = Semaphore::new(2);
+    let both = semaphore.acquire(2).await.unwrap();
+    assert_eq!((both.count(), semaphore.available()), (2, 0));
+    assert_eq!(semaphore.try_acquire(1).unwrap_err(), NoPermit::NotNow);
+    assert_eq!(semaphore.acquire(3).await.unwrap_err(), NoPermit::Never { asked: 3, size: 2 });
     let patience = Duration::from_millis(10);
-    assert_eq!(seats.acquire_timeout(1, patience).await.unwrap_err(), NoPermit::NotNow);
+    assert_eq!(semaphore.acquire_timeout(1, patience).await.unwrap_err(), NoPermit::NotNow);
 
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for i in 0..10 {
-        let (seats, order) = (seats.clone(), Arc::clone(&order));
+        let (semaphore, order) = (semaphore.clone(), Arc::clone(&order));
         tasks.push(tokio::spawn(async move {
-            let _permit = seats.acquire(1 + i % 2).await.unwrap();
+            let _permit = semaphore.acquire(1 + i % 2).await.unwrap();
             order.lock().unwrap().push(i);
             if i == 5 {
                 panic!("on purpose");
@@ -272,13 +273,14 @@ async fn a_semaphore_is_fair_and_leaks_nothing() {
         let _ = task.await;
     }
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
-    assert_eq!(seats.available(), 2);
+    assert_eq!(semaphore.available(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiters_for_a_rate_come_through_in_order_and_a_new_rate_is_seen_within_a_second() {
     let store = backend();
-    let (one, two) = (Limiter::new(Way::to(&store)), Limiter::new(Way::to(&store)));
+    let (one, two) =
+        (Limiter::new(StoreConnection::to(&store)), Limiter::new(StoreConnection::to(&store)));
     let mail = Arc::new(RateLimiter::new(&one, "mail").unwrap());
     mail.set_rate(RateType::Overall, "10 per 1s".parse().unwrap()).await.unwrap();
     let (start, log) = (Instant::now(), Log::default());
@@ -307,7 +309,7 @@ async fn waiters_for_a_rate_come_through_in_order_and_a_new_rate_is_seen_within_
     assert!(mail.try_acquire(1).await.unwrap());
     assert!(!mail.try_acquire(1).await.unwrap(), "one an hour, set by another process");
     // A store that does not answer leaves the rate that is known.
-    one.store().set(Road::Closed);
+    one.store().set(ConnectionState::Closed);
     tokio::time::advance(Duration::from_secs(2)).await;
     assert!(mail.try_acquire(1).await.is_ok(), "by the local share");
 }
@@ -322,14 +324,14 @@ async fn places_of_smooth_limiters_stay_taken_until_somebody_of_this_process_wan
         let store = backend();
         let gate = |_| {
             let limit = limit(algorithm, "10 per 1s burst 1");
-            Limiter::new(Way::to(&store)).gate("k", limit).unwrap()
+            Limiter::new(StoreConnection::to(&store)).gate("k", limit).unwrap()
         };
         let [gate, other] = [0, 1].map(gate);
         gate.acquire(1).await.unwrap();
         // A smooth limiter has the next pay, so one more is through at once.
         while gate.try_acquire(1).await.is_ok() {}
         let start = Instant::now();
-        let waiting = |gate: &Gate<Way>| {
+        let waiting = |gate: &Gate<StoreConnection>| {
             let gate = gate.clone();
             tokio::spawn(async move {
                 gate.acquire(1).await.unwrap();
@@ -354,7 +356,7 @@ async fn places_of_smooth_limiters_stay_taken_until_somebody_of_this_process_wan
 }
 
 /// When each of these gates let somebody through, in milliseconds, as they were asked in turn.
-async fn departures(gates: &[Gate<Way>], rounds: usize) -> Vec<u128> {
+async fn departures(gates: &[Gate<StoreConnection>], rounds: usize) -> Vec<u128> {
     let start = Instant::now();
     let mut tasks = Vec::new();
     for i in 0..rounds * gates.len() {
@@ -375,10 +377,10 @@ async fn departures(gates: &[Gate<Way>], rounds: usize) -> Vec<u128> {
 #[tokio::test(start_paused = true)]
 async fn a_slow_reply_delays_its_own_departure_by_as_much_and_no_other() {
     let store = backend();
-    let (slow, fast) = (Way::to(&store), Way::to(&store));
-    let gates = [&slow, &fast].map(|way| {
+    let (slow, fast) = (StoreConnection::to(&store), StoreConnection::to(&store));
+    let gates = [&slow, &fast].map(|connection| {
         let limit = limit(TokenBucket, "10 per 1s burst 1");
-        Limiter::new(way.clone()).gate("k", limit).unwrap()
+        Limiter::new(connection.clone()).gate("k", limit).unwrap()
     });
     slow.takes(0, 40);
 
@@ -392,14 +394,14 @@ async fn a_slow_reply_delays_its_own_departure_by_as_much_and_no_other() {
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_each_process_keeps_its_share_of_the_rate_and_none_spaces_the_others() {
     let store = backend();
-    let ways = [Way::to(&store), Way::to(&store)];
+    let ways = [StoreConnection::to(&store), StoreConnection::to(&store)];
     let mut gates = Vec::new();
-    for way in &ways {
-        let limiter = node(way, []).await;
+    for connection in &ways {
+        let limiter = node(connection, []).await;
         gates.push(limiter.gate("k", limit(TokenBucket, "10 per 1s burst 2")).unwrap());
     }
-    for way in &ways {
-        way.set(Road::Closed);
+    for connection in &ways {
+        connection.set(ConnectionState::Closed);
     }
 
     let departures = departures(&gates, 4).await;

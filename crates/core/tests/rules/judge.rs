@@ -130,7 +130,7 @@ fn more_charges_than_a_request_holds_are_never_dropped_silently() {
     let rules = |count: usize, mode| {
         (0..count)
             .map(|i| rule(&format!("{mode:?}{i}")).with(|rule| rule.mode = mode))
-            // Who has a user is known only when somebody asks; else it would not load.
+            // Only an ask tells whether there is a user; without it the rules would not load.
             .map(|rule| rule.with(|rule| rule.by = vec!["user".to_owned()]))
             .collect::<Vec<_>>()
     };

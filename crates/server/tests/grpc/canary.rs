@@ -11,7 +11,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use crate::process::Program;
 use crate::program::{SHOP, file};
 use crate::server::TempDir;
-use crate::support::{Asked, Client, channel, d, shop};
+use crate::support::{Client, RateLimitRequest, channel, d, shop};
 
 const CANARY: &str = "canary-9b70";
 const FLEET: &str = "9b709b709b709b709b709b709b709b70";
@@ -48,7 +48,7 @@ async fn no_output_of_the_grpc_listener_holds_a_secret() {
     let wrong = client.raw(asked("canary-9b70-wrong", shop(&[d("two=a")]))).await.unwrap_err();
     assert_eq!(wrong.code(), tonic::Code::Unauthenticated);
     outputs.push(format!("{wrong:?}"));
-    for message in [shop(&[d("two=a"), d("ten=a")]), shop(&[]), Asked::default()] {
+    for message in [shop(&[d("two=a"), d("ten=a")]), shop(&[]), RateLimitRequest::default()] {
         let answered = client.raw(asked("canary-9b70-api", message)).await;
         outputs.push(format!("{answered:?}"));
     }

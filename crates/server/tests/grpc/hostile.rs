@@ -98,19 +98,19 @@ fn stream(number: u32) -> u32 {
 }
 
 /// One frame that came back: its kind, stream and payload.
-type Told = (u8, u32, Vec<u8>);
+type ReceivedFrame = (u8, u32, Vec<u8>);
 
 /// The answer, and whether the server cut the connection before it had read all.
-struct Ended {
-    told: Vec<Told>,
+struct FloodResult {
+    frames: Vec<ReceivedFrame>,
     cut: bool,
 }
 
-impl Ended {
+impl FloodResult {
     /// With GOAWAY and an error; or so fast that its GOAWAY was lost with the connection, as happens
     /// to whoever closes with something unread.
     fn is_refused(&self) -> bool {
-        match goaway(&self.told) {
+        match goaway(&self.frames) {
             Some(code) => code != 0,
             None => self.cut,
         }
@@ -122,7 +122,7 @@ fn flood(
     address: SocketAddr,
     settings: &[u8],
     parts: impl Iterator<Item = Vec<u8>> + Send + 'static,
-) -> Ended {
+) -> FloodResult {
     let mut socket = connect(address);
     let mut writing = socket.try_clone().unwrap();
     let first = greeting(settings);
@@ -134,7 +134,7 @@ fn flood(
             }
             sent = writing.write_all(&part);
         }
-        // Whoever is not ended by now says that it is done.
+        // A connection that is still open now says that it is done.
         let _ = writing.shutdown(std::net::Shutdown::Write);
         sent.is_err()
     });
@@ -149,10 +149,10 @@ fn flood(
     };
     let _ = socket.shutdown(std::net::Shutdown::Both);
     let unsent = writer.join().unwrap();
-    Ended { told: frames(&reply), cut: reset || unsent }
+    FloodResult { frames: frames(&reply), cut: reset || unsent }
 }
 
-fn frames(mut bytes: &[u8]) -> Vec<Told> {
+fn frames(mut bytes: &[u8]) -> Vec<ReceivedFrame> {
     let mut frames = Vec::new();
     while bytes.len() >= 9 {
         let length = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
@@ -165,18 +165,18 @@ fn frames(mut bytes: &[u8]) -> Vec<Told> {
 }
 
 /// The code of the last GOAWAY, if there was one.
-fn goaway(told: &[Told]) -> Option<u32> {
-    let (.., payload) = told.iter().rev().find(|(kind, ..)| *kind == GOAWAY)?;
+fn goaway(frames: &[ReceivedFrame]) -> Option<u32> {
+    let (.., payload) = frames.iter().rev().find(|(kind, ..)| *kind == GOAWAY)?;
     Some(u32::from_be_bytes(payload.get(4..8)?.try_into().unwrap()))
 }
 
-struct Victim {
+struct FloodedServer {
     program: Program,
     before: u64,
     _dir: TempDir,
 }
 
-impl Victim {
+impl FloodedServer {
     fn new() -> Self {
         let dir = TempDir::new();
         let program = Program::serve(&["--envoy-rules", &file(&dir, "shop.yaml", SHOP)], 7);
@@ -195,7 +195,7 @@ impl Victim {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_resets_end_the_connection() {
-    let victim = Victim::new();
+    let victim = FloodedServer::new();
     let pairs = (0..100).map(|part: u32| {
         let pair = |number| {
             let opened = frame(HEADERS, END_HEADERS, stream(number), &head());
@@ -206,15 +206,15 @@ async fn rapid_resets_end_the_connection() {
 
     let ended = flood(victim.program.grpc, &[], pairs);
 
-    assert!(ended.is_refused(), "{:?}", ended.told.last());
-    assert!(goaway(&ended.told).is_none_or(|code| code == CALM), "{:?}", ended.told.last());
+    assert!(ended.is_refused(), "{:?}", ended.frames.last());
+    assert!(goaway(&ended.frames).is_none_or(|code| code == CALM), "{:?}", ended.frames.last());
     victim.is_well().await;
 }
 
 /// MadeYouReset: the client breaks streams so that the server resets them.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_broken_on_purpose_end_the_connection() {
-    let victim = Victim::new();
+    let victim = FloodedServer::new();
     let broken = (0..10_000).map(|number| {
         let opened = frame(HEADERS, END_HEADERS, stream(number), &head());
         [opened, frame(WINDOW_UPDATE, 0, stream(number), &[0; 4])].concat()
@@ -222,14 +222,14 @@ async fn streams_that_are_broken_on_purpose_end_the_connection() {
 
     let ended = flood(victim.program.grpc, &[], broken);
 
-    assert!(ended.is_refused(), "{:?}", ended.told.last());
+    assert!(ended.is_refused(), "{:?}", ended.frames.last());
     victim.is_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_without_end_end_the_connection() {
     for piece in [0, 1, 16_000] {
-        let victim = Victim::new();
+        let victim = FloodedServer::new();
         let begun = frame(HEADERS, 0, 1, &head());
         // Fields that go into no table, cut anywhere.
         let fields: Vec<u8> =
@@ -238,7 +238,7 @@ async fn heads_without_end_end_the_connection() {
 
         let ended = flood(victim.program.grpc, &[], std::iter::once(begun).chain(more));
 
-        assert!(ended.is_refused(), "{piece}: {:?}", ended.told.last());
+        assert!(ended.is_refused(), "{piece}: {:?}", ended.frames.last());
         victim.is_well().await;
     }
 }
@@ -253,17 +253,17 @@ async fn a_million_frames_that_ask_nothing_end_the_connection() {
         (2, 0, 1, &[0, 0, 0, 0, 1]),
         (0xfa, 0, 0, b"unknown"),
     ] {
-        let victim = Victim::new();
+        let victim = FloodedServer::new();
         let thousand = frame(kind, flags, number, payload).repeat(1_000);
         let ended = flood(victim.program.grpc, &[], (0..1_000).map(move |_| thousand.clone()));
-        assert!(ended.is_refused(), "{kind}: {:?}", ended.told.last());
+        assert!(ended.is_refused(), "{kind}: {:?}", ended.frames.last());
         victim.is_well().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_unpacks_to_megabytes_is_refused() {
-    let victim = Victim::new();
+    let victim = FloodedServer::new();
     // A field of 4000 bytes into the table, and then nothing but its number: 62.
     let mut block = head();
     block.extend([0x40, 1, b'x', 0x7f]);
@@ -273,7 +273,7 @@ async fn a_head_that_unpacks_to_megabytes_is_refused() {
     block.extend(std::iter::repeat_n(0xbe, 10_000));
     let bomb = frame(HEADERS, END_HEADERS | END_STREAM, 1, &block);
 
-    let told = flood(victim.program.grpc, &[], std::iter::once(bomb)).told;
+    let told = flood(victim.program.grpc, &[], std::iter::once(bomb)).frames;
 
     // 431, a reset or the end of the connection; nothing that was judged.
     assert!(told.iter().any(|(kind, ..)| [HEADERS, RST_STREAM, GOAWAY].contains(kind)), "{told:?}");
@@ -285,7 +285,7 @@ async fn a_head_that_unpacks_to_megabytes_is_refused() {
 /// A client that opens no window gets heads, and holds no more streams than it may.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_taken_are_bounded() {
-    let victim = Victim::new();
+    let victim = FloodedServer::new();
     let mut socket = connect(victim.program.grpc);
     let no_window = [0, 4, 0, 0, 0, 0];
     let mut bytes = greeting(&no_window);
@@ -313,9 +313,9 @@ async fn answers_that_are_not_taken_are_bounded() {
 }
 
 /// Twelve kilobytes of a message that goes on, and never does.
-struct Stuck(Option<Bytes>);
+struct EndlessBody(Option<Bytes>);
 
-impl Body for Stuck {
+impl Body for EndlessBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -333,7 +333,7 @@ impl Body for Stuck {
 /// A client that keeps to the windows, and holds what they let it: two megabytes, and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_never_end_are_bounded() {
-    let victim = Victim::new();
+    let victim = FloodedServer::new();
     let stream = tokio::net::TcpStream::connect(victim.program.grpc).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
@@ -347,7 +347,7 @@ async fn bodies_that_never_end_are_bounded() {
             "http://a/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
         )
         .header("content-type", "application/grpc")
-        .body(Stuck(Some(begun.clone().into())));
+        .body(EndlessBody(Some(begun.clone().into())));
         let mut sender = sender.clone();
         calls.spawn(async move { sender.send_request(request.unwrap()).await });
     }
@@ -360,7 +360,7 @@ async fn bodies_that_never_end_are_bounded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_protocols_are_refused() {
-    let victim = Victim::new();
+    let victim = FloodedServer::new();
     for bytes in [
         &b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..],
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03aaaaaaaaaaaaaaaaaaaaaa",

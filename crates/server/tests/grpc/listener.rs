@@ -28,8 +28,8 @@ async fn start(change: impl FnOnce(&mut Settings)) -> Running {
     .await
 }
 
-fn edge(descriptors: &[RateLimitDescriptor]) -> crate::support::Asked {
-    crate::support::Asked { domain: "edge".to_owned(), ..shop(descriptors) }
+fn edge(descriptors: &[RateLimitDescriptor]) -> crate::support::RateLimitRequest {
+    crate::support::RateLimitRequest { domain: "edge".to_owned(), ..shop(descriptors) }
 }
 
 /// E49 at this listener: what was offered is the sum, and is what clients sent.
@@ -51,8 +51,10 @@ async fn every_call_is_counted_once() {
             for _ in 0..5 {
                 client.ask(edge(&[d(&value), d("ten=shared"), d(&value)])).await.unwrap();
             }
-            let nowhere =
-                crate::support::Asked { domain: "nowhere".to_owned(), ..edge(&[d("two=a")]) };
+            let nowhere = crate::support::RateLimitRequest {
+                domain: "nowhere".to_owned(),
+                ..edge(&[d("two=a")])
+            };
             client.ask(nowhere).await.unwrap();
             client.ask(edge(&[])).await.unwrap_err();
             let huge = format!("two={}", "x".repeat(2 << 20));
@@ -83,7 +85,7 @@ async fn every_call_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_keys_and_events_know_the_door() {
+async fn refusals_keys_and_events_know_the_protocol() {
     let running = start(|_| {}).await;
     let mut events = running.server.state().events.subscribe().unwrap();
     let mut client = Client::at(grpc(&running)).await;

@@ -7,7 +7,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::server::{RULES, Running, ask, metric, start_with, until};
-use crate::support::{Asked, Client, channel, d, event, grpc, shop, told};
+use crate::support::{Client, RateLimitRequest, channel, d, event, grpc, shop, told};
 
 fn domain(name: &str, limit: u32) -> String {
     format!(
@@ -37,8 +37,8 @@ fn trouble(running: &Running) -> String {
     running.server.state().envoy.trouble().unwrap_or_default()
 }
 
-fn asked(domain: &str) -> Asked {
-    Asked { domain: domain.to_owned(), ..shop(&[d("two=a")]) }
+fn asked(domain: &str) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), ..shop(&[d("two=a")]) }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,7 +24,7 @@ async fn connect(server: &RedisServer) -> RedisStore {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_doors_on_one_redis_share_their_counts() {
+async fn two_listeners_on_one_redis_share_their_counts() {
     let server = RedisServer::start().unwrap();
     let one =
         GrpcServer::open(limiter_on(connect(&server).await, SHOP), GrpcSettings::default()).await;

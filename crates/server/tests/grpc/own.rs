@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::answers::{hits, over};
 use crate::server::{Running, ask, check, outcomes, start, start_with};
-use crate::support::{Asked, Client, d, grpc, shop, told};
+use crate::support::{Client, RateLimitRequest, d, grpc, shop, told};
 
 const LOGIN: &str =
     r#"{"domain":"shop","attributes":{"path":"/login","method":"POST","ip":"203.0.113.9"}}"#;
@@ -29,7 +29,7 @@ fn login() -> [RateLimitDescriptor; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_door_charges_the_same_counters() {
+async fn every_protocol_charges_the_same_counters() {
     let running = start().await;
     let mut client = client(&running).await;
 
@@ -75,7 +75,7 @@ async fn a_call_is_one_request_and_one_decision() {
 
     assert_eq!(told_user(&mut client, "user=u").await, "OK: OK 0", "charged twice before");
     assert_eq!(told_user(&mut client, "user=v").await, "OK: OK 2");
-    let cost = Asked { hits_addend: 3, ..shop(&[d("user=w")]) };
+    let cost = RateLimitRequest { hits_addend: 3, ..shop(&[d("user=w")]) };
     assert_eq!(told(&client.ask(cost.clone()).await.unwrap()), "OK: OK 0");
     assert_eq!(told(&client.ask(cost).await.unwrap()), "OVER: OVER 0");
     let each = [hits(d("user=x"), 2), hits(d("path=/"), 2)];
@@ -203,7 +203,7 @@ async fn without_rules_calls_are_refused_if_told_to() {
         settings.envoy.rules = vec![envoy];
     })
     .await;
-    let edge = Asked { domain: "edge".to_owned(), ..shop(&[d("user=u")]) };
+    let edge = RateLimitRequest { domain: "edge".to_owned(), ..shop(&[d("user=u")]) };
     assert_eq!(told(&client(&running).await.ask(edge).await.unwrap()), "OK: OK 0");
 
     let status = client(&running).await.ask(shop(&[d("user=u")])).await.unwrap_err();

@@ -52,7 +52,7 @@ async fn the_program_answers_envoy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_setting_of_the_door_is_a_flag() {
+async fn every_setting_of_the_listener_is_a_flag() {
     let dir = TempDir::new();
     let one = file(&dir, "one.yaml", SHOP);
     let more = "domain: shop\ndescriptors: [{ key: more, rate_limit: { unit: year, requests_per_unit: 1 } }]";

@@ -4,7 +4,7 @@ use tokio_stream::StreamExt;
 use tollgate_server::protocols::grpc::{GrpcSettings, HEALTH_NAME};
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus as Told;
+use tonic_health::pb::health_check_response::ServingStatus as HealthStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
@@ -23,11 +23,11 @@ async fn health_is_told_under_the_names_people_ask_for() {
     };
 
     for name in ["", HEALTH_NAME, "envoy.service.ratelimit.v3.RateLimitService"] {
-        assert_eq!(ask(name).await.unwrap(), Told::Serving, "{name}");
+        assert_eq!(ask(name).await.unwrap(), HealthStatus::Serving, "{name}");
     }
     assert_eq!(ask("nobody").await.unwrap_err().code(), tonic::Code::NotFound);
     server.health.set_service_status(HEALTH_NAME, ServingStatus::NotServing).await;
-    assert_eq!(ask(HEALTH_NAME).await.unwrap(), Told::NotServing, "it is about to end");
+    assert_eq!(ask(HEALTH_NAME).await.unwrap(), HealthStatus::NotServing, "it is about to end");
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+pub(crate) use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tokio::net::TcpListener;
 use tollgate::envoy::EnvoyRules;
 use tollgate::{EmbeddedStore, Limiter};
@@ -72,9 +73,6 @@ pub(crate) async fn channel(address: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     endpoint.connect().await.unwrap()
 }
-
-/// A request of Envoy's.
-pub(crate) type Asked = RateLimitRequest;
 
 /// Envoy's side.
 #[derive(Clone)]

@@ -47,7 +47,7 @@ async fn every_request_is_counted_once() {
         );
         assert_eq!(offered, row(protocol).iter().sum::<u64>(), "{protocol}");
     }
-    // How long each took is seen once; what CL.THROTTLE cannot read takes no time.
+    // The time of each request is counted once; commands that CL.THROTTLE cannot read have none.
     for (protocol, seen) in [("http", 48), ("resp", 20), ("cl.throttle", 32), ("forward-auth", 0)] {
         let name = "tollgate_request_duration_seconds";
         let of = |row: String| metric(running.admin, &row);

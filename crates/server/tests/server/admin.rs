@@ -77,7 +77,7 @@ async fn wrong_rules_are_told_with_their_places_and_change_nothing() {
 
 /// C27
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_needed_and_guesses_are_counted() {
+async fn a_token_is_needed_and_failed_logins_are_counted() {
     let running =
         start_with(|settings| settings.admin_token = Some("right".parse().unwrap())).await;
     let with = |token: &str| {
@@ -91,7 +91,7 @@ async fn a_token_is_needed_and_guesses_are_counted() {
     let mut statuses: Vec<u16> = (0..12).map(|number| with(&format!("guess{number}"))).collect();
     statuses.dedup();
     assert_eq!(statuses, [401, 429]);
-    assert_eq!(with("right"), 429, "an address that failed_logins waits");
+    assert_eq!(with("right"), 429, "an address with failed logins waits");
 }
 
 /// C28

@@ -79,7 +79,7 @@ async fn what_a_proxy_does_not_say_or_says_twice_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_users_and_domains_count_as_at_every_door() {
+async fn lists_users_and_domains_count_as_in_every_protocol() {
     let running = trusting().await;
     let as_user = |user: &str| {
         let lines = ["X-Forwarded-Method: GET", "X-Forwarded-Uri: /", &format!("X-User: {user}")];

@@ -38,7 +38,7 @@ struct Load {
 }
 
 /// Answers to a key: the number of admissions, and whether it was refused.
-type Told = HashMap<String, (u64, bool)>;
+type KeyOutcomes = HashMap<String, (u64, bool)>;
 
 #[test]
 fn kill_9_under_load_neither_admits_too_much_nor_leaves_a_key_for_ever() {
@@ -83,7 +83,7 @@ fn kill_9_under_load_neither_admits_too_much_nor_leaves_a_key_for_ever() {
             *load.listeners.lock().unwrap() = (server.at[0], server.at[1]);
         }
         load.done.store(true, Ordering::Relaxed);
-        let mut all = Told::new();
+        let mut all = KeyOutcomes::new();
         for told in clients.into_iter().map(|client| client.join().unwrap()) {
             for (key, (admitted, refused)) in told {
                 let entry = all.entry(key).or_default();
@@ -107,8 +107,8 @@ fn kill_9_under_load_neither_admits_too_much_nor_leaves_a_key_for_ever() {
 
 impl Load {
     /// Asks for one key after the other until the kills are over and each was refused.
-    fn ask(&self, name: &str, mut one: impl FnMut(&str) -> Option<bool>) -> Told {
-        let mut told = Told::new();
+    fn ask(&self, name: &str, mut one: impl FnMut(&str) -> Option<bool>) -> KeyOutcomes {
+        let mut told = KeyOutcomes::new();
         for number in (0..KEYS).cycle() {
             let key = format!("{name}{number}");
             if let Some(passes) = one(&key) {
@@ -125,7 +125,7 @@ impl Load {
         told
     }
 
-    fn http(&self) -> Told {
+    fn http(&self) -> KeyOutcomes {
         let mut stream = None;
         self.ask("http", |key| {
             let at = self.listeners.lock().unwrap().0;
@@ -145,7 +145,7 @@ impl Load {
         })
     }
 
-    fn resp(&self) -> Told {
+    fn resp(&self) -> KeyOutcomes {
         let (mut stream, burst) = (None, (self.limit - 1).to_string());
         self.ask("resp", |key| {
             let at = self.listeners.lock().unwrap().1;

@@ -179,7 +179,7 @@ async fn nobody_speaks_for_nginx() {
         ("/login?domain=nowhere", 429),
         ("/login?refuse=200", 429),
         ("/%6cogin", 429),
-        // What the service may read otherwise than the rules reaches nobody.
+        // Paths that the service may read in another way than the rules do are refused.
         ("//login", 403),
         ("/./login", 403),
         ("/users/..", 403),

@@ -32,13 +32,13 @@ async fn what_breaks_the_protocol_is_told_so_and_closed() {
         let mut reply = Vec::new();
         let _ = stream.read_to_end(&mut reply);
         let reply = String::from_utf8_lossy(&reply).into_owned();
-        // What a client sends after the error may reset the connection before it reads it.
+        // Bytes that a client sends after the error may reset the connection before it reads the reply.
         if bytes.len() < 1_000 {
             assert_eq!(reply, format!("-ERR Protocol error: {why}\r\n"));
         }
         Wire::new(running.resp).asks(&["PING"], b"+PONG\r\n");
     }
-    // What came before the error is answered.
+    // Commands before the error are answered.
     let mut stream = connect(running.resp);
     stream.write_all(b"PING\r\n*1\r\n$-1\r\nPING\r\n").unwrap();
     let mut reply = Vec::new();

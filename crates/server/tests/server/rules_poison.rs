@@ -44,9 +44,9 @@ const PARTS: [&str; 26] = [
 ];
 
 /// Numbers that are the same at every run.
-struct Draw(u64);
+struct Random(u64);
 
-impl Draw {
+impl Random {
     fn below(&mut self, below: usize) -> usize {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -95,10 +95,10 @@ async fn poisoned_files_change_no_decision() {
     let state = running.server.state();
     let before = decisions(state, running.http);
     let file = running.dir.path().join("rules.yaml");
-    let mut draw = Draw(7);
+    let mut draw = Random(7);
     for _ in 0..POISONS {
         std::fs::write(&file, draw.poison()).unwrap();
-        // Whoever looks first, the follower or this, finds it wrong.
+        // The follower or this call looks first, and finds it wrong.
         let _ = state.rules.refresh(&state.limiter);
     }
     assert_eq!(decisions(state, running.http), before);
@@ -110,7 +110,7 @@ async fn poisoned_offers_change_no_decision() {
     let running = start().await;
     let state: &Arc<ServerState> = running.server.state();
     let before = decisions(state, running.http);
-    let mut draw = Draw(8);
+    let mut draw = Random(8);
     for number in 0..POISONS {
         let poison = draw.poison();
         if number % 25 == 0 {
@@ -137,7 +137,7 @@ async fn poisoned_sets_in_redis_change_no_decision() {
     let state = running.server.state();
     let before = decisions(state, running.http);
     let command = |words: &[&[u8]]| drop(redis.command(words).unwrap());
-    let mut draw = Draw(9);
+    let mut draw = Random(9);
     for number in 0..POISONS {
         let poison = draw.poison();
         let (key, text) = (KEY.as_bytes(), poison.as_bytes());
@@ -186,7 +186,7 @@ async fn poisoned_hashes_and_messages_change_no_decision() {
         &[b"", b"DICE", b"TOKEN", b"token bucket", b"\xff", b"<script>"],
     ];
     let key: &[u8] = b"rate_limit_config:poison";
-    let mut draw = Draw(10);
+    let mut draw = Random(10);
     for number in 0..POISONS {
         let at = draw.below(fields.len());
         let poison = poisons[at][draw.below(poisons[at].len())];

@@ -216,7 +216,7 @@ async fn whatever_lies_there_keeps_what_was_right() {
     assert_eq!(status["rules_from"], format!("{KEY} in Redis"));
     assert!(status["rules_trouble"].is_string());
 
-    // Whoever repairs it says what is there, or what applies if that cannot be read.
+    // A repair names the stored version, or the one that applies if the stored one cannot be read.
     store(&redis, KEY, 9, "version: 9\nrule: []\n");
     let conflict = put(running.admin, 5, &version(6));
     assert_eq!((conflict.status, &conflict.json()["present"]), (409, &serde_json::json!(9)));

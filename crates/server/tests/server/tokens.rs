@@ -6,7 +6,7 @@ use super::support::{TempDir, Wire, ask};
 const BODY: &str = r#"{"domain":"shop"}"#;
 
 #[test]
-fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
+fn wrong_tokens_at_the_listeners_are_counted_and_logged_without_them() {
     let dir = TempDir::new();
     let program = serve(&["--rules", &rules(&dir)], &[("TOLLGATE_API_TOKEN", "canary-31-right")]);
     let (http, resp, admin) = (program.at[0], program.at[1], program.at[2]);
@@ -53,9 +53,9 @@ fn wrong_tokens_at_the_doors_are_counted_and_logged_without_them() {
     assert!(!log.contains("canary-31"), "{log}");
 }
 
-/// C27, at the program: the same count holds the admin listener's, where an address that failed_logins waits.
+/// C27, at the program: only wrong tokens at the admin listener make an address wait there.
 #[test]
-fn wrong_tokens_of_admins_are_counted_apart_from_those_at_the_doors() {
+fn wrong_tokens_of_admins_are_counted_apart_from_those_of_clients() {
     let dir = TempDir::new();
     let variables = [("TOLLGATE_API_TOKEN", "api"), ("TOLLGATE_ADMIN_TOKEN", "admin")];
     let program = serve(&["--rules", &rules(&dir)], &variables);

@@ -1,5 +1,5 @@
 //! Stores and rules for tests: an embedded store on tokio's clock, so that hours pass at once, and
-//! a way to it that can fail.
+//! a connection to it that can fail.
 
 #![allow(
     dead_code,
@@ -51,7 +51,7 @@ impl Clock for TokioClock {
     }
 }
 
-/// A store that several nodes share, each by a way of its own.
+/// A store that several nodes share, each by a connection of its own.
 pub(crate) type Backend = Arc<EmbeddedStore<TokioClock>>;
 
 pub(crate) fn backend() -> Backend {
@@ -62,9 +62,9 @@ pub(crate) fn backend_on(clock: TokioClock) -> Backend {
     Arc::new(EmbeddedStore::builder().with_clock(clock))
 }
 
-/// The way of one node to the store.
+/// The connection of one node to the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct StoreConnection {
     pub(crate) backend: Backend,
     state: Arc<AtomicU8>,
     /// Milliseconds to the store and back.
@@ -76,10 +76,10 @@ pub(crate) struct Way {
     pub(crate) trips: Arc<AtomicU64>,
 }
 
-/// What the way is like.
+/// The state of a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Road {
+pub(crate) enum ConnectionState {
     Open = 0,
     /// Fails at once; nothing is charged.
     Closed = 1,
@@ -89,7 +89,7 @@ pub(crate) enum Road {
     Hangs = 3,
 }
 
-impl Way {
+impl StoreConnection {
     pub(crate) fn to(backend: &Backend) -> Self {
         Self {
             backend: Arc::clone(backend),
@@ -107,12 +107,12 @@ impl Way {
         self.back.store(back, Ordering::SeqCst);
     }
 
-    pub(crate) fn set(&self, road: Road) {
-        self.state.store(road as u8, Ordering::SeqCst);
+    pub(crate) fn set(&self, state: ConnectionState) {
+        self.state.store(state as u8, Ordering::SeqCst);
     }
 }
 
-impl Way {
+impl StoreConnection {
     fn reachable(&self) -> Result<(), StoreError> {
         match self.state.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -122,7 +122,7 @@ impl Way {
     }
 }
 
-impl Store for Way {
+impl Store for StoreConnection {
     async fn read(&self, name: Key<'_>) -> Result<Option<Vec<u8>>, StoreError> {
         self.reachable()?;
         self.backend.read(name).await
@@ -168,16 +168,19 @@ async fn travel(millis: u64) {
     }
 }
 
-/// A node on this way, which has counted itself and the others.
-pub(crate) async fn node(way: &Way, declared: impl IntoIterator<Item = Rule>) -> Limiter<Way> {
-    let limiter = Limiter::builder(way.clone()).rules(rules(1, declared)).build();
+/// A node on this connection, which has counted itself and the others.
+pub(crate) async fn node(
+    connection: &StoreConnection,
+    declared: impl IntoIterator<Item = Rule>,
+) -> Limiter<StoreConnection> {
+    let limiter = Limiter::builder(connection.clone()).rules(rules(1, declared)).build();
     settle().await;
     // The first to come have not seen the last, until the next heartbeat.
     tokio::time::sleep(Duration::from_secs(6)).await;
     limiter
 }
 
-/// What is left of this user's first counter, as the store says.
+/// The rest of this user's first counter, as the store says.
 pub(crate) async fn left<S: Store + 'static>(limiter: &Limiter<S>, who: &str) -> u64 {
     let explained = limiter.explain(&user(who)).await;
     assert_eq!(explained.outage, None, "the store is asked");

@@ -79,7 +79,7 @@ fn is_elsewhere(target: &str) -> bool {
     ["http://", "https://", "mailto:"].iter().any(|scheme| target.starts_with(scheme))
 }
 
-/// What is wrong with a link of this page, if anything is.
+/// Returns the error in a link of this page, if there is one.
 fn trouble(page: &Path, target: &str) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let path = if file.is_empty() { page.to_path_buf() } else { page.parent()?.join(file) };

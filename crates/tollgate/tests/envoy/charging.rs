@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::envoy::{Charge, Code, Conduct};
 
-use crate::support::{Asked, ask_as, d, limiter, told};
+use crate::support::{TestDescriptor, ask_as, d, limiter, told};
 
 const SHOP: &str = "
 domain: shop
@@ -22,7 +22,8 @@ const ALL: Conduct = Conduct::DEFAULT.charging(Charge::All);
 #[tokio::test]
 async fn one_descriptor_over_charges_the_others_and_itself() {
     let (limiter, clock) = limiter(SHOP);
-    let ask = async |asked: &[Asked<'_>]| told(&ask_as(&limiter, asked, 0, ALL).await.unwrap());
+    let ask =
+        async |asked: &[TestDescriptor<'_>]| told(&ask_as(&limiter, asked, 0, ALL).await.unwrap());
 
     assert_eq!(ask(&[d("ten=a"), d("two=a").hits(3)]).await, "OVER: OK 9, OVER 0");
     assert_eq!(ask(&[d("ten=a"), d("two=a")]).await, "OVER: OK 8, OVER 0", "3 were burnt");
@@ -34,12 +35,13 @@ async fn one_descriptor_over_charges_the_others_and_itself() {
     assert_eq!(ask(&[d("two=a")]).await, "OK: OK 1", "the window's end forgives");
 }
 
-/// What charges when a response has ended cannot be refused, and must count all the same, or a
+/// A charge after the end of a response cannot be refused, and must count all the same, or a
 /// check before the next request would never find it.
 #[tokio::test]
 async fn a_check_finds_what_was_charged_after_the_fact() {
     let (limiter, _) = limiter(SHOP);
-    let ask = async |asked: Asked<'_>| told(&ask_as(&limiter, &[asked], 0, ALL).await.unwrap());
+    let ask =
+        async |asked: TestDescriptor<'_>| told(&ask_as(&limiter, &[asked], 0, ALL).await.unwrap());
 
     assert_eq!(ask(d("ten=a").hits(0)).await, "OK: OK 10");
     assert_eq!(ask(d("ten=a").hits(7)).await, "OK: OK 3");
@@ -51,7 +53,8 @@ async fn a_check_finds_what_was_charged_after_the_fact() {
 #[tokio::test]
 async fn quota_rules_are_all_charged_and_any_one_suffices() {
     let (limiter, _) = limiter(SHOP);
-    let ask = async |asked: &[Asked<'_>]| told(&ask_as(&limiter, asked, 0, ALL).await.unwrap());
+    let ask =
+        async |asked: &[TestDescriptor<'_>]| told(&ask_as(&limiter, asked, 0, ALL).await.unwrap());
 
     assert_eq!(ask(&[d("one=a")]).await, "OK: OK 0");
     assert_eq!(ask(&[d("one=a"), d("other=a")]).await, "OK: OVER 0, OK 0");

@@ -1,4 +1,4 @@
-//! What a call is answered, sentence by sentence, on a clock that tests set.
+//! The answer to a call, sentence by sentence of the reference, on a clock that tests set.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -437,9 +437,9 @@ async fn the_tightest_status_is_one_that_refuses_or_has_the_least_left() {
     assert_eq!(tightest(&[d("ten=b"), d("two=c").hits(3), d("two=d").hits(2)]).await, Some(2));
 }
 
-struct Ears(Mutex<Sender<Event>>);
+struct EventSender(Mutex<Sender<Event>>);
 
-impl Observer for Ears {
+impl Observer for EventSender {
     fn observe(&self, event: &Event) {
         let _ = self.0.lock().unwrap().send(event.clone());
     }
@@ -449,7 +449,7 @@ impl Observer for Ears {
 async fn observers_hear_of_calls_as_of_other_requests() {
     let (sender, events) = channel();
     let store = EmbeddedStore::builder().with_clock(ManualClock::default());
-    let limiter = Limiter::builder(store).observer(Ears(Mutex::new(sender))).build();
+    let limiter = Limiter::builder(store).observer(EventSender(Mutex::new(sender))).build();
     let set = |version| EnvoyRules::load(version, [("f", SHOP)]).unwrap();
 
     limiter.set_envoy_rules(set(7)).unwrap();

@@ -44,7 +44,7 @@ async fn every_example_answers_as_the_page_says() {
 }
 
 /// `user=eve +3` costs three, `-3` gives them back.
-fn descriptor(text: &str) -> crate::support::Asked<'_> {
+fn descriptor(text: &str) -> crate::support::TestDescriptor<'_> {
     let text = text.trim();
     match text.rsplit_once(' ') {
         Some((entries, hits)) if hits.starts_with('+') => {

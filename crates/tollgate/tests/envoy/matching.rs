@@ -89,15 +89,15 @@ descriptors:
 }
 
 /// A descriptor of a generated file.
-struct Planted {
+struct GeneratedDescriptor {
     key: &'static str,
     value: String,
     limited: bool,
     below: Vec<Self>,
 }
 
-fn plant(rng: &mut Rng, depth: u64) -> Vec<Planted> {
-    let mut level: Vec<Planted> = Vec::new();
+fn generate(rng: &mut Rng, depth: u64) -> Vec<GeneratedDescriptor> {
+    let mut level: Vec<GeneratedDescriptor> = Vec::new();
     for _ in 0..rng.below(6) {
         let key = rng.pick(&["k", "k_", "m"]);
         let letters = rng.below(4);
@@ -105,22 +105,22 @@ fn plant(rng: &mut Rng, depth: u64) -> Vec<Planted> {
         if level.iter().any(|other| other.key == key && other.value == value) {
             continue;
         }
-        let below = if depth > 0 { plant(rng, depth - 1) } else { Vec::new() };
-        level.push(Planted { key, value, limited: rng.chance(2, 3), below });
+        let below = if depth > 0 { generate(rng, depth - 1) } else { Vec::new() };
+        level.push(GeneratedDescriptor { key, value, limited: rng.chance(2, 3), below });
     }
     level
 }
 
-fn written(level: &[Planted]) -> String {
-    let item = |planted: &Planted| {
-        let limit = if planted.limited { format!(", {LIMIT}") } else { String::new() };
-        let Planted { key, value, below, .. } = planted;
+fn written(level: &[GeneratedDescriptor]) -> String {
+    let item = |generated: &GeneratedDescriptor| {
+        let limit = if generated.limited { format!(", {LIMIT}") } else { String::new() };
+        let GeneratedDescriptor { key, value, below, .. } = generated;
         format!("{{ key: '{key}', value: '{value}'{limit}, descriptors: [{}] }}", written(below))
     };
     level.iter().map(item).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a value matches, by trying every length for a star.
+/// Returns true if a value matches, by trying every length for a star.
 fn matches(pattern: &[u8], value: &[u8]) -> bool {
     match pattern.split_first() {
         None => value.is_empty(),
@@ -130,18 +130,18 @@ fn matches(pattern: &[u8], value: &[u8]) -> bool {
 }
 
 /// The path of the rule, by the words of the reference.
-fn naive(level: &[Planted], request: &[Entry<'_>]) -> Option<String> {
+fn naive(level: &[GeneratedDescriptor], request: &[Entry<'_>]) -> Option<String> {
     let (entry, rest) = request.split_first()?;
-    let keyed = || level.iter().filter(|planted| planted.key == entry.key);
+    let keyed = || level.iter().filter(|generated| generated.key == entry.key);
     let taken = keyed()
-        .find(|planted| !planted.value.is_empty() && planted.value == entry.value)
+        .find(|generated| !generated.value.is_empty() && generated.value == entry.value)
         .or_else(|| {
-            keyed().find(|planted| {
-                planted.value.contains('*')
-                    && matches(planted.value.as_bytes(), entry.value.as_bytes())
+            keyed().find(|generated| {
+                generated.value.contains('*')
+                    && matches(generated.value.as_bytes(), entry.value.as_bytes())
             })
         })
-        .or_else(|| keyed().find(|planted| planted.value.is_empty()))?;
+        .or_else(|| keyed().find(|generated| generated.value.is_empty()))?;
     let own = match &*taken.value {
         "" => taken.key.to_owned(),
         value => format!("{}_{value}", taken.key),
@@ -157,8 +157,8 @@ fn the_index_finds_what_a_search_finds() {
     let mut hits = 0;
     for seed in 0..2_000 {
         let mut rng = Rng::new(seed);
-        let planted = plant(&mut rng, 2);
-        let rules = rules(&format!("domain: shop\ndescriptors: [{}]", written(&planted)));
+        let generated = generate(&mut rng, 2);
+        let rules = rules(&format!("domain: shop\ndescriptors: [{}]", written(&generated)));
         for _ in 0..20 {
             let values: Vec<String> = (0..=rng.below(3))
                 .map(|_| {
@@ -173,7 +173,7 @@ fn the_index_finds_what_a_search_finds() {
 
             let found = rules.find("shop", &request).map(|rule| rule.path().to_owned());
 
-            assert_eq!(found, naive(&planted, &request), "seed {seed}, {request:?}");
+            assert_eq!(found, naive(&generated, &request), "seed {seed}, {request:?}");
             hits += u64::from(found.is_some());
         }
     }

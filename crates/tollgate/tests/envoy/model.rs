@@ -12,7 +12,7 @@ use tollgate::store::Clock;
 use tollgate::{EmbeddedStore, Limiter};
 use tollgate_core::testing::{ManualClock, Rng};
 
-use crate::support::{Asked, NOW, ask_as, d, entries, told};
+use crate::support::{NOW, TestDescriptor, ask_as, d, entries, told};
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -45,7 +45,7 @@ fn file(rng: &mut Rng) -> String {
 }
 
 /// A call of up to four descriptors, of different keys.
-fn call(rng: &mut Rng) -> Vec<(String, Asked<'static>)> {
+fn call(rng: &mut Rng) -> Vec<(String, TestDescriptor<'static>)> {
     let mut keys = KEYS.to_vec();
     let mut asked = Vec::new();
     for _ in 0..=rng.below(4) {
@@ -64,10 +64,10 @@ fn call(rng: &mut Rng) -> Vec<(String, Asked<'static>)> {
     asked
 }
 
-/// What a counter is known by: the unit, and its entries or the pattern that they share.
+/// The name of a counter: the unit, and its entries or the pattern that they share.
 type Name = (Unit, String);
 
-/// What each window was used.
+/// The use of each window.
 #[derive(Default)]
 struct Counts(HashMap<Name, (u64, u64)>);
 
@@ -82,14 +82,14 @@ impl Counts {
     }
 }
 
-/// What is known of a descriptor before anything is counted.
-enum Known {
+/// The expected treatment of a descriptor, before anything is counted.
+enum Expectation {
     NoRule,
     Unlimited,
-    Due(Due),
+    Counted(CountedDescriptor),
 }
 
-struct Due {
+struct CountedDescriptor {
     name: Name,
     rate: RateLimit,
     mode: Mode,
@@ -97,7 +97,7 @@ struct Due {
     gives_back: bool,
 }
 
-impl Due {
+impl CountedDescriptor {
     fn blocks(&self) -> bool {
         self.rate.requests_per_unit() == 0 && !(self.gives_back && self.cost > 0)
     }
@@ -120,17 +120,21 @@ impl Due {
     }
 }
 
-fn known(rules: &EnvoyRules, call: &[(String, Asked<'_>)], hits: u32) -> Vec<Known> {
+fn expectations(
+    rules: &EnvoyRules,
+    call: &[(String, TestDescriptor<'_>)],
+    hits: u32,
+) -> Vec<Expectation> {
     let found = |text: &str| rules.find("shop", &entries(text));
-    let plain = |asked: &Asked<'_>| asked.limit.is_none();
+    let plain = |asked: &TestDescriptor<'_>| asked.limit.is_none();
     let replaced = |name: &str| {
         let mut others = call.iter().filter(|(_, asked)| plain(asked));
         others.any(|(text, _)| found(text).is_some_and(|rule| rule.replaces(name)))
     };
-    let one = |(text, asked): &(String, Asked<'_>)| {
+    let one = |(text, asked): &(String, TestDescriptor<'_>)| {
         let cost = asked.hits.unwrap_or(u64::from(hits.max(1)));
-        let due = |name: String, rate: RateLimit, mode| {
-            Known::Due(Due {
+        let descriptor = |name: String, rate: RateLimit, mode| {
+            Expectation::Counted(CountedDescriptor {
                 name: (rate.unit(), name),
                 rate,
                 mode,
@@ -141,14 +145,14 @@ fn known(rules: &EnvoyRules, call: &[(String, Asked<'_>)], hits: u32) -> Vec<Kno
         let rule = match (asked.limit, found(text)) {
             (Some(limit), _) => {
                 let rate = rate_of(limit.requests_per_unit, limit.unit.unwrap());
-                return due(text.clone(), rate, Mode::Enforce);
+                return descriptor(text.clone(), rate, Mode::Enforce);
             }
-            (None, None) => return Known::NoRule,
+            (None, None) => return Expectation::NoRule,
             (None, Some(rule)) => rule,
         };
         match rule.rate_limit() {
-            None => Known::Unlimited,
-            Some(_) if replaced(rule.name()) => Known::NoRule,
+            None => Expectation::Unlimited,
+            Some(_) if replaced(rule.name()) => Expectation::NoRule,
             Some(rate) => {
                 // The path says the pattern; which rules share is in the text of the test's file.
                 let shares = rule.path().contains('*') && rule.metadata().is_some();
@@ -156,7 +160,7 @@ fn known(rules: &EnvoyRules, call: &[(String, Asked<'_>)], hits: u32) -> Vec<Kno
                 // Giving back to a block is OK, and no reason to let the others of a group pass.
                 let idle = rate.requests_per_unit() == 0 && asked.gives_back && cost > 0;
                 let apart = idle && rule.mode() == Mode::Quota;
-                due(name, rate, if apart { Mode::Enforce } else { rule.mode() })
+                descriptor(name, rate, if apart { Mode::Enforce } else { rule.mode() })
             }
         }
     };
@@ -173,41 +177,46 @@ fn rate_of(requests: u32, unit: Unit) -> RateLimit {
 }
 
 /// `told`, by the model.
-fn model(counts: &mut Counts, known: &[Known], charge: Charge, now: u64) -> String {
-    let dues: Vec<&Due> = known
+fn model(counts: &mut Counts, expectations: &[Expectation], charge: Charge, now: u64) -> String {
+    let counted: Vec<&CountedDescriptor> = expectations
         .iter()
-        .filter_map(|it| if let Known::Due(due) = it { Some(due) } else { None })
+        .filter_map(
+            |it| if let Expectation::Counted(descriptor) = it { Some(descriptor) } else { None },
+        )
         .collect();
-    let of = |mode: Mode| dues.iter().copied().filter(move |due| due.mode == mode);
-    let mut said: HashMap<*const Due, (bool, u64)> = HashMap::new();
+    let of = |mode: Mode| counted.iter().copied().filter(move |descriptor| descriptor.mode == mode);
+    let mut said: HashMap<*const CountedDescriptor, (bool, u64)> = HashMap::new();
     let over = if charge == Charge::All {
-        for due in &dues {
-            let used = counts.used(&due.name, now);
-            let (mut passes, left) = match due.counts() {
-                false => (!due.blocks(), 0),
+        for descriptor in &counted {
+            let used = counts.used(&descriptor.name, now);
+            let (mut passes, left) = match descriptor.counts() {
+                false => (!descriptor.blocks(), 0),
                 true => {
-                    let passes = due.passes(*used);
-                    *used = due.after(*used);
-                    (passes && (due.cost > 0 || due.left(*used) > 0), due.left(*used))
+                    let passes = descriptor.passes(*used);
+                    *used = descriptor.after(*used);
+                    (
+                        passes && (descriptor.cost > 0 || descriptor.left(*used) > 0),
+                        descriptor.left(*used),
+                    )
                 }
             };
-            passes |= due.mode == Mode::Shadow;
-            said.insert(*due, (passes, left));
+            passes |= descriptor.mode == Mode::Shadow;
+            said.insert(*descriptor, (passes, left));
         }
-        let refused = |due: &Due| !said[&std::ptr::from_ref(due)].0;
+        let refused = |descriptor: &CountedDescriptor| !said[&std::ptr::from_ref(descriptor)].0;
         let quotas = of(Mode::Quota).count();
         of(Mode::Enforce).any(refused) || (quotas > 0 && of(Mode::Quota).all(refused))
     } else {
-        together(counts, &dues, now, &mut said)
+        together(counts, &counted, now, &mut said)
     };
     let code = |passes: bool| if passes { "OK" } else { "OVER" };
-    let each: Vec<String> = known
+    let each: Vec<String> = expectations
         .iter()
         .map(|it| match it {
-            Known::NoRule => "OK 0".to_owned(),
-            Known::Unlimited => format!("OK {}", u32::MAX),
-            Known::Due(due) => {
-                let (passes, left) = said[&std::ptr::from_ref(due)];
+            Expectation::NoRule => "OK 0".to_owned(),
+            Expectation::Unlimited => format!("OK {}", u32::MAX),
+            Expectation::Counted(descriptor) => {
+                let (passes, left) = said[&std::ptr::from_ref(descriptor)];
                 format!("{} {}", code(passes), if passes { left } else { 0 })
             }
         })
@@ -218,39 +227,44 @@ fn model(counts: &mut Counts, known: &[Known], charge: Charge, now: u64) -> Stri
 /// One decision over all; whether it is a refusal.
 fn together(
     counts: &mut Counts,
-    dues: &[&Due],
+    counted: &[&CountedDescriptor],
     now: u64,
-    said: &mut HashMap<*const Due, (bool, u64)>,
+    said: &mut HashMap<*const CountedDescriptor, (bool, u64)>,
 ) -> bool {
-    let of = |mode: Mode| dues.iter().copied().filter(move |due| due.mode == mode);
-    for due in dues {
-        said.insert(*due, (!due.blocks() || due.mode == Mode::Shadow, 0));
+    let of = |mode: Mode| counted.iter().copied().filter(move |descriptor| descriptor.mode == mode);
+    for descriptor in counted {
+        said.insert(*descriptor, (!descriptor.blocks() || descriptor.mode == Mode::Shadow, 0));
     }
     let quotas = of(Mode::Quota).count();
-    let all_blocked = quotas > 0 && of(Mode::Quota).all(Due::blocks);
-    if of(Mode::Enforce).any(Due::blocks) || all_blocked {
+    let all_blocked = quotas > 0 && of(Mode::Quota).all(CountedDescriptor::blocks);
+    if of(Mode::Enforce).any(CountedDescriptor::blocks) || all_blocked {
         return true;
     }
-    let mut passes = |due: &Due| !due.counts() || due.passes(*counts.used(&due.name, now));
-    let any = of(Mode::Quota).any(|due| !due.blocks() && passes(due));
-    let over = !of(Mode::Enforce).all(&mut passes) || (quotas > 0 && !any);
-    let mut tell = |due: &Due, charged: bool| {
-        let used = counts.used(&due.name, now);
-        let passes = due.passes(*used);
-        if passes && charged {
-            *used = due.after(*used);
-        }
-        (passes, if passes { due.left(*used) } else { 0 })
+    let mut passes = |descriptor: &CountedDescriptor| {
+        !descriptor.counts() || descriptor.passes(*counts.used(&descriptor.name, now))
     };
-    for due in of(Mode::Enforce).chain(of(Mode::Quota)).filter(|due| due.counts()) {
-        said.insert(due, tell(due, !over));
+    let any = of(Mode::Quota).any(|descriptor| !descriptor.blocks() && passes(descriptor));
+    let over = !of(Mode::Enforce).all(&mut passes) || (quotas > 0 && !any);
+    let mut tell = |descriptor: &CountedDescriptor, charged: bool| {
+        let used = counts.used(&descriptor.name, now);
+        let passes = descriptor.passes(*used);
+        if passes && charged {
+            *used = descriptor.after(*used);
+        }
+        (passes, if passes { descriptor.left(*used) } else { 0 })
+    };
+    for descriptor in
+        of(Mode::Enforce).chain(of(Mode::Quota)).filter(|descriptor| descriptor.counts())
+    {
+        said.insert(descriptor, tell(descriptor, !over));
     }
     if !over {
-        let shadows: Vec<&Due> = of(Mode::Shadow).filter(|due| due.counts()).collect();
-        let pass = shadows.iter().all(|due| tell(due, false).0);
-        for due in shadows {
-            let (_, left) = tell(due, pass);
-            said.insert(due, (true, left));
+        let shadows: Vec<&CountedDescriptor> =
+            of(Mode::Shadow).filter(|descriptor| descriptor.counts()).collect();
+        let pass = shadows.iter().all(|descriptor| tell(descriptor, false).0);
+        for descriptor in shadows {
+            let (_, left) = tell(descriptor, pass);
+            said.insert(descriptor, (true, left));
         }
     }
     over
@@ -278,9 +292,9 @@ async fn the_limiter_answers_as_the_model() {
             }
             let (call, hits) = (call(&mut rng), rng.below(3) as u32);
             let now = clock.now().as_micros() / 1_000_000;
-            let expected = model(&mut counts, &known(&rules, &call, hits), charge, now);
-            let descriptors: Vec<Asked<'_>> =
-                call.iter().map(|(entries, asked)| Asked { entries, ..*asked }).collect();
+            let expected = model(&mut counts, &expectations(&rules, &call, hits), charge, now);
+            let descriptors: Vec<TestDescriptor<'_>> =
+                call.iter().map(|(entries, asked)| TestDescriptor { entries, ..*asked }).collect();
 
             let answer = ask_as(&limiter, &descriptors, hits, Conduct::DEFAULT.charging(charge));
 

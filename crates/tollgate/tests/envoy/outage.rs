@@ -1,4 +1,4 @@
-//! What answers while the store does not.
+//! Answers in an outage of the store.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use tollgate::envoy::{CallError, Charge, Conduct, EnvoyRules};
 use tollgate::rules::declaration::OnOutage;
 use tollgate::{DenyCache, Limiter};
 
-use crate::common::{Road, Way, backend, settle};
+use crate::common::{ConnectionState, StoreConnection, backend, settle};
 use crate::support::{ask, ask_as, d, told};
 
 const SHOP: &str = "
@@ -19,25 +19,25 @@ descriptors:
   - { key: free, rate_limit: { unlimited: true } }
 ";
 
-fn node(way: &Way, cache: DenyCache) -> Limiter<Way> {
+fn node(connection: &StoreConnection, cache: DenyCache) -> Limiter<StoreConnection> {
     let rules = EnvoyRules::load(1, [("f", SHOP)]).unwrap();
-    Limiter::builder(way.clone()).envoy_rules(rules).deny_cache(cache).build()
+    Limiter::builder(connection.clone()).envoy_rules(rules).deny_cache(cache).build()
 }
 
 #[tokio::test(start_paused = true)]
 async fn by_default_this_process_answers_by_its_share_and_owes_it() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, DenyCache::Off);
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, DenyCache::Off);
     settle().await;
     assert_eq!(told(&ask(&limiter, &[d("ten=a").hits(4)]).await), "OK: OK 6");
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     let answer = ask(&limiter, &[d("ten=a").hits(5)]).await;
     assert_eq!(told(&answer), "OK: OK 1");
     assert_eq!(answer.outage().unwrap().cause, StoreErrorKind::Unavailable);
     assert_eq!(told(&ask(&limiter, &[d("ten=a").hits(2)]).await), "OVER: OVER 0");
 
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     assert_eq!(told(&ask(&limiter, &[d("ten=a")]).await), "OK: OK 0", "4, 5 and 1");
     assert_eq!(limiter.stats().degraded, 2);
 }
@@ -45,9 +45,9 @@ async fn by_default_this_process_answers_by_its_share_and_owes_it() {
 #[tokio::test(start_paused = true)]
 async fn refusing_is_an_error_so_that_envoys_failure_mode_applies() {
     for charge in [Charge::AllOrNone, Charge::All] {
-        let way = Way::to(&backend());
-        let limiter = node(&way, DenyCache::Off);
-        way.set(Road::Closed);
+        let connection = StoreConnection::to(&backend());
+        let limiter = node(&connection, DenyCache::Off);
+        connection.set(ConnectionState::Closed);
         let conduct = Conduct::default().charging(charge).in_outages(OnOutage::Refuse);
 
         let error = ask_as(&limiter, &[d("ten=a"), d("one=a")], 0, conduct).await.unwrap_err();
@@ -64,16 +64,16 @@ async fn refusing_is_an_error_so_that_envoys_failure_mode_applies() {
 
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_any_quota_rule_suffices_and_only_it_owes() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, DenyCache::Off);
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, DenyCache::Off);
     settle().await;
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     let both = [d("one=a"), d("other=a")];
     for left in ["OK: OK 0, OK 2", "OK: OVER 0, OK 1", "OK: OVER 0, OK 0", "OVER: OVER 0, OVER 0"] {
         assert_eq!(told(&ask(&limiter, &both).await), left);
     }
 
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     let peek = [d("one=a").hits(0), d("other=a").hits(0)];
     assert_eq!(told(&ask(&limiter, &peek).await), "OK: OK 0, OK 0");
     assert_eq!(limiter.stats().debited, 2, "each was told of what passed");
@@ -81,10 +81,10 @@ async fn in_an_outage_any_quota_rule_suffices_and_only_it_owes() {
 
 #[tokio::test(start_paused = true)]
 async fn known_refusals_are_not_asked_for_and_a_group_is_known_when_all_of_it_is() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, DenyCache::On);
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, DenyCache::On);
     settle().await;
-    let reached = || way.reached.load(Ordering::SeqCst);
+    let reached = || connection.reached.load(Ordering::SeqCst);
     let both = [d("one=a"), d("other=a")];
     for _ in 0..3 {
         let _ = ask(&limiter, &both).await;

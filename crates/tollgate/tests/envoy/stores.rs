@@ -9,7 +9,7 @@ use tollgate::{DenyCache, EmbeddedStore, Limiter};
 use tollgate_core::testing::Rng;
 use tollgate_harness::RedisServer;
 
-use crate::support::{Asked, ask, ask_as, d, told};
+use crate::support::{TestDescriptor, ask, ask_as, d, told};
 
 /// Only years, so that no window ends while a test runs on a real clock.
 const SHOP: &str = "
@@ -63,7 +63,7 @@ on_both! {
 }
 
 async fn calls_are_answered_alike<S: Store + 'static>(limiter: Limiter<S>) {
-    let steps: &[(&[Asked<'_>], &str)] = &[
+    let steps: &[(&[TestDescriptor<'_>], &str)] = &[
         (&[d("hundred=a"), d("ten=a").hits(4)], "OK: OK 99, OK 6"),
         (&[d("hundred=a"), d("ten=a").hits(7)], "OVER: OK 99, OVER 0"),
         (&[d("hundred=a").hits(0), d("ten=a").hits(0)], "OK: OK 99, OK 6"),
@@ -101,7 +101,10 @@ async fn calls_are_answered_alike<S: Store + 'static>(limiter: Limiter<S>) {
 }
 
 /// Sends calls from several tasks; each names its own counter and one that all share.
-async fn crowd<S: Store + 'static>(limiter: &Limiter<S>, conduct: Conduct) -> Vec<u64> {
+async fn call_from_many_tasks<S: Store + 'static>(
+    limiter: &Limiter<S>,
+    conduct: Conduct,
+) -> Vec<u64> {
     let mut tasks = Vec::new();
     for task in 0..8_u64 {
         let limiter = limiter.clone();
@@ -128,7 +131,7 @@ async fn crowd<S: Store + 'static>(limiter: &Limiter<S>, conduct: Conduct) -> Ve
 }
 
 async fn one_refusal_charges_none_of_many_at_once<S: Store + 'static>(limiter: Limiter<S>) {
-    let passed = crowd(&limiter, Conduct::default()).await;
+    let passed = call_from_many_tasks(&limiter, Conduct::default()).await;
 
     assert_eq!(passed.iter().sum::<u64>(), 10, "exactly the shared limit");
     for (task, passed) in passed.into_iter().enumerate() {
@@ -139,7 +142,7 @@ async fn one_refusal_charges_none_of_many_at_once<S: Store + 'static>(limiter: L
 }
 
 async fn charged_apart_each_limit_holds_of_many_at_once<S: Store + 'static>(limiter: Limiter<S>) {
-    let passed = crowd(&limiter, Conduct::default().charging(Charge::All)).await;
+    let passed = call_from_many_tasks(&limiter, Conduct::default().charging(Charge::All)).await;
 
     assert_eq!(passed.iter().sum::<u64>(), 10, "exactly the shared limit");
     for task in 0..8 {

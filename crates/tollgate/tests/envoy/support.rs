@@ -16,7 +16,7 @@ pub(crate) fn rules(file: &str) -> EnvoyRules {
     EnvoyRules::load(1, [("file.yaml", file)]).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What is wrong with a file.
+/// The problems of a file.
 pub(crate) fn problems(file: &str) -> String {
     let problems = EnvoyRules::load(1, [("f", file)]).expect_err("a file with a problem");
     problems.to_string()
@@ -31,18 +31,18 @@ pub(crate) fn limiter(file: &str) -> (Limiter<EmbeddedStore<ManualClock>>, Manua
 
 /// A descriptor as a test writes it: `path=/login user=alice`, and how it is asked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct TestDescriptor<'a> {
     pub(crate) entries: &'a str,
     pub(crate) hits: Option<u64>,
     pub(crate) gives_back: bool,
     pub(crate) limit: Option<Override>,
 }
 
-pub(crate) const fn d(entries: &str) -> Asked<'_> {
-    Asked { entries, hits: None, gives_back: false, limit: None }
+pub(crate) const fn d(entries: &str) -> TestDescriptor<'_> {
+    TestDescriptor { entries, hits: None, gives_back: false, limit: None }
 }
 
-impl Asked<'_> {
+impl TestDescriptor<'_> {
     pub(crate) const fn hits(mut self, hits: u64) -> Self {
         self.hits = Some(hits);
         self
@@ -71,7 +71,7 @@ pub(crate) fn entries(text: &str) -> Vec<Entry<'_>> {
 /// Asks about these in the domain `shop`.
 pub(crate) async fn ask_as<S: Store + 'static>(
     limiter: &Limiter<S>,
-    asked: &[Asked<'_>],
+    asked: &[TestDescriptor<'_>],
     hits: u32,
     conduct: Conduct,
 ) -> Result<Answer, CallError> {
@@ -89,7 +89,10 @@ pub(crate) async fn ask_as<S: Store + 'static>(
     limiter.should_rate_limit(&Call::new("shop", &descriptors).with_hits(hits), conduct).await
 }
 
-pub(crate) async fn ask<S: Store + 'static>(limiter: &Limiter<S>, asked: &[Asked<'_>]) -> Answer {
+pub(crate) async fn ask<S: Store + 'static>(
+    limiter: &Limiter<S>,
+    asked: &[TestDescriptor<'_>],
+) -> Answer {
     ask_as(limiter, asked, 0, Conduct::default()).await.unwrap()
 }
 

@@ -20,7 +20,7 @@ async fn behind_a_proxy() -> Server {
     server(Trust::proxies(["127.0.0.1", "10.0.0.0/8"]).unwrap()).await
 }
 
-/// Whether all of these land in one bucket, in which only two may pass.
+/// Returns true if all of these land in one bucket, in which only two may pass.
 async fn share_one_bucket(server: &Server, headers: &[&[&str]]) {
     assert!(headers.len() > 2, "or nothing is shown");
     for (at, lines) in headers.iter().enumerate() {
@@ -226,7 +226,7 @@ async fn the_proxy_protocol_is_no_http_and_names_nobody() {
 
     for hello in hellos {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        // Whoever is hung up on may not come to the end of what it says, nor hear why.
+        // A client that the server disconnects may neither send all of its request nor read the reply.
         let _ = stream.write_all(&[hello, request].concat()).await;
         let mut reply = Vec::new();
         let _ = stream.read_to_end(&mut reply).await;

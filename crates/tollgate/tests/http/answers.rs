@@ -1,4 +1,4 @@
-//! What a client is told that may not pass.
+//! The answer to a client that may not pass.
 
 use serde_json::{Value, json};
 use tollgate::RuleSet;
@@ -6,7 +6,7 @@ use tollgate::http::{LimitLayer, RefusalKind};
 use tollgate::rules::declaration::{Ban, Declaration, Domain, OnOutage, Subject};
 use tollgate::{DenyCache, Limiter};
 
-use crate::common::{Road, Way, backend, rule, rules, settle};
+use crate::common::{ConnectionState, StoreConnection, backend, rule, rules, settle};
 use crate::wire::{Reply, limiter, serve, until};
 
 fn problem(reply: &Reply) -> Value {
@@ -107,13 +107,14 @@ async fn a_ban_is_abnormal_usage_and_says_for_how_long() {
 async fn an_outage_under_a_rule_that_refuses_is_unavailable() {
     let mut careful = rule("careful", &[], &["5 per 1h"]);
     careful.on_outage = OnOutage::Refuse;
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let set = rules(1, [rule("local", &[], &["5 per 1h"]), careful]);
-    let limiter = Limiter::builder(way.clone()).rules(set).deny_cache(DenyCache::Off).build();
+    let limiter =
+        Limiter::builder(connection.clone()).rules(set).deny_cache(DenyCache::Off).build();
     let server = serve(LimitLayer::new(limiter, "shop")).await;
     assert_eq!(server.get(&[]).await.status, 200, "through a store that takes a trip");
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     settle().await;
     let refused = server.get(&[]).await;
 
@@ -132,9 +133,9 @@ async fn an_outage_under_a_rule_that_refuses_is_unavailable() {
 async fn what_is_left_of_a_limit_that_was_not_asked_is_not_told() {
     let mut open = rule("open", &[], &["5 per 1h"]);
     open.on_outage = OnOutage::Admit;
-    let way = Way::to(&backend());
-    way.set(Road::Closed);
-    let limiter = Limiter::builder(way).rules(rules(1, [open])).build();
+    let connection = StoreConnection::to(&backend());
+    connection.set(ConnectionState::Closed);
+    let limiter = Limiter::builder(connection).rules(rules(1, [open])).build();
     let server = serve(LimitLayer::new(limiter, "shop")).await;
 
     let passed = server.get(&[]).await;
@@ -145,7 +146,7 @@ async fn what_is_left_of_a_limit_that_was_not_asked_is_not_told() {
 
 #[tokio::test]
 async fn a_store_that_takes_a_trip_answers_alike() {
-    let limiter = Limiter::builder(Way::to(&backend()))
+    let limiter = Limiter::builder(StoreConnection::to(&backend()))
         .rules(rules(1, [rule("per-ip", &["ip"], &["2 per 1h"])]))
         .build();
     let server = serve(LimitLayer::new(limiter, "shop")).await;

@@ -1,4 +1,4 @@
-//! What rules see of a request.
+//! The attributes of a request that rules see.
 
 use axum::Router;
 use axum::routing::get;

@@ -14,15 +14,15 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 use crate::common::{on, rule, rules};
-use crate::wire::{Still, limiter};
+use crate::wire::{ManualClockStore, limiter};
 
 /// tonic's own peer: a type of the transport, found by what the application says.
-fn layer(set: RuleSet) -> LimitLayer<Still> {
+fn layer(set: RuleSet) -> LimitLayer<ManualClockStore> {
     LimitLayer::new(limiter(set), "shop")
         .peer(|extensions| Some(extensions.get::<TcpConnectInfo>()?.remote_addr()?.ip()))
 }
 
-async fn client(layer: LimitLayer<Still>) -> HealthClient<Channel> {
+async fn client(layer: LimitLayer<ManualClockStore>) -> HealthClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();

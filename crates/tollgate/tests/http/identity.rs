@@ -36,9 +36,9 @@ impl Server {
     }
 }
 
-/// Who has shown the one token that there is.
+/// The user who has shown the one token that there is.
 #[derive(Clone)]
-struct Verified(&'static str);
+struct VerifiedUser(&'static str);
 
 async fn verify(mut request: Request, next: Next) -> Response {
     let shown = request.headers().get("authorization").and_then(|shown| shown.to_str().ok());
@@ -46,7 +46,7 @@ async fn verify(mut request: Request, next: Next) -> Response {
     let scheme = words.next().unwrap_or_default();
     let token = (scheme.eq_ignore_ascii_case("bearer"), words.next(), words.next());
     if token == (true, Some("k"), None) {
-        request.extensions_mut().insert(Verified("alice"));
+        request.extensions_mut().insert(VerifiedUser("alice"));
     }
     next.run(request).await
 }
@@ -57,9 +57,9 @@ async fn only_who_is_verified_has_a_counter_and_others_have_their_addresses() {
     let of_user = on(rule("per-user", &["user"], &["3 per 1h"]), "known", "yes");
     let of_address = on(rule("per-ip", &["ip"], &["2 per 1h"]), "known", "no");
     let layer = LimitLayer::new(limiter(rules(1, [of_user, of_address])), "shop")
-        .attribute("user", |request| Some(request.extensions.get::<Verified>()?.0.into()))
+        .attribute("user", |request| Some(request.extensions.get::<VerifiedUser>()?.0.into()))
         .attribute("known", |request| {
-            let known = request.extensions.get::<Verified>().is_some();
+            let known = request.extensions.get::<VerifiedUser>().is_some();
             Some(if known { "yes" } else { "no" }.into())
         });
     let app = Router::new().route("/", get(|| async { "ok" })).layer(layer).layer(from_fn(verify));

@@ -7,9 +7,9 @@ use tollgate::FixedWindow;
 use tollgate::http::{LegacyReset, LimitLayer};
 
 use crate::common::{rule, rules, with};
-use crate::wire::{Still, limiter, serve};
+use crate::wire::{ManualClockStore, limiter, serve};
 
-fn hourly() -> LimitLayer<Still> {
+fn hourly() -> LimitLayer<ManualClockStore> {
     let hourly = with(rule("hourly", &[], &["1 per 1h"]), FixedWindow::default());
     LimitLayer::new(limiter(rules(1, [hourly])), "shop").legacy_fields(LegacyReset::SecondsLeft)
 }

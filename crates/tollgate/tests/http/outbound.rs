@@ -12,15 +12,15 @@ use tollgate::{FixedWindow, TokenBucket};
 use tollgate::{Gate, Limiter, NotAdmitted};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::{Way, backend, settle};
+use crate::common::{StoreConnection, backend, settle};
 
-fn gate(quota: &str, algorithm: impl Into<Algorithm>) -> Gate<Way> {
+fn gate(quota: &str, algorithm: impl Into<Algorithm>) -> Gate<StoreConnection> {
     let limit = Limit::new(algorithm.into(), quota.parse().unwrap()).unwrap();
-    Limiter::new(Way::to(&backend())).gate("bank", limit).unwrap()
+    Limiter::new(StoreConnection::to(&backend())).gate("bank", limit).unwrap()
 }
 
 /// A third party that notes when it is called.
-fn party(
+fn third_party(
     calls: &Arc<AtomicU64>,
 ) -> impl tower::Service<u64, Response = Instant, Error = std::fmt::Error, Future: Send>
 + Clone
@@ -37,7 +37,7 @@ fn party(
 async fn calls_go_out_at_the_rate_of_the_gate() {
     let calls = Arc::default();
     let layer = OutboundLayer::new(gate("10 per 1s burst 1", TokenBucket), Duration::from_secs(5));
-    let bank = layer.layer(party(&calls));
+    let bank = layer.layer(third_party(&calls));
     let start = Instant::now();
 
     let tasks: Vec<_> = (0..6).map(|_| tokio::spawn(bank.clone().oneshot(0))).collect();
@@ -58,7 +58,7 @@ async fn a_turn_beyond_the_patience_fails_at_once_and_calls_nobody() {
     let calls = Arc::default();
     let layer =
         OutboundLayer::new(gate("1 per 1s burst 1", TokenBucket), Duration::from_millis(500));
-    let bank = layer.layer(party(&calls));
+    let bank = layer.layer(third_party(&calls));
     bank.clone().oneshot(0).await.unwrap();
     let start = Instant::now();
 
@@ -78,7 +78,7 @@ async fn a_turn_beyond_the_patience_fails_at_once_and_calls_nobody() {
 async fn a_call_that_is_dropped_gives_its_turn_back() {
     let calls = Arc::default();
     let layer = OutboundLayer::new(gate("1 per 1s burst 1", TokenBucket), Duration::from_secs(2));
-    let bank = layer.layer(party(&calls));
+    let bank = layer.layer(third_party(&calls));
     bank.clone().oneshot(0).await.unwrap();
     let start = Instant::now();
     let leaves = tokio::spawn(bank.clone().oneshot(0));
@@ -96,8 +96,9 @@ async fn a_call_that_is_dropped_gives_its_turn_back() {
 async fn no_more_wait_than_may() {
     let calls = Arc::default();
     let gate = gate("1 per 1h", FixedWindow::default());
-    let bank =
-        OutboundLayer::new(gate, Duration::from_secs(7200)).max_waiting(3).layer(party(&calls));
+    let bank = OutboundLayer::new(gate, Duration::from_secs(7200))
+        .max_waiting(3)
+        .layer(third_party(&calls));
     bank.clone().oneshot(0).await.unwrap();
     let waiting: Vec<_> = (0..3).map(|_| tokio::spawn(bank.clone().oneshot(0))).collect();
     settle().await;
@@ -114,7 +115,7 @@ async fn what_the_other_side_says_is_passed_on() {
     let calls = Arc::default();
     let layer = OutboundLayer::new(gate("9 per 1s", TokenBucket), Duration::ZERO);
     assert_eq!(
-        layer.layer(party(&calls)).oneshot(1).await,
+        layer.layer(third_party(&calls)).oneshot(1).await,
         Err(OutboundError::Call(std::fmt::Error))
     );
 }

@@ -19,13 +19,13 @@ use tollgate::{Concurrency, LeakyQueue};
 use tollgate::{DenyCache, Limiter};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::{Road, Way, backend, rule, rules, settle, with};
+use crate::common::{ConnectionState, StoreConnection, backend, rule, rules, settle, with};
 use crate::wire::{serve_app, until};
 
-fn limiter(rule: Rule) -> (Limiter<Way>, Way) {
-    let way = Way::to(&backend());
-    let builder = Limiter::builder(way.clone()).rules(rules(1, [rule]));
-    (builder.deny_cache(DenyCache::Off).build(), way)
+fn limiter(rule: Rule) -> (Limiter<StoreConnection>, StoreConnection) {
+    let connection = StoreConnection::to(&backend());
+    let builder = Limiter::builder(connection.clone()).rules(rules(1, [rule]));
+    (builder.deny_cache(DenyCache::Off).build(), connection)
 }
 
 fn layer<S: Store + 'static>(limiter: &Limiter<S>) -> OutboundRulesLayer<S> {
@@ -40,7 +40,7 @@ fn call(host: &str) -> Request<()> {
 }
 
 /// A third party that says when it was called.
-macro_rules! party {
+macro_rules! third_party {
     () => {
         service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Instant::now())) })
     };
@@ -54,7 +54,7 @@ fn queue() -> Rule {
 #[tokio::test(start_paused = true)]
 async fn calls_wait_within_the_patience_and_fail_with_a_reason_beyond_it() {
     let (limiter, _) = limiter(queue());
-    let client = layer(&limiter).layer(party!());
+    let client = layer(&limiter).layer(third_party!());
     let start = Instant::now();
     client.clone().oneshot(call("bank.example")).await.unwrap();
 
@@ -78,7 +78,7 @@ async fn calls_wait_within_the_patience_and_fail_with_a_reason_beyond_it() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_gives_its_place_back() {
     let (limiter, _) = limiter(queue());
-    let client = layer(&limiter).layer(party!());
+    let client = layer(&limiter).layer(third_party!());
     client.clone().oneshot(call("bank.example")).await.unwrap();
     let leaves = tokio::spawn(client.clone().oneshot(call("bank.example")));
     settle().await;
@@ -92,7 +92,7 @@ async fn a_call_that_is_dropped_gives_its_place_back() {
 #[tokio::test(start_paused = true)]
 async fn no_more_wait_than_may() {
     let (limiter, _) = limiter(queue());
-    let client = layer(&limiter).max_waiting(1).layer(party!());
+    let client = layer(&limiter).max_waiting(1).layer(third_party!());
     client.clone().oneshot(call("bank.example")).await.unwrap();
     let waits = tokio::spawn(client.clone().oneshot(call("bank.example")));
     settle().await;
@@ -108,7 +108,7 @@ async fn no_more_wait_than_may() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_asked_is_not_called() {
     let (limiter, _) = limiter(queue());
-    let client = layer(&limiter).layer(party!());
+    let client = layer(&limiter).layer(third_party!());
 
     let error = client.oneshot(Request::get("/no-host").body(()).unwrap()).await.unwrap_err();
 
@@ -119,9 +119,9 @@ async fn what_cannot_be_asked_is_not_called() {
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_the_rule_says_whether_calls_go_out() {
     let careful = Rule { on_outage: OnOutage::Refuse, ..queue() };
-    let (limiter, way) = limiter(careful);
-    let client = layer(&limiter).layer(party!());
-    way.set(Road::Closed);
+    let (limiter, connection) = limiter(careful);
+    let client = layer(&limiter).layer(third_party!());
+    connection.set(ConnectionState::Closed);
 
     let error = client.oneshot(call("bank.example")).await.unwrap_err();
 

@@ -22,7 +22,7 @@ use tollgate::{EmbeddedStore, Limiter};
 use tower::util::BoxCloneService;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::common::{Backend, TokioClock, Way, backend, rule, rules, settle, with};
+use crate::common::{Backend, StoreConnection, TokioClock, backend, rule, rules, settle, with};
 use crate::wire::serve;
 
 /// One a second, and at most ten in line.
@@ -37,14 +37,14 @@ fn embedded(set: RuleSet) -> Limiter<Backend> {
 }
 
 /// A limiter on a store that takes a trip.
-fn remote(set: RuleSet) -> Limiter<Way> {
-    Limiter::builder(Way::to(&backend())).rules(set).build()
+fn remote(set: RuleSet) -> Limiter<StoreConnection> {
+    Limiter::builder(StoreConnection::to(&backend())).rules(set).build()
 }
 
-type Limited = BoxCloneService<Request<Body>, Response<LimitedBody<Body>>, Infallible>;
+type LimitedService = BoxCloneService<Request<Body>, Response<LimitedBody<Body>>, Infallible>;
 
 /// The layer around a service that counts.
-fn service<S: Store + 'static>(layer: &LimitLayer<S>, served: &Arc<AtomicUsize>) -> Limited {
+fn service<S: Store + 'static>(layer: &LimitLayer<S>, served: &Arc<AtomicUsize>) -> LimitedService {
     let served = Arc::clone(served);
     let counts = service_fn(move |_: Request<Body>| {
         served.fetch_add(1, Ordering::SeqCst);

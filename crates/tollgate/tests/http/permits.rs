@@ -15,7 +15,7 @@ use tollgate::Store;
 use tollgate::http::LimitLayer;
 use tollgate::{Ask, RuleSet};
 
-use crate::common::{Way, backend, rule, rules, with};
+use crate::common::{StoreConnection, backend, rule, rules, with};
 use crate::wire::{Server, limiter, serve_app, until};
 
 fn one_at_once() -> RuleSet {
@@ -23,9 +23,9 @@ fn one_at_once() -> RuleSet {
 }
 
 /// A body that ends when its sender is dropped.
-struct Channel(mpsc::Receiver<Bytes>);
+struct ChannelBody(mpsc::Receiver<Bytes>);
 
-impl http_body::Body for Channel {
+impl http_body::Body for ChannelBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -37,21 +37,21 @@ impl http_body::Body for Channel {
     }
 }
 
-/// What the handlers of a server wait for.
+/// The state that a test shares with the handlers of its server.
 #[derive(Default)]
-struct Stage {
+struct HandlerState {
     body: Mutex<Option<mpsc::Sender<Bytes>>>,
     entered: Notify,
 }
 
-async fn server<S: Store + 'static>(limiter: &Limiter<S>) -> (Server, Arc<Stage>) {
-    let stage = Arc::new(Stage::default());
-    let (streams, hangs) = (Arc::clone(&stage), Arc::clone(&stage));
+async fn server<S: Store + 'static>(limiter: &Limiter<S>) -> (Server, Arc<HandlerState>) {
+    let state = Arc::new(HandlerState::default());
+    let (streams, hangs) = (Arc::clone(&state), Arc::clone(&state));
     let stream = move || async move {
         let (sender, receiver) = mpsc::channel(1);
         sender.send(Bytes::from_static(b"begun")).await.unwrap();
         *streams.body.lock().await = Some(sender);
-        Body::new(Channel(receiver))
+        Body::new(ChannelBody(receiver))
     };
     let hang = move || async move {
         hangs.entered.notify_one();
@@ -64,7 +64,7 @@ async fn server<S: Store + 'static>(limiter: &Limiter<S>) -> (Server, Arc<Stage>
         .route("/hang", get(hang))
         .route("/panic", get(panic))
         .layer(LimitLayer::new(limiter.clone(), "shop"));
-    (serve_app(app).await, stage)
+    (serve_app(app).await, state)
 }
 
 /// Sends a request and keeps the connection.
@@ -94,7 +94,7 @@ async fn is_free<S: Store + 'static>(limiter: &Limiter<S>) -> bool {
 #[tokio::test]
 async fn a_permit_is_held_until_the_body_ends() {
     let limiter = limiter(one_at_once());
-    let (server, stage) = server(&limiter).await;
+    let (server, state) = server(&limiter).await;
     let mut stream = open(&server, "/stream").await;
     let head = read_until(&mut stream, "begun").await;
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -103,7 +103,7 @@ async fn a_permit_is_held_until_the_body_ends() {
     assert_eq!(refused.status, 429);
     assert_eq!(refused.field("ratelimit"), Some("\"one\";r=0"));
 
-    *stage.body.lock().await = None;
+    *state.body.lock().await = None;
     read_until(&mut stream, "0\r\n\r\n").await;
     until(|| is_free(&limiter)).await;
     assert_eq!(server.get(&[]).await.status, 200);
@@ -112,14 +112,14 @@ async fn a_permit_is_held_until_the_body_ends() {
 #[tokio::test]
 async fn a_client_that_leaves_during_the_body_gives_its_permit_back() {
     let limiter = limiter(one_at_once());
-    let (server, stage) = server(&limiter).await;
+    let (server, state) = server(&limiter).await;
     let mut stream = open(&server, "/stream").await;
     read_until(&mut stream, "begun").await;
     assert!(!is_free(&limiter).await);
 
     drop(stream);
 
-    let sender = stage.body.lock().await.clone().unwrap();
+    let sender = state.body.lock().await.clone().unwrap();
     until(|| async {
         // The server notices when it writes.
         let _ = sender.try_send(Bytes::from_static(b"more"));
@@ -131,9 +131,9 @@ async fn a_client_that_leaves_during_the_body_gives_its_permit_back() {
 #[tokio::test]
 async fn a_client_that_leaves_during_the_handler_gives_its_permit_back() {
     let limiter = limiter(one_at_once());
-    let (server, stage) = server(&limiter).await;
+    let (server, state) = server(&limiter).await;
     let stream = open(&server, "/hang").await;
-    stage.entered.notified().await;
+    state.entered.notified().await;
     assert!(!is_free(&limiter).await);
 
     drop(stream);
@@ -144,7 +144,7 @@ async fn a_client_that_leaves_during_the_handler_gives_its_permit_back() {
 #[tokio::test]
 async fn a_handler_that_panics_gives_its_permit_back() {
     let limiter = limiter(one_at_once());
-    let (server, _stage) = server(&limiter).await;
+    let (server, _state) = server(&limiter).await;
     let mut stream = open(&server, "/panic").await;
     assert_eq!(stream.read(&mut [0; 16]).await.unwrap(), 0, "the connection is closed");
 
@@ -154,14 +154,14 @@ async fn a_handler_that_panics_gives_its_permit_back() {
 
 #[tokio::test]
 async fn the_same_holds_on_a_store_that_takes_a_trip() {
-    let limiter = Limiter::builder(Way::to(&backend())).rules(one_at_once()).build();
-    let (server, stage) = server(&limiter).await;
+    let limiter = Limiter::builder(StoreConnection::to(&backend())).rules(one_at_once()).build();
+    let (server, state) = server(&limiter).await;
 
     let mut panics = open(&server, "/panic").await;
     assert_eq!(panics.read(&mut [0; 16]).await.unwrap(), 0, "it has run, and is closed");
     until(|| is_free(&limiter)).await;
     let stream = open(&server, "/hang").await;
-    stage.entered.notified().await;
+    state.entered.notified().await;
     assert_eq!(server.get(&[]).await.status, 429);
     drop(stream);
     until(|| is_free(&limiter)).await;
@@ -172,7 +172,7 @@ async fn the_same_holds_on_a_store_that_takes_a_trip() {
 #[tokio::test]
 async fn a_response_without_a_body_holds_nothing() {
     let limiter = limiter(one_at_once());
-    let (server, _stage) = server(&limiter).await;
+    let (server, _state) = server(&limiter).await;
 
     for _ in 0..20 {
         assert_eq!(server.get(&[]).await.status, 200);
@@ -182,7 +182,7 @@ async fn a_response_without_a_body_holds_nothing() {
     until(|| is_free(&limiter)).await;
 }
 
-/// What comes after the upgrade is no response any more.
+/// The bytes after an upgrade are no response any more.
 #[tokio::test]
 async fn an_upgrade_gives_its_permit_back() {
     let limiter = limiter(one_at_once());

@@ -14,22 +14,22 @@ use tollgate::{LeakyQueue, TokenBucket};
 use tollgate::{Limit, Store};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::common::{Way, backend, rule, rules, with};
+use crate::common::{StoreConnection, backend, rule, rules, with};
 use crate::wire::limiter;
 
 /// Panics when it is called without having been ready. A clone has not been, whatever it is of.
 #[derive(Debug, Default)]
-struct Strict {
+struct ReadinessChecker {
     is_ready: bool,
 }
 
-impl Clone for Strict {
+impl Clone for ReadinessChecker {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl Service<Request<Body>> for Strict {
+impl Service<Request<Body>> for ReadinessChecker {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
@@ -70,29 +70,29 @@ async fn calls_of<S: Store + 'static>(limiter: Limiter<S>) -> [usize; 5] {
     let gate = limiter.gate("bank", limit).unwrap();
     let rules = OutboundRulesLayer::new(limiter.clone(), "shop", patience, |ask, _| Ok(ask));
     [
-        call(layer().patience(patience).layer(Strict::default())).await,
-        call(layer().layer(Strict::default())).await,
-        call(layer().layer(layer().layer(Strict::default()))).await,
-        call(OutboundLayer::new(gate, patience).layer(Strict::default())).await,
-        call(rules.layer(Strict::default())).await,
+        call(layer().patience(patience).layer(ReadinessChecker::default())).await,
+        call(layer().layer(ReadinessChecker::default())).await,
+        call(layer().layer(layer().layer(ReadinessChecker::default()))).await,
+        call(OutboundLayer::new(gate, patience).layer(ReadinessChecker::default())).await,
+        call(rules.layer(ReadinessChecker::default())).await,
     ]
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_layer_calls_the_service_that_was_ready() {
-    let remote = Limiter::builder(Way::to(&backend())).rules(queue()).build();
+    let remote = Limiter::builder(StoreConnection::to(&backend())).rules(queue()).build();
     assert_eq!(calls_of(remote).await, [4, 0, 0, 4, 4], "who has no patience finds others in line");
 
     let embedded = limiter(rules(1, [rule("all", &[], &["3 per 1h"])]));
-    let passed = call(LimitLayer::new(embedded, "shop").layer(Strict::default())).await;
+    let passed = call(LimitLayer::new(embedded, "shop").layer(ReadinessChecker::default())).await;
     assert_eq!(passed, 3);
 }
 
 /// Always busy, or broken.
 #[derive(Clone, Debug)]
-struct Never(Poll<Result<(), &'static str>>);
+struct NeverReady(Poll<Result<(), &'static str>>);
 
-impl Service<Request<Body>> for Never {
+impl Service<Request<Body>> for NeverReady {
     type Response = Response<Body>;
     type Error = &'static str;
     type Future = Ready<Result<Self::Response, Self::Error>>;
@@ -111,9 +111,9 @@ async fn whoever_is_not_ready_makes_the_layer_wait_and_charges_nothing() {
     let limiter = limiter(rules(1, [rule("all", &[], &["3 per 1h"])]));
     let layer = LimitLayer::new(limiter.clone(), "shop");
 
-    let mut busy = layer.layer(Never(Poll::Pending));
+    let mut busy = layer.layer(NeverReady(Poll::Pending));
     assert!(tokio::time::timeout(Duration::from_secs(1), busy.ready()).await.is_err());
-    let mut broken = layer.layer(Never(Poll::Ready(Err("broken"))));
+    let mut broken = layer.layer(NeverReady(Poll::Ready(Err("broken"))));
     assert_eq!(broken.ready().await.err(), Some("broken"));
     assert_eq!(limiter.stats().admitted, 0);
 }

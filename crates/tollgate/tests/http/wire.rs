@@ -14,9 +14,9 @@ use tollgate::{EmbeddedStore, Limiter};
 use tollgate_core::testing::ManualClock;
 
 /// A store whose time stands still.
-pub(crate) type Still = EmbeddedStore<ManualClock>;
+pub(crate) type ManualClockStore = EmbeddedStore<ManualClock>;
 
-pub(crate) fn limiter(set: RuleSet) -> Limiter<Still> {
+pub(crate) fn limiter(set: RuleSet) -> Limiter<ManualClockStore> {
     Limiter::builder(EmbeddedStore::builder().with_clock(ManualClock::default())).rules(set).build()
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
 }
 
-/// What came back.
+/// A response, as it came back.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,

@@ -74,7 +74,7 @@ struct Shop<S: LockStore> {
 }
 
 impl<S: LockStore> Shop<S> {
-    /// Whether it is held, and under which fence.
+    /// Returns the fence and the name of the lock that it holds meanwhile.
     #[lock("order:{order.number()}:{order.place.1}", lease = "60s", locks = self.locks, fence = fence, guard = held)]
     pub async fn pay(&self, order: &Order) -> Result<(Fence, String), NotLocked> {
         assert_eq!((held.fence(), held.state()), (fence, LockState::Sure));
@@ -130,9 +130,9 @@ async fn whoever_holds_it_keeps_the_function_out(stage: impl Stage) {
 }
 
 /// Sets a flag when it is dropped.
-struct Dropped<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Dropped<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, SeqCst);
     }
@@ -141,7 +141,7 @@ impl Drop for Dropped<'_> {
 /// Forgets its own lock, as an operator or a failover would, and goes on for ever.
 #[lock("lost", locks = locks)]
 async fn loses<S: LockStore>(locks: &Locks<S>, gone: &AtomicBool) -> Result<(), NotLocked> {
-    let _on_drop = Dropped(gone);
+    let _on_drop = SetOnDrop(gone);
     locks.force_release("lost", "test").await.unwrap();
     pending::<()>().await;
     Ok(())
@@ -367,7 +367,7 @@ async fn lock_first(id: u8) -> Result<u8, Both> {
     Ok(id)
 }
 
-/// Whatever is written first: who is over a limit does not wait for a lock.
+/// In whichever order the attributes are written, a caller over a limit does not wait for a lock.
 #[tokio::test]
 async fn limits_are_asked_before_the_lock() {
     let locks = Locks::new(EmbeddedStore::new());

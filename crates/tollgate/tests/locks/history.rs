@@ -10,7 +10,7 @@ use crate::stage::{Embedded, Redis, Stage};
 
 /// One hold, by a counter that every event advances.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HoldRecord {
     fence: u64,
     asked: u64,
     granted: u64,
@@ -22,7 +22,7 @@ struct Held {
 #[derive(Default)]
 struct Recorder {
     clock: AtomicU64,
-    holds: Mutex<HashMap<&'static str, Vec<Held>>>,
+    holds: Mutex<HashMap<&'static str, Vec<HoldRecord>>>,
     /// When somebody was refused: asked, answered.
     refused: Mutex<HashMap<&'static str, Vec<(u64, u64)>>>,
 }
@@ -85,7 +85,7 @@ async fn a_history_is_one_of_a_single_lock(stage: impl Stage) {
                     let (fence, releasing) = (guard.fence().get(), recorder.tick());
                     guard.release().await.unwrap();
                     let released = recorder.tick();
-                    let held = Held { fence, asked, granted, releasing, released };
+                    let held = HoldRecord { fence, asked, granted, releasing, released };
                     recorder.holds.lock().unwrap().entry(name).or_default().push(held);
                 }
             }));

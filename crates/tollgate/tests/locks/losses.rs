@@ -38,7 +38,7 @@ fn ends(server: &RedisServer, name: &str) -> Option<i64> {
     }
 }
 
-/// What was left of the lease when its holder was told, in milliseconds.
+/// The rest of the lease when its holder was told, in milliseconds.
 async fn told(server: Arc<RedisServer>, guard: LockGuard, name: String, last: i64) -> i64 {
     guard.lost().await;
     let told = wall();
@@ -65,7 +65,7 @@ async fn wave(server: &Arc<RedisServer>, wave: u64) -> Vec<i64> {
     tokio::time::sleep(Duration::from_millis(rng.below(2_000))).await;
     let deaf = if wave.is_multiple_of(2) { Direction::ToServer } else { Direction::ToClient };
     proxy.set(deaf, Fault::BlackHole);
-    // What was under way has arrived by then.
+    // Messages in flight have arrived by then.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut waiting = JoinSet::new();
     for (guard, name) in held {

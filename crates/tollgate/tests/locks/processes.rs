@@ -52,7 +52,7 @@ fn child() {
             }
         }
         say("lost");
-        // What a holder that does not look would do.
+        // A holder that does not check would write now.
         say("writes");
         assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
     });
@@ -206,7 +206,7 @@ async fn a_loss_is_told_before_the_lease_can_end() {
     }
     for told in told {
         let took = told.await.unwrap().duration_since(stopped);
-        // Whatever was renewed last was renewed before it stopped.
+        // The last renewal of each lease was before the server stopped.
         assert!(took < LEASE, "{took:?}");
     }
     server.resume().unwrap();

@@ -14,7 +14,7 @@ use crate::stage::{Embedded, Flaky, Redis, Stage, brisk, now, patient, until};
 /// is renewed for ever (its issue 7272). Here: whatever renewal begins after a release was answered
 /// finds nothing to renew.
 async fn nothing_is_renewed_once_it_is_released(stage: impl Stage) {
-    let flaky = Flaky::new(stage.way().await);
+    let flaky = Flaky::new(stage.connect().await);
     let locks = Locks::builder(Arc::clone(&flaky)).lease(brisk()).build();
     let mut tasks = Vec::new();
     for i in 0..40_u64 {
@@ -54,7 +54,7 @@ async fn nothing_is_renewed_once_it_is_released_redis() {
 
 /// A retried acquisition counts twice, and the lock is never free again. E43
 async fn lost_answers_count_once(stage: impl Stage) {
-    let flaky = Flaky::new(stage.way().await);
+    let flaky = Flaky::new(stage.connect().await);
     let locks = Locks::new(Arc::clone(&flaky));
     let owner = locks.owner();
     let lock = locks.named("a").unwrap().by(&owner);
@@ -75,7 +75,7 @@ async fn lost_answers_count_once(stage: impl Stage) {
     flaky.lose_released.store(1, SeqCst);
     assert_eq!(outer.release().await.unwrap(), Release::Released);
     assert!(locks.inspect("a").await.unwrap().is_none());
-    // Whoever gives up gives back what it may have been granted.
+    // A caller that gives up releases the lock that it may have been granted.
     flaky.lose_acquired.store(3, SeqCst);
     assert!(matches!(lock.try_lock().await, Err(LockError::Store(_))));
     until("it is given back", async || locks.inspect("a").await.unwrap().is_none()).await;
@@ -248,7 +248,7 @@ async fn many_waiters_need_one_subscription() {
 
     let Reply::Bulk(info) = stage.server.command(&[b"INFO", b"clients"]).unwrap() else { panic!() };
     let info = String::from_utf8(info).unwrap();
-    assert!(info.contains("connected_clients:3\r\n"), "ours, its ear, the test's: {info}");
+    assert!(info.contains("connected_clients:3\r\n"), "ours, its subscription, the test's: {info}");
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     until("nobody waits", async || waiting().await == 0).await;
     assert_eq!(held.release().await.unwrap(), Release::Released);
@@ -258,8 +258,8 @@ async fn many_waiters_need_one_subscription() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_died_before_its_first_renewal_is_outlived() {
     let stage = Redis::new().await;
-    let dead = stage.way().await;
-    let (name, owner) = (LockName::new("a").unwrap(), Locks::new(stage.way().await).owner());
+    let dead = stage.connect().await;
+    let (name, owner) = (LockName::new("a").unwrap(), Locks::new(stage.connect().await).owner());
     let ask = tollgate_core::lock::Acquire {
         name: &name,
         kind: tollgate::locks::LockKind::Reentrant,
@@ -293,7 +293,7 @@ async fn guards_dropped_with_their_locks_are_given_back() {
     .await;
 }
 
-/// How often Redis ran this command.
+/// The number of times that Redis ran this command.
 fn calls(server: &RedisServer, command: &str) -> u64 {
     let Reply::Bulk(info) = server.command(&[b"INFO", b"commandstats"]).unwrap() else { panic!() };
     let info = String::from_utf8(info).unwrap();
@@ -309,8 +309,8 @@ async fn a_lock_and_its_release_are_one_round_trip_each() {
     let stage = Redis::new().await;
     let locks = stage.process().await;
     let _ = locks.lock("warm").await.unwrap().release().await.unwrap();
-    let latches = || stage.server.command(&[b"KEYS", b"redisson_unlock_latch:*"]).unwrap();
-    until("its latch is gone", async || latches() == Reply::Array(vec![])).await;
+    let records = || stage.server.command(&[b"KEYS", b"redisson_unlock_latch:*"]).unwrap();
+    until("its release record is gone", async || records() == Reply::Array(vec![])).await;
     let (evals, unlinks) = (calls(&stage.server, "evalsha"), calls(&stage.server, "unlink"));
 
     for i in 0..100 {
@@ -319,7 +319,7 @@ async fn a_lock_and_its_release_are_one_round_trip_each() {
     }
 
     assert_eq!(calls(&stage.server, "evalsha") - evals, 200);
-    until("every latch is gone", async || latches() == Reply::Array(vec![])).await;
+    until("every release record is gone", async || records() == Reply::Array(vec![])).await;
     assert!(calls(&stage.server, "unlink") - unlinks <= 100, "one each at most");
     assert_eq!(calls(&stage.server, "subscribe"), 0);
 }

@@ -15,7 +15,7 @@ use tollgate_harness::{FaultProxy, RedisServer};
 
 use crate::stage::patient;
 
-/// What the locks protect: it checks fences, as every such thing should.
+/// The resource that the locks protect. It checks fences, as every such resource should.
 #[derive(Default)]
 struct Resource {
     newest: u64,

@@ -1,4 +1,4 @@
-//! Where the tests take place: stores that several processes share, and ways to them that fail.
+//! Stores for the tests, which several processes share, and connections to them that fail.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -19,18 +19,18 @@ use tollgate_harness::RedisServer;
 pub(crate) trait Stage {
     type Store: LockStore;
 
-    /// A way of its own to the store.
-    async fn way(&self) -> Self::Store;
+    /// A connection of its own to the store.
+    async fn connect(&self) -> Self::Store;
 
     /// Makes the store forget every lock.
     fn forget(&self);
 
     async fn process(&self) -> Locks<Self::Store> {
-        Locks::new(self.way().await)
+        Locks::new(self.connect().await)
     }
 
     async fn builder(&self) -> LocksBuilder<Self::Store> {
-        Locks::builder(self.way().await)
+        Locks::builder(self.connect().await)
     }
 }
 
@@ -45,7 +45,7 @@ impl Embedded {
 impl Stage for Embedded {
     type Store = Arc<EmbeddedStore>;
 
-    async fn way(&self) -> Self::Store {
+    async fn connect(&self) -> Self::Store {
         Arc::clone(&self.0)
     }
 
@@ -85,7 +85,7 @@ pub(crate) fn patient(url: &str) -> Config {
 impl Stage for Redis {
     type Store = Arc<RedisStore>;
 
-    async fn way(&self) -> Self::Store {
+    async fn connect(&self) -> Self::Store {
         Arc::new(RedisStore::connect(patient(&self.server.url())).await.unwrap())
     }
 
@@ -100,13 +100,13 @@ pub(crate) fn brisk() -> Lease {
     Lease::new(Duration::from_millis(1_500)).unwrap()
 }
 
-/// A way to a store that loses answers, hears nothing, and counts.
+/// A connection to a store that loses answers, hears nothing, and counts.
 pub(crate) struct Flaky<S> {
     pub(crate) inner: S,
     /// So many answers to acquisitions, and to releases, are lost after the step was made.
     pub(crate) lose_acquired: AtomicU64,
     pub(crate) lose_released: AtomicU64,
-    /// Whether releases are heard.
+    /// Set, releases are not heard.
     pub(crate) deaf: AtomicBool,
     /// Done once while somebody begins to listen, before it hears anything.
     pub(crate) while_listening: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -138,9 +138,9 @@ fn lost(count: &AtomicU64) -> Result<(), StoreError> {
     if lose { Err(StoreError::new(StoreErrorKind::Timeout)) } else { Ok(()) }
 }
 
-struct Nobody;
+struct SilentNotifier;
 
-impl ReleaseNotifier for Nobody {
+impl ReleaseNotifier for SilentNotifier {
     fn notify(&self, _: &LockName) {}
 }
 
@@ -191,14 +191,14 @@ impl<S: LockStore> LockStore for Flaky<S> {
     async fn subscribe(
         &self,
         name: &LockName,
-        bell: Arc<dyn ReleaseNotifier>,
+        notifier: Arc<dyn ReleaseNotifier>,
     ) -> Result<Self::Subscription, StoreError> {
         let first = self.while_listening.lock().unwrap().take();
         if let Some(first) = first {
             first();
         }
-        let bell = if self.deaf.load(SeqCst) { Arc::new(Nobody) } else { bell };
-        self.inner.subscribe(name, bell).await
+        let notifier = if self.deaf.load(SeqCst) { Arc::new(SilentNotifier) } else { notifier };
+        self.inner.subscribe(name, notifier).await
     }
 }
 

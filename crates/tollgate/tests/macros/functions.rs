@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tollgate::{EmbeddedStore, Limiter, Refused, RefusedKind, limit, scope};
 use tollgate_core::testing::ManualClock;
 
-use crate::wire::Still;
+use crate::wire::ManualClockStore;
 
-pub(crate) fn still() -> Limiter<Still> {
+pub(crate) fn still() -> Limiter<ManualClockStore> {
     Limiter::new(EmbeddedStore::builder().with_clock(ManualClock::default()))
 }
 
@@ -107,7 +107,7 @@ fn a_value_of_more_than_a_mebibyte_is_refused() {
 }
 
 struct Orders<S> {
-    limiter: Limiter<Still>,
+    limiter: Limiter<ManualClockStore>,
     state: S,
 }
 
@@ -123,7 +123,7 @@ impl<S: Send + Sync> Orders<S> {
     }
 
     #[limit("1 per 1h", limiter = limiter)]
-    fn open(limiter: Arc<Limiter<Still>>) -> Result<Self, Refused>
+    fn open(limiter: Arc<Limiter<ManualClockStore>>) -> Result<Self, Refused>
     where
         S: Default,
     {
@@ -135,7 +135,7 @@ struct Invoices;
 
 impl Invoices {
     #[limit("1 per 1h", limiter = limiter)]
-    fn open(limiter: Arc<Limiter<Still>>) -> Result<Self, Refused> {
+    fn open(limiter: Arc<Limiter<ManualClockStore>>) -> Result<Self, Refused> {
         Ok(Self)
     }
 }
@@ -210,7 +210,7 @@ fn the_error_is_the_functions_own() {
     assert_eq!(scope::call(&limiter, || (foreign(), foreign())), (Ok(()), Err(26)));
 }
 
-/// What remains of an hour is counted by cost.
+/// A bulk call costs as much as it has items.
 #[limit("10 per 1h", cost = items.len() as u64, name = "shop::bulk")]
 fn bulk(items: &[u8]) -> Result<usize, Refused> {
     Ok(items.len())

@@ -12,7 +12,7 @@ use tollgate::rules::declaration::{Subject, Value};
 use tollgate::{Limiter, Refused, limit};
 
 use crate::common::{rule, rules};
-use crate::wire::{Server, Still, limiter, serve_app};
+use crate::wire::{ManualClockStore, Server, limiter, serve_app};
 
 #[limit("2 per 1h", "1 per 1m", by = ip, message = "too many \"attempts\",\ttry again later — später")]
 async fn login() -> Result<&'static str, Refused> {
@@ -26,7 +26,7 @@ async fn by_key() -> Result<&'static str, Refused> {
 
 #[limit("1 per 1h", by = (attribute("tenant"), id), limiter = limiter)]
 async fn order(
-    State(limiter): State<Limiter<Still>>,
+    State(limiter): State<Limiter<ManualClockStore>>,
     Path(id): Path<u64>,
 ) -> Result<String, Refused> {
     Ok(id.to_string())
@@ -37,11 +37,11 @@ async fn guarded() -> Result<&'static str, Refused> {
     Ok("in")
 }
 
-fn empty() -> Limiter<Still> {
+fn empty() -> Limiter<ManualClockStore> {
     limiter(rules(1, [rule("guarded", &["ip"], &["1 per 1h"])]))
 }
 
-async fn server(layer: LimitLayer<Still>, state: Limiter<Still>) -> Server {
+async fn server(layer: LimitLayer<ManualClockStore>, state: Limiter<ManualClockStore>) -> Server {
     let app = Router::new()
         .route("/login", post(login))
         .route("/key", get(by_key))

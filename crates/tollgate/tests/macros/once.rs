@@ -9,7 +9,7 @@ use tollgate::{Ask, RuleSet};
 use tollgate::{EmbeddedStore, Limiter, limit};
 use tollgate_core::testing::ManualClock;
 
-use crate::common::{Way, backend, on, rule, rules};
+use crate::common::{StoreConnection, backend, on, rule, rules};
 use crate::wire::{limiter, serve_app};
 
 #[limit(rule = "login")]
@@ -56,7 +56,8 @@ async fn wherever_the_scope_is_made() {
 
 #[tokio::test]
 async fn on_a_store_that_takes_a_trip_as_well() {
-    let limiter = Limiter::builder(Way::to(&backend())).rules(rules(1, [all()])).build();
+    let limiter =
+        Limiter::builder(StoreConnection::to(&backend())).rules(rules(1, [all()])).build();
     let layer = LimitLayer::new(limiter, "shop");
     let scope = layer.clone().only_scope();
     let app = Router::new().route("/", get(login)).layer(layer).layer(scope);

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tokio::sync::oneshot;
 use tollgate::{Limiter, Refused, limit, scope};
 
-use crate::common::{Way, backend};
+use crate::common::{StoreConnection, backend};
 use crate::functions::still;
 use crate::wire::until;
 
@@ -38,7 +38,7 @@ async fn begin<S: tollgate::Store + 'static>(
     (task, end)
 }
 
-/// Whether `hang` would begin now.
+/// Returns true if `hang` would begin now.
 async fn is_free<S: tollgate::Store + 'static>(limiter: &Limiter<S>) -> bool {
     let (entered, _entered) = oneshot::channel();
     let (_, ended) = oneshot::channel();
@@ -72,7 +72,7 @@ fn a_panic_gives_the_permit_back() {
 
 #[tokio::test]
 async fn a_store_that_takes_a_trip_gets_it_back_too() {
-    let limiter = Limiter::new(Way::to(&backend()));
+    let limiter = Limiter::new(StoreConnection::to(&backend()));
     let (task, _end) = begin(&limiter).await;
     assert!(!is_free(&limiter).await);
 

@@ -9,7 +9,9 @@ use tollgate::rules::declaration::{Ban, Mode, OnOutage, Subject, Value};
 use tollgate::scope::{self, Scope};
 use tollgate::{Blocked, EmbeddedStore, Limiter, Refused, RefusedKind, limit};
 
-use crate::common::{Road, TokioClock, Way, backend, on, rule, rules, settle};
+use crate::common::{
+    ConnectionState, StoreConnection, TokioClock, backend, on, rule, rules, settle,
+};
 use crate::wire::limiter;
 
 #[limit(rule = "login", domain = "shop", by = user, message = "too many attempts")]
@@ -206,11 +208,11 @@ async fn refusals_lead_to_the_rules_ban() {
 
 #[tokio::test]
 async fn an_outage_is_answered_as_the_rule_says() {
-    let way = Way::to(&backend());
-    way.set(Road::Closed);
+    let connection = StoreConnection::to(&backend());
+    connection.set(ConnectionState::Closed);
     let mut login_rule = rule("login", &["user"], &["1 per 1h"]);
     login_rule.on_outage = OnOutage::Refuse;
-    let limiter = Limiter::builder(way).rules(rules(1, [login_rule.clone()])).build();
+    let limiter = Limiter::builder(connection).rules(rules(1, [login_rule.clone()])).build();
     let refused = scope::with(&limiter, login("alice")).await.unwrap_err();
     assert_eq!(refused.kind(), RefusedKind::Unavailable);
     assert_eq!(refused.response().status(), 503);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::scope::{self, Scope};
 use tollgate::{Limiter, Refused, RefusedKind, limit};
 
-use crate::common::{Road, Way, backend};
+use crate::common::{ConnectionState, StoreConnection, backend};
 use crate::functions::still;
 
 #[limit("1 per 1h")]
@@ -113,8 +113,8 @@ async fn attributes_are_values_like_others() {
 
 #[tokio::test]
 async fn a_remote_store_is_waited_for_by_async_functions_only() {
-    let way = Way::to(&backend());
-    let limiter = Limiter::new(way.clone());
+    let connection = StoreConnection::to(&backend());
+    let limiter = Limiter::new(connection.clone());
     assert!(scope::with(&limiter, once()).await.is_ok());
     let refused = scope::with(&limiter, once()).await.unwrap_err();
     assert!(refused.retry_after().unwrap() > Duration::from_secs(3000));
@@ -123,7 +123,7 @@ async fn a_remote_store_is_waited_for_by_async_functions_only() {
     assert_eq!(refused.kind(), RefusedKind::Misconfigured);
     assert!(refused.to_string().ends_with("make it `async`"), "{refused}");
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     let elsewhere = Scope::new(&limiter).ip([10, 0, 0, 1].into());
     assert!(elsewhere.clone().run(by_address()).await.is_ok(), "by this process's share");
     assert!(elsewhere.run(by_address()).await.is_err());

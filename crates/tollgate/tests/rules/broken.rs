@@ -6,7 +6,7 @@ use tollgate_core::testing::Rng;
 use crate::generate::{Texts, declaration};
 use crate::round_trip::FORMATS;
 
-/// How many files; `TOLLGATE_SOAK` multiplies them.
+/// The number of files; `TOLLGATE_SOAK` multiplies it.
 fn files() -> u64 {
     let soak = std::env::var("TOLLGATE_SOAK").map_or(1, |times| times.parse().unwrap());
     10_000 * soak
@@ -18,7 +18,7 @@ fn a_broken_file_has_a_place_or_round_trips() {
     let files = files();
     for seed in 0..files {
         let mut rng = Rng::new(seed);
-        let texts = rng.pick(&[Texts::Tame, Texts::Wild]);
+        let texts = rng.pick(&[Texts::Realistic, Texts::Arbitrary]);
         let format = rng.pick(&FORMATS);
         let mut text = rules::write(&declaration(&mut rng, texts), format);
         for _ in 0..=rng.below(3) {

@@ -14,13 +14,13 @@ use tollgate_core::rule::declaration::{
 use tollgate_core::testing::Rng;
 use tollgate_core::{Algorithm, Limit, OnChange, OnFull, Quota};
 
-/// What texts are made of.
+/// The kind of texts in a declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Texts {
     /// Names as people give them, in declarations that make rule sets.
-    Tame,
+    Realistic,
     /// Anything that is UTF-8, and what formats take for something else.
-    Wild,
+    Arbitrary,
 }
 
 /// A declaration that reads back equal from every format.
@@ -35,7 +35,7 @@ pub(crate) fn declaration(rng: &mut Rng, texts: Texts) -> Declaration {
 
 fn domain(rng: &mut Rng, texts: Texts, index: u64) -> Domain {
     let mut domain = Domain::new(format!("{}{index}", text(rng, texts)));
-    if texts == Texts::Wild {
+    if texts == Texts::Arbitrary {
         domain.partition = some(rng, 2, |rng| attribute(rng, texts));
     } else if rng.chance(1, 4) {
         domain.partition.push("tenant".to_owned());
@@ -48,7 +48,7 @@ fn domain(rng: &mut Rng, texts: Texts, index: u64) -> Domain {
     domain.rules = (0..rules).map(|index| rule(rng, texts, index)).collect();
     domain.exempt = some(rng, 3, |rng| subject(rng, texts));
     domain.block = some(rng, 3, |rng| subject(rng, texts));
-    if texts == Texts::Tame {
+    if texts == Texts::Realistic {
         tame(rng, &mut domain);
     }
     domain
@@ -263,18 +263,18 @@ fn network(rng: &mut Rng) -> Network {
 
 /// Never `ip`, whose values are networks.
 fn attribute(rng: &mut Rng, texts: Texts) -> String {
-    if texts == Texts::Wild && rng.chance(1, 4) {
+    if texts == Texts::Arbitrary && rng.chance(1, 4) {
         return format!("x{}", text(rng, texts));
     }
     rng.pick(&["user", "service", "path", "method", "host", "header.x-plan", "tenant"]).to_owned()
 }
 
 fn text(rng: &mut Rng, texts: Texts) -> String {
-    if texts == Texts::Wild && rng.chance(1, 3) {
+    if texts == Texts::Arbitrary && rng.chance(1, 3) {
         let length = rng.below(8);
         return (0..length).map(|_| letter(rng)).collect();
     }
-    if texts == Texts::Wild && rng.chance(1, 4) {
+    if texts == Texts::Arbitrary && rng.chance(1, 4) {
         let odd = [
             "",
             "*",

@@ -1,4 +1,4 @@
-//! What is refused is told with its place, its value and a way out.
+//! Every refusal of a rule file names its place, its value and a way out.
 
 use tollgate::rules::{self, Format, Problems};
 

@@ -1,4 +1,4 @@
-//! What is read, in all the ways to write it.
+//! Reading rule files, in all the ways to write them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tollgate_core::rule::declaration::{
 const SHOP: &str = "\
 version: 1
 domain: shop
-partition: [tenant]                # optional; Cluster: keys of one request share a lane
+partition: [tenant]                # optional; Cluster: keys of one request share a slot
 rules:
   - name: login-per-ip
     match: { service: auth, path: /login, method: POST }

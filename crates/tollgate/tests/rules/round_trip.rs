@@ -1,4 +1,4 @@
-//! What is written reads back equal.
+//! Declarations that are written read back equal.
 
 use tollgate::rules::{self, Format};
 use tollgate_core::testing::Rng;
@@ -10,7 +10,7 @@ pub(crate) const FORMATS: [Format; 3] = [Format::Yaml, Format::Toml, Format::Jso
 #[test]
 fn every_declaration_reads_back_equal_from_every_format() {
     for seed in 0..3_000 {
-        let texts = if seed % 2 == 0 { Texts::Tame } else { Texts::Wild };
+        let texts = if seed % 2 == 0 { Texts::Realistic } else { Texts::Arbitrary };
         let declared = declaration(&mut Rng::new(seed), texts);
         for format in FORMATS {
             let text = rules::write(&declared, format);
@@ -25,7 +25,7 @@ fn every_declaration_reads_back_equal_from_every_format() {
 #[test]
 fn written_text_does_not_change_when_it_is_read_and_written_again() {
     for seed in 0..300 {
-        let declared = declaration(&mut Rng::new(seed), Texts::Wild);
+        let declared = declaration(&mut Rng::new(seed), Texts::Arbitrary);
         for format in FORMATS {
             let text = rules::write(&declared, format);
 
@@ -39,7 +39,7 @@ fn written_text_does_not_change_when_it_is_read_and_written_again() {
 #[test]
 fn a_set_loads_equal_from_every_format() {
     for seed in 0..500 {
-        let declared = declaration(&mut Rng::new(seed), Texts::Tame);
+        let declared = declaration(&mut Rng::new(seed), Texts::Realistic);
         for format in FORMATS {
             let text = rules::write(&declared, format);
             match rules::load(&text, format) {

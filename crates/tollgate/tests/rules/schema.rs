@@ -32,7 +32,7 @@ impl Schema {
 fn the_schema_accepts_what_the_reader_accepts() {
     let schema = Schema::new();
     for seed in 0..1_000 {
-        let declared = declaration(&mut Rng::new(seed), Texts::Wild);
+        let declared = declaration(&mut Rng::new(seed), Texts::Arbitrary);
         let json = rules::write(&declared, Format::Json);
 
         assert_eq!(schema.refusal(&json), None, "seed {seed}: {json}");

@@ -68,7 +68,7 @@ async fn over_tls_to_a_server_that_is_trusted() {
 async fn the_recommended_user_needs_nothing_more() {
     let server = RedisServer::start().unwrap();
     let config = patient(&server.url()).user("alice").password("hush");
-    // What a user who may do nothing is told to ask for.
+    // A user without permissions gets the list of those to ask for.
     server.command(&[b"ACL", b"SETUSER", b"alice", b"on", b">hush", b"+ping"]).unwrap();
     let powerless = link(config.clone()).await;
     let Some(Warning::MissingPermissions { acl, .. }) =

@@ -57,7 +57,7 @@ public final class Client {
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       client.obey(line.split("\t", -1));
     }
-    // Whatever is held stays held, as by a client that was killed.
+    // Locks that are held stay held, as by a client that was killed.
     Runtime.getRuntime().halt(0);
   }
 

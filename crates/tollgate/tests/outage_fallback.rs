@@ -1,5 +1,5 @@
-//! What the outage ladder promises besides its shares: several rules at once, holders, debts whose
-//! answers are lost, a memory that is full, and who counts as a node. Shares are in `outage.rs`.
+//! The outage fallback besides its shares: several rules at once, holders, debts whose answers are lost,
+//! a memory that is full, and the nodes that are counted. Shares are in `outage.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,8 @@
 use std::time::Duration;
 
 use crate::common::{
-    Backend, Road, Way, backend, left, log, node, on, rule, rules, settle, user, with,
+    Backend, ConnectionState, StoreConnection, backend, left, log, node, on, rule, rules, settle,
+    user, with,
 };
 use tollgate::rules::declaration::{OnOutage, Rule};
 use tollgate::store::{Charge, Holder, Key, Op};
@@ -20,7 +21,7 @@ use tollgate::{Admission, Limiter};
 use tollgate::{Algorithm, Limit, OnFull};
 use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 
-/// How many counters an outage has places for.
+/// The number of counters that an outage has places for.
 const PLACES: u64 = 65_536;
 
 fn hourly(name: &str, by: &[&str], count: u64) -> Rule {
@@ -31,7 +32,7 @@ fn at_once(count: u64) -> Rule {
     with(rule("at-once", &["user"], &[&format!("{count} per 30s")]), Concurrency)
 }
 
-async fn hold(limiter: &Limiter<Way>, times: usize) -> Vec<Admission> {
+async fn hold(limiter: &Limiter<StoreConnection>, times: usize) -> Vec<Admission> {
     let mut held = Vec::new();
     for _ in 0..times {
         let admission = limiter.admit(&user("alice")).await;
@@ -48,10 +49,10 @@ async fn of_several_rules_refuse_wins_and_shares_are_charged_all_or_none() {
     strict.on_outage = OnOutage::Refuse;
     let mut lax = hourly("lax", &[], 1);
     lax.on_outage = OnOutage::Admit;
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let limiter =
-        node(&way, [lax, hourly("all", &[], 10), hourly("own", &["user"], 3), strict]).await;
-    way.set(Road::Closed);
+        node(&connection, [lax, hourly("all", &[], 10), hourly("own", &["user"], 3), strict]).await;
+    connection.set(ConnectionState::Closed);
 
     for _ in 0..20 {
         let refused = limiter.admit(&user("alice").with("service", "pay").unwrap()).await;
@@ -74,15 +75,15 @@ async fn of_several_rules_refuse_wins_and_shares_are_charged_all_or_none() {
 async fn under_admit_as_many_hold_as_were_let_through_until_they_are_done() {
     let mut rule = at_once(2);
     rule.on_outage = OnOutage::Admit;
-    let way = Way::to(&backend());
-    let limiter = node(&way, [rule]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [rule]).await;
     let known = hold(&limiter, 3).await;
     assert_eq!(known.len(), 2);
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     let more = hold(&limiter, 5).await;
     assert_eq!(more.len(), 5, "all pass");
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!limiter.admit(&user("alice")).await.passes());
 
@@ -96,18 +97,18 @@ async fn under_admit_as_many_hold_as_were_let_through_until_they_are_done() {
 
 #[tokio::test(start_paused = true)]
 async fn beside_those_whom_the_store_knows_a_share_may_hold_until_they_are_done() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [at_once(2)]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [at_once(2)]).await;
     let known = hold(&limiter, 3).await;
 
-    way.set(Road::Closed);
+    connection.set(ConnectionState::Closed);
     let beside = hold(&limiter, 5).await;
     assert_eq!((known.len(), beside.len()), (2, 2), "the limit, and a share of it, which is all");
     // And no more, however long it lasts.
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(hold(&limiter, 5).await.len(), 0);
 
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(60)).await;
     drop((known, beside));
     settle().await;
@@ -116,18 +117,18 @@ async fn beside_those_whom_the_store_knows_a_share_may_hold_until_they_are_done(
 
 #[tokio::test(start_paused = true)]
 async fn what_passed_locally_after_a_lost_answer_counts_once_or_twice() {
-    let way = Way::to(&backend());
-    let limiter = node(&way, [hourly("r", &["user"], 100)]).await;
+    let connection = StoreConnection::to(&backend());
+    let limiter = node(&connection, [hourly("r", &["user"], 100)]).await;
 
-    way.set(Road::LosesReplies);
+    connection.set(ConnectionState::LosesReplies);
     for _ in 0..10 {
         assert!(limiter.admit(&user("lost")).await.passes());
     }
-    way.set(Road::Hangs);
+    connection.set(ConnectionState::Hangs);
     for _ in 0..10 {
         assert!(limiter.admit(&user("hung")).await.passes());
     }
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     assert_eq!(left(&limiter, "lost").await, 80, "each arrived, and was told once more");
@@ -135,7 +136,7 @@ async fn what_passed_locally_after_a_lost_answer_counts_once_or_twice() {
 }
 
 /// Asks for so many users in an outage; how many passed.
-async fn flood(limiter: &Limiter<Way>, users: u64) -> u64 {
+async fn flood(limiter: &Limiter<StoreConnection>, users: u64) -> u64 {
     let mut passed = 0;
     for i in 0..users {
         passed += u64::from(limiter.admit(&user(&format!("u{i}"))).await.passes());
@@ -147,11 +148,11 @@ async fn flood(limiter: &Limiter<Way>, users: u64) -> u64 {
 async fn more_counters_than_have_shares_are_answered_as_on_full_says() {
     let (asked, mut passed) = (PLACES + 10_000, Vec::new());
     for on_full in [OnFull::Share, OnFull::Admit, OnFull::Refuse] {
-        let way = Way::to(&backend());
+        let connection = StoreConnection::to(&backend());
         let mut rule = hourly("r", &["user"], 1);
         rule.on_full = on_full;
-        let limiter = node(&way, [rule]).await;
-        way.set(Road::Closed);
+        let limiter = node(&connection, [rule]).await;
+        connection.set(ConnectionState::Closed);
         passed.push(flood(&limiter, asked).await);
     }
 
@@ -164,15 +165,15 @@ async fn more_counters_than_have_shares_are_answered_as_on_full_says() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_remembered_as_owed_is_counted_as_forgotten() {
-    let way = Way::to(&backend());
+    let connection = StoreConnection::to(&backend());
     let mut rule = hourly("r", &["user"], 100);
     rule.on_full = OnFull::Admit;
-    let limiter = node(&way, [rule]).await;
-    way.set(Road::Closed);
+    let limiter = node(&connection, [rule]).await;
+    connection.set(ConnectionState::Closed);
 
     let passed = flood(&limiter, PLACES + 1_000).await;
     let before = limiter.stats();
-    way.set(Road::Open);
+    connection.set(ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let after = limiter.stats();
 
@@ -182,26 +183,27 @@ async fn what_cannot_be_remembered_as_owed_is_counted_as_forgotten() {
     assert_eq!(after.debited + after.forgotten, passed, "told, or counted as forgotten: {after:?}");
 }
 
-/// What had been used of a window when the store went was kept for a whole period more, so that a
+/// The used part of a window was kept for a whole period more in an outage, so that a
 /// window that was nearly over refused for as long as a new one.
 #[tokio::test(start_paused = true)]
 async fn what_was_seen_to_be_spent_comes_back_when_the_store_said_it_would() {
     for algorithm in [Algorithm::from(SlidingLog), FixedWindow::default().into()] {
-        let way = Way::to(&backend());
-        let limiter = node(&way, [with(rule("r", &["user"], &["5 per 1h"]), algorithm)]).await;
+        let connection = StoreConnection::to(&backend());
+        let limiter =
+            node(&connection, [with(rule("r", &["user"], &["5 per 1h"]), algorithm)]).await;
         assert_eq!(hold(&limiter, 9).await.len(), 5);
         tokio::time::sleep(Duration::from_secs(3_500)).await;
         let refused = limiter.admit(&user("alice")).await.retry_after().unwrap();
 
         // The store comes and goes: what is known is learnt anew, and not taken away twice.
         for _ in 0..2 {
-            way.set(Road::Closed);
+            connection.set(ConnectionState::Closed);
             assert_eq!(hold(&limiter, 9).await.len(), 0, "{algorithm}");
-            way.set(Road::Open);
+            connection.set(ConnectionState::Open);
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(hold(&limiter, 9).await.len(), 0, "{algorithm}");
         }
-        way.set(Road::Closed);
+        connection.set(ConnectionState::Closed);
         tokio::time::sleep(refused - Duration::from_secs(3)).await;
         assert_eq!(hold(&limiter, 9).await.len(), 0, "{algorithm}: a second is left");
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -210,24 +212,28 @@ async fn what_was_seen_to_be_spent_comes_back_when_the_store_said_it_would() {
     }
 }
 
-async fn fleet(store: &Backend, count: usize, quota: u64) -> Vec<(Limiter<Way>, Way)> {
+async fn fleet(
+    store: &Backend,
+    count: usize,
+    quota: u64,
+) -> Vec<(Limiter<StoreConnection>, StoreConnection)> {
     let mut nodes = Vec::new();
     for _ in 0..count {
-        let way = Way::to(store);
-        nodes.push((node(&way, [hourly("r", &["user"], quota)]).await, way));
+        let connection = StoreConnection::to(store);
+        nodes.push((node(&connection, [hourly("r", &["user"], quota)]).await, connection));
     }
     nodes
 }
 
-fn counted(nodes: &[(Limiter<Way>, Way)]) -> Vec<u64> {
+fn counted(nodes: &[(Limiter<StoreConnection>, StoreConnection)]) -> Vec<u64> {
     nodes.iter().map(|(limiter, _)| limiter.stats().nodes).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn in_a_long_outage_the_count_of_nodes_stays_as_it_was_last_heard() {
     let nodes = fleet(&backend(), 4, 10).await;
-    for (_, way) in &nodes {
-        way.set(Road::Closed);
+    for (_, connection) in &nodes {
+        connection.set(ConnectionState::Closed);
     }
 
     tokio::time::sleep(Duration::from_secs(3_600)).await;
@@ -248,7 +254,7 @@ async fn a_node_that_has_just_started_is_counted_by_all_within_five_seconds() {
         let nodes = fleet(&store, 2, 10).await;
         tokio::time::sleep(Duration::from_millis(millis)).await;
 
-        let third = Limiter::builder(Way::to(&store)).build();
+        let third = Limiter::builder(StoreConnection::to(&store)).build();
         settle().await;
 
         assert_eq!(third.stats().nodes, 3, "it counts itself at once");
@@ -272,11 +278,11 @@ async fn ten_thousand_nodes_are_counted_and_no_more() {
     };
     assert!((0..9_999).all(|number| holds(number, 15)));
 
-    let last = Limiter::builder(Way::to(&store)).build();
+    let last = Limiter::builder(StoreConnection::to(&store)).build();
     settle().await;
     assert_eq!(last.stats().nodes, 10_000);
     assert!(!holds(10_000, 15), "it took the last place");
-    let beyond = Limiter::builder(Way::to(&store)).build();
+    let beyond = Limiter::builder(StoreConnection::to(&store)).build();
     settle().await;
     assert_eq!(beyond.stats().nodes, 10_000, "one that is not counted knows how many are");
 }
@@ -285,7 +291,7 @@ async fn ten_thousand_nodes_are_counted_and_no_more() {
 async fn every_limiter_of_a_fleet_counts_and_no_other() {
     let (store, elsewhere) = (backend(), backend());
     let start = |store: &Backend, fleet: &str| {
-        Limiter::builder(Way::to(store))
+        Limiter::builder(StoreConnection::to(store))
             .fleet(fleet)
             .rules(rules(1, [with(rule("r", &[], &["1 per 1h"]), TokenBucket)]))
             .build()

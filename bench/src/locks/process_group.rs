@@ -12,47 +12,47 @@ const PYTHON: &str = "TOLLGATE_BENCH_PYTHON";
 /// After this every waiter waits: it has tried once, and those that listen are subscribed.
 const SETTLED: Duration = Duration::from_millis(300);
 
-pub struct Crew {
-    hands: Vec<Hand>,
+pub struct ProcessGroup {
+    workers: Vec<Worker>,
     rounds: u64,
 }
 
-struct Hand {
+struct Worker {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// What became of waiters that were served one after the other.
-pub struct Drained {
+/// The times at which waiters were served, one after the other.
+pub struct HandOvers {
     /// From when the first release was called until the last had the lock.
     pub took: Duration,
     /// Each from when a release was called until the next had the lock.
     pub gaps: Vec<Duration>,
 }
 
-/// Whether there is a Python to measure redis-py with.
+/// Returns true if there is a Python to measure redis-py with.
 pub fn has_python() -> bool {
     std::env::var_os(PYTHON).is_some_and(|python| !python.is_empty())
 }
 
-impl Crew {
+impl ProcessGroup {
     /// Starts so many processes of a contender, and waits until they are connected.
     pub fn start(contender: &str, server: &RedisServer, processes: usize) -> Self {
-        let hands = (0..processes).map(|_| Hand::start(contender, server.port())).collect();
-        let mut crew = Self { hands, rounds: 0 };
-        for hand in &mut crew.hands {
-            assert_eq!(hand.hears(), "ready");
+        let workers = (0..processes).map(|_| Worker::start(contender, server.port())).collect();
+        let mut group = Self { workers, rounds: 0 };
+        for worker in &mut group.workers {
+            assert_eq!(worker.read_line(), "ready");
         }
-        crew
+        group
     }
 
     /// Locks taken and released by so many tasks of one process, each with a lock of its own: how many
     /// a second, and how many.
     pub fn alone(&mut self, tasks: u64, span: Duration) -> (f64, u64) {
-        let hand = &mut self.hands[0];
-        hand.tell(&format!("alone {tasks} {} alone", span.as_millis()));
-        let told = hand.hears();
+        let worker = &mut self.workers[0];
+        worker.send(&format!("alone {tasks} {} alone", span.as_millis()));
+        let told = worker.read_line();
         let (count, nanos) = told.split_once(' ').expect("two numbers");
         let (count, nanos) = (count.parse::<u64>().unwrap(), nanos.parse::<f64>().unwrap());
         (count as f64 * 1e9 / nanos, count)
@@ -60,24 +60,24 @@ impl Crew {
 
     /// Has so many tasks wait for one lock, in all processes together, and lets go of it: each gets it
     /// once. `ready` is called when all of them wait.
-    pub fn drain(&mut self, waiters: usize, ready: impl FnOnce()) -> Drained {
+    pub fn drain(&mut self, waiters: usize, ready: impl FnOnce()) -> HandOvers {
         self.rounds += 1;
         let name = format!("drained:{}", self.rounds);
-        self.hands[0].tell(&format!("hold {name}"));
-        assert_eq!(self.hands[0].hears(), "held");
-        let each = waiters / self.hands.len();
-        for hand in &mut self.hands {
-            hand.tell(&format!("wait {each} {name}"));
-            assert_eq!(hand.hears(), "waiting");
+        self.workers[0].send(&format!("hold {name}"));
+        assert_eq!(self.workers[0].read_line(), "held");
+        let each = waiters / self.workers.len();
+        for worker in &mut self.workers {
+            worker.send(&format!("wait {each} {name}"));
+            assert_eq!(worker.read_line(), "waiting");
         }
         std::thread::sleep(SETTLED);
         ready();
-        self.hands[0].tell("let-go");
+        self.workers[0].send("let-go");
         let mut times = Vec::new();
         let mut first = None;
-        for hand in &mut self.hands {
+        for worker in &mut self.workers {
             loop {
-                let line = hand.hears();
+                let line = worker.read_line();
                 match line.split_once(' ') {
                     Some((granted, called)) => {
                         times.push((granted.parse().unwrap(), called.parse().unwrap()));
@@ -88,20 +88,20 @@ impl Crew {
             }
         }
         // It says when it let go whenever that comes to its end.
-        let first = first.unwrap_or_else(|| self.hands[0].hears().parse().unwrap());
+        let first = first.unwrap_or_else(|| self.workers[0].read_line().parse().unwrap());
         assert_eq!(times.len(), waiters, "each was served once");
-        drained(first, times)
+        hand_overs(first, times)
     }
 
     /// Processor time of one process that holds so many locks for so long.
     pub fn keep(&mut self, locks: u64, span: Duration) -> Duration {
-        let hand = &mut self.hands[0];
-        hand.tell(&format!("keep {locks} {} kept", span.as_millis()));
-        Duration::from_millis(hand.hears().parse().unwrap())
+        let worker = &mut self.workers[0];
+        worker.send(&format!("keep {locks} {} kept", span.as_millis()));
+        Duration::from_millis(worker.read_line().parse().unwrap())
     }
 }
 
-fn drained(first: u64, mut times: Vec<(u64, u64)>) -> Drained {
+fn hand_overs(first: u64, mut times: Vec<(u64, u64)>) -> HandOvers {
     times.sort_unstable();
     let mut gaps = Vec::with_capacity(times.len());
     let mut released = first;
@@ -110,10 +110,10 @@ fn drained(first: u64, mut times: Vec<(u64, u64)>) -> Drained {
         released = *called;
     }
     let last = times.last().expect("somebody waited").0;
-    Drained { took: Duration::from_nanos(last - first), gaps }
+    HandOvers { took: Duration::from_nanos(last - first), gaps }
 }
 
-impl Hand {
+impl Worker {
     fn start(contender: &str, port: u16) -> Self {
         let mut command = if contender == "redis-py" {
             let mut command = Command::new(std::env::var_os(PYTHON).expect("asked before"));
@@ -131,11 +131,11 @@ impl Hand {
         Self { process, input, output }
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         writeln!(self.input, "{line}").expect("the process runs");
     }
 
-    fn hears(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).expect("the process says something");
         assert!(read > 0, "a process of the contender ended");
@@ -143,7 +143,7 @@ impl Hand {
     }
 }
 
-impl Drop for Hand {
+impl Drop for Worker {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
