@@ -250,7 +250,7 @@ struct AskTurn<'g> {
 
 impl Drop for AskTurn<'_> {
     fn drop(&mut self) {
-        *lock_mutex(&self.next_ask) = None;
+        *lock_mutex(self.next_ask) = None;
     }
 }
 
