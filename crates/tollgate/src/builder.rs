@@ -17,12 +17,12 @@ use crate::stats::Counts;
 /// Settings of a limiter. [`Limiter::builder`] returns one.
 ///
 /// ```
-/// use tollgate::{DenyCache, EmbeddedStore, Limiter, rules};
+/// use tollgate::{DenyCacheMode, EmbeddedStore, Limiter, rules};
 ///
 /// let limiter = Limiter::builder(EmbeddedStore::builder().max_keys(100_000).build())
 ///     .rules(rules::load("{ version: 3, domain: shop }", rules::Format::Yaml)?)
 ///     .secret(*b"sixteen bytes of")
-///     .deny_cache(DenyCache::Off)
+///     .deny_cache(DenyCacheMode::Off)
 ///     .build();
 ///
 /// assert_eq!(limiter.rules().version(), 3);
@@ -33,14 +33,14 @@ pub struct Builder<S> {
     rules: RuleSet,
     envoy: EnvoyRules,
     secret: Option<[u8; 16]>,
-    deny_cache: DenyCache,
+    deny_cache: DenyCacheMode,
     fleet: Fleet,
     observers: Vec<Box<dyn Observer>>,
 }
 
 /// The deny cache: repeats known refusals without asking the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DenyCache {
+pub enum DenyCacheMode {
     /// Repeats a refusal for up to 50 ms, on remote stores. Until then a credit by another process,
     /// its newer rules, or a jump of the store's clock goes unnoticed. Nothing else changes about
     /// who is admitted.
@@ -57,7 +57,7 @@ impl<S: Store + 'static> Builder<S> {
             rules: RuleSet::empty(),
             envoy: EnvoyRules::empty(),
             secret: None,
-            deny_cache: DenyCache::default(),
+            deny_cache: DenyCacheMode::default(),
             fleet: Fleet { name: "".into(), nodes: 1 },
             observers: Vec::new(),
         }
@@ -111,7 +111,7 @@ impl<S: Store + 'static> Builder<S> {
     }
 
     /// Turns the deny cache on or off; it is on by default.
-    pub fn deny_cache(mut self, deny_cache: DenyCache) -> Self {
+    pub fn deny_cache(mut self, deny_cache: DenyCacheMode) -> Self {
         self.deny_cache = deny_cache;
         self
     }

@@ -105,7 +105,7 @@ pub mod store;
 mod wait;
 
 pub use admission::Admission;
-pub use builder::{Builder, DenyCache};
+pub use builder::{Builder, DenyCacheMode};
 pub use check::throttle_key;
 pub use decision::{Blocked, Finding, Outage, Reason, Ruling, Source};
 pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};

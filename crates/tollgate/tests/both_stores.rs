@@ -20,7 +20,7 @@ use tollgate::{Algorithm, Limit, Store};
 use tollgate::{Ask, Attribute, RuleSet};
 use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tollgate::{
-    DenyCache, EmbeddedStore, Limiter, RateError, RateLimiter, RateType, ReservationError,
+    DenyCacheMode, EmbeddedStore, Limiter, RateError, RateLimiter, RateType, ReservationError,
 };
 use tollgate_core::testing::Rng;
 use tollgate_harness::RedisServer;
@@ -75,7 +75,7 @@ fn hourly(name: &str, by: &[&str], count: u64, algorithm: impl Into<Algorithm>) 
 }
 
 fn limiter<S: Store + 'static>(store: S, set: RuleSet) -> Limiter<S> {
-    Limiter::builder(store).rules(set).deny_cache(DenyCache::Off).build()
+    Limiter::builder(store).rules(set).deny_cache(DenyCacheMode::Off).build()
 }
 
 async fn remaining<S: Store + 'static>(limiter: &Limiter<S>, ask: &Ask<'_>, rule: &str) -> u64 {

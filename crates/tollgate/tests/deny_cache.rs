@@ -21,7 +21,7 @@ use tollgate::{Algorithm, OnFull, Retry, Verdict};
 use tollgate::{
     Concurrency, FixedWindow, LeakyMeter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
-use tollgate::{DenyCache, Limiter, Reservation, Source};
+use tollgate::{DenyCacheMode, Limiter, Reservation, Source};
 use tollgate_core::testing::Rng;
 
 fn algorithms() -> Vec<Algorithm> {
@@ -59,7 +59,7 @@ async fn a_cached_refusal_is_what_the_store_would_say() {
                 .deny_cache(cache)
                 .build()
         };
-        let (cached, asking) = (node(DenyCache::On), node(DenyCache::Off));
+        let (cached, asking) = (node(DenyCacheMode::On), node(DenyCacheMode::Off));
         let mut version = 1;
         let mut reserved: Vec<(Reservation, Reservation)> = Vec::new();
         for step in 0..6_000 {

@@ -17,7 +17,7 @@ use tollgate::Ask;
 use tollgate::RuleSet;
 use tollgate::rules::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Subject};
 use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
-use tollgate::{DenyCache, Fate, Limiter, Reason, Source, StaleRules};
+use tollgate::{DenyCacheMode, Fate, Limiter, Reason, Source, StaleRules};
 use tollgate::{Limit, Retry, StoreErrorKind, Verdict};
 
 fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<crate::common::TokioClock>>> {
@@ -441,7 +441,7 @@ async fn a_guard_refuses_before_the_store_is_asked() {
     let connection = StoreConnection::to(&backend());
     let limiter = Limiter::builder(connection.clone())
         .rules(rules(1, [guarded]))
-        .deny_cache(DenyCache::Off)
+        .deny_cache(DenyCacheMode::Off)
         .build();
     settle().await;
     let before = connection.reached.load(Ordering::SeqCst);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::common::{StoreConnection, backend, log, rule, rules, user, with};
 use tollgate::TokenBucket;
 use tollgate::rules::declaration::{Ban, Mode};
-use tollgate::{DenyCache, Event, Limiter, Observer};
+use tollgate::{DenyCacheMode, Event, Limiter, Observer};
 
 #[derive(Default)]
 struct EventLog(Mutex<Vec<String>>);
@@ -47,7 +47,7 @@ async fn observers_are_told_everything_in_order() {
     banning.ban = Some(Ban { after: 1, within: hour, lasts: hour });
     let (seen, connection) = (Arc::new(EventLog::default()), StoreConnection::to(&backend()));
     let limiter = Limiter::builder(connection.clone())
-        .deny_cache(DenyCache::Off)
+        .deny_cache(DenyCacheMode::Off)
         .observer(Arc::clone(&seen))
         .build();
 

@@ -52,11 +52,11 @@ enum LastEvent {
 
 /// The refusals of a remote store.
 #[derive(Debug)]
-pub(crate) struct CachedRefusals {
+pub(crate) struct DenyCache {
     events: LossyMap<LastEvent>,
 }
 
-impl CachedRefusals {
+impl DenyCache {
     pub(crate) fn new() -> Self {
         Self { events: LossyMap::new(CAPACITY) }
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_newest_refusals_are_kept_up_to_the_capacity() {
-        let (denials, hasher, sent) = (CachedRefusals::new(), CounterHasher::new(), now());
+        let (denials, hasher, sent) = (DenyCache::new(), CounterHasher::new(), now());
         let limit = Limit::new(SlidingLog, "1 per 1h".parse().unwrap()).unwrap();
         let verdict = Verdict::Deny(Retry::After(Duration::from_secs(60)));
         let refusal = Decision { basis: Basis::Counted, ..Decision::overflow(verdict) };

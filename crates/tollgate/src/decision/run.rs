@@ -19,14 +19,14 @@ use tollgate_core::{
 
 use super::background::once_within;
 use super::debts::Settlement;
-use super::deny_cache::CachedRefusals;
+use super::deny_cache::DenyCache;
 use super::keys;
 use super::local_guard::{GuardAnswer, GuardCharges, LocalGuards};
 use super::lossy_map::{CounterHash, CounterHasher};
 use super::outage_fallback::{self, OutageFallback};
 use super::plan::{ChargePolicy, Intent, Origin, OwnedCounter, Plan, RuleSource};
 use super::ruling::{Reason, Ruling, Source};
-use crate::builder::DenyCache;
+use crate::builder::DenyCacheMode;
 use crate::chance::Names;
 use crate::clock::{self, Instant};
 use crate::limiter::Limiter;
@@ -39,7 +39,7 @@ pub(crate) struct Runner<S> {
     pub(super) fleet: Box<str>,
     pub(crate) names: Names,
     hasher: CounterHasher,
-    deny_cache: Option<CachedRefusals>,
+    deny_cache: Option<DenyCache>,
     guards: LocalGuards,
     /// True if the store did not answer when it was last asked.
     silent: AtomicBool,
@@ -148,11 +148,11 @@ impl<S: Store + 'static> Limiter<S> {
 }
 
 impl<S: Store> Runner<S> {
-    pub(crate) fn new(store: S, deny_cache: DenyCache, fleet: Fleet) -> Self {
+    pub(crate) fn new(store: S, deny_cache: DenyCacheMode, fleet: Fleet) -> Self {
         let remote = store.is_remote();
         let fallback = OutageFallback::new(if remote { outage_fallback::CAPACITY } else { 0 });
         fallback.set_nodes(fleet.nodes);
-        let deny_cache = (remote && deny_cache == DenyCache::On).then(CachedRefusals::new);
+        let deny_cache = (remote && deny_cache == DenyCacheMode::On).then(DenyCache::new);
         Self {
             store,
             fleet: fleet.name,

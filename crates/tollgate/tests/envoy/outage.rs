@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tollgate::StoreErrorKind;
 use tollgate::envoy::{CallError, Charge, Conduct, EnvoyRules};
 use tollgate::rules::declaration::OnOutage;
-use tollgate::{DenyCache, Limiter};
+use tollgate::{DenyCacheMode, Limiter};
 
 use crate::common::{ConnectionState, StoreConnection, backend, settle};
 use crate::support::{ask, ask_as, d, told};
@@ -19,7 +19,7 @@ descriptors:
   - { key: free, rate_limit: { unlimited: true } }
 ";
 
-fn node(connection: &StoreConnection, cache: DenyCache) -> Limiter<StoreConnection> {
+fn node(connection: &StoreConnection, cache: DenyCacheMode) -> Limiter<StoreConnection> {
     let rules = EnvoyRules::load(1, [("f", SHOP)]).unwrap();
     Limiter::builder(connection.clone()).envoy_rules(rules).deny_cache(cache).build()
 }
@@ -27,7 +27,7 @@ fn node(connection: &StoreConnection, cache: DenyCache) -> Limiter<StoreConnecti
 #[tokio::test(start_paused = true)]
 async fn by_default_this_process_answers_by_its_share_and_owes_it() {
     let connection = StoreConnection::to(&backend());
-    let limiter = node(&connection, DenyCache::Off);
+    let limiter = node(&connection, DenyCacheMode::Off);
     settle().await;
     assert_eq!(told(&ask(&limiter, &[d("ten=a").hits(4)]).await), "OK: OK 6");
 
@@ -46,7 +46,7 @@ async fn by_default_this_process_answers_by_its_share_and_owes_it() {
 async fn refusing_is_an_error_so_that_envoys_failure_mode_applies() {
     for charge in [Charge::AllOrNone, Charge::All] {
         let connection = StoreConnection::to(&backend());
-        let limiter = node(&connection, DenyCache::Off);
+        let limiter = node(&connection, DenyCacheMode::Off);
         connection.set(ConnectionState::Closed);
         let conduct = Conduct::default().charging(charge).in_outages(OnOutage::Refuse);
 
@@ -65,7 +65,7 @@ async fn refusing_is_an_error_so_that_envoys_failure_mode_applies() {
 #[tokio::test(start_paused = true)]
 async fn in_an_outage_any_quota_rule_suffices_and_only_it_owes() {
     let connection = StoreConnection::to(&backend());
-    let limiter = node(&connection, DenyCache::Off);
+    let limiter = node(&connection, DenyCacheMode::Off);
     settle().await;
     connection.set(ConnectionState::Closed);
     let both = [d("one=a"), d("other=a")];
@@ -82,7 +82,7 @@ async fn in_an_outage_any_quota_rule_suffices_and_only_it_owes() {
 #[tokio::test(start_paused = true)]
 async fn known_refusals_are_not_asked_for_and_a_group_is_known_when_all_of_it_is() {
     let connection = StoreConnection::to(&backend());
-    let limiter = node(&connection, DenyCache::On);
+    let limiter = node(&connection, DenyCacheMode::On);
     settle().await;
     let reached = || connection.reached.load(Ordering::SeqCst);
     let both = [d("one=a"), d("other=a")];

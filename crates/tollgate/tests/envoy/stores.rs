@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Store;
 use tollgate::envoy::{Charge, Code, Conduct, EnvoyRules};
 use tollgate::redis::{Config, RedisStore};
-use tollgate::{DenyCache, EmbeddedStore, Limiter};
+use tollgate::{DenyCacheMode, EmbeddedStore, Limiter};
 use tollgate_core::testing::Rng;
 use tollgate_harness::RedisServer;
 
@@ -24,7 +24,7 @@ descriptors:
 
 fn node<S: Store + 'static>(store: S) -> Limiter<S> {
     let rules = EnvoyRules::load(1, [("f", SHOP)]).unwrap();
-    Limiter::builder(store).envoy_rules(rules).deny_cache(DenyCache::Off).build()
+    Limiter::builder(store).envoy_rules(rules).deny_cache(DenyCacheMode::Off).build()
 }
 
 async fn connect(server: &RedisServer) -> RedisStore {

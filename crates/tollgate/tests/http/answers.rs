@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tollgate::RuleSet;
 use tollgate::http::{LimitLayer, RefusalKind};
 use tollgate::rules::declaration::{Ban, Declaration, Domain, OnOutage, Subject};
-use tollgate::{DenyCache, Limiter};
+use tollgate::{DenyCacheMode, Limiter};
 
 use crate::common::{ConnectionState, StoreConnection, backend, rule, rules, settle};
 use crate::wire::{Reply, limiter, serve, until};
@@ -110,7 +110,7 @@ async fn an_outage_under_a_rule_that_refuses_is_unavailable() {
     let connection = StoreConnection::to(&backend());
     let set = rules(1, [rule("local", &[], &["5 per 1h"]), careful]);
     let limiter =
-        Limiter::builder(connection.clone()).rules(set).deny_cache(DenyCache::Off).build();
+        Limiter::builder(connection.clone()).rules(set).deny_cache(DenyCacheMode::Off).build();
     let server = serve(LimitLayer::new(limiter, "shop")).await;
     assert_eq!(server.get(&[]).await.status, 200, "through a store that takes a trip");
 

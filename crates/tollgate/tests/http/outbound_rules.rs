@@ -16,7 +16,7 @@ use tollgate::Store;
 use tollgate::http::{OutboundError, OutboundRulesLayer, RefusalKind};
 use tollgate::rules::declaration::{OnOutage, Rule};
 use tollgate::{Concurrency, LeakyQueue};
-use tollgate::{DenyCache, Limiter};
+use tollgate::{DenyCacheMode, Limiter};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::common::{ConnectionState, StoreConnection, backend, rule, rules, settle, with};
@@ -25,7 +25,7 @@ use crate::wire::{serve_app, until};
 fn limiter(rule: Rule) -> (Limiter<StoreConnection>, StoreConnection) {
     let connection = StoreConnection::to(&backend());
     let builder = Limiter::builder(connection.clone()).rules(rules(1, [rule]));
-    (builder.deny_cache(DenyCache::Off).build(), connection)
+    (builder.deny_cache(DenyCacheMode::Off).build(), connection)
 }
 
 fn layer<S: Store + 'static>(limiter: &Limiter<S>) -> OutboundRulesLayer<S> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::http::LimitLayer;
 use tollgate::redis::{Config, RedisStore};
 use tollgate::rules::{self, Format};
-use tollgate::{DenyCache, Limiter};
+use tollgate::{DenyCacheMode, Limiter};
 use tollgate_harness::{RedisServer, ServerClock};
 
 use crate::wire::serve;
@@ -28,7 +28,7 @@ async fn limiter(server: &RedisServer) -> Limiter<RedisStore> {
     let config = Config::new(&server.url()).unwrap().deadline(Duration::from_secs(10));
     let store = RedisStore::connect(config).await.unwrap();
     let set = rules::load(RULES, Format::Yaml).unwrap();
-    Limiter::builder(store).rules(set).deny_cache(DenyCache::Off).build()
+    Limiter::builder(store).rules(set).deny_cache(DenyCacheMode::Off).build()
 }
 
 /// A server whose time stands still.

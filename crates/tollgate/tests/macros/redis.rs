@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tollgate::redis::{Config, RedisStore};
-use tollgate::{DenyCache, Limiter, Refused, limit, scope};
+use tollgate::{DenyCacheMode, Limiter, Refused, limit, scope};
 use tollgate_harness::RedisServer;
 
 use crate::common::{rule, rules};
@@ -23,7 +23,7 @@ async fn limiter(url: &str) -> Limiter<RedisStore> {
     let config = Config::new(url).unwrap().deadline(Duration::from_secs(10));
     let store = RedisStore::connect(config).await.unwrap();
     let set = rules(1, [rule("all", &[], &["30 per 1h"])]);
-    Limiter::builder(store).rules(set).deny_cache(DenyCache::Off).build()
+    Limiter::builder(store).rules(set).deny_cache(DenyCacheMode::Off).build()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
