@@ -16,12 +16,14 @@
 //! | `deny_cache` | refusals that the store need not be asked for again |
 //! | `local_guard` | limiters of this process in front of the store |
 //! | `outage_fallback`, `debts` | answers while the store gives none, and what this process then owes it |
-//! | `shadow` | shadow rules are charged here, and refusals counted towards bans |
+//! | `shadow` | shadow rules are charged here |
+//! | `bans` | refusals are counted towards bans here |
 //! | `background` | the task that does what no caller waits for |
 //! | `ruling` | the result |
 //! | `lossy_map`, `keys` | a bounded memory; the first byte of every key |
 
 mod background;
+mod bans;
 mod debts;
 mod deny_cache;
 pub(crate) mod keys;
